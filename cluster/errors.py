@@ -1,0 +1,250 @@
+"""Every error that Penstock raises on purpose.
+
+PenstockError
+├── RequestError                    the client can do something about it
+│   ├── InvalidRequestError         fields are wrong; carries one violation per field
+│   ├── ModelNotFoundError          no pool has this name
+│   ├── RequestNotFoundError        no request has this id or key, or it is another tenant's
+│   ├── QueueFullError              the waiting room is full; carries when to retry
+│   ├── QueueTimeoutError           the request waited longer than it may
+│   ├── DeadlineError               the call's deadline passed
+│   └── CancelledError              the request was cancelled by its client or an operator
+├── UnavailableError                try again; carries when
+│   ├── QueueUnavailableError       Redis does not answer
+│   ├── NoReplicaError              the pool has no replica and never had one, so nothing is known of the model
+│   └── ShuttingDownError           this process is draining
+├── GenerationFailedError           an engine failed and the request could not go on
+├── LinkError                       the stream between a router and a replica
+│   ├── LinkRefusedError            wrong secret or protocol version
+│   └── LinkLostError               the peer is gone or silent
+├── EngineError                     the engine process
+│   ├── EngineStartError            it did not come up, or failed its self-test
+│   ├── EngineDeadError             it died; the replica must be replaced
+│   └── EngineRequestError          it refuses one request
+└── SetupError                      settings or environment, found before anything serves
+    ├── SettingsError               a setting is unknown, missing or out of range
+    └── BootstrapError              a component of a local cluster did not start
+
+Errors hold data; the sentence is composed from it. `reason` is the stable word that clients and metrics see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """Is the root of all errors raised on purpose."""
+
+    reason: ClassVar[str] = "INTERNAL"
+
+
+# --- what the client can do something about ---------------------------------------------------------------------------
+
+
+class RequestError(PenstockError):
+    """Is raised for a request that is wrong or cannot be served as asked."""
+
+    reason = "BAD_REQUEST"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldViolation:
+    """Is one wrong field: its path in the request, and a sentence with the limit and the value."""
+
+    field: str
+    description: str
+
+
+class InvalidRequestError(RequestError):
+    """Is raised when fields are missing, out of range, or ask for what the pool's engines cannot do."""
+
+    reason = "INVALID_REQUEST"
+
+    def __init__(self, violations: Sequence[FieldViolation]) -> None:
+        self.violations = tuple(violations)
+        super().__init__("; ".join(f"{v.field}: {v.description}" for v in self.violations))
+
+    @classmethod
+    def of(cls, field: str, description: str) -> InvalidRequestError:
+        """Build the error for one field."""
+        return cls([FieldViolation(field, description)])
+
+
+class ModelNotFoundError(RequestError):
+    """Is raised when no pool has the model's name."""
+
+    reason = "MODEL_NOT_FOUND"
+
+    def __init__(self, model: str, known: Sequence[str]) -> None:
+        self.model = model
+        self.known = tuple(known)
+        super().__init__(f"model {model!r} is not served here; known models: {', '.join(known) or 'none'}")
+
+
+class RequestNotFoundError(RequestError):
+    """Is raised when no live request of this tenant has the id or key."""
+
+    reason = "REQUEST_NOT_FOUND"
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        super().__init__(f"no live request {target!r}")
+
+
+class QueueFullError(RequestError):
+    """Is raised when the pool's waiting room is full."""
+
+    reason = "QUEUE_FULL"
+
+    def __init__(self, pool: str, limit: int, retry_after_s: float) -> None:
+        self.pool = pool
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+        super().__init__(f"{limit} requests already wait for {pool!r}; retry in {retry_after_s:.1f} s")
+
+
+class QueueTimeoutError(RequestError):
+    """Is raised when a request could not start within its queue_timeout."""
+
+    reason = "QUEUE_TIMEOUT"
+
+    def __init__(self, waited_s: float) -> None:
+        self.waited_s = waited_s
+        super().__init__(f"the request waited {waited_s:.1f} s and could not start in time")
+
+
+class DeadlineError(RequestError):
+    """Is raised when the call's deadline passed before the end of the output."""
+
+    reason = "DEADLINE"
+
+    def __init__(self) -> None:
+        super().__init__("the deadline passed before the output was complete")
+
+
+class CancelledError(RequestError):
+    """Is raised when the request was cancelled by its client or an operator."""
+
+    reason = "CANCELLED"
+
+    def __init__(self) -> None:
+        super().__init__("the request was cancelled")
+
+
+# --- try again --------------------------------------------------------------------------------------------------------
+
+
+class UnavailableError(PenstockError):
+    """Is raised when the cluster cannot take the request now but may soon."""
+
+    reason = "UNAVAILABLE"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class QueueUnavailableError(UnavailableError):
+    """Is raised when Redis does not answer."""
+
+    reason = "QUEUE_UNAVAILABLE"
+
+
+class NoReplicaError(UnavailableError):
+    """Is raised when no replica of the pool has ever reported, so that the prompt cannot be tokenized."""
+
+    reason = "NO_REPLICA"
+
+
+class ShuttingDownError(UnavailableError):
+    """Is raised by a process that is draining."""
+
+    reason = "SHUTTING_DOWN"
+
+
+class GenerationFailedError(PenstockError):
+    """Is raised when an engine failed under a request that could not go on elsewhere."""
+
+    reason = "GENERATION_FAILED"
+
+    def __init__(self, request_id: str, delivered_tokens: int) -> None:
+        self.request_id = request_id
+        self.delivered_tokens = delivered_tokens
+        super().__init__(f"the engine failed after {delivered_tokens} tokens of request {request_id}")
+
+
+# --- the stream between a router and a replica ------------------------------------------------------------------------
+
+
+class LinkError(PenstockError):
+    """Is the root of failures of the inner stream."""
+
+    reason = "LINK"
+
+
+class LinkRefusedError(LinkError):
+    """Is raised when the peer does not know the cluster secret or speaks no common version."""
+
+    reason = "LINK_REFUSED"
+
+
+class LinkLostError(LinkError):
+    """Is raised when the peer is gone or silent."""
+
+    reason = "LINK_LOST"
+
+
+# --- the engine process -----------------------------------------------------------------------------------------------
+
+
+class EngineError(PenstockError):
+    """Is the root of engine failures."""
+
+    reason = "ENGINE"
+
+
+class EngineStartError(EngineError):
+    """Is raised when the engine does not come up or fails its self-test."""
+
+    reason = "ENGINE_START"
+
+
+class EngineDeadError(EngineError):
+    """Is raised when the engine process died; only a new replica helps."""
+
+    reason = "ENGINE_DEAD"
+
+
+class EngineRequestError(EngineError):
+    """Is raised when the engine refuses one request."""
+
+    reason = "ENGINE_REQUEST"
+
+
+# --- found before anything serves -------------------------------------------------------------------------------------
+
+
+class SetupError(PenstockError):
+    """Is the root of errors in settings and environment."""
+
+    reason = "SETUP"
+
+
+class SettingsError(SetupError):
+    """Is raised when a setting is unknown, missing or out of range."""
+
+    reason = "SETTINGS"
+
+
+class BootstrapError(SetupError):
+    """Is raised when a component of a local cluster did not start."""
+
+    reason = "BOOTSTRAP"
+
+    def __init__(self, component: str, detail: str) -> None:
+        self.component = component
+        self.detail = detail
+        super().__init__(f"{component} did not start: {detail}")

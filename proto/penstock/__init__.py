@@ -1,0 +1,1 @@
+"""Generated code of the Penstock API; see the .proto files beside it."""

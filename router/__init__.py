@@ -1,0 +1,1 @@
+"""The gRPC front: admission, dispatch, client streams, and the Python client."""
