@@ -1,0 +1,72 @@
+"""Collects what is wrong with a request, so that a client learns everything at once."""
+
+from __future__ import annotations
+
+import math
+
+from cluster.errors import FieldViolation, InvalidRequestError
+
+MAX_VIOLATIONS = 16
+"""A status travels in HTTP trailers of a few kilobytes; a client that has fixed so many fields can ask again."""
+_SHOWN_CHARACTERS = 40
+
+
+def shown(value: object) -> str:
+    """Describe a value that a client sent: single-precision floats as they were written, long text cut."""
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+class Violations:
+    """Is a bounded list of violations with the checks that fill it."""
+
+    def __init__(self) -> None:
+        self._found: list[FieldViolation] = []
+        self._left_out = 0
+
+    def add(self, field: str, description: str) -> None:
+        """Note that a field is wrong; past MAX_VIOLATIONS only their number is kept."""
+        if len(self._found) < MAX_VIOLATIONS:
+            self._found.append(FieldViolation(field, description))
+        else:
+            self._left_out += 1
+
+    @property
+    def full(self) -> bool:
+        """Say whether more violations would only be counted."""
+        return len(self._found) >= MAX_VIOLATIONS
+
+    def number(self, field: str, value: float, low: float, high: float, *, above_low: bool = False) -> None:
+        """Check a number against [low, high], or (low, high] with `above_low`; NaN and infinity never pass."""
+        inside = low < value <= high if above_low else low <= value <= high
+        if not inside or not math.isfinite(value):
+            lower = f"above {shown(low)}" if above_low else f"at least {shown(low)}"
+            self.add(field, f"must be {lower} and at most {shown(high)}, got {shown(value)}")
+
+    def count(self, field: str, value: int, low: int, high: int, unit: str = "entries") -> bool:
+        """Check how many entries a field has; returns whether the number is allowed."""
+        if low <= value <= high:
+            return True
+        bounds = f"at most {high}" if low == 0 else f"{low} to {high}"
+        self.add(field, f"must have {bounds} {unit}, got {value}")
+        return False
+
+    def size(self, field: str, text: str, low: int, high: int) -> bool:
+        """Check the length of a text in bytes of UTF-8; returns whether it is allowed."""
+        return self.count(field, len(text.encode()), low, high, "bytes")
+
+    def raise_any(self) -> None:
+        """End the check.
+
+        Raises:
+            InvalidRequestError: something was found.
+        """
+        if not self._found:
+            return
+        if self._left_out:
+            last = self._found[-1]
+            more = f"{last.description} (and {self._left_out} more violations)"
+            self._found[-1] = FieldViolation(last.field, more)
+        raise InvalidRequestError(self._found)
