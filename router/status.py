@@ -1,0 +1,140 @@
+"""Turns errors into google.rpc.Status: the only place that decides what a client sees.
+
+Every status has exactly one ErrorInfo of domain DOMAIN whose reason is the error's stable word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
+from grpc_status import rpc_status
+
+from cluster.errors import (
+    CancelledError,
+    DeadlineError,
+    EngineRequestError,
+    GenerationFailedError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    PenstockError,
+    QueueFullError,
+    QueueTimeoutError,
+    RequestNotFoundError,
+    UnavailableError,
+)
+from cluster.wire import duration_to_wire
+
+if TYPE_CHECKING:
+    from grpc.aio import ServicerContext
+
+DOMAIN = "penstock.dev"
+_MAX_MESSAGE_BYTES = 512
+_MAX_FACT_BYTES = 256
+_MAX_DETAIL_BYTES = 3_072
+"""Peers may drop a response whose trailers pass 8 KiB; base64 and the message, sent twice, take the rest."""
+
+_log = logging.getLogger(__name__)
+
+
+def to_status(error: BaseException) -> grpc.Status:
+    """Build the status of an error; what is not meant for clients is logged under an incident id and hidden."""
+    return rpc_status.to_status(to_rpc_status(error))
+
+
+async def abort(context: ServicerContext[Any, Any], error: BaseException) -> NoReturn:
+    """End a call with the status of an error.
+
+    Raises:
+        grpc.aio.AbortError: always, except that a cancellation or an earlier abort is raised again as it is.
+    """
+    if isinstance(error, asyncio.CancelledError | grpc.aio.AbortError):
+        raise error
+    await context.abort_with_status(to_status(error))  # type: ignore[attr-defined]  # missing in the stubs
+    raise AssertionError("abort_with_status returned")  # pragma: no cover
+
+
+def to_rpc_status(error: BaseException) -> status_pb2.Status:
+    """Build the message that travels in the trailers."""
+    match error:
+        case InvalidRequestError():
+            return _invalid(error)
+        case ModelNotFoundError():
+            return _status(code_pb2.NOT_FOUND, error, {"model": error.model})
+        case RequestNotFoundError():
+            return _status(code_pb2.NOT_FOUND, error, {"target": error.target})
+        case QueueFullError():
+            facts = {"pool": error.pool, "limit": str(error.limit)}
+            return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, _retry_after(error.retry_after_s))
+        case QueueTimeoutError():
+            return _status(code_pb2.DEADLINE_EXCEEDED, error, {"waited_s": f"{error.waited_s:.3f}"})
+        case DeadlineError():
+            return _status(code_pb2.DEADLINE_EXCEEDED, error)
+        case CancelledError():
+            return _status(code_pb2.CANCELLED, error)
+        case UnavailableError():
+            return _status(code_pb2.UNAVAILABLE, error, {}, _retry_after(error.retry_after_s))
+        case GenerationFailedError():
+            # Not UNAVAILABLE, which clients retry blindly: output may have been delivered.
+            facts = {"request_id": error.request_id, "delivered_tokens": str(error.delivered_tokens)}
+            return _status(code_pb2.ABORTED, error, facts)
+        case EngineRequestError():
+            return _hidden(code_pb2.INVALID_ARGUMENT, error, "the engine refuses this request")
+        case _:
+            return _hidden(code_pb2.INTERNAL, error, "internal error")
+
+
+def _status(
+    code: code_pb2.Code.ValueType, error: PenstockError, facts: Mapping[str, str] | None = None, *details: Message
+) -> status_pb2.Status:
+    return _pack(code, str(error), error.reason, facts or {}, details)
+
+
+def _invalid(error: InvalidRequestError) -> status_pb2.Status:
+    bad = error_details_pb2.BadRequest()
+    for violation in error.violations:
+        bad.field_violations.add(
+            field=_cut(violation.field, _MAX_FACT_BYTES),
+            description=_cut(violation.description, _MAX_MESSAGE_BYTES),
+        )
+    while bad.ByteSize() > _MAX_DETAIL_BYTES:
+        bad.field_violations.pop()
+    return _status(code_pb2.INVALID_ARGUMENT, error, {}, bad)
+
+
+def _hidden(code: code_pb2.Code.ValueType, error: BaseException, text: str) -> status_pb2.Status:
+    incident = secrets.token_hex(8)
+    reason = error.reason if isinstance(error, PenstockError) else PenstockError.reason
+    _log.error(
+        "router.incident", exc_info=error, extra={"incident": incident, "reason": reason, "error": type(error).__name__}
+    )
+    return _pack(code, f"{text}, incident {incident}", reason, {"incident": incident}, ())
+
+
+def _pack(
+    code: code_pb2.Code.ValueType, message: str, reason: str, facts: Mapping[str, str], details: tuple[Message, ...]
+) -> status_pb2.Status:
+    metadata = {key: _cut(value, _MAX_FACT_BYTES) for key, value in facts.items()}
+    info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
+    status = status_pb2.Status(code=code, message=_cut(message, _MAX_MESSAGE_BYTES))
+    for detail in (info, *details):
+        packed = AnyMessage()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+def _retry_after(seconds: float) -> error_details_pb2.RetryInfo:
+    return error_details_pb2.RetryInfo(retry_delay=duration_to_wire(max(seconds, 0.0)))
+
+
+def _cut(text: str, limit: int) -> str:
+    data = text.encode()
+    return text if len(data) <= limit else f"{data[: limit - 3].decode(errors='ignore')}..."

@@ -1,0 +1,178 @@
+"""Every error reaches the client as one google.rpc.Status with the documented code and details."""
+
+import asyncio
+import logging
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+from penstock.v1 import inference_pb2 as pb
+from penstock.v1 import inference_pb2_grpc as services
+
+from cluster import errors
+from router.status import DOMAIN, abort, to_rpc_status
+
+CASES = [
+    (errors.InvalidRequestError.of("n", "must be 1"), "INVALID_ARGUMENT", "INVALID_REQUEST", {}, "BadRequest"),
+    (errors.ModelNotFoundError("m", ["a"]), "NOT_FOUND", "MODEL_NOT_FOUND", {"model": "m"}, None),
+    (errors.RequestNotFoundError("r"), "NOT_FOUND", "REQUEST_NOT_FOUND", {"target": "r"}, None),
+    (
+        errors.QueueFullError("p", 9, 2.5),
+        "RESOURCE_EXHAUSTED",
+        "QUEUE_FULL",
+        {"pool": "p", "limit": "9"},
+        "RetryInfo",
+    ),
+    (errors.QueueTimeoutError(1.5), "DEADLINE_EXCEEDED", "QUEUE_TIMEOUT", {"waited_s": "1.500"}, None),
+    (errors.DeadlineError(), "DEADLINE_EXCEEDED", "DEADLINE", {}, None),
+    (errors.CancelledError(), "CANCELLED", "CANCELLED", {}, None),
+    (errors.UnavailableError("u"), "UNAVAILABLE", "UNAVAILABLE", {}, "RetryInfo"),
+    (errors.QueueUnavailableError("q"), "UNAVAILABLE", "QUEUE_UNAVAILABLE", {}, "RetryInfo"),
+    (errors.NoReplicaError("n"), "UNAVAILABLE", "NO_REPLICA", {}, "RetryInfo"),
+    (errors.ShuttingDownError("s"), "UNAVAILABLE", "SHUTTING_DOWN", {}, "RetryInfo"),
+    (
+        errors.GenerationFailedError("r", 3),
+        "ABORTED",
+        "GENERATION_FAILED",
+        {"request_id": "r", "delivered_tokens": "3"},
+        None,
+    ),
+]
+HIDDEN = [
+    (errors.EngineRequestError("secret"), "INVALID_ARGUMENT", "ENGINE_REQUEST"),
+    (errors.EngineDeadError("secret"), "INTERNAL", "ENGINE_DEAD"),
+    (errors.LinkLostError("secret"), "INTERNAL", "LINK_LOST"),
+    (errors.PenstockError("secret"), "INTERNAL", "INTERNAL"),
+    (KeyError("secret"), "INTERNAL", "INTERNAL"),
+]
+
+
+def details(status: status_pb2.Status, kind: type) -> list:
+    """Unpack all details of one type."""
+    return [kind.FromString(packed.value) for packed in status.details if packed.Is(kind.DESCRIPTOR)]
+
+
+def code_of(status: status_pb2.Status) -> str:
+    return next(code.name for code in grpc.StatusCode if code.value[0] == status.code)
+
+
+@pytest.mark.parametrize(("error", "code", "reason", "metadata", "detail"), CASES, ids=lambda case: str(case)[:24])
+def test_what_the_client_sees(error, code, reason, metadata, detail):
+    status = to_rpc_status(error)
+
+    [info] = details(status, error_details_pb2.ErrorInfo)
+    assert (code_of(status), status.message) == (code, str(error))
+    assert (info.reason, info.domain, dict(info.metadata)) == (reason, DOMAIN, metadata)
+    kinds = [packed.TypeName().rpartition(".")[2] for packed in status.details]
+    assert kinds == (["ErrorInfo", detail] if detail else ["ErrorInfo"])
+
+
+def test_the_cases_cover_every_error_meant_for_clients():
+    """A new error without a mapping would reach clients as INTERNAL; this makes that a decision."""
+
+    def leaves(root: type) -> set[type]:
+        return {root}.union(*(leaves(child) for child in root.__subclasses__()))
+
+    covered = {type(case[0]) for case in CASES}
+    public = leaves(errors.RequestError) | leaves(errors.UnavailableError) | leaves(errors.GenerationFailedError)
+    assert public - {errors.RequestError} == covered
+
+
+@pytest.mark.parametrize(("error", "code", "reason"), HIDDEN, ids=lambda case: repr(case)[:24])
+def test_what_the_client_does_not_see(error, code, reason, caplog):
+    """Text that is not meant for clients stays in the log, found again by its incident id."""
+    with caplog.at_level(logging.ERROR):
+        status = to_rpc_status(error)
+
+    [info] = details(status, error_details_pb2.ErrorInfo)
+    [record] = caplog.records
+    assert (code_of(status), info.reason) == (code, reason)
+    assert "secret" not in str(status)
+    assert info.metadata["incident"] in status.message
+    assert (record.message, record.incident) == ("router.incident", info.metadata["incident"])
+    assert record.exc_info[1] is error
+
+
+def test_incidents_differ():
+    one, other = to_rpc_status(ValueError()), to_rpc_status(ValueError())
+
+    assert one.message != other.message
+
+
+def test_violations_are_listed_by_field():
+    status = to_rpc_status(
+        errors.InvalidRequestError([errors.FieldViolation("a", "bad"), errors.FieldViolation("b[1]", "worse")])
+    )
+
+    [bad] = details(status, error_details_pb2.BadRequest)
+    assert [(v.field, v.description) for v in bad.field_violations] == [("a", "bad"), ("b[1]", "worse")]
+
+
+def test_retry_info_carries_the_delay():
+    [retry] = details(to_rpc_status(errors.QueueFullError("p", 9, 2.5)), error_details_pb2.RetryInfo)
+
+    assert retry.retry_delay.ToMilliseconds() == 2_500
+
+
+class Refusing(services.InferenceServiceServicer):
+    """Ends every call with one error."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    async def Generate(self, request, context):  # noqa: N802
+        await abort(context, self._error)
+
+    async def StreamGenerate(self, request, context):  # noqa: N802
+        yield pb.StreamGenerateResponse(queued=pb.Queued(request_id="r"))
+        await abort(context, self._error)
+
+
+Refusing.__abstractmethods__ = frozenset()
+
+
+async def call(error: BaseException) -> list[tuple[grpc.StatusCode, status_pb2.Status]]:
+    """Return code and rich status of a unary call, and of a stream that ends after its first event."""
+    server = grpc.aio.server()
+    services.add_InferenceServiceServicer_to_server(Refusing(error), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    results = []
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = services.InferenceServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as unary:
+                await stub.Generate(pb.GenerateRequest())
+            stream = stub.StreamGenerate(pb.StreamGenerateRequest())
+            assert (await stream.read()).queued.request_id == "r"
+            with pytest.raises(grpc.aio.AioRpcError) as streamed:
+                await stream.read()
+            results = [(caught.value.code(), rpc_status.from_call(caught.value)) for caught in (unary, streamed)]
+    finally:
+        await server.stop(None)
+    return results
+
+
+async def test_abort_delivers_the_details_in_unary_calls_and_mid_stream():
+    for code, status in await call(errors.QueueFullError("p", 9, 2.5)):
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert len(details(status, error_details_pb2.RetryInfo)) == 1
+
+
+async def test_the_largest_status_still_arrives():
+    """Trailers above 8 KiB make a peer report RESOURCE_EXHAUSTED instead of the real status."""
+    error = errors.InvalidRequestError([errors.FieldViolation("é" * 500, "ß" * 2_000)] * 16)
+
+    for code, status in await call(error):
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        [bad] = details(status, error_details_pb2.BadRequest)
+        assert len(bad.field_violations) >= 1
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), grpc.aio.AbortError()], ids=["cancelled", "aborted"])
+async def test_a_call_that_is_already_over_is_not_aborted_again(error):
+    with pytest.raises(type(error)) as caught:
+        await abort(None, error)
+
+    assert caught.value is error
