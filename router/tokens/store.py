@@ -1,0 +1,107 @@
+"""Finds tokenizers by digest: in memory, on disk, or at a replica."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cluster.digests import TOKENIZER_FILES, tokenizer_digest
+from cluster.errors import UnavailableError
+from router.tokens.cache import read_files, write_files
+from router.tokens.tokenizer import Tokenizer
+
+Fetch = Callable[[], Awaitable[Mapping[str, bytes]]]
+"""Gets the files of a digest from a replica."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_RETRY_AFTER_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class TokenizerStore:
+    """Owns tokenizers, their cache on disk and the threads that encode. Belongs to one event loop; end with `close`."""
+
+    def __init__(self, cache_dir: Path, *, threads: int = 2, max_loaded: int = 8) -> None:
+        """Prepare a store; touches nothing yet.
+
+        Args:
+            cache_dir: survives restarts, so that a pool without replicas can still admit; made when needed.
+            threads: how many long encodings run at once.
+            max_loaded: how many tokenizers stay in memory; the least recently used one goes.
+        """
+        self._cache_dir = cache_dir
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokens")
+        self._max_loaded = max_loaded
+        self._loaded: dict[str, Tokenizer] = {}
+        self._loading: dict[str, asyncio.Task[Tokenizer]] = {}
+
+    async def get(self, digest: str, fetch: Fetch) -> Tokenizer:
+        """Return the tokenizer of a digest; callers that ask at the same time share one load.
+
+        Raises:
+            UnavailableError: the files that `fetch` returned are not the digest's, or cannot be loaded.
+            Exception: whatever `fetch` raised; the next call tries again.
+        """
+        if (tokenizer := self._loaded.pop(digest, None)) is not None:
+            self._loaded[digest] = tokenizer  # Moves to the end: most recently used.
+            return tokenizer
+        if (task := self._loading.get(digest)) is None:
+            task = asyncio.create_task(self._load(digest, fetch), name=f"tokens.load.{digest[:8]}")
+            self._loading[digest] = task
+            task.add_done_callback(lambda done: self._settle(digest, done))
+        # Shielded: one caller that gives up must not take the load from the others.
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Give up loads and stop the threads; when it returns no task of the store is left."""
+        tasks = list(self._loading.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _settle(self, digest: str, task: asyncio.Task[Tokenizer]) -> None:
+        self._loading.pop(digest, None)
+        if task.cancelled() or (error := task.exception()) is not None:
+            if not task.cancelled():
+                _log.warning("tokens.load_failed", extra={"digest": digest, "error": type(error).__name__})
+            return
+        self._loaded[digest] = task.result()
+        while len(self._loaded) > self._max_loaded:
+            del self._loaded[next(iter(self._loaded))]
+
+    async def _load(self, digest: str, fetch: Fetch) -> Tokenizer:
+        if not _DIGEST.fullmatch(digest):
+            # It becomes a folder name.
+            raise UnavailableError("a replica published a malformed tokenizer digest", _RETRY_AFTER_S)
+        loop = asyncio.get_running_loop()
+        files: Mapping[str, bytes] | None = await loop.run_in_executor(
+            self._executor, read_files, self._cache_dir, digest
+        )
+        if files is None:
+            files = await fetch()
+            _verify(digest, files)
+            await loop.run_in_executor(self._executor, self._keep, digest, files)
+        try:
+            return await loop.run_in_executor(self._executor, Tokenizer, files, self._executor)
+        except ValueError as error:
+            _log.exception("tokens.unusable", extra={"digest": digest})
+            raise UnavailableError("the model's tokenizer cannot be loaded", _RETRY_AFTER_S) from error
+
+    def _keep(self, digest: str, files: Mapping[str, bytes]) -> None:
+        try:
+            write_files(self._cache_dir, digest, files)
+        except OSError as error:
+            # The router works without the cache; only a pool without replicas will miss it.
+            _log.warning("tokens.cache_unwritable", extra={"digest": digest, "error": str(error)})
+
+
+def _verify(digest: str, files: Mapping[str, bytes]) -> None:
+    if not set(files) <= set(TOKENIZER_FILES) or tokenizer_digest(files) != digest:
+        _log.error("tokens.digest_mismatch", extra={"digest": digest, "files": sorted(files)})
+        raise UnavailableError("a replica sent tokenizer files that do not match their digest", _RETRY_AFTER_S)

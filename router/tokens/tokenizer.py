@@ -1,0 +1,107 @@
+"""One model's tokenizer, safe to use from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+
+import jinja2
+import tokenizers
+
+from cluster.errors import InvalidRequestError
+from router.admission import ChatPrompt, Message, Prompt, TextPrompt
+from router.tokens.chat import ChatTemplate
+
+TOKENIZER_FILE = "tokenizer.json"
+INLINE_CHARACTERS = 2_048
+"""A shorter text is encoded at once: the hop to a thread costs more than the encoding."""
+INLINE_MESSAGES = 16
+
+_log = logging.getLogger(__name__)
+
+
+class Tokenizer:
+    """Encodes text and conversations; long ones in a thread, where the encoder lets go of the interpreter lock."""
+
+    def __init__(self, files: Mapping[str, bytes], executor: Executor) -> None:
+        """Load a tokenizer; takes up to a second for a large vocabulary.
+
+        Args:
+            files: tokenizer.json, and where the model has them tokenizer_config.json and chat_template.jinja.
+            executor: runs long encodings; belongs to the caller.
+
+        Raises:
+            ValueError: a file is missing or broken. A broken chat template only takes chat away.
+        """
+        if TOKENIZER_FILE not in files:
+            raise ValueError(f"{TOKENIZER_FILE} is missing")
+        try:
+            self._encoder = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
+        except Exception as error:
+            raise ValueError(f"{TOKENIZER_FILE} cannot be loaded: {error}") from error
+        # Lengths are the router's business: a file that truncates would cut prompts silently.
+        self._encoder.no_truncation()
+        self._encoder.no_padding()
+        self._executor = executor
+        try:
+            self._chat = ChatTemplate.from_files(files)
+        except jinja2.TemplateError as error:
+            _log.warning("tokens.chat_template_broken", extra={"error": str(error)})
+            self._chat = None
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Say whether conversations can be rendered."""
+        return self._chat is not None
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Count the token ids, added tokens included."""
+        return int(self._encoder.get_vocab_size(with_added_tokens=True))
+
+    async def encode(self, text: str) -> list[int]:
+        """Encode plain text with the special tokens that the tokenizer's own post-processor adds."""
+        if len(text) <= INLINE_CHARACTERS:
+            return self._encode(text, True)
+        return await self._in_thread(partial(self._encode, text, True))
+
+    async def encode_chat(self, messages: Sequence[Message], continue_final: bool = False) -> list[int]:
+        """Render a conversation and encode it; special tokens are the template's business.
+
+        Raises:
+            InvalidRequestError: the model has no chat template, or its template refuses the conversation.
+        """
+        if self._chat is None:
+            raise InvalidRequestError.of("prompt.chat", "this model has no chat template; send text or token ids")
+        length = sum(len(message.content) for message in messages)
+        if length <= INLINE_CHARACTERS and len(messages) <= INLINE_MESSAGES:
+            return self._encode_chat(self._chat, messages, continue_final)
+        return await self._in_thread(partial(self._encode_chat, self._chat, messages, continue_final))
+
+    async def encode_prompt(self, prompt: Prompt) -> Sequence[int]:
+        """Encode a prompt of any form; token ids pass as they are.
+
+        Raises:
+            InvalidRequestError: as `encode_chat`.
+        """
+        match prompt:
+            case TextPrompt(text):
+                return await self.encode(text)
+            case ChatPrompt(messages, continue_final):
+                return await self.encode_chat(messages, continue_final)
+            case _:
+                return prompt.ids
+
+    def _encode(self, text: str, special: bool) -> list[int]:
+        # The batch call releases the interpreter lock and skips offsets; the single one stalls every other thread.
+        [encoding] = self._encoder.encode_batch_fast([text], add_special_tokens=special)
+        return list(encoding.ids)
+
+    def _encode_chat(self, chat: ChatTemplate, messages: Sequence[Message], continue_final: bool) -> list[int]:
+        return self._encode(chat.render(messages, continue_final=continue_final), False)
+
+    async def _in_thread(self, call: Callable[[], list[int]]) -> list[int]:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
