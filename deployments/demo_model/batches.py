@@ -1,0 +1,72 @@
+"""Packs documents of different lengths into rows of equal length."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+
+from deployments.demo_model.corpus import Corpus
+from deployments.demo_model.tokenizer import PAD, SPECIAL_TOKENS
+
+IGNORED = -100
+"""Label of a token that gives no loss, as torch's cross entropy has it."""
+
+_PAD_ID = SPECIAL_TOKENS.index(PAD)
+_ROW_LENGTHS = (96, 256, 512, 1024)
+_ROW_LENGTH_SHARES = (0.62, 0.26, 0.08, 0.04)
+_SHARE_OF_ROWS_LEARNT_WHOLE = 0.08
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Token ids and labels, both (rows, length)."""
+
+    ids: torch.Tensor
+    labels: torch.Tensor
+
+
+class Packer:
+    """Fills rows with whole documents and pads at the end, so that a causal mask is all the attention needs.
+
+    Most rows are short, which is cheap and close to real prompts; the long ones are many documents in a row and teach
+    the model to keep to the newest question at positions up to about 1,000.
+    """
+
+    def __init__(self, corpus: Corpus, tokenizer: Tokenizer, rng: random.Random, tokens_per_batch: int) -> None:
+        self._corpus = corpus
+        self._tokenizer = tokenizer
+        self._rng = rng
+        self._tokens_per_batch = tokens_per_batch
+
+    def batch(self) -> Batch:
+        """The next batch of about `tokens_per_batch` tokens."""
+        length = self._rng.choices(_ROW_LENGTHS, _ROW_LENGTH_SHARES)[0]
+        rows = [self._row(length) for _ in range(max(1, self._tokens_per_batch // length))]
+        return Batch(torch.tensor([ids for ids, _ in rows]), torch.tensor([labels for _, labels in rows]))
+
+    def _row(self, length: int) -> tuple[list[int], list[int]]:
+        ids: list[int] = []
+        labels: list[int] = []
+        misses = 0
+        learn_all = self._rng.random() < _SHARE_OF_ROWS_LEARNT_WHOLE
+        while misses < 4 or not ids:
+            new_ids, new_labels = self._document(learn_all)
+            if len(ids) + len(new_ids) > length:
+                misses += 1
+                continue
+            ids += new_ids
+            labels += new_labels
+        missing = length - len(ids)
+        return ids + [_PAD_ID] * missing, labels + [IGNORED] * missing
+
+    def _document(self, learn_all: bool) -> tuple[list[int], list[int]]:
+        ids: list[int] = []
+        labels: list[int] = []
+        for segment in self._corpus.document():
+            encoded = self._tokenizer.encode(segment.text, add_special_tokens=False).ids
+            ids += encoded
+            labels += encoded if segment.learn or learn_all else [IGNORED] * len(encoded)
+        return ids, labels

@@ -1,0 +1,185 @@
+"""Trains the demo model from scratch: `python -m deployments.demo_model.train --out DIR`.
+
+On two CPU cores the default schedule takes about ten minutes; on shared ones, set OMP_WAIT_POLICY=passive. The result
+depends on the seed, and in the last bits on the machine; the check at the end is what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from tokenizers import Tokenizer
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+from deployments.demo_model.batches import IGNORED, Packer
+from deployments.demo_model.check import Recall, recall
+from deployments.demo_model.corpus import Corpus
+from deployments.demo_model.questions import Entry, load_entries
+from deployments.demo_model.tokenizer import (
+    BEGIN,
+    END,
+    MAX_POSITIONS,
+    PAD,
+    SPECIAL_TOKENS,
+    VOCAB_SIZE,
+    save_tokenizer,
+    train_tokenizer,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to train."""
+
+    seed: int = 7
+    steps: int = 1300
+    tokens_per_batch: int = 2048
+    peak_rate: float = 3e-3
+    warm_up_steps: int = 60
+    weight_decay: float = 0.05
+    threads: int = 2
+    check_every: int = 100
+    """Steps between two checks of all answers; each check also shifts the weight to answers not yet learnt."""
+
+
+def model_config() -> LlamaConfig:
+    """A Llama of 2.6 million parameters whose heads split evenly over two tensor-parallel ranks."""
+    return LlamaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=256,
+        intermediate_size=640,
+        num_hidden_layers=3,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=MAX_POSITIONS,
+        tie_word_embeddings=True,
+        bos_token_id=SPECIAL_TOKENS.index(BEGIN),
+        eos_token_id=SPECIAL_TOKENS.index(END),
+        pad_token_id=SPECIAL_TOKENS.index(PAD),
+    )
+
+
+def learning_rate(step: int, plan: Plan) -> float:
+    """Linear warm-up, then a cosine to a hundredth of the peak."""
+    if step < plan.warm_up_steps:
+        return plan.peak_rate * (step + 1) / plan.warm_up_steps
+    done = (step - plan.warm_up_steps) / max(1, plan.steps - plan.warm_up_steps)
+    return plan.peak_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def optimizer_for(model: torch.nn.Module, plan: Plan) -> torch.optim.AdamW:
+    """AdamW that decays matrices only."""
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": plan.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=plan.peak_rate, betas=(0.9, 0.98), fused=True)
+
+
+def train_model(
+    entries: tuple[Entry, ...], corpus: Corpus, tokenizer: Tokenizer, plan: Plan, console: Console
+) -> LlamaForCausalLM:
+    """Train in float32 and return the model in evaluation mode."""
+    model = LlamaForCausalLM(model_config())
+    model.train()
+    optimizer = optimizer_for(model, plan)
+    packer = Packer(corpus, tokenizer, random.Random(plan.seed + 1), plan.tokens_per_batch)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("training", total=plan.steps)
+        for step in range(plan.steps):
+            loss = train_step(model, optimizer, packer, learning_rate(step, plan))
+            progress.update(task, advance=1, description=f"loss {loss:.3f}")
+            if (step + 1) % plan.check_every == 0:
+                results = recall(model, tokenizer, entries)
+                reweight(corpus, results)
+                console.print(f"step {step + 1}, loss {loss:.3f}: {report(results)}")
+    return model.eval()
+
+
+def train_step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, packer: Packer, rate: float) -> float:
+    """One optimizer step on one batch; returns its loss in nats per learnt token."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    batch = packer.batch()
+    labels = batch.labels[:, 1:]
+    learnt = labels != IGNORED
+    # Only half of the positions are learnt; the others need no logits.
+    hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]
+    loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[learnt]), labels[learnt])
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return float(loss.detach())
+
+
+def reweight(corpus: Corpus, results: list[Recall], safe_margin: float = 1.0) -> None:
+    """Show entries with a wrong or uncertain token three times as often."""
+    weak = {result.entry for result in results if result.margin < safe_margin}
+    corpus.weights = [3.0 if number in weak else 1.0 for number in range(len(corpus.weights))]
+
+
+def report(results: list[Recall]) -> str:
+    """The share of exact answers per prompt format and the smallest margin."""
+    parts = []
+    for form in dict.fromkeys(result.form for result in results):
+        of_form = [result.exact for result in results if result.form == form]
+        parts.append(f"{form} {sum(of_form)}/{len(of_form)}")
+    margins = sorted(result.margin for result in results)
+    spread = f"margin min {margins[0]:.2f}, 1st percentile {margins[len(margins) // 100]:.2f}"
+    return f"exact {', '.join(sorted(parts))}; {spread}"
+
+
+def save_model(model: LlamaForCausalLM, folder: Path) -> None:
+    """Write the weights in bfloat16 with their configuration and greedy generation defaults."""
+    model.config.dtype = torch.bfloat16
+    model.generation_config = GenerationConfig(
+        bos_token_id=model.config.bos_token_id,
+        eos_token_id=model.config.eos_token_id,
+        pad_token_id=model.config.pad_token_id,
+    )
+    model.to(torch.bfloat16).save_pretrained(folder)
+
+
+def main() -> int:
+    """Train, save and check; exits with 1 if an answer is not exact in bfloat16."""
+    usual = Plan()
+    parser = argparse.ArgumentParser(description="Train the Penstock demo model.")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the weights, created if needed")
+    parser.add_argument("--steps", type=int, default=usual.steps, help="optimizer steps (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=usual.seed, help="seed of weights and data (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=usual.threads, help="CPU threads (default: %(default)s)")
+    options = parser.parse_args()
+    plan = Plan(seed=options.seed, steps=options.steps, threads=options.threads)
+    console = Console()
+    started = time.monotonic()
+    torch.set_num_threads(plan.threads)
+    torch.manual_seed(plan.seed)
+    options.out.mkdir(parents=True, exist_ok=True)
+    entries = load_entries()
+    corpus = Corpus(entries, random.Random(plan.seed))
+    tokenizer = train_tokenizer(corpus.tokenizer_texts())
+    save_tokenizer(tokenizer, options.out)
+    model = train_model(entries, corpus, tokenizer, plan, console)
+    console.print(f"float32: {report(recall(model, tokenizer, entries))}")
+    save_model(model, options.out)
+    results = recall(model, tokenizer, entries)
+    console.print(f"bfloat16: {report(results)}")
+    for result in results:
+        if not result.exact:
+            console.print(f"not exact ({result.form}): {entries[result.entry].question}")
+    console.print(f"{time.monotonic() - started:.0f} s, written to {options.out}")
+    return 0 if all(result.exact for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
