@@ -24,9 +24,7 @@ class TokenSink(Protocol):
     task per sequence costs more than the token.
     """
 
-    def on_tokens(
-        self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None
-    ) -> None:
+    def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         """Take new tokens, the text they released, and their log probabilities when asked for."""
         ...
 
@@ -48,6 +46,8 @@ class EngineIdentity:
     """tokenizer.json, tokenizer_config.json and a separate chat template where there is one."""
     windows: Windows
     """The largest windows; `set_batch_limits` moves `sequences` below its start value."""
+    live_batch_limits: bool = True
+    """False when the engine cannot hold a lowered limit itself; then only the replica's window keeps it."""
 
 
 class Engine(Protocol):
@@ -74,13 +74,18 @@ class Engine(Protocol):
         ...
 
     async def abort(self, sequence_ids: Sequence[str], reason: str = "cancelled") -> None:
-        """Stop sequences. Their sinks get `on_end` (reason CANCELLED or DEADLINE, a `FinishReason` value) when the running
-        step is over and the slot is really free; unknown ids are ignored. Returns after that."""
+        """Stop sequences, with a `FinishReason` value of CANCELLED or DEADLINE.
+
+        Their sinks get `on_end` when the running step is over and the slot is really free; unknown ids are ignored.
+        Returns after that.
+        """
         ...
 
     async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
-        """Move the live limits (sequences in the batch, tokens per step) between steps; None keeps one. Lowering drains,
-        it never preempts. Returns what is in force."""
+        """Move the live limits (sequences in the batch, tokens per step) between steps; None keeps one.
+
+        Lowering drains, it never preempts. Returns what is in force.
+        """
         ...
 
     def stats(self) -> EngineStats:

@@ -1,0 +1,85 @@
+"""Says exactly which model an engine runs, so that only equal replicas work together."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_CONFIG_FILES = ("config.json", "generation_config.json")
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
+_WHOLE_FILE_BYTES = 64 << 20
+"""Weight files below this size are hashed whole; reading hundreds of gigabytes would double a start's time."""
+
+
+def tokenizer_files(folder: Path) -> tuple[Path, ...]:
+    """List the tokenizer and chat template files that a folder has."""
+    return tuple(folder / name for name in TOKENIZER_FILES if (folder / name).is_file())
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """Return the SHA-256 over names and contents of the tokenizer files, hex."""
+    return _digest(tokenizer_files(folder))
+
+
+def model_digest(folder: Path) -> str:
+    """Return the SHA-256 over configuration, weights and tokenizer, hex.
+
+    Of a large weight file only name, size and head count: a safetensors file's head lists every tensor with its place.
+    """
+    configs = [folder / name for name in _CONFIG_FILES if (folder / name).is_file()]
+    weights = sorted(file for file in folder.iterdir() if file.suffix in _WEIGHT_SUFFIXES)
+    return _digest([*configs, *weights, *tokenizer_files(folder)])
+
+
+def group_id(digest: str, hardware: str, tensor_parallel_size: int, dtype: str) -> str:
+    """Name the replicas whose outputs are comparable."""
+    return f"{digest[:12]}-{hardware}-tp{tensor_parallel_size}-{dtype}"
+
+
+def hardware_name(device: str) -> str:
+    """Return a short name for the hardware: the GPU's, or "cpu-" and the processor's.
+
+    Args:
+        device: vLLM's device name; "cpu" on a CPU.
+    """
+    if device.lower() != "cpu":
+        return _slug(device)
+    return f"cpu-{_slug(_processor())}"
+
+
+def _digest(files: Iterable[Path]) -> str:
+    total = hashlib.sha256()
+    for file in files:
+        size = file.stat().st_size
+        total.update(f"{file.name}\0{size}\0".encode())
+        total.update(_content(file, size))
+    return total.hexdigest()
+
+
+def _content(file: Path, size: int) -> bytes:
+    with file.open("rb") as stream:
+        if size < _WHOLE_FILE_BYTES:
+            return stream.read()
+        if file.suffix == ".safetensors":
+            head = stream.read(8)
+            return head + stream.read(min(int.from_bytes(head, "little"), _WHOLE_FILE_BYTES))
+        return stream.read(_WHOLE_FILE_BYTES)
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2]
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def _slug(text: str) -> str:
+    plain = re.sub(r"\((r|tm)\)|\bcpu\b|\bprocessor\b", " ", text.lower())
+    return re.sub(r"[^a-z0-9.]+", "-", plain).strip("-")[:40].rstrip("-")

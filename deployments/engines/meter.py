@@ -1,0 +1,96 @@
+"""Counts what an engine does, step by step; no I/O and no clock of its own."""
+
+from __future__ import annotations
+
+from cluster.models import EngineStats
+from deployments.engines.share_clock import ShareClock
+
+
+class StepMeter:
+    """Keeps an engine's counters. Moments are seconds of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.clock = ShareClock()
+        self.live = 0
+        """Sequences inside the engine."""
+        self.longest_step_s = 0.0
+        self.most_running = 0
+        """Largest batch since start."""
+        self._running = 0
+        self._kv_usage = 0.0
+        self._prefill_tokens = 0
+        self._steps = 0
+        self._output_tokens = 0
+        self._prompt_tokens = 0
+        self._cached_tokens = 0
+        self._preemptions = 0
+        self._draft_tokens = 0
+        self._accepted_tokens = 0
+        self._progress_at = 0.0
+
+    def arrive(self, now: float, prompt_tokens: int) -> None:
+        """Count a sequence that enters the engine."""
+        if not self.live:
+            self.clock.resume(now)
+            self._progress_at = now
+        self.live += 1
+        self._prefill_tokens += prompt_tokens
+
+    def prefilled(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Count a sequence's first token."""
+        self._prefill_tokens -= prompt_tokens
+        self._prompt_tokens += prompt_tokens
+        self._cached_tokens += cached_tokens
+
+    def leave(self, *, prompt_tokens: int, prefilled: bool, output_tokens: int, preemptions: int) -> None:
+        """Count a sequence that left the engine."""
+        self.live -= 1
+        self._output_tokens += output_tokens
+        self._preemptions += preemptions
+        if not prefilled:
+            self._prefill_tokens -= prompt_tokens
+
+    def step(self, now: float, in_step: int, *, running: int, kv_usage: float) -> None:
+        """Count a step.
+
+        Args:
+            now: its end.
+            in_step: sequences that were in it.
+            running: sequences that stay in the batch.
+            kv_usage: used part of the KV cache, 0 to 1.
+        """
+        self._running = running
+        self._kv_usage = kv_usage
+        self.most_running = max(self.most_running, in_step)
+        duration = self.clock.step(now, in_step)
+        self.longest_step_s = max(self.longest_step_s, duration)
+        self._progress_at = now
+        self._steps += 1
+
+    def drafted(self, tokens: int, accepted: int) -> None:
+        """Count speculated tokens of a step."""
+        self._draft_tokens += tokens
+        self._accepted_tokens += accepted
+
+    def idle_for(self, now: float) -> float:
+        """Return the seconds without a step while there is work; 0 without work."""
+        return now - self._progress_at if self.live else 0.0
+
+    def stats(self, batch_limit: int, token_budget: int, output_tokens_live: int) -> EngineStats:
+        """Report. An engine may say nothing once it is idle, so an empty one is idle whatever its last step said."""
+        running = min(self._running, self.live)
+        return EngineStats(
+            running=running,
+            waiting=self.live - running,
+            kv_usage=self._kv_usage if self.live else 0.0,
+            prefill_tokens=self._prefill_tokens,
+            batch_limit=batch_limit,
+            token_budget=token_budget,
+            steps=self._steps,
+            output_tokens=self._output_tokens + output_tokens_live,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            preemptions=self._preemptions,
+            draft_tokens=self._draft_tokens,
+            accepted_draft_tokens=self._accepted_tokens,
+        )

@@ -1,0 +1,304 @@
+"""The simulated engine behind the engine protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from cluster.clock import Clock, SystemClock
+from cluster.errors import EngineDeadError, EngineRequestError
+from cluster.models import Capabilities, EngineStats, FinishReason, GenerationSpec, ModelInfo, Windows
+from cluster.settings import PoolSettings, SimSettings
+from deployments.engines import identity
+from deployments.engines.base import EngineIdentity, TokenSink
+from deployments.engines.meter import StepMeter
+from deployments.engines.sim.core import BatchCore, CoreLimits, StepResult
+from deployments.engines.sim.sequence import SimSequence
+from deployments.engines.sim.text import Vocabulary
+from deployments.engines.sim.tokens import block_hashes
+
+log = logging.getLogger(__name__)
+
+_STALL_S = 10.0
+_PREFILL_WINDOW_STEPS = 4
+
+
+def step_seconds(settings: SimSettings, tokens: int, kv_tokens: int) -> float:
+    """Return how long a step takes, before time_scale."""
+    return settings.base_ms / 1e3 + (settings.per_token_us * tokens + settings.per_kv_token_us * kv_tokens) / 1e6
+
+
+class SimEngine:
+    """Schedules and times like vLLM, and makes its tokens up.
+
+    The same prompt and seed give the same tokens on every replica, resumed or not. Temperature, penalties and the like
+    have no effect, as there is no distribution; what would have to shape the output is refused.
+
+    Args:
+        pool: the pool's settings.
+        tokenizer_path: a model's folder; None, or one without tokenizer.json, renders tokens as bytes.
+        clock: the time of receipts; steps sleep on the event loop.
+        stall_s: without a step for so long although there is work, `check_health` raises.
+    """
+
+    def __init__(
+        self,
+        pool: PoolSettings,
+        tokenizer_path: Path | None,
+        *,
+        clock: Clock | None = None,
+        stall_s: float = _STALL_S,
+    ) -> None:
+        self._pool = pool
+        self._settings = pool.sim
+        self._folder = tokenizer_path
+        self._clock = clock or SystemClock()
+        self._stall_s = stall_s
+        self._context = min(pool.sim.max_model_len, pool.sim.kv_tokens)
+        self._vocabulary = Vocabulary(None)
+        self._core = BatchCore(
+            CoreLimits(pool.sim.max_num_seqs, pool.sim.max_num_batched_tokens, pool.sim.kv_tokens, pool.sim.block_size)
+        )
+        self._meter = StepMeter()
+        self._live: dict[str, SimSequence] = {}
+        self._aborting: list[SimSequence] = []
+        self._step_over: asyncio.Future[None] | None = None
+        """Done when the running step is over; for those who abort."""
+        self._work = asyncio.Event()
+        self._moving = asyncio.Event()
+        self._moving.set()
+        self._death = ""
+        self._steps: asyncio.Task[None] | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> EngineIdentity:
+        """Take the configured cold start time, then step whenever there is work."""
+        await asyncio.sleep(self._settings.start_s)
+        self._vocabulary = Vocabulary(self._folder)
+        self._steps = asyncio.create_task(self._run(), name="sim-engine")
+        return self._identify()
+
+    async def close(self) -> None:
+        """Stop; live sequences end with an error. May be called twice."""
+        self._die("the engine was closed")
+        if self._steps is not None:
+            self._steps.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._steps
+
+    async def check_health(self) -> None:
+        """Look for progress.
+
+        Raises:
+            EngineDeadError: it died or hangs.
+        """
+        self._raise_if_dead()
+        stalled = self._meter.idle_for(self._clock.monotonic())
+        if stalled > self._stall_s:
+            raise EngineDeadError(f"the engine made no step for {stalled:.0f} s although it has work")
+
+    def die(self) -> None:
+        """Fail as a crashed engine does; for tests."""
+        self._die("the engine died")
+
+    def wedge(self) -> None:
+        """Hang from the next step on, as an engine with a stuck accelerator does; for tests."""
+        self._moving.clear()
+
+    # --- sequences ----------------------------------------------------------------------------------------------------
+
+    async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
+        """Start a sequence.
+
+        Raises:
+            EngineRequestError: a real engine would refuse it, or it asks for what this one cannot do.
+            EngineDeadError: the engine is dead.
+        """
+        self._raise_if_dead()
+        prompt = [*spec.prompt_token_ids, *(spec.resume.prior_token_ids if spec.resume else ())]
+        self._check(sequence_id, spec, prompt)
+        now = self._clock.monotonic()
+        sequence = SimSequence(sequence_id, spec, sink, self._vocabulary, now)
+        self._live[sequence_id] = sequence
+        self._meter.arrive(now, len(prompt))
+        salt = f"{spec.lora_adapter}\0{spec.cache_salt}"
+        self._core.add(sequence_id, len(prompt), block_hashes(prompt, self._settings.block_size, salt))
+        self._work.set()
+
+    async def abort(self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED) -> None:
+        """Stop sequences; returns when the running step is over and their slots are free."""
+        sequences = [self._live[each] for each in sequence_ids if each in self._live]
+        if not sequences:
+            return
+        for sequence in sequences:
+            sequence.finish_reason = sequence.finish_reason or FinishReason(reason)
+        self._aborting += sequences
+        if self._step_over is None:
+            self._step_over = asyncio.get_running_loop().create_future()
+        self._work.set()
+        await asyncio.shield(self._step_over)
+
+    # --- control ------------------------------------------------------------------------------------------------------
+
+    async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
+        """Move the live limits and return those in force."""
+        self._raise_if_dead()
+        self._core.set_limits(sequences, tokens)
+        return self._core.sequence_limit, self._core.token_budget
+
+    def stats(self) -> EngineStats:
+        """Report the state."""
+        return self._meter.stats(
+            self._core.sequence_limit,
+            self._core.token_budget,
+            sum(sequence.output_tokens for sequence in self._live.values()),
+        )
+
+    def share_clock(self) -> float:
+        """Return the running total of step durations divided by the sequences in each step, in seconds."""
+        return self._meter.clock.total()
+
+    @property
+    def most_running(self) -> int:
+        """The largest batch since start."""
+        return self._meter.most_running
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await self._step_forever()
+        except Exception as error:
+            log.exception("engine.died")
+            self._die(f"the engine died: {error!r}")
+
+    async def _step_forever(self) -> None:
+        due = self._clock.monotonic()
+        while True:
+            if not self._core.running and not self._core.waiting:
+                self._work.clear()
+                await self._work.wait()
+                due = self._clock.monotonic()
+            await self._moving.wait()
+            self._free_aborted()
+            if not self._core.running and not self._core.waiting:
+                continue
+            result = self._core.step()
+            self._note_scheduled(result)
+            # Measured from where the last step should have ended, so that late wake-ups do not add up.
+            due += step_seconds(self._settings, result.tokens, result.kv_tokens) * self._settings.time_scale
+            await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
+            self._deliver(result)
+
+    def _note_scheduled(self, result: StepResult) -> None:
+        now = self._clock.monotonic()
+        for sequence_id in result.admitted:
+            sequence = self._live[sequence_id]
+            if sequence.scheduled_at is None:
+                sequence.scheduled_at = now
+                sequence.clock_at_start = self._meter.clock.total()
+                sequence.cached_tokens = self._core.cached_tokens(sequence_id)
+        for sequence_id in result.preempted:
+            self._live[sequence_id].preemptions += 1
+
+    def _deliver(self, result: StepResult) -> None:
+        now = self._clock.monotonic()
+        ended = [sequence for each in result.produced if (sequence := self._produce(each, now)) is not None]
+        for sequence in ended:
+            self._core.remove(sequence.sequence_id)
+        self._meter.step(now, len(result.scheduled), running=self._core.running, kv_usage=self._core.kv_usage)
+        for sequence in ended:
+            self._end(sequence)
+        self._free_aborted()
+
+    def _produce(self, sequence_id: str, now: float) -> SimSequence | None:
+        sequence = self._live.get(sequence_id)
+        if sequence is None or sequence.finish_reason is not None:
+            return None
+        if not sequence.output_tokens:
+            self._meter.prefilled(sequence.prompt_tokens, sequence.cached_tokens)
+        context_left = self._context - sequence.prompt_tokens - sequence.output_tokens - 1
+        return sequence if sequence.produce(now, context_left) else None
+
+    def _free_aborted(self) -> None:
+        aborted, self._aborting = self._aborting, []
+        for sequence in aborted:
+            self._core.remove(sequence.sequence_id)
+            self._end(sequence)
+        if self._step_over is not None:
+            self._step_over.set_result(None)
+            self._step_over = None
+
+    def _end(self, sequence: SimSequence, error: str = "") -> None:
+        if self._live.pop(sequence.sequence_id, None) is None:
+            return
+        self._meter.leave(
+            prompt_tokens=sequence.prompt_tokens,
+            prefilled=bool(sequence.output_tokens),
+            output_tokens=sequence.output_tokens,
+            preemptions=sequence.preemptions,
+        )
+        share = 0.0 if sequence.scheduled_at is None else self._meter.clock.total() - sequence.clock_at_start
+        reason = FinishReason.ERROR if error else sequence.finish_reason or FinishReason.ERROR
+        sequence.end(reason, gpu_seconds=share * self._pool.tensor_parallel_size, error=error)
+
+    def _die(self, death: str) -> None:
+        if self._death:
+            return
+        self._death = death
+        if self._steps is not None:
+            self._steps.cancel()
+        for sequence in list(self._live.values()):
+            self._core.remove(sequence.sequence_id)
+            self._end(sequence, death)
+        self._free_aborted()
+
+    def _raise_if_dead(self) -> None:
+        if self._death:
+            raise EngineDeadError(self._death)
+
+    def _check(self, sequence_id: str, spec: GenerationSpec, prompt: Sequence[int]) -> None:
+        sampling = spec.sampling
+        if sequence_id in self._live:
+            raise EngineRequestError(f"sequence {sequence_id!r} is live already")
+        if not prompt:
+            raise EngineRequestError("the prompt is empty")
+        if len(prompt) >= self._context:
+            raise EngineRequestError(f"the prompt's {len(prompt)} tokens leave no room in a context of {self._context}")
+        if min(prompt) < 0 or max(prompt) >= self._vocabulary.size:
+            raise EngineRequestError(f"the prompt has a token id outside of 0 to {self._vocabulary.size - 1}")
+        if spec.resume and len(spec.resume.prior_token_ids) >= sampling.max_tokens:
+            raise EngineRequestError(f"max_tokens={sampling.max_tokens} is used up by prior tokens")
+        if sampling.structured is not None or sampling.logit_bias:
+            raise EngineRequestError("the simulated engine cannot shape its output")
+        if spec.lora_adapter:
+            raise EngineRequestError(f"adapter {spec.lora_adapter!r} is not loaded")
+
+    def _identify(self) -> EngineIdentity:
+        files = identity.tokenizer_files(self._folder) if self._folder else ()
+        tokenizer = identity.tokenizer_digest(self._folder) if self._folder and files else "0" * 64
+        digest = hashlib.sha256(f"sim\0{tokenizer}\0{self._context}".encode()).hexdigest()
+        ranks = self._pool.tensor_parallel_size
+        return EngineIdentity(
+            model=ModelInfo(
+                digest=digest,
+                tokenizer_digest=tokenizer,
+                max_context_tokens=self._context,
+                vocabulary_size=self._vocabulary.size,
+                capabilities=Capabilities(structured_output=False, logit_bias=False),
+            ),
+            group_id=identity.group_id(digest, "sim", ranks, "none"),
+            tensor_parallel_size=ranks,
+            hardware="sim",
+            tokenizer_files=files,
+            windows=Windows(
+                sequences=self._settings.max_num_seqs,
+                kv_tokens=self._settings.kv_tokens,
+                prefill_tokens=max(self._context, _PREFILL_WINDOW_STEPS * self._settings.max_num_batched_tokens),
+            ),
+        )

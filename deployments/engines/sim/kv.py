@@ -1,0 +1,85 @@
+"""The simulated KV cache: blocks of tokens, shared by prompts with the same beginning."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class KvHold:
+    """Is what one sequence holds."""
+
+    hashes: list[int] = field(default_factory=list)
+    """Shareable blocks, from the beginning of the prompt."""
+    private: int = 0
+    """Blocks after those."""
+
+
+class KvBlocks:
+    """Counts blocks: held by sequences, kept for their content (least recently used goes first), or free."""
+
+    def __init__(self, total: int, block_size: int) -> None:
+        self._total = total
+        self._block_size = block_size
+        self._holders: dict[int, int] = {}
+        self._kept: OrderedDict[int, None] = OrderedDict()
+        self._private = 0
+
+    @property
+    def usage(self) -> float:
+        """Part of the blocks that sequences hold, 0 to 1."""
+        return self._held / self._total if self._total else 0.0
+
+    @property
+    def _held(self) -> int:
+        return len(self._holders) + self._private
+
+    def take_cached(self, hold: KvHold, hashes: Sequence[int]) -> int:
+        """Hold the longest known beginning of `hashes`; returns its tokens."""
+        for block in hashes:
+            if block in self._kept:
+                del self._kept[block]
+                self._holders[block] = 1
+            elif block in self._holders:
+                self._holders[block] += 1
+            else:
+                break
+            hold.hashes.append(block)
+        return len(hold.hashes) * self._block_size
+
+    def grow(self, hold: KvHold, tokens: int) -> bool:
+        """Make the hold large enough for `tokens`; False, and nothing changes, when there is no room."""
+        more = -(-tokens // self._block_size) - len(hold.hashes) - hold.private
+        if more <= 0:
+            return True
+        if more > self._total - self._held:
+            return False
+        hold.private += more
+        self._private += more
+        while self._held + len(self._kept) > self._total:
+            self._kept.popitem(last=False)
+        return True
+
+    def publish(self, hold: KvHold, hashes: Sequence[int], computed: int) -> None:
+        """Make the prompt's blocks that are computed to their end shareable."""
+        for block in hashes[len(hold.hashes) : computed // self._block_size]:
+            hold.private -= 1
+            self._private -= 1
+            self._kept.pop(block, None)
+            # A block that another sequence computed meanwhile is shared from here on.
+            self._holders[block] = self._holders.get(block, 0) + 1
+            hold.hashes.append(block)
+
+    def release(self, hold: KvHold) -> None:
+        """Let go of everything; shareable blocks stay known until their room is needed."""
+        # The end of a prompt goes first, as its beginning serves more prompts.
+        for block in reversed(hold.hashes):
+            self._holders[block] -= 1
+            if not self._holders[block]:
+                del self._holders[block]
+                self._kept[block] = None
+        self._private -= hold.private
+        hold.hashes.clear()
+        hold.private = 0

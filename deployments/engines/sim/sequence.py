@@ -1,0 +1,85 @@
+"""One live sequence of the simulated engine."""
+
+from __future__ import annotations
+
+from cluster.models import FinishReason, GenerationSpec, SequenceEnd
+from deployments.engines.base import TokenSink
+from deployments.engines.sim.text import StopText, Vocabulary
+from deployments.engines.sim.tokens import TokenSource
+
+
+class SimSequence:
+    """Turns steps into tokens, text and an end. Moments are seconds of the engine's clock; None is "not yet"."""
+
+    def __init__(
+        self, sequence_id: str, spec: GenerationSpec, sink: TokenSink, vocabulary: Vocabulary, arrived_at: float
+    ) -> None:
+        prior = spec.resume.prior_token_ids if spec.resume else ()
+        self.sequence_id = sequence_id
+        self.sampling = spec.sampling
+        self.prompt_tokens = len(spec.prompt_token_ids) + len(prior)
+        self.arrived_at = arrived_at
+        self.scheduled_at: float | None = None
+        self.clock_at_start = 0.0
+        self.first_token_at: float | None = None
+        self.last_token_at = 0.0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+        self.preemptions = 0
+        self.finish_reason: FinishReason | None = None
+        self._sink = sink
+        self._prior_tokens = len(prior)
+        self._end_id = vocabulary.end_id
+        self._source = TokenSource(spec.prompt_token_ids, spec.sampling.seed, vocabulary.natural_ids, vocabulary.end_id)
+        self._decode = vocabulary.decoder()
+        self._text = StopText(spec.sampling.stop)
+        for token in prior:
+            self._text.add(self._decode(token), may_stop=False)
+        if spec.resume:
+            self._text.skip(spec.resume.prior_text_length)
+
+    def produce(self, now: float, context_left: int) -> bool:
+        """Draw the next token and send it; returns whether it was the last one.
+
+        Args:
+            now: the end of the step.
+            context_left: tokens that the model's context has room for after this one.
+        """
+        sampling = self.sampling
+        index = self._prior_tokens + self.output_tokens
+        may_end = index >= sampling.min_tokens
+        token = self._source.token(index, may_end=may_end and not sampling.ignore_eos)
+        self.output_tokens += 1
+        self.first_token_at = now if self.first_token_at is None else self.first_token_at
+        self.last_token_at = now
+        stopped = may_end and (token in sampling.stop_token_ids or self._ends(token))
+        if not stopped:
+            self._text.add(self._decode(token), may_stop=may_end)
+        if stopped or self._text.match:
+            self.finish_reason = FinishReason.STOP
+        elif index + 1 >= sampling.max_tokens or context_left <= 0:
+            self.finish_reason = FinishReason.LENGTH
+        ended = self.finish_reason is not None
+        logprobs = None if sampling.logprobs is None else [self._source.logprobs(index, token, sampling.logprobs)]
+        self._sink.on_tokens([token], self._text.release(ended=ended), logprobs)
+        return ended
+
+    def end(self, reason: FinishReason, *, gpu_seconds: float, error: str = "") -> None:
+        """Tell the sink."""
+        first = self.first_token_at
+        self._sink.on_end(
+            SequenceEnd(
+                reason=reason,
+                stop_match=self._text.match,
+                output_tokens=self.output_tokens,
+                cached_tokens=self.cached_tokens,
+                engine_wait_s=0.0 if self.scheduled_at is None else self.scheduled_at - self.arrived_at,
+                prefill_s=0.0 if first is None else first - self.arrived_at,
+                decode_s=0.0 if first is None else self.last_token_at - first,
+                gpu_seconds=gpu_seconds,
+                error=error,
+            )
+        )
+
+    def _ends(self, token: int) -> bool:
+        return token == self._end_id and not self.sampling.ignore_eos

@@ -1,0 +1,101 @@
+"""From tokens to text for the simulated engine, with or without a tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+_PRINTABLE = range(32, 127)
+"""Ids of the byte-level stand-in are bytes; these render as themselves."""
+
+
+class Vocabulary:
+    """Knows which tokens there are and how they read.
+
+    Args:
+        folder: a model's folder with tokenizer.json; None, or a folder without one, renders bytes.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._tokenizer: Any = None
+        self.natural_ids: Sequence[int] = _PRINTABLE
+        self.size = 256
+        self.end_id: int | None = None
+        if folder is not None and (folder / "tokenizer.json").is_file():
+            self._load(folder)
+
+    def decoder(self) -> Callable[[int], str]:
+        """Start a text; the result takes one token after the other and returns what each one adds."""
+        if self._tokenizer is None:
+            return lambda token: chr(token) if token in _PRINTABLE else ""
+        from tokenizers.decoders import DecodeStream
+
+        stream, tokenizer = DecodeStream(skip_special_tokens=True), self._tokenizer
+        return lambda token: stream.step(tokenizer, token) or ""
+
+    def _load(self, folder: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        natural = [
+            token
+            for token in range(self.size)
+            # A token that is part of a character would make texts of replacement characters.
+            if token not in added and "\ufffd" not in self._tokenizer.decode([token])
+        ]
+        self.natural_ids = natural or [token for token in range(self.size) if token not in added]
+        self.end_id = self._tokenizer.token_to_id(_end_token(folder)) if _end_token(folder) else None
+
+
+class StopText:
+    """Releases text while it watches for stop strings.
+
+    The end of the text is held back as long as it could be the beginning of a stop string.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = tuple(stop)
+        self._held_back = max((len(each) for each in stop), default=1) - 1
+        self._text = ""
+        self._released = 0
+        self.match = ""
+        """The stop string that ended the text."""
+
+    def add(self, text: str, *, may_stop: bool) -> None:
+        """Append what a token added; sets `match`, and cuts the text before it, when a stop string is complete."""
+        before = len(self._text)
+        self._text += text
+        if not may_stop or not text:
+            return
+        found = [
+            (at + len(stop), at, stop)
+            for stop in self._stop
+            if (at := self._text.find(stop, max(0, before - len(stop) + 1))) >= 0
+        ]
+        if found:
+            _, at, self.match = min(found)
+            self._text = self._text[:at]
+
+    def release(self, *, ended: bool) -> str:
+        """Return the text that can be sent now."""
+        end = len(self._text) - (0 if ended or self.match else self._held_back)
+        if end <= self._released:
+            return ""
+        start, self._released = self._released, end
+        return self._text[start:end]
+
+    def skip(self, characters: int) -> None:
+        """Take the first characters as sent."""
+        self._released = characters
+
+
+def _end_token(folder: Path) -> str:
+    try:
+        token = json.loads((folder / "tokenizer_config.json").read_text()).get("eos_token")
+    except (OSError, ValueError):
+        return ""
+    return token.get("content", "") if isinstance(token, dict) else token or ""

@@ -1,0 +1,108 @@
+"""Translates pool settings to vLLM's engine arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cluster.settings import PoolSettings, SpeculativeSettings, VllmSettings
+
+CPU_BLOCK_SIZE = 32
+"""Tokens; vLLM's own default on a CPU is 128, too coarse for prefix hits on short prompts."""
+CPU_KV_CACHE_MB = 256
+CPU_MAX_BATCHED_TOKENS = 2048
+"""Smallest token budget on a CPU."""
+
+
+def engine_arguments(
+    pool: PoolSettings, model: Path | str, *, on_cpu: bool, context_tokens: int | None = None
+) -> dict[str, Any]:
+    """Build the keyword arguments of `AsyncEngineArgs`.
+
+    Args:
+        pool: the settings.
+        model: a folder or hub id.
+        on_cpu: whether vLLM's platform is the CPU.
+        context_tokens: the model's own context length, for the CPU's token budget where settings give none.
+    """
+    own = pool.vllm
+    arguments: dict[str, Any] = {
+        "model": str(model),
+        "tensor_parallel_size": pool.tensor_parallel_size,
+        # Left to itself vLLM takes Ray inside a placement group, which its CPU platform cannot do.
+        "distributed_executor_backend": "mp",
+        "dtype": own.dtype,
+        "quantization": own.quantization,
+        "kv_cache_dtype": own.kv_cache_dtype,
+        "max_model_len": own.max_model_len,
+        "max_num_seqs": own.max_num_seqs,
+        "max_num_batched_tokens": own.max_num_batched_tokens,
+        "enable_prefix_caching": own.enable_prefix_caching,
+        "trust_remote_code": own.trust_remote_code,
+        "load_format": own.load_format,
+        "enforce_eager": on_cpu if own.enforce_eager is None else own.enforce_eager,
+        # Sampling defaults come from requests alone, whatever the model's folder says.
+        "generation_config": "auto",
+        "disable_log_stats": True,
+    }
+    arguments |= _cache(own, on_cpu)
+    if on_cpu:
+        arguments |= _cpu_scheduling(own, context_tokens)
+    if own.speculative:
+        arguments["speculative_config"] = _speculative(own.speculative)
+    if own.lora_modules:
+        arguments |= {"enable_lora": True, "max_loras": len(own.lora_modules), "max_lora_rank": own.max_lora_rank}
+    return arguments
+
+
+def core_binding(cpu_cores: Sequence[int] | None, ranks: int, of_process: Sequence[int]) -> str:
+    """Return VLLM_CPU_OMP_THREADS_BIND: the cores of each rank, ranks separated by bars.
+
+    vLLM's own "auto" needs a NUMA node per rank and gives several replicas of a machine the same cores. Here ranks
+    share the cores evenly, and wrap around when there are fewer cores than ranks.
+
+    Args:
+        cpu_cores: cores that belong to this engine; None or empty takes those of the process.
+        ranks: tensor parallel size.
+        of_process: cores that the process may use, at least one; one of them is left for the scheduler if that is
+            possible, as ranks spin while they wait for each other.
+    """
+    cores = list(cpu_cores or (of_process[:-1] if len(of_process) > ranks else of_process))
+    share = max(1, len(cores) // ranks)
+    groups = [[cores[(rank * share + i) % len(cores)] for i in range(share)] for rank in range(ranks)]
+    return "|".join(",".join(str(core) for core in group) for group in groups)
+
+
+def _cache(own: VllmSettings, on_cpu: bool) -> dict[str, Any]:
+    cache: dict[str, Any] = {}
+    if not on_cpu:
+        cache["gpu_memory_utilization"] = own.gpu_memory_utilization
+    kv_cache_mb = own.kv_cache_memory_mb or (CPU_KV_CACHE_MB if on_cpu else None)
+    if kv_cache_mb is not None:
+        cache["kv_cache_memory_bytes"] = kv_cache_mb << 20
+    block_size = own.block_size or (CPU_BLOCK_SIZE if on_cpu else None)
+    if block_size is not None:
+        cache["block_size"] = block_size
+    return cache
+
+
+def _cpu_scheduling(own: VllmSettings, context_tokens: int | None) -> dict[str, Any]:
+    """Guard against vLLM's CPU crash on a seeded request whose prefill the token budget splits: never split one."""
+    if own.allow_split_prefill_on_cpu:
+        return {"async_scheduling": False}
+    context = own.max_model_len or context_tokens or 0
+    return {
+        "async_scheduling": False,
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(own.max_num_batched_tokens or CPU_MAX_BATCHED_TOKENS, context, own.max_num_seqs),
+    }
+
+
+def _speculative(own: SpeculativeSettings) -> dict[str, Any]:
+    config: dict[str, Any] = {"method": own.method, "num_speculative_tokens": own.num_speculative_tokens}
+    if own.method == "ngram":
+        config |= {"prompt_lookup_min": own.prompt_lookup_min, "prompt_lookup_max": own.prompt_lookup_max}
+    else:
+        config["model"] = own.model
+    return config

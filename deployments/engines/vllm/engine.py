@@ -1,0 +1,297 @@
+"""The vLLM engine behind the engine protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.errors import EngineDeadError, EngineRequestError, EngineStartError
+from cluster.models import EngineStats, FinishReason, GenerationSpec
+from cluster.settings import PoolSettings
+from deployments.engines.base import EngineIdentity, TokenSink
+from deployments.engines.limits import clamp_sequences
+from deployments.engines.meter import StepMeter
+from deployments.engines.vllm import launch, processes
+from deployments.engines.vllm.release import SlotRelease
+from deployments.engines.vllm.sampling import to_vllm
+from deployments.engines.vllm.self_test import generate_once, limits_move
+from deployments.engines.vllm.sequence import VllmSequence, ids_of
+
+if TYPE_CHECKING:
+    from deployments.engines.vllm.adapter import Frontend
+
+log = logging.getLogger(__name__)
+
+_STALL_S = 10.0
+"""Without a step for this long although there is work, an engine counts as hung."""
+_STALL_STEPS = 20
+"""The same in longest steps so far: a long prefill on a slow machine is no hang."""
+_COMPILE_PATIENCE = 6
+"""The grammar of a constrained sequence may compile this many times longer before its first step."""
+_EXIT_S = 10.0
+
+
+class VllmEngine:
+    """Runs one model in vLLM, in processes of its own.
+
+    Args:
+        pool: the pool's settings.
+        model_path: the model's folder, or a hub id.
+        cpu_cores: cores for the engine's ranks on a CPU; None takes those that the process may use.
+    """
+
+    def __init__(self, pool: PoolSettings, model_path: Path | str, *, cpu_cores: Sequence[int] | None = None) -> None:
+        self._pool = pool
+        self._model_path = model_path
+        self._cpu_cores = cpu_cores
+        self._live: dict[str, VllmSequence] = {}
+        self._ended: list[VllmSequence] = []
+        """Sequences whose last output came in the step that is being delivered."""
+        self._meter = StepMeter()
+        self._death = ""
+        self._closed = False
+        self._limits = (0, 0)
+        self._limits_live = False
+        self._launched: launch.Launched
+        self._release: SlotRelease
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> EngineIdentity:
+        """Load the model and test our hooks; blocks the loop while vLLM loads, as its sockets belong to this loop.
+
+        Raises:
+            EngineStartError: it did not come up; nothing is left running.
+        """
+        try:
+            self._launched = launch.launch(self._pool, self._model_path, self._cpu_cores, self)
+        except EngineStartError:
+            raise
+        except Exception as error:
+            raise EngineStartError(f"vLLM did not start: {error}") from error
+        self._release = SlotRelease(self._frontend, self._slot_free)
+        try:
+            await generate_once(self)
+            self._limits = self._launched.limits
+            self._limits_live = await limits_move(self._frontend, self._limits)
+            return launch.identify(self._pool, self._launched, live_batch_limits=self._limits_live)
+        except Exception as error:
+            await self.close()
+            raise EngineStartError(f"the engine failed its self-test: {error}") from error
+
+    async def close(self) -> None:
+        """Stop everything; live sequences end with an error. May be called twice."""
+        if self._closed or not hasattr(self, "_launched"):
+            return
+        self._closed = True
+        self._end_all("the engine was closed")
+        tree = processes.tree_of(self._frontend.engine_pids())
+        self._frontend.silence()
+        await self._release.close()
+        await asyncio.to_thread(self._frontend.close)
+        await asyncio.to_thread(processes.end_all, tree, _EXIT_S)
+
+    async def check_health(self) -> None:
+        """Ask vLLM, and look for progress.
+
+        Raises:
+            EngineDeadError: it is dead or hangs.
+        """
+        self._raise_if_dead()
+        try:
+            await self._frontend.check_health()
+        except Exception as error:
+            raise EngineDeadError(f"the engine is dead: {error}") from error
+        stalled = self._meter.idle_for(time.monotonic())
+        if stalled > self._stall_limit():
+            raise EngineDeadError(f"the engine made no step for {stalled:.0f} s although it has work")
+
+    # --- sequences ----------------------------------------------------------------------------------------------------
+
+    async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
+        """Start a sequence.
+
+        Raises:
+            EngineRequestError: vLLM refuses the request.
+            EngineDeadError: the engine is dead.
+        """
+        self._raise_if_dead()
+        if sequence_id in self._live:
+            raise EngineRequestError(f"sequence {sequence_id!r} is live already")
+        params = to_vllm_checked(spec, self._launched.penalties_resume)
+        sequence = VllmSequence(sequence_id, spec, sink, self, time.monotonic())
+        self._live[sequence_id] = sequence
+        self._meter.arrive(sequence.arrived_at, sequence.prompt_tokens)
+        try:
+            await self._frontend.add(
+                sequence,
+                list(spec.prompt_token_ids),
+                spec.resume.prior_token_ids if spec.resume else (),
+                params,
+                lora=self._lora(spec.lora_adapter),
+                cache_salt=spec.cache_salt or None,
+                delivered_characters=spec.resume.prior_text_length if spec.resume else 0,
+            )
+        except ValueError as error:
+            self._forget(sequence)
+            raise EngineRequestError(str(error)) from error
+        except EngineRequestError:
+            self._forget(sequence)
+            raise
+        except asyncio.CancelledError:
+            self._drop([sequence], FinishReason.CANCELLED)
+            raise
+        except Exception as error:
+            self._forget(sequence)
+            raise EngineDeadError(f"the engine took no request: {error}") from error
+
+    async def abort(self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED) -> None:
+        """Stop sequences; returns when the running step is over and their slots are free."""
+        sequences = [self._live[each] for each in sequence_ids if each in self._live]
+        if sequences:
+            await self._drop(sequences, FinishReason(reason))
+
+    def _drop(self, sequences: Sequence[VllmSequence], reason: FinishReason) -> Any:
+        for sequence in sequences:
+            # One whose output ended by itself keeps its reason; only its slot is waited for.
+            if sequence.finish_reason is None:
+                sequence.finish_reason = reason
+        self._frontend.forget(ids_of(sequences))
+        return self._release.add(sequences)
+
+    # --- control ------------------------------------------------------------------------------------------------------
+
+    async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
+        """Move the live limits and return those in force.
+
+        Without the hook in the scheduler only the returned number of sequences moves, for the replica's window.
+        """
+        self._raise_if_dead()
+        if self._limits_live:
+            self._limits = await self._frontend.set_batch_limits(sequences, tokens)
+        elif sequences is not None:
+            self._limits = (clamp_sequences(sequences, self._launched.limits[0]), self._limits[1])
+        return self._limits
+
+    def stats(self) -> EngineStats:
+        """Report the state."""
+        return self._meter.stats(*self._limits, sum(sequence.output_tokens for sequence in self._live.values()))
+
+    def share_clock(self) -> float:
+        """Return the running total of step durations divided by the sequences in each step, in seconds."""
+        return self._meter.clock.total()
+
+    @property
+    def most_running(self) -> int:
+        """The largest batch since start."""
+        return self._meter.most_running
+
+    def engine_pids(self) -> list[int]:
+        """List the processes that this process started for the engine."""
+        return self._frontend.engine_pids()
+
+    # --- what vLLM tells ----------------------------------------------------------------------------------------------
+
+    def on_first_token(self, sequence: VllmSequence) -> None:
+        """Count the end of a prefill."""
+        self._meter.prefilled(sequence.prompt_tokens, sequence.cached_tokens)
+
+    def on_output_end(self, sequence: VllmSequence) -> None:
+        """Keep an ended sequence until its last step is counted."""
+        self._ended.append(sequence)
+
+    def on_step(self, stats: Any) -> None:
+        """Count the step whose outputs have been delivered, and end the sequences that ended in it."""
+        ended, self._ended = self._ended, []
+        if stats is not None:
+            # vLLM counts after it removed the sequences that ended in this step.
+            in_step = stats.num_running_reqs + sum(sequence.left_engine for sequence in ended)
+            self._meter.step(time.monotonic(), in_step, running=stats.num_running_reqs, kv_usage=stats.kv_cache_usage)
+            if (speculation := stats.spec_decoding_stats) is not None:
+                self._meter.drafted(speculation.num_draft_tokens, speculation.num_accepted_tokens)
+        stopped = []
+        for sequence in ended:
+            if sequence.left_engine:
+                self._slot_free(sequence)
+            else:
+                stopped.append(sequence)
+        if stopped:
+            self._release.add(stopped)
+
+    def on_death(self, error: Exception) -> None:
+        """End everything."""
+        if self._closed:
+            return
+        self._death = f"the engine died: {error}"
+        log.error("engine.died", extra={"error": repr(error), "sequences": len(self._live)})
+        self._end_all(self._death)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _frontend(self) -> Frontend:
+        return self._launched.frontend
+
+    def _slot_free(self, sequence: VllmSequence) -> None:
+        if not self._forget(sequence):
+            return
+        reason = sequence.finish_reason or FinishReason.ERROR
+        error, invalid = "", False
+        if reason is FinishReason.ERROR:
+            # vLLM fails single requests when their grammar does not compile, and on internal errors.
+            invalid = sequence.sampling.structured is not None and not sequence.output_tokens
+            error = "the constraint does not compile" if invalid else "the engine failed on this sequence"
+        sequence.end(reason, gpu_seconds=self._gpu_seconds(sequence), error=error, invalid_request=invalid)
+
+    def _forget(self, sequence: VllmSequence) -> bool:
+        if self._live.get(sequence.sequence_id) is not sequence:
+            return False
+        del self._live[sequence.sequence_id]
+        self._meter.leave(
+            prompt_tokens=sequence.prompt_tokens,
+            prefilled=bool(sequence.output_tokens),
+            output_tokens=sequence.output_tokens,
+            preemptions=sequence.preemptions,
+        )
+        return True
+
+    def _end_all(self, error: str) -> None:
+        for sequence in list(self._live.values()):
+            self._forget(sequence)
+            sequence.end(FinishReason.ERROR, gpu_seconds=self._gpu_seconds(sequence), error=error)
+
+    def _gpu_seconds(self, sequence: VllmSequence) -> float:
+        if not sequence.scheduled_at:
+            return 0.0
+        clock = self._meter.clock
+        return (clock.total() - clock.at(sequence.scheduled_at)) * self._pool.tensor_parallel_size
+
+    def _lora(self, name: str) -> Any:
+        if not name:
+            return None
+        if name not in self._launched.lora_requests:
+            raise EngineRequestError(f"adapter {name!r} is not loaded")
+        return self._launched.lora_requests[name]
+
+    def _stall_limit(self) -> float:
+        limit = max(_STALL_S, _STALL_STEPS * self._meter.longest_step_s)
+        compiling = all(each.sampling.structured and not each.output_tokens for each in self._live.values())
+        return limit * _COMPILE_PATIENCE if compiling else limit
+
+    def _raise_if_dead(self) -> None:
+        if self._death:
+            raise EngineDeadError(self._death)
+        if self._closed:
+            raise EngineDeadError("the engine is closed")
+
+
+def to_vllm_checked(spec: GenerationSpec, penalties_resume: bool) -> Any:
+    """Translate the sampling parameters; vLLM's own checks become EngineRequestError."""
+    try:
+        return to_vllm(spec, penalties_resume=penalties_resume)
+    except ValueError as error:
+        raise EngineRequestError(str(error)) from error

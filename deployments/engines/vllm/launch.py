@@ -1,0 +1,161 @@
+"""Brings a vLLM engine up: settings to configuration, environment, processes, identity."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.models import Capabilities, ModelInfo, Windows
+from cluster.settings import PoolSettings
+from deployments.engines import identity
+from deployments.engines.base import EngineIdentity
+from deployments.engines.vllm.arguments import core_binding, engine_arguments
+from deployments.engines.vllm.plugin import REPLICA_PID_VARIABLE
+
+if TYPE_CHECKING:
+    from deployments.engines.vllm.adapter import Frontend, FrontendEvents
+
+log = logging.getLogger(__name__)
+
+_SCHEDULERS = "deployments.engines.vllm.scheduler"
+_RESUME_PENALTIES = "deployments.engines.vllm.resume:ResumePenalties"
+_PREFILL_WINDOW_STEPS = 4
+"""The prefill window in token budgets: enough to keep steps full, little enough to keep the first token near."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Is an engine that is up."""
+
+    frontend: Frontend
+    config: Any
+    """vLLM's VllmConfig, with what the engine found out."""
+    limits: tuple[int, int]
+    """Sequences and tokens per step that it was started with."""
+    penalties_resume: bool
+    lora_requests: Mapping[str, Any]
+
+
+def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | None, events: FrontendEvents) -> Launched:
+    """Start the engine's processes; blocks until the model is loaded."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.lora.request import LoRARequest
+    from vllm.platforms import current_platform
+
+    from deployments.engines.vllm.adapter import Frontend, UsageContext
+
+    on_cpu = current_platform.is_cpu()
+    context = AsyncEngineArgs(**_model_arguments(pool, model)).create_model_config().max_model_len
+    environment = {REPLICA_PID_VARIABLE: str(os.getpid())}
+    if on_cpu:
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = core_binding(
+            cpu_cores, pool.tensor_parallel_size, sorted(os.sched_getaffinity(0))
+        )
+    arguments = engine_arguments(pool, model, on_cpu=on_cpu, context_tokens=context)
+    if on_cpu and arguments["enforce_eager"]:
+        # Else the first request for log probabilities stops all others while a C++ compiler runs, over half a minute.
+        environment["TORCHDYNAMO_DISABLE"] = "1"
+    with _environment(environment):
+        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.API_SERVER)
+        scheduler = "LiveAsyncScheduler" if config.scheduler_config.async_scheduling else "LiveScheduler"
+        config.scheduler_config.scheduler_cls = f"{_SCHEDULERS}.{scheduler}"
+        penalties_resume = _can_resume_penalties(config)
+        if penalties_resume:
+            config.model_config.logits_processors = [_RESUME_PENALTIES]
+        frontend = Frontend(config, events)
+    log.info("engine.started", extra={"model": str(model), "pids": frontend.engine_pids(), **environment})
+    return Launched(
+        frontend=frontend,
+        config=config,
+        limits=(config.scheduler_config.max_num_seqs, config.scheduler_config.max_num_batched_tokens),
+        penalties_resume=penalties_resume,
+        lora_requests={
+            name: LoRARequest(name, number, path)
+            for number, (name, path) in enumerate(pool.vllm.lora_modules.items(), start=1)
+        },
+    )
+
+
+def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool) -> EngineIdentity:
+    """Describe an engine that is up; reads the model's files."""
+    from vllm.platforms import current_platform
+
+    config = launched.config
+    folder = _folder_of(config.model_config.model)
+    digest = identity.model_digest(folder)
+    hardware = identity.hardware_name(current_platform.get_device_name())
+    speculates = config.speculative_config is not None
+    return EngineIdentity(
+        model=ModelInfo(
+            digest=digest,
+            tokenizer_digest=identity.tokenizer_digest(folder),
+            max_context_tokens=config.model_config.max_model_len,
+            vocabulary_size=config.model_config.get_vocab_size(),
+            # vLLM refuses these two with speculative decoding.
+            capabilities=Capabilities(min_p=not speculates, logit_bias=not speculates),
+            lora_adapters=tuple(pool.vllm.lora_modules),
+        ),
+        group_id=identity.group_id(digest, hardware, pool.tensor_parallel_size, _precision(pool, config)),
+        tensor_parallel_size=pool.tensor_parallel_size,
+        hardware=hardware,
+        tokenizer_files=identity.tokenizer_files(folder),
+        windows=Windows(
+            sequences=launched.limits[0],
+            kv_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,
+            prefill_tokens=max(config.model_config.max_model_len, _PREFILL_WINDOW_STEPS * launched.limits[1]),
+        ),
+        live_batch_limits=live_batch_limits,
+    )
+
+
+def _model_arguments(pool: PoolSettings, model: Path | str) -> dict[str, Any]:
+    own = pool.vllm
+    return {
+        "model": str(model),
+        "dtype": own.dtype,
+        "quantization": own.quantization,
+        "max_model_len": own.max_model_len,
+        "trust_remote_code": own.trust_remote_code,
+    }
+
+
+def _can_resume_penalties(config: Any) -> bool:
+    """Tell whether our logits processor fits: not with speculation, nor with vLLM's second model runner."""
+    return config.speculative_config is None and not config.use_v2_model_runner
+
+
+def _precision(pool: PoolSettings, config: Any) -> str:
+    parts = [str(config.model_config.dtype).removeprefix("torch.")]
+    if config.model_config.quantization:
+        parts.append(config.model_config.quantization)
+    if pool.vllm.kv_cache_dtype != "auto":
+        parts.append(f"kv-{pool.vllm.kv_cache_dtype}")
+    return "-".join(parts)
+
+
+def _folder_of(model: str) -> Path:
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(model, local_files_only=True))
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables that the engine's processes inherit, for as long as they start."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

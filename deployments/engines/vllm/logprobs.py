@@ -1,0 +1,25 @@
+"""Translates vLLM's log probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.models import PositionLogprobs, TokenLogprob
+
+FLOOR = -9999.0
+"""Stands for minus infinity, which JSON and most clients cannot carry."""
+
+
+def to_positions(token_ids: Any, logprobs: Any) -> list[PositionLogprobs]:
+    """Translate vLLM's two arrays, one row per new token.
+
+    Args:
+        token_ids: integers; the drawn token is first in its row, then the most likely ones in order.
+        logprobs: natural logarithms, shaped like `token_ids`.
+    """
+    return [_position(ids, values) for ids, values in zip(token_ids.tolist(), logprobs.tolist(), strict=True)]
+
+
+def _position(ids: list[int], values: list[float]) -> PositionLogprobs:
+    drawn, *top = (TokenLogprob(token, max(value, FLOOR)) for token, value in zip(ids, values, strict=True))
+    return PositionLogprobs(drawn, tuple(top))

@@ -1,0 +1,50 @@
+"""Makes penalties count the tokens that a sequence produced on another replica.
+
+vLLM counts presence and frequency penalties over the tokens it produced itself, so delivered tokens that came in with
+the prompt would be forgotten. Runs in the workers of vLLM 0.32's V1 model runner, which hands `output` over by
+reference, so that it is always current.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.v1.sample.logits_processor import LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+from deployments.engines.vllm.sampling import FREQUENCY_KEY, PRESENCE_KEY, PRIOR_KEY
+
+
+class ResumePenalties(LogitsProcessor):
+    """Applies presence and frequency penalties to resumed sequences, over prior and new tokens alike."""
+
+    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
+        self._device = device
+        self._rows: dict[int, tuple[list[int], list[int], float, float]] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        """Say that greedy choices may change."""
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """Follow sequences that enter, leave or move in the batch."""
+        process_dict_updates(self._rows, batch_update, self._row_of)
+
+    def apply(self, logits: Any) -> Any:
+        """Subtract what is due from the rows of resumed sequences."""
+        for row, (prior, output, presence, frequency) in self._rows.items():
+            # Async scheduling puts -1 where a token is still being computed.
+            seen = torch.tensor(prior + [token for token in output if token >= 0], device=self._device)
+            tokens, counts = seen.unique(return_counts=True)
+            logits[row, tokens] -= presence + frequency * counts.to(logits.dtype)
+        return logits
+
+    @staticmethod
+    def _row_of(
+        params: Any, _prompt: list[int] | None, output: list[int]
+    ) -> tuple[list[int], list[int], float, float] | None:
+        extra = params.extra_args or {}
+        if PRESENCE_KEY not in extra:
+            return None
+        return list(extra[PRIOR_KEY]), output, extra[PRESENCE_KEY], extra[FREQUENCY_KEY]

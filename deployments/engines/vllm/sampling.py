@@ -1,0 +1,91 @@
+"""Translates sampling parameters to vLLM's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cluster.errors import EngineRequestError
+from cluster.models import ConstraintKind, GenerationSpec, SamplingParams, StructuredOutput
+
+if TYPE_CHECKING:
+    import vllm
+
+PRIOR_KEY = "penstock_prior"
+"""`extra_args`: tokens that the sequence produced elsewhere; they are also the end of its prompt."""
+PRESENCE_KEY = "penstock_presence"
+FREQUENCY_KEY = "penstock_frequency"
+"""`extra_args`: penalties that `resume.ResumePenalties` applies in vLLM's place."""
+
+
+def to_vllm(spec: GenerationSpec, *, penalties_resume: bool = True) -> vllm.SamplingParams:
+    """Build vLLM's parameters for one sequence.
+
+    A resumed sequence gets the rest of its token bounds, and its prior tokens ride along for penalties and grammar.
+
+    Args:
+        spec: the sequence.
+        penalties_resume: whether this engine has the processor that counts prior tokens.
+
+    Raises:
+        EngineRequestError: nothing is left to generate, or the engine cannot resume what was asked for.
+    """
+    from vllm import SamplingParams as VllmSamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    prior = spec.resume.prior_token_ids if spec.resume else ()
+    own = _rest_of(spec.sampling, len(prior))
+    extra: dict[str, Any] = {}
+    if prior:
+        extra[PRIOR_KEY] = list(prior)
+        if own.presence_penalty or own.frequency_penalty:
+            if not penalties_resume:
+                raise EngineRequestError("this engine cannot resume presence and frequency penalties")
+            extra |= {PRESENCE_KEY: own.presence_penalty, FREQUENCY_KEY: own.frequency_penalty}
+            own = replace(own, presence_penalty=0.0, frequency_penalty=0.0)
+    return VllmSamplingParams(
+        max_tokens=own.max_tokens,
+        min_tokens=own.min_tokens,
+        temperature=own.temperature,
+        top_p=own.top_p,
+        top_k=own.top_k,
+        min_p=own.min_p,
+        presence_penalty=own.presence_penalty,
+        frequency_penalty=own.frequency_penalty,
+        repetition_penalty=own.repetition_penalty,
+        seed=own.seed,
+        stop=list(own.stop),
+        stop_token_ids=list(own.stop_token_ids),
+        ignore_eos=own.ignore_eos,
+        logprobs=own.logprobs,
+        logit_bias=dict(own.logit_bias) or None,
+        structured_outputs=_structured(own.structured) if own.structured else None,
+        extra_args=extra or None,
+        detokenize=True,
+        output_kind=RequestOutputKind.DELTA,
+        # The object belongs to this request alone, so vLLM need not copy it deeply.
+        skip_clone=True,
+    )
+
+
+def _rest_of(sampling: SamplingParams, prior_tokens: int) -> SamplingParams:
+    if not prior_tokens:
+        return sampling
+    rest = sampling.max_tokens - prior_tokens
+    if rest < 1:
+        raise EngineRequestError(f"max_tokens={sampling.max_tokens} is used up by {prior_tokens} prior tokens")
+    return replace(sampling, max_tokens=rest, min_tokens=max(0, sampling.min_tokens - prior_tokens))
+
+
+def _structured(constraint: StructuredOutput) -> Any:
+    from vllm.sampling_params import StructuredOutputsParams
+
+    match constraint.kind:
+        case ConstraintKind.JSON_SCHEMA:
+            return StructuredOutputsParams(json=constraint.text)
+        case ConstraintKind.REGEX:
+            return StructuredOutputsParams(regex=constraint.text)
+        case ConstraintKind.CHOICE:
+            return StructuredOutputsParams(choice=list(constraint.choices))
+        case ConstraintKind.GRAMMAR:
+            return StructuredOutputsParams(grammar=constraint.text)

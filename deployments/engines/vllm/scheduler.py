@@ -1,0 +1,74 @@
+"""What runs inside EngineCore: schedulers whose batch limits move while they run, and resume of constrained output.
+
+Imported by EngineCore through `scheduler_cls`. Written for vLLM 0.32 and relies on:
+- `Scheduler.schedule` reading `max_num_active_reqs` and `max_num_scheduled_tokens` on every call;
+- `EngineCore` looking utilities up by name on itself and running them between steps;
+- `StructuredOutputManager._create_grammar(request)` returning a grammar that has not accepted any token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.structured_output import StructuredOutputManager
+
+from deployments.engines.limits import clamp_sequences, clamp_tokens
+from deployments.engines.vllm.plugin import register
+from deployments.engines.vllm.sampling import PRIOR_KEY
+
+# VLLM_PLUGINS may leave our entry point out; this module is imported in any case.
+register()
+
+
+class LiveLimits:
+    """Lets the limits of a scheduler move between steps."""
+
+    wanted_tokens: int | None = None
+    """What was asked for; the sequences in the batch may force a larger budget."""
+
+    def set_batch_limits(self: Any, sequences: int | None, tokens: int | None) -> list[int]:
+        """Move the limits that are not None, and return both as they are now in force."""
+        if sequences is not None:
+            self.max_num_active_reqs = clamp_sequences(sequences, self.max_num_running_reqs)
+        if tokens is not None:
+            self.wanted_tokens = tokens
+        if self.wanted_tokens is not None and self.scheduler_config.enable_chunked_prefill:
+            self.max_num_scheduled_tokens = clamp_tokens(
+                self.wanted_tokens,
+                # Sequences over a lowered limit still need their token in every step.
+                sequences=max(self.max_num_active_reqs, len(self.running)),
+                tokens_per_sequence=1 + self.num_spec_tokens,
+                largest=self.scheduler_config.max_num_batched_tokens,
+            )
+        return [self.max_num_active_reqs, self.max_num_scheduled_tokens]
+
+
+class LiveScheduler(LiveLimits, Scheduler):
+    """Is the scheduler of engines that schedule a step when the last one is done."""
+
+
+class LiveAsyncScheduler(LiveLimits, AsyncScheduler):
+    """Is the scheduler of engines that schedule a step while the last one runs."""
+
+
+def _set_batch_limits(self: Any, sequences: int | None, tokens: int | None) -> list[int]:
+    result: list[int] = self.scheduler.set_batch_limits(sequences, tokens)
+    return result
+
+
+_create_fresh_grammar = StructuredOutputManager._create_grammar
+
+
+def _create_grammar(self: Any, request: Any) -> Any:
+    grammar = _create_fresh_grammar(self, request)
+    prior = (request.sampling_params.extra_args or {}).get(PRIOR_KEY)
+    if prior and not grammar.accept_tokens(request.request_id, list(prior)):
+        raise ValueError("the grammar refuses the tokens that were delivered before")
+    return grammar
+
+
+EngineCore.set_batch_limits = _set_batch_limits
+StructuredOutputManager._create_grammar = _create_grammar

@@ -1,0 +1,71 @@
+"""Tests at every start that what we replaced in vLLM does its work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from cluster.errors import EngineStartError
+from cluster.models import FinishReason, GenerationSpec, PositionLogprobs, SamplingParams, SequenceEnd
+from deployments.engines.base import TokenSink
+
+log = logging.getLogger(__name__)
+
+_TOKENS = 3
+_PATIENCE_S = 120.0
+
+
+class _Submits(Protocol):
+    async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None: ...
+
+
+class _HasLimits(Protocol):
+    async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]: ...
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.logprobs = 0
+        self.ended: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
+
+    def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
+        self.tokens += len(token_ids)
+        self.logprobs += len(logprobs or ())
+
+    def on_end(self, end: SequenceEnd) -> None:
+        self.ended.set_result(end)
+
+
+async def generate_once(engine: _Submits) -> None:
+    """Run a few tokens through the whole output path.
+
+    Raises:
+        EngineStartError: tokens, the end or its times did not arrive as they should.
+    """
+    collector = _Collector()
+    greedy = SamplingParams(max_tokens=_TOKENS, temperature=0.0, ignore_eos=True, logprobs=1)
+    await engine.submit("self-test", GenerationSpec((0, 0), greedy), collector)
+    end = await asyncio.wait_for(collector.ended, _PATIENCE_S)
+    if end.reason is not FinishReason.LENGTH or {collector.tokens, collector.logprobs, end.output_tokens} != {_TOKENS}:
+        raise EngineStartError(
+            f"asked for {_TOKENS} tokens, got {collector.tokens} with {collector.logprobs} log probabilities: {end}"
+        )
+    if end.prefill_s <= 0 or end.gpu_seconds <= 0:
+        raise EngineStartError(f"the engine's events or statistics do not arrive: {end}")
+
+
+async def limits_move(engine: _HasLimits, largest: tuple[int, int]) -> bool:
+    """Tell whether the scheduler's limits can be moved, and leave them where they were."""
+    try:
+        lowered = await engine.set_batch_limits(1, None)
+        restored = await engine.set_batch_limits(largest[0], None)
+    except Exception as error:  # noqa: BLE001
+        log.warning("engine.limits.window_only", extra={"error": repr(error)})
+        return False
+    if lowered[0] == 1 and restored == largest:
+        return True
+    log.warning("engine.limits.window_only", extra={"lowered": lowered, "restored": restored, "expected": largest})
+    return False

@@ -1,0 +1,127 @@
+"""One live sequence of the vLLM engine: from vLLM's output task to the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from cluster.models import FinishReason, GenerationSpec, PositionLogprobs, SequenceEnd
+from deployments.engines.base import TokenSink
+
+
+class SequenceOwner(Protocol):
+    """Keeps the sequences and their common counters."""
+
+    def on_first_token(self, sequence: VllmSequence) -> None:
+        """Learn that the prefill is over."""
+        ...
+
+    def on_output_end(self, sequence: VllmSequence) -> None:
+        """Learn that no output follows; the owner ends the sequence when its slot is free."""
+        ...
+
+
+class VllmSequence:
+    """Takes the output of one request. vLLM sees it as the request's output queue."""
+
+    __slots__ = (
+        "_owner", "_sink", "arrived_at", "cached_tokens", "finish_reason", "first_token_at", "internal_id",
+        "last_output_at", "left_engine", "logprobs", "next_text", "output_tokens", "preemptions", "prompt_tokens",
+        "sampling", "scheduled_at", "sequence_id", "stop_match",
+    )  # fmt: skip
+
+    def __init__(
+        self, sequence_id: str, spec: GenerationSpec, sink: TokenSink, owner: SequenceOwner, arrived_at: float
+    ) -> None:
+        self.sequence_id = sequence_id
+        self.internal_id = ""
+        """vLLM's id of the request."""
+        self.sampling = spec.sampling
+        self.prompt_tokens = len(spec.prompt_token_ids) + (len(spec.resume.prior_token_ids) if spec.resume else 0)
+        self.next_text: Callable[[bool, bool], str]
+        self.logprobs: list[PositionLogprobs] | None = None
+        # Moments are seconds of the machine's monotonic clock, the same in all processes; 0 is "not yet".
+        self.arrived_at = arrived_at
+        self.scheduled_at = 0.0
+        self.first_token_at = 0.0
+        self.last_output_at = 0.0
+        self.left_engine = False
+        """Whether the engine itself ended the request; not so after a stop string, which only we see."""
+        self.output_tokens = 0
+        self.cached_tokens = 0
+        self.preemptions = 0
+        self.stop_match = ""
+        self.finish_reason: FinishReason | None = None
+        self._sink = sink
+        self._owner = owner
+
+    def scheduled(self, moment: float) -> None:
+        """Note the first step; vLLM reports later ones too, after a preemption."""
+        if not self.scheduled_at:
+            self.scheduled_at = moment
+
+    def take(
+        self,
+        new_token_ids: list[int],
+        pooling_output: Any,
+        finish_reason: Any,
+        stop_reason: Any,
+        kv_transfer_params: Any = None,
+        ec_transfer_params: Any = None,
+        error: Any = None,
+    ) -> None:
+        """Stand in for RequestState.make_request_output; returns nothing, so that vLLM does nothing more."""
+        if self.finish_reason is not None:
+            return
+        text = self.next_text(finish_reason is not None, True)
+        if new_token_ids:
+            if not self.output_tokens:
+                self.first_token_at = self.last_output_at
+                self._owner.on_first_token(self)
+            self.output_tokens += len(new_token_ids)
+        if new_token_ids or text:
+            logprobs, self.logprobs = self.logprobs, None
+            self._sink.on_tokens(new_token_ids, text, logprobs)
+        if finish_reason is not None:
+            self.finish_reason = _REASONS[str(finish_reason)]
+            if isinstance(stop_reason, str):
+                self.stop_match = stop_reason
+            self._owner.on_output_end(self)
+
+    def put(self, _error: Exception) -> None:
+        """Take what vLLM puts into a request's queue: nothing but errors, which the owner hears of by itself."""
+
+    def end(
+        self, reason: FinishReason, *, gpu_seconds: float = 0.0, error: str = "", invalid_request: bool = False
+    ) -> None:
+        """Tell the sink."""
+        self.finish_reason = reason
+        first, last = self.first_token_at, self.last_output_at
+        self._sink.on_end(
+            SequenceEnd(
+                reason=reason,
+                stop_match=self.stop_match,
+                output_tokens=self.output_tokens,
+                cached_tokens=self.cached_tokens,
+                engine_wait_s=max(0.0, self.scheduled_at - self.arrived_at) if self.scheduled_at else 0.0,
+                prefill_s=max(0.0, first - self.arrived_at) if first else 0.0,
+                decode_s=max(0.0, last - first) if first else 0.0,
+                gpu_seconds=gpu_seconds,
+                error=error,
+                invalid_request=invalid_request,
+            )
+        )
+
+
+_REASONS = {
+    "stop": FinishReason.STOP,
+    "repetition": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.CANCELLED,
+    "error": FinishReason.ERROR,
+}
+
+
+def ids_of(sequences: Sequence[VllmSequence]) -> list[str]:
+    """List vLLM's ids of sequences."""
+    return [sequence.internal_id for sequence in sequences]
