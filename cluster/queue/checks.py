@@ -1,0 +1,30 @@
+"""Refuses names that the stored form cannot hold."""
+
+from __future__ import annotations
+
+import re
+
+from cluster.queue.base import QueueEntry
+
+_ID = re.compile(r"[A-Za-z0-9._/-]{1,256}")
+_SEPARATOR = "\0"
+
+
+def check_id(what: str, name: str) -> None:
+    """Raise ValueError unless a router, replica, request or attempt id is made of [A-Za-z0-9._/-], 1 to 256 of them."""
+    if not _ID.fullmatch(name):
+        raise ValueError(f"{what} must be 1 to 256 of A-Z a-z 0-9 . _ / -, got {name!r}")
+
+
+def check_entry(entry: QueueEntry) -> None:
+    """Raise ValueError where an entry's names or numbers cannot be stored or compared."""
+    check_id("request_id", entry.request_id)
+    check_id("attempt_base", entry.attempt_base)
+    for replica in entry.preferred_replicas:
+        check_id("preferred replica", replica)
+    if _SEPARATOR in entry.tenant or _SEPARATOR in entry.client_key or not entry.tenant:
+        raise ValueError("tenant must not be empty, and neither it nor client_key may contain NUL")
+    if not 0 < entry.weight < float("inf"):
+        raise ValueError(f"weight must be above 0 and finite, got {entry.weight}")
+    if min(entry.prompt_tokens, entry.expected_tokens, entry.kv_tokens, entry.start_within_ms) < 0:
+        raise ValueError("token counts and start_within_ms must not be negative")

@@ -1,0 +1,150 @@
+"""Translates between the queue's values and what the scripts take and return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from cluster.models import ReplicaState, Windows
+from cluster.queue.base import (
+    Grant,
+    Mail,
+    Order,
+    QueueEntry,
+    QueueLimits,
+    ReplicaBeat,
+    ReplicaBeatReply,
+    ReplicaRecord,
+    RouterBeat,
+    RouterBeatReply,
+    Submitted,
+)
+
+_ORDER_KINDS = {b"c": "cancel", b"e": "expired"}
+
+
+def pack_limits(limits: QueueLimits) -> tuple[bytes, ...]:
+    """Write the limits as the scripts' leading arguments."""
+    numbers = (limits.lease_ms, limits.attach_grace_ms, limits.max_waiting, limits.lookahead, limits.grant_heartbeats)
+    return (*(b"%d" % n for n in numbers), *(repr(share).encode() for share in limits.class_shares))
+
+
+def pack(*values: object) -> bytes:
+    """Write a script's own arguments. Text and bytes get the same old raw type, the only one that all servers read."""
+    return msgpack.packb(values, use_bin_type=False)  # type: ignore[no-any-return]
+
+
+def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
+    """Write the arguments of `submit`."""
+    preferred = entry.preferred_replicas
+    return pack(
+        router_id,
+        entry.request_id,
+        entry.attempt_base,
+        entry.tenant,
+        int(entry.request_class),
+        entry.prompt_tokens,
+        entry.expected_tokens,
+        entry.kv_tokens,
+        entry.start_within_ms,
+        entry.client_key,
+        "\0".join(("", *preferred, "")) if preferred else "",
+        entry.weight,
+        int(entry.resume),
+    )
+
+
+def pack_router_beat(beat: RouterBeat) -> bytes:
+    """Write the arguments of `heartbeat_router`."""
+    return pack(beat.router_id, beat.connected, _flat(beat.started), beat.registry_version)
+
+
+def pack_replica_beat(beat: ReplicaBeat) -> bytes:
+    """Write the arguments of `heartbeat_replica`."""
+    windows = beat.windows
+    return pack(
+        beat.replica_id,
+        beat.record,
+        beat.state.value,
+        windows.sequences,
+        windows.kv_tokens,
+        windows.prefill_tokens,
+        -1 if beat.kv_tokens is None else beat.kv_tokens,
+        msgpack.packb(dict(beat.stats)),
+        _flat(beat.running),
+        beat.prefilled,
+    )
+
+
+def read_submitted(request_id: str, reply: Sequence[Any]) -> Submitted | None:
+    """Read the answer of `submit`; None when the waiting room is full."""
+    if reply[0] == 1:
+        return Submitted(Grant(request_id, reply[1].decode(), reply[2].decode()), 0)
+    return Submitted(None, reply[1]) if reply[0] == 0 else None
+
+
+def read_grants(reply: Sequence[Sequence[bytes]]) -> Mail:
+    """Read the grants that `release` and `refuse` return."""
+    return Mail(tuple(Grant(i.decode(), a.decode(), r.decode()) for i, a, r in reply)) if reply else _NO_MAIL
+
+
+def read_mailbox(reply: Sequence[bytes]) -> Mail:
+    """Read a mailbox: members "router\\0kind\\0id..."."""
+    grants, orders = [], []
+    for member in reply:
+        _, letter, request_id, *rest = member.split(b"\0")
+        if letter == b"g":
+            grants.append(Grant(request_id.decode(), rest[0].decode(), rest[1].decode()))
+        else:
+            orders.append(Order(request_id.decode(), _ORDER_KINDS[letter]))
+    return Mail(tuple(grants), tuple(orders))
+
+
+def read_router_reply(reply: Sequence[Any]) -> RouterBeatReply:
+    """Read the answer of `heartbeat_router`."""
+    mail, replicas, version, waiting, running, routers, positions, run_id = reply
+    return RouterBeatReply(
+        mail=read_mailbox(mail),
+        replicas=None if replicas is None else tuple(sorted(map(_read_record, replicas), key=lambda r: r.replica_id)),
+        registry_version=version,
+        waiting=tuple(waiting),
+        running=running,
+        routers=_names(routers),
+        positions={
+            name.decode(): ahead for name, ahead in zip(positions[::2], positions[1::2], strict=True)
+        },
+        run_id=run_id.decode(),
+    )
+
+
+def read_replica_reply(reply: Sequence[Any]) -> ReplicaBeatReply:
+    """Read the answer of `heartbeat_replica`."""
+    return ReplicaBeatReply(_names(reply[0]), reply[1].decode())
+
+
+def _read_record(fields: Sequence[Any]) -> ReplicaRecord:
+    name, record, state, sequences, kv, prefill, held, used_kv, used_prefill, age, stats = fields
+    return ReplicaRecord(
+        replica_id=name.decode(),
+        record=record,
+        state=ReplicaState(state.decode()),
+        windows=Windows(sequences, kv, prefill),
+        sequences=held,
+        kv_tokens=used_kv,
+        prefill_tokens=used_prefill,
+        heartbeat_age_ms=age,
+        stats=msgpack.unpackb(stats),
+    )
+
+
+def _flat(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    return [part for pair in pairs for part in pair]
+
+
+def _names(reply: Sequence[bytes]) -> tuple[str, ...]:
+    return tuple(sorted(name.decode() for name in reply))
+
+
+_NO_MAIL = Mail()

@@ -1,0 +1,152 @@
+"""Sends script calls over one connection; calls made in one turn of the event loop share one pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis import exceptions
+from redis.asyncio.connection import AbstractConnection
+
+from cluster.errors import QueueUnavailableError
+from cluster.queue.connections import CONNECTION_ERRORS, ConnectionSource, translate, unavailable
+from cluster.queue.scripts import Script
+
+_LOG = logging.getLogger(__name__)
+_MAX_BATCH = 512
+"""Calls per pipeline: bounds how long Redis and the loop work on one without a break."""
+
+
+@dataclass(slots=True)
+class _Call:
+    script: Script
+    command: bytes
+    reply: asyncio.Future[Any]
+
+
+class Lane:
+    """Owns a connection and the task that uses it. Callers only wait for futures, so cancelling one never leaves a reply
+    behind for the next. A pipeline that is not answered within `timeout_s` (connecting included) fails, together with
+    everything that waited behind it, and the connection is replaced at the next call."""
+
+    def __init__(self, source: ConnectionSource, timeout_s: float, max_pending: int = 20_000) -> None:
+        self._source = source
+        self._timeout_s = timeout_s
+        self._max_pending = max_pending
+        self._pending: deque[_Call] = deque()
+        self._in_flight: list[_Call] = []
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._connection: AbstractConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def call(self, script: Script, command: bytes) -> asyncio.Future[Any]:
+        """Send a packed EVALSHA of `script`; the future gives its reply.
+
+        Raises:
+            QueueUnavailableError: too many calls wait already, or the lane is closed. The future raises it when Redis
+                does not answer.
+        """
+        if self._closing:
+            raise QueueUnavailableError("the queue client is closed")
+        if len(self._pending) >= self._max_pending:
+            raise QueueUnavailableError(f"{self._max_pending} queue calls wait already")
+        loop = asyncio.get_running_loop()
+        if self._task is None:
+            self._task = loop.create_task(self._run(), name="queue-lane")
+        reply: asyncio.Future[Any] = loop.create_future()
+        self._pending.append(_Call(script, command, reply))
+        self._wake.set()
+        return reply
+
+    async def close(self) -> None:
+        """End calls in flight with QueueUnavailableError and close the connection. May be called again."""
+        self._closing = True
+        self._wake.set()
+        self._fail_all(QueueUnavailableError("the queue client is closed"))
+        await self._disconnect()
+        if self._task is not None:
+            # The broken connection ends a pipeline in flight; the task is never cancelled inside a read.
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while not self._closing:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._pending and not self._closing:
+                    await self._send_batch()
+        finally:
+            self._fail_all(QueueUnavailableError("the queue client is closed"))
+            await self._disconnect()
+
+    async def _send_batch(self) -> None:
+        batch = [self._pending.popleft() for _ in range(min(_MAX_BATCH, len(self._pending)))]
+        self._in_flight = batch
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._exchange(batch)
+        except CONNECTION_ERRORS as error:
+            _LOG.warning("queue.connection_lost", extra={"calls": len(batch), "error": str(error) or "timeout"})
+            await self._disconnect()
+            # What waited behind would only wait as long again.
+            self._fail_all(unavailable(error))
+        except exceptions.RedisError as error:
+            await self._disconnect()
+            self._fail_all(unavailable(error))
+        finally:
+            self._in_flight = []
+
+    async def _exchange(self, batch: Sequence[_Call]) -> None:
+        if self._connection is None:
+            self._connection = self._source.make()
+            await self._connection.connect()
+        missing = await self._pipeline(self._connection, batch)
+        if missing:
+            # Redis restarted or was flushed: it forgot the scripts.
+            await self._load_scripts(self._connection, {call.script for call in missing})
+            for call in await self._pipeline(self._connection, missing):
+                _settle(call, QueueUnavailableError("the queue forgets its scripts"))
+
+    async def _pipeline(self, connection: AbstractConnection, batch: Sequence[_Call]) -> list[_Call]:
+        """Send calls and settle them in order; returns those whose script Redis does not have."""
+        missing = []
+        await connection.send_packed_command([b"".join([call.command for call in batch])], check_health=False)
+        for call in batch:
+            try:
+                reply = await connection.read_response(disable_decoding=True, timeout=math.inf)
+            except exceptions.NoScriptError:
+                missing.append(call)
+            except exceptions.ResponseError as error:
+                _settle(call, translate(error))
+            else:
+                if not call.reply.done():
+                    call.reply.set_result(reply)
+        return missing
+
+    async def _load_scripts(self, connection: AbstractConnection, scripts: set[Script]) -> None:
+        for script in scripts:
+            await connection.send_command("SCRIPT", "LOAD", script.source, check_health=False)
+            await connection.read_response(disable_decoding=True, timeout=math.inf)
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+
+    def _fail_all(self, error: QueueUnavailableError) -> None:
+        calls = [*self._in_flight, *self._pending]
+        self._pending.clear()
+        for call in calls:
+            _settle(call, error)
+
+
+def _settle(call: _Call, error: Exception) -> None:
+    if not call.reply.done():
+        # One exception object per waiter: raising it adds a traceback.
+        call.reply.set_exception(error.with_traceback(None) if error.__traceback__ is None else type(error)(str(error)))

@@ -1,0 +1,89 @@
+-- Renew a replica's lease, publish it, reconcile what it runs with the slots on record, reap and fill.
+--
+-- Needs: common, line, fill, leases. Keys and ARGV: common.lua.
+-- A: replica, record, state, windows x3, KV tokens in use (-1: unknown), stats, flat list of (request id, attempt) running,
+--    list of request ids that are past their prefill
+-- Reply: {live routers, run id}
+
+open_pool()
+tick()
+local replica, record, state, reported, stats = CALLER, A[2], A[3], A[7], A[8]
+call('ZADD', REPLICAS, NOW + LEASE, replica)
+
+local l = get_load(replica)
+local shown = call('HGET', REGISTRY, replica)
+local fresh = not l
+if fresh then l = {0, 0, 0, 0, 0, 0, 0, '', 0, '', 0, 0} end
+if fresh or not shown or cmsgpack.unpack(shown)[1] ~= record or l[R_STATE] ~= state
+  or l[W_SEQUENCES] ~= A[4] or l[W_KV] ~= A[5] or l[W_PREFILL] ~= A[6] then
+  bump_version()
+end
+call('HSET', REGISTRY, replica, cmsgpack.pack({record, stats}))
+local last_beat = l[BEAT]
+l[W_SEQUENCES], l[W_KV], l[W_PREFILL], l[R_STATE], l[CLOSED], l[BEAT] = A[4], A[5], A[6], state, 0, NOW
+loads[replica] = l
+if state ~= 'ready' and l[R_RESERVED] ~= '' then
+  local e = get(l[R_RESERVED])
+  if e and e[RESERVED] == replica then
+    e[RESERVED] = ''
+    put(l[R_RESERVED], e)
+  end
+  l[R_RESERVED] = ''
+end
+
+for _, id in ipairs(A[10]) do
+  local e = get(id)
+  if e and e[STATE] == 'f' and e[REPLICA] == replica and e[PREFILLED] == 0 then
+    e[PREFILLED] = 1
+    put(id, e)
+    l[USED_PREFILL] = math.max(0, l[USED_PREFILL] - e[PROMPT])
+  end
+end
+
+-- Slots on record against what runs. A slot of a dead router goes when a replica that had a heartbeat since the grant does
+-- not report it.
+local running, left = {}, 0
+for i = 1, #A[9], 2 do
+  local pair = A[9][i] .. '\0' .. A[9][i + 1]
+  if not running[pair] then
+    running[pair] = true
+    left = left + 1
+  end
+end
+local held, unlisted_kv = 0, 0
+local recount = fresh or (reported < 0 and l[REPORTED] == 1)
+local kv, prefill = 0, 0
+for _, letter in ipairs({'r', 'g'}) do
+  for _, member in ipairs(members(SLOTS, replica .. '\0' .. letter .. '\0')) do
+    local parts = split(member)
+    local id = parts[3]
+    local listed = running[id .. '\0' .. parts[4]]
+    local e = (recount or not listed or letter == 'g') and get(id)
+    if listed then
+      left = left - 1
+      if letter == 'g' then mark_started(id, e) end
+    end
+    if not listed and e[GRANTED] < last_beat and not router_live(e[OWNER]) then
+      drop(id, e)
+    else
+      held = held + 1
+      if not listed then unlisted_kv = unlisted_kv + e[KV] end
+      if recount then
+        kv = kv + e[KV]
+        if e[PREFILLED] == 0 then prefill = prefill + e[PROMPT] end
+      end
+    end
+  end
+end
+l[HELD], l[EXTRA] = held, left
+if fresh then l[USED_PREFILL] = prefill end
+if reported >= 0 then l[USED_KV] = reported + unlisted_kv elseif recount then l[USED_KV] = kv end
+l[REPORTED] = reported >= 0 and 1 or 0
+put_load(replica, l)
+
+reap()
+want_fill(replica)
+run_fills()
+local routers = live_names(ROUTERS)
+close_pool()
+return {routers, P.run}

@@ -1,0 +1,141 @@
+"""Listens to a router's bell in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+
+from redis import exceptions
+from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
+
+from cluster.errors import QueueUnavailableError
+from cluster.queue.checks import check_id
+from cluster.queue.connections import CONNECTION_ERRORS, ConnectionSource
+from cluster.queue.keys import bell_channel
+
+_LOG = logging.getLogger(__name__)
+_PING_S = 5.0
+_SILENT_S = 15.0
+"""A connection that did not answer three pings is replaced."""
+_FIRST_DELAY_S = 0.05
+_LONGEST_DELAY_S = 2.0
+
+
+class RedisBell:
+    """Is a subscription on a connection of its own, renewed when it breaks. Rings that came meanwhile are lost; the
+    router's heartbeat finds their mail. Waiting rings of one pool are merged."""
+
+    def __init__(self, target: str | Redis, router_id: str, timeout_s: float = 2.0) -> None:
+        check_id("router_id", router_id)
+        self._source = ConnectionSource(target, timeout_s)
+        self._channel = bell_channel(router_id)
+        self._rung: dict[str, None] = {}
+        self._changed = asyncio.Event()
+        self._subscribed = asyncio.Event()
+        self._closing = False
+        self._connection: AbstractConnection | None = None
+        self._heard = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Subscribe; returns once Redis confirmed it. `wait` does it too."""
+        if self._closing:
+            raise QueueUnavailableError("the bell is closed")
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="queue-bell")
+        await self._subscribed.wait()
+        if self._closing:
+            raise QueueUnavailableError("the bell is closed")
+
+    async def wait(self) -> str:
+        """See `Bell.wait`."""
+        while not self._rung:
+            if self._task is None:
+                await self.start()
+            self._changed.clear()
+            if self._closing:
+                raise QueueUnavailableError("the bell is closed")
+            if not self._rung:
+                await self._changed.wait()
+        pool = next(iter(self._rung))
+        del self._rung[pool]
+        return pool
+
+    async def close(self) -> None:
+        """See `Bell.close`. The connection is closed rather than the read cancelled: redis-py may swallow a cancel."""
+        self._closing = True
+        self._changed.set()
+        self._subscribed.set()
+        await self._disconnect()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        delay = _FIRST_DELAY_S
+        try:
+            while not self._closing:
+                try:
+                    await self._listen()
+                except (*CONNECTION_ERRORS, exceptions.RedisError) as error:
+                    if self._closing:
+                        return
+                    _LOG.warning("queue.bell_lost", extra={"error": str(error), "retry_s": delay})
+                if self._subscribed.is_set():
+                    delay = _FIRST_DELAY_S
+                await self._pause(delay)
+                delay = min(2 * delay, _LONGEST_DELAY_S)
+        finally:
+            await self._disconnect()
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        connection = self._connection = self._source.make()
+        watch: asyncio.Task[None] | None = None
+        try:
+            await connection.connect()
+            if self._closing:
+                return
+            await connection.send_command("SUBSCRIBE", self._channel, check_health=False)
+            self._heard = loop.time()
+            watch = loop.create_task(self._watch(connection), name="queue-bell-watch")
+            while True:
+                message = await connection.read_response(disable_decoding=True, timeout=math.inf, push_request=True)
+                self._heard = loop.time()
+                self._take(message)
+        finally:
+            if watch is not None:
+                watch.cancel()
+                await asyncio.wait([watch])
+            await connection.disconnect(nowait=True)
+
+    def _take(self, message: object) -> None:
+        if not isinstance(message, list) or len(message) != 3:
+            return
+        kind, _, data = message
+        if kind == b"subscribe":
+            self._subscribed.set()
+        elif kind == b"message":
+            self._rung[data.decode()] = None
+            self._changed.set()
+
+    async def _watch(self, connection: AbstractConnection) -> None:
+        """Break a connection that went silent, which nothing else would notice."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_PING_S)
+            if loop.time() - self._heard > _SILENT_S:
+                await connection.disconnect(nowait=True)
+                return
+            await connection.send_command("PING", check_health=False)
+
+    async def _pause(self, seconds: float) -> None:
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not self._closing and (left := deadline - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(min(left, 0.1))
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)

@@ -1,0 +1,141 @@
+"""The waiting room in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from redis.asyncio import Redis
+
+from cluster.clock import Clock
+from cluster.errors import QueueFullError
+from cluster.queue import codec
+from cluster.queue.base import (
+    Mail,
+    QueueEntry,
+    QueueLimits,
+    ReplicaBeat,
+    ReplicaBeatReply,
+    RouterBeat,
+    RouterBeatReply,
+    Settlement,
+    Submitted,
+)
+from cluster.queue.checks import check_entry, check_id
+from cluster.queue.connections import ConnectionSource
+from cluster.queue.keys import pool_keys
+from cluster.queue.lane import Lane
+from cluster.queue.scripts import Script, load_scripts
+
+DEFAULT_TIMEOUT_S = 2.0
+
+
+class RedisQueue:
+    """Is one pool's queue in Redis (6.2 or later). Belongs to the event loop that makes the first call; a thread with a
+    loop of its own, such as one that only sends heartbeats, uses its own instance."""
+
+    def __init__(
+        self,
+        target: str | Redis,
+        pool: str,
+        limits: QueueLimits | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        *,
+        clock: Clock | None = None,
+        run_id: Callable[[], str] | None = None,
+    ) -> None:
+        """Connects at the first call.
+
+        Args:
+            target: redis://, rediss:// or unix:// URL, or a client whose pool says how to connect.
+            pool: the pool's name; must not contain braces.
+            limits: the same at every router and replica of the pool.
+            timeout_s: how long a call may wait for Redis, in seconds.
+            clock: for tests: replaces Redis' own time.
+            run_id: for tests: replaces Redis' own run id.
+        """
+        if not pool or "{" in pool or "}" in pool:
+            raise ValueError(f"a pool's name must not be empty or contain braces, got {pool!r}")
+        self.pool = pool
+        self.limits = limits or QueueLimits()
+        self._clock = clock
+        self._run_id = run_id
+        self._lane = Lane(ConnectionSource(target, timeout_s), timeout_s)
+        self._scripts = load_scripts()
+        self._heads = self._command_heads()
+        self._live = clock is not None or run_id is not None
+
+    async def submit(self, router_id: str, entry: QueueEntry) -> Submitted:
+        """See `Queue.submit`."""
+        check_id("router_id", router_id)
+        check_entry(entry)
+        reply = await self._call("submit", codec.pack_entry(router_id, entry))
+        submitted = codec.read_submitted(entry.request_id, reply)
+        if submitted is None:
+            raise QueueFullError(self.pool, self.limits.max_waiting, retry_after_s=1.0)
+        return submitted
+
+    async def release(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Mail:
+        """See `Queue.release`."""
+        arguments = codec.pack(router_id, request_id, attempt, settlement.output_tokens)
+        return codec.read_grants(await self._call("release", arguments))
+
+    async def refuse(self, router_id: str, request_id: str, attempt: str) -> Mail:
+        """See `Queue.refuse`."""
+        return codec.read_grants(await self._call("refuse", codec.pack(router_id, request_id, attempt)))
+
+    async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
+        """See `Queue.cancel`."""
+        reply = await self._call("cancel", codec.pack(router_id, tenant, target, int(by_key)))
+        return None if reply is None else str(reply, "utf-8")
+
+    async def collect(self, router_id: str) -> Mail:
+        """See `Queue.collect`."""
+        return codec.read_mailbox(await self._call("collect", codec.pack(router_id)))
+
+    async def heartbeat_router(self, beat: RouterBeat) -> RouterBeatReply:
+        """See `Queue.heartbeat_router`."""
+        check_id("router_id", beat.router_id)
+        for replica in beat.connected:
+            check_id("connected replica", replica)
+        return codec.read_router_reply(await self._call("heartbeat_router", codec.pack_router_beat(beat)))
+
+    async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
+        """See `Queue.heartbeat_replica`."""
+        check_id("replica_id", beat.replica_id)
+        return codec.read_replica_reply(await self._call("heartbeat_replica", codec.pack_replica_beat(beat)))
+
+    async def retire_router(self, router_id: str) -> None:
+        """See `Queue.retire_router`."""
+        await self._call("retire", codec.pack(router_id, "router"))
+
+    async def retire_replica(self, replica_id: str) -> None:
+        """See `Queue.retire_replica`."""
+        await self._call("retire", codec.pack(replica_id, "replica"))
+
+    async def reap(self) -> int:
+        """See `Queue.reap`."""
+        return int(await self._call("reap", codec.pack("")))
+
+    async def close(self) -> None:
+        """See `Queue.close`."""
+        await self._lane.close()
+
+    async def _call(self, name: str, arguments: bytes) -> Any:
+        script, head = self._heads[name]
+        if self._live:
+            head = self._head(script)
+        command = b"%b$%d\r\n%b\r\n" % (head, len(arguments), arguments)
+        return await self._lane.call(script, command)
+
+    def _command_heads(self) -> Mapping[str, tuple[Script, bytes]]:
+        return {name: (script, self._head(script)) for name, script in self._scripts.items()}
+
+    def _head(self, script: Script) -> bytes:
+        """Pack everything of an EVALSHA but its last argument; the same for every call, so it is packed once."""
+        now = "" if self._clock is None else str(self._clock.wall_ms())
+        run_id = "" if self._run_id is None else self._run_id()
+        keys = pool_keys(self.pool)
+        words = ["EVALSHA", script.sha, str(len(keys)), *keys, now, run_id, self.pool]
+        parts = [*(word.encode() for word in words), *codec.pack_limits(self.limits)]
+        return b"*%d\r\n" % (len(parts) + 1) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
