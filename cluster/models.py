@@ -128,7 +128,7 @@ class SequenceEnd:
     decode_s: float = 0.0
     """From the first to the last token."""
     gpu_seconds: float = 0.0
-    """Share of the accelerators: every step's duration divided by the sequences in it, times the tensor parallel size."""
+    """Share of the accelerators: each step's duration over the sequences in it, times the tensor parallel size."""
     error: str = ""
     invalid_request: bool = False
 

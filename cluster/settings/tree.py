@@ -73,7 +73,7 @@ class VllmSettings(Section):
 
 
 class SimSettings(Section):
-    """Configures the simulated engine: one step takes base + per_token * tokens + per_kv_token * context tokens read."""
+    """Configures the simulated engine: a step takes base + per_token * tokens + per_kv_token * context read."""
 
     base_ms: float = Field(default=5.0, ge=0)
     per_token_us: float = Field(default=20.0, ge=0)
@@ -95,9 +95,9 @@ class PoolSettings(Section):
     """Describes a pool: one model with its own Serve application, queue and replicas."""
 
     model: str = "demo"
-    """A local folder, a hub id, or "demo" for the model that ships with Penstock. The sim engine takes its tokenizer."""
+    """A local folder, a hub id, or "demo" for the model that ships with Penstock. Simulated: only its tokenizer."""
     engine: EngineKind = EngineKind.VLLM
-    replicas: int = Field(default=1, ge=0, le=1024)
+    replicas: int = Field(default=1, ge=1, le=1024)
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
     vllm: VllmSettings = VllmSettings()
     sim: SimSettings = SimSettings()
@@ -128,9 +128,7 @@ class QueueSettings(Section):
     @model_validator(mode="after")
     def _lease_outlives_heartbeats(self) -> QueueSettings:
         if self.lease_s < 2 * self.heartbeat_s:
-            raise ValueError(
-                f"lease_s must be at least 2 x heartbeat_s = {2 * self.heartbeat_s}, got {self.lease_s}"
-            )
+            raise ValueError(f"lease_s must be at least 2 x heartbeat_s = {2 * self.heartbeat_s}, got {self.lease_s}")
         return self
 
 

@@ -77,7 +77,7 @@ class InferenceServiceServicer:
 
     def Generate(self, request, context):
         """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-        the initial metadata under penstock-request-id and penstock-resume-token.
+        the initial metadata under penstock-request-id and penstock-resume-token-bin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

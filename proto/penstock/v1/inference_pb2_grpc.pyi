@@ -38,7 +38,7 @@ class InferenceServiceStub:
     def __new__(cls, channel: _aio.Channel) -> InferenceServiceAsyncStub: ...
     Generate: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
     """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-    the initial metadata under penstock-request-id and penstock-resume-token.
+    the initial metadata under penstock-request-id and penstock-resume-token-bin.
     """
     StreamGenerate: _grpc.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]
     """Generates and streams tokens as they are produced. A stream that ends OK has every token once, in order, and its
@@ -63,7 +63,7 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-    the initial metadata under penstock-request-id and penstock-resume-token.
+    the initial metadata under penstock-request-id and penstock-resume-token-bin.
     """
     StreamGenerate: _aio.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]  # type: ignore[assignment]
     """Generates and streams tokens as they are produced. A stream that ends OK has every token once, in order, and its
@@ -91,7 +91,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.GenerateResponse, _abc.Awaitable[_inference_pb2.GenerateResponse]]:
         """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-        the initial metadata under penstock-request-id and penstock-resume-token.
+        the initial metadata under penstock-request-id and penstock-resume-token-bin.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,73 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# uv does not read pip's variable; a machine that keeps PyTorch's CPU wheel in a local folder names it there.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+# Without such a folder the CPU build of PyTorch comes from PyTorch's own index.
+TORCH_BACKEND := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
+STAMP := $(VENV)/.installed
+JSON ?=
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## create .venv with everything for a CPU machine
+
+$(STAMP): requirements/cpu.txt pyproject.toml
+	@echo "penstock: creating $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "penstock: installing the installer"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
+	@echo "penstock: installing pinned packages (about 200, 1 GB; a minute or two from an ordinary connection)"
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install $(TORCH_BACKEND) --no-deps -r requirements/cpu.txt
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
+	@touch $@
+
+setup-gpu: ## create .venv for a machine with NVIDIA GPUs
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -e ".[gpu]" --group dev --torch-backend=auto
+
+demo: setup ## start a cluster with a real vLLM engine, answer a prompt, stop it
+	@$(BIN)/penstock demo
+
+up: setup ## start a cluster and keep it until Ctrl-C
+	@$(BIN)/penstock up
+
+test: setup ## run the whole test suite
+	$(BIN)/python -m pytest
+
+test-fast: setup ## run the tests that need no cluster and no engine
+	$(BIN)/python -m pytest -m "not cluster and not engine and not node"
+
+check: setup proto-check ## ruff, mypy, generated code, import direction
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/meta
+
+format: setup ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: setup ## regenerate the code of the .proto files
+	$(BIN)/python tests/meta/generate_proto.py proto
+
+proto-check: setup
+	$(BIN)/python tests/meta/generate_proto.py --check
+
+lock: setup ## recompile requirements/cpu.txt from pyproject.toml
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --group dev --python-version 3.11 \
+	  --no-header --no-annotate --output-file requirements/cpu.txt
+
+bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock (JSON=file)
+	$(BIN)/python -m loadtest.bench_tokens $(if $(JSON),--json $(JSON))
+
+gpu-check: ## on a GPU machine: what only it can show (JSON=file)
+	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
+
+.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens gpu-check

@@ -1,0 +1,292 @@
+"""A whole cluster on one machine.
+
+Start order: Redis (everything keeps state there), Ray, routers (they come up while engines load), Serve applications,
+then wait until every pool has its replicas and every router is linked. Stop order is the reverse of what clients see:
+routers first (they drain), then the applications and Ray (replicas drain), then Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.bootstrap.process import ChildProcess
+from cluster.bootstrap.redis_server import EmbeddedRedis
+from cluster.bootstrap.serve_api import ServeApi
+from cluster.bootstrap.serve_config import app_name, serve_config
+from cluster.errors import BootstrapError
+from cluster.secret import ClusterSecret
+from cluster.settings import EngineKind, Settings
+
+Progress = Callable[[str, str], None]
+"""Called with a step's name and how it goes; the text "ready" ends the step."""
+
+RAY_TIMEOUT_S = 120.0
+ROUTER_TIMEOUT_S = 60.0
+ENGINE_TIMEOUT_S = 900.0
+POLL_S = 0.1
+"""How often files and endpoints that can't notify are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterProcess:
+    """Is a running router."""
+
+    process: ChildProcess
+    router_id: str
+    port: int
+    metrics_port: int
+
+
+class LocalCluster:
+    """Owns the processes. `async with LocalCluster(...)` starts and stops it."""
+
+    def __init__(self, settings: Settings, progress: Progress, *, same_port: bool = True) -> None:
+        """`same_port`: all routers share one port, as clients expect; False gives each its own, for tests."""
+        self._progress = progress
+        self._same_port = same_port
+        self.state_dir = settings.cluster.state_dir.expanduser().resolve()
+        self.run_dir = self.state_dir / "run"
+        self.settings = settings
+        self.redis: EmbeddedRedis | None = None
+        self.ray_host: ChildProcess | None = None
+        self.serve: ServeApi | None = None
+        self.routers: list[RouterProcess] = []
+
+    async def __aenter__(self) -> LocalCluster:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start everything; when it returns a request can be served.
+
+        Raises:
+            BootstrapError: names the component; everything that was started is stopped again.
+        """
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            self.run_dir.chmod(0o700)
+            await asyncio.gather(self._start_redis(), self._start_ray())
+            settings_file = self._write_settings()
+            await asyncio.gather(self._deploy(settings_file), self._start_routers(settings_file))
+            await self._wait_linked()
+        except BaseException:
+            await self.stop()
+            raise
+
+    @property
+    def target(self) -> str:
+        """host:port of the first router."""
+        return f"{self.settings.router.host}:{self.routers[0].port}"
+
+    async def _start_redis(self) -> None:
+        url = self.settings.redis.url
+        if not url:
+            self._progress("redis", "starting the embedded server")
+            self.redis = await EmbeddedRedis.start(
+                self.state_dir, self.run_dir / "redis.log", self.settings.redis.server_binary
+            )
+            url = self.redis.url
+        self.settings = self.settings.model_copy(update={"redis": self.settings.redis.model_copy(update={"url": url})})
+        self._progress("redis", "ready")
+
+    async def _start_ray(self) -> None:
+        address = self.settings.cluster.ray_address
+        self._gpus = 0
+        if address:
+            self.serve = ServeApi(address, Path.home() / ".ray" / "auth_token")
+            return
+        self._progress("ray", "starting a local cluster")
+        ready_file = self.run_dir / "ray.json"
+        ready_file.unlink(missing_ok=True)
+        self.ray_host = await ChildProcess.start(
+            "ray",
+            [sys.executable, "-m", "cluster.bootstrap.ray_host", str(ready_file), str(logical_cpus(self.settings))],
+            self.run_dir / "ray.log",
+            {"RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"},
+        )
+        fields = await wait_file(ready_file, self.ray_host, RAY_TIMEOUT_S)
+        self.serve = ServeApi(fields["dashboard"], Path(fields["token_file"]))
+        self._gpus = int(fields["gpus"])
+        self._progress("ray", "ready")
+
+    def _write_settings(self) -> Path:
+        secret_file = self.settings.cluster.secret_file or self.state_dir / "secret"
+        ClusterSecret.create_file(secret_file)
+        paths = {"state_dir": self.state_dir, "secret_file": secret_file}
+        self.settings = self.settings.model_copy(update={"cluster": self.settings.cluster.model_copy(update=paths)})
+        path = self.run_dir / "settings.json"
+        # Redis' URL may hold a password.
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(self.settings.model_dump_json())
+        return path
+
+    async def _deploy(self, settings_file: Path) -> None:
+        assert self.serve is not None  # noqa: S101 - set by _start_ray
+        for name, pool in self.settings.pools.items():
+            self._progress(f"pool {name}", f"starting {pool.engine.value} engines: {pool.model}")
+        await self.serve.deploy(serve_config(self.settings, str(settings_file), self._gpus))
+        await asyncio.gather(*(self._wait_pool(name) for name in self.settings.pools))
+
+    async def _wait_pool(self, name: str) -> None:
+        assert self.serve is not None  # noqa: S101 - set by _start_ray
+        wanted = self.settings.pools[name].replicas
+        began = time.monotonic()
+        while time.monotonic() - began < ENGINE_TIMEOUT_S:
+            self.check()
+            app = (await self.serve.status()).get(app_name(name))
+            if app is not None:
+                if app.status == "RUNNING" and app.running >= wanted:
+                    self._progress(f"pool {name}", "ready")
+                    return
+                if app.status == "DEPLOY_FAILED":
+                    raise BootstrapError(f"pool {name}", app.message[-2_000:])
+                self._progress(f"pool {name}", f"{app.running} of {wanted} replicas run")
+            await asyncio.sleep(POLL_S * 3)
+        raise BootstrapError(f"pool {name}", f"no replica within {ENGINE_TIMEOUT_S:.0f} s")
+
+    async def _start_routers(self, settings_file: Path) -> None:
+        count = self.settings.router.processes
+        self._progress("routers", f"starting {count}")
+        port = self.settings.router.port or free_port(self.settings.router.host)
+        ports = [port if self._same_port else free_port(self.settings.router.host) for _ in range(count)]
+        self.routers = list(
+            await asyncio.gather(*(self._start_router(settings_file, i, ports[i]) for i in range(count)))
+        )
+        self._progress("routers", "ready")
+
+    async def _start_router(self, settings_file: Path, index: int, port: int) -> RouterProcess:
+        ready_file = self.run_dir / f"router-{index}.json"
+        ready_file.unlink(missing_ok=True)
+        base = self.settings.router.metrics_port
+        command = [
+            *(sys.executable, "-m", "router", "--settings-json", str(settings_file), "--port", str(port)),
+            *("--metrics-port", str(base + index if base else 0), "--ready-file", str(ready_file)),
+        ]
+        if self._same_port and self.settings.router.processes > 1:
+            command.append("--shared-port")
+        process = await ChildProcess.start(f"router {index}", command, self.run_dir / f"router-{index}.log")
+        try:
+            fields = await wait_file(ready_file, process, ROUTER_TIMEOUT_S)
+        except BaseException:
+            await process.stop(1.0)
+            raise
+        return RouterProcess(process, fields["router_id"], fields["port"], fields["metrics_port"])
+
+    async def _wait_linked(self) -> None:
+        # A heartbeat tells routers of new replicas; until then the first request would wait for it.
+        self._progress("links", "connecting routers and replicas")
+        wanted = {name: pool.replicas for name, pool in self.settings.pools.items()}
+        async with asyncio.timeout(ROUTER_TIMEOUT_S):
+            for router in self.routers:
+                while not await asyncio.to_thread(linked, router.metrics_port, self.settings.router.host, wanted):
+                    self.check()
+                    await asyncio.sleep(POLL_S)
+        self._progress("links", "ready")
+
+    def check(self) -> None:
+        """Raise BootstrapError when a process that must run has ended."""
+        if self.redis is not None:
+            self.redis.check()
+        for process in (self.ray_host, *(router.process for router in self.routers)):
+            if process is not None:
+                process.check()
+
+    async def watch(self) -> None:
+        """Wait until a process that must run ends, which raises BootstrapError."""
+        while True:
+            self.check()
+            await asyncio.sleep(1.0)
+
+    # --- stop ---------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Stop everything, newest first; when it returns no process of the cluster is left. May be called twice."""
+        drain = self.settings.router.drain_s + 10
+        routers, self.routers = self.routers, []
+        if routers:
+            self._progress("routers", "draining")
+            await asyncio.gather(*(router.process.stop(drain) for router in routers))
+            self._progress("routers", "stopped")
+        if self.ray_host is not None:
+            self._progress("ray", "draining replicas and stopping")
+            await self.ray_host.stop(self.settings.replica.drain_s + 40)
+            self.ray_host = None
+            self._progress("ray", "stopped")
+        if self.redis is not None:
+            await self.redis.stop()
+            self.redis = None
+            self._progress("redis", "stopped")
+        with suppress(OSError):
+            (self.run_dir / "settings.json").unlink()
+
+
+def logical_cpus(settings: Settings) -> int:
+    """Return how many CPUs to tell Ray about: its accounting is logical, and every replica must fit, one more of each
+    pool included, on whatever machine this is.
+    """
+    needed = 2
+    for pool in settings.pools.values():
+        per_replica = 1 if pool.engine is EngineKind.SIM else pool.tensor_parallel_size + 1
+        needed += per_replica * (pool.replicas * 2 + 2)
+    return max(needed, os.cpu_count() or 1)
+
+
+def free_port(host: str) -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+async def wait_file(path: Path, process: ChildProcess, seconds: float) -> dict[str, Any]:
+    """Wait until a child wrote its ready file; returns its content.
+
+    Raises:
+        BootstrapError: the child ended, or time ran out.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if (fields := await asyncio.to_thread(_read_json, path)) is not None:
+            return fields
+        process.check()
+        await asyncio.sleep(POLL_S)
+    raise BootstrapError(process.name, f"not ready within {seconds:.0f} s; end of its log:\n{process.log_tail()}")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return fields
+
+
+def linked(metrics_port: int, host: str, wanted: dict[str, int]) -> bool:
+    """Ask a router's metrics whether it is linked to so many replicas of each pool."""
+    import urllib.request
+
+    with urllib.request.urlopen(f"http://{host}:{metrics_port}/metrics", timeout=5) as reply:
+        text = reply.read().decode()
+    return all(
+        any(
+            line.startswith(f'penstock_router_links_up{{pool="{pool}"}}') and float(line.split()[-1]) >= count
+            for line in text.splitlines()
+        )
+        for pool, count in wanted.items()
+    )

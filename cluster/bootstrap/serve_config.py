@@ -1,0 +1,59 @@
+"""The declarative Ray Serve config of a cluster. Pure data: Ray itself is not needed to write it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.settings import EngineKind, PoolSettings, Settings
+
+DEPLOYMENT = "replica"
+"""Name of the one deployment of each application."""
+
+HEALTH_PERIOD_S = 2.0
+STOP_MARGIN_S = 20.0
+"""Time that Serve gives a replica beyond its drain time, for the engine to end."""
+
+
+def actor_options(pool: PoolSettings, gpus: int) -> dict[str, Any]:
+    """Say what a replica's actor reserves: its GPUs, or a CPU per rank and one for the front."""
+    if pool.engine is EngineKind.SIM:
+        return {"num_cpus": 1}
+    size = pool.tensor_parallel_size
+    return {"num_cpus": 1, "num_gpus": size} if gpus >= size else {"num_cpus": size + 1}
+
+
+def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str, Any]:
+    """Return the declarative config of all pools: one application each, so that they live and update on their own."""
+    return {
+        # Tokens and health travel on our own ports.
+        "proxy_location": "Disabled",
+        "applications": [
+            {
+                "name": app_name(name),
+                "route_prefix": None,
+                "import_path": "deployments.app:build",
+                "args": {"pool": name, "settings_file": settings_file},
+                # Replica counts come from our own controller through the scale endpoint.
+                "external_scaler_enabled": True,
+                "deployments": [
+                    {
+                        "name": DEPLOYMENT,
+                        "num_replicas": pool.replicas,
+                        "ray_actor_options": actor_options(pool, gpus),
+                        # Our requests bypass Serve, so it would never see one to wait for; the drain is in __del__.
+                        "graceful_shutdown_wait_loop_s": 0.1,
+                        "graceful_shutdown_timeout_s": settings.replica.drain_s + STOP_MARGIN_S,
+                        "health_check_period_s": HEALTH_PERIOD_S,
+                        "health_check_timeout_s": 30.0,
+                        "max_ongoing_requests": 1_000_000,
+                    }
+                ],
+            }
+            for name, pool in settings.pools.items()
+        ],
+    }
+
+
+def app_name(pool: str) -> str:
+    """Name the Serve application of a pool."""
+    return f"penstock-{pool}"

@@ -1,0 +1,154 @@
+"""Parses the command line and hands over; every command imports what it needs only when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from rich.console import Console
+
+import cluster
+from cluster.errors import PenstockError
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `penstock`; returns the exit status: 0 well, 1 failed, 2 wrong usage or settings."""
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    try:
+        return int(options.run(options))
+    except KeyboardInterrupt:
+        return 130
+    except PenstockError as error:
+        Console(stderr=True).print(f"[red]penstock:[/] {error}", highlight=False)
+        return 2 if error.reason in ("SETTINGS", "SETUP") else 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Describe all commands and flags."""
+    parser = argparse.ArgumentParser(prog="penstock", description="A distributed serving cluster for language models.")
+    parser.add_argument("--version", action="version", version=f"penstock {cluster.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_up(commands)
+    _add_demo(commands)
+    _add_generate(commands)
+    _add_status(commands)
+    _add_down(commands)
+    return parser
+
+
+def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--settings", help="TOML file with the settings tree")
+    parser.add_argument("--state-dir", help="where Redis, the secret and logs live (default ~/.penstock)")
+
+
+def _add_up(commands: Commands) -> None:
+    parser = commands.add_parser("up", help="start a whole cluster on this machine; stays until Ctrl-C")
+    _add_cluster_flags(parser)
+    parser.add_argument("--engine", choices=("vllm", "sim"), help="engine of the pool")
+    parser.add_argument("--model", help="local folder, hub id, or demo")
+    parser.add_argument("--pool", default="demo", help="pool that the flags describe; its name is the model's name")
+    parser.add_argument("--tp", type=int, help="tensor parallel size")
+    parser.add_argument("--replicas", type=int, help="number of replicas")
+    parser.add_argument("--redis-url", help="an existing Redis instead of the embedded one")
+    parser.add_argument("--port", type=int, help="gRPC port (default 50051)")
+    parser.add_argument("--routers", type=int, help="router processes that share the port")
+    parser.set_defaults(run=_up)
+
+
+def _add_demo(commands: Commands) -> None:
+    parser = commands.add_parser("demo", help="start a cluster, answer one prompt, stop it again")
+    _add_cluster_flags(parser)
+    parser.add_argument("--engine", choices=("vllm", "sim"), default="vllm")
+    parser.add_argument("--prompt", default="What is Penstock?")
+    parser.set_defaults(run=_demo)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", default="127.0.0.1:50051", help="host:port of a router (default %(default)s)")
+
+
+def _add_generate(commands: Commands) -> None:
+    parser = commands.add_parser("generate", help="send a prompt and stream the answer")
+    _add_target(parser)
+    parser.add_argument("prompt", help="the prompt; - reads it from standard input")
+    parser.add_argument("--model", help="model name (default: the only one)")
+    parser.add_argument("--chat", action="store_true", help="send the prompt as a user's chat message")
+    parser.add_argument("--system", help="system message; implies --chat")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per event")
+    parser.add_argument("--timeout", type=float, default=120.0, help="deadline in seconds (default %(default)s)")
+    for flag, kind, text in SAMPLING_FLAGS:
+        parser.add_argument(f"--{flag}", type=kind, help=text)
+    parser.add_argument("--stop", action="append", default=[], help="stop string; may be given several times")
+    parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-sequence token")
+    parser.add_argument("--json-schema", help="constrain the output to this JSON Schema")
+    parser.add_argument("--regex", help="constrain the output to this regular expression")
+    parser.add_argument("--choice", action="append", default=[], help="allowed answer; may be given several times")
+    parser.set_defaults(run=_generate)
+
+
+SAMPLING_FLAGS: tuple[tuple[str, type, str], ...] = (
+    ("max-tokens", int, "most output tokens"),
+    ("min-tokens", int, "fewest output tokens"),
+    ("temperature", float, "0 is greedy"),
+    ("top-p", float, "nucleus sampling"),
+    ("top-k", int, "keep the k most likely tokens"),
+    ("min-p", float, "drop tokens less likely than this times the most likely"),
+    ("presence-penalty", float, "-2 to 2"),
+    ("frequency-penalty", float, "-2 to 2"),
+    ("repetition-penalty", float, "above 0 to 2"),
+    ("seed", int, "seeds the draws"),
+    ("logprobs", int, "alternatives per token, 0 to 20"),
+    ("n", int, "number of choices"),
+)
+
+
+def _add_status(commands: Commands) -> None:
+    parser = commands.add_parser("status", help="show pools, replicas and routers")
+    _add_target(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_status)
+
+
+def _add_down(commands: Commands) -> None:
+    parser = commands.add_parser("down", help="stop the cluster that `penstock up` started")
+    parser.add_argument("--state-dir", help="the state folder given to `penstock up` (default ~/.penstock)")
+    parser.set_defaults(run=_down)
+
+
+def _up(options: argparse.Namespace) -> int:
+    from cluster.cli.up import run_up
+
+    return run_up(options)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from cluster.cli.demo import run_demo
+
+    return run_demo(options)
+
+
+def _generate(options: argparse.Namespace) -> int:
+    from cluster.cli.generate import run_generate
+
+    return run_generate(options)
+
+
+def _status(options: argparse.Namespace) -> int:
+    from cluster.cli.status import run_status
+
+    return run_status(options)
+
+
+def _down(options: argparse.Namespace) -> int:
+    from cluster.cli.up import run_down
+
+    return run_down(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

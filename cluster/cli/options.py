@@ -1,0 +1,31 @@
+"""Turns command line flags into settings."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from cluster.settings import Settings, load_settings
+
+
+def settings_from(options: argparse.Namespace) -> Settings:
+    """Build the settings tree from file, environment and the flags of `penstock up`; unset flags change nothing.
+
+    Raises:
+        SettingsError: a value is unknown or out of range.
+    """
+    flags: dict[str, Any] = {
+        "cluster": {"state_dir": getattr(options, "state_dir", None)},
+        "redis": {"url": getattr(options, "redis_url", None)},
+        "router": {"port": getattr(options, "port", None), "processes": getattr(options, "routers", None)},
+    }
+    pool = {
+        "engine": getattr(options, "engine", None),
+        "model": getattr(options, "model", None),
+        "tensor_parallel_size": getattr(options, "tp", None),
+        "replicas": getattr(options, "replicas", None),
+    }
+    if any(value is not None for value in pool.values()):
+        flags["pools"] = {getattr(options, "pool", "demo"): pool}
+    return load_settings(Path(options.settings) if options.settings else None, flags)

@@ -1,0 +1,53 @@
+"""Shows the steps of a start or stop as they go."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+
+_DONE = {"ready", "stopped"}
+
+
+class StepDisplay:
+    """Is a `Progress`: a line per step with a spinner until it ends; plain lines when the output is no terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._steps: dict[str, tuple[str, float]] = {}
+        """Step to (text, when it began)."""
+        self._live = Live(console=console, get_renderable=self._table, refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> StepDisplay:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def __call__(self, step: str, text: str) -> None:
+        """Take news of a step."""
+        known = self._steps.get(step)
+        if text in _DONE:
+            began = known[1] if known is not None else time.monotonic()
+            self._steps.pop(step, None)
+            self._console.print(f"[green]✓[/] {step} {text} [dim]{time.monotonic() - began:.1f} s[/]", highlight=False)
+        elif known is None:
+            self._steps[step] = (text, time.monotonic())
+            if not self._console.is_terminal:
+                self._console.print(f"  {step}: {text}", highlight=False)
+        else:
+            self._steps[step] = (text, known[1])
+
+    def _table(self) -> Table:
+        table = Table.grid(padding=(0, 1))
+        for step, (text, began) in self._steps.items():
+            table.add_row(Spinner("dots"), f"{step}: {text} [dim]{time.monotonic() - began:.0f} s[/]")
+        return table

@@ -1,0 +1,105 @@
+"""`penstock up` and `penstock down`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from cluster.bootstrap.local import LocalCluster
+from cluster.cli.options import settings_from
+from cluster.cli.progress import StepDisplay
+from cluster.errors import BootstrapError
+from cluster.lifecycle import stop_signals
+from cluster.settings import Settings
+
+PID_FILE = "up.pid"
+DOWN_TIMEOUT_S = 180.0
+
+
+def run_up(options: argparse.Namespace) -> int:
+    """Start a cluster and stay until Ctrl-C or SIGTERM, then stop it in order."""
+    settings = settings_from(options)
+    pid_file = claim_state_dir(settings)
+    try:
+        return asyncio.run(_up(settings, Console()))
+    finally:
+        pid_file.unlink(missing_ok=True)
+
+
+async def _up(settings: Settings, console: Console) -> int:
+    stop = asyncio.Event()
+    with stop_signals(stop.set), StepDisplay(console) as display:
+        cluster = LocalCluster(settings, display)
+        starting = asyncio.create_task(cluster.start(), name="up.start")
+        stopping = asyncio.create_task(stop.wait(), name="up.stop")
+        try:
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                console.print("stopping before the cluster was up")
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
+                return 130
+            await starting
+            console.print(f"\nserving [bold]{', '.join(settings.pools)}[/] on [bold]{cluster.target}[/]; Ctrl-C stops")
+            console.print(f'try: penstock generate --target {cluster.target} "What is Penstock?"', highlight=False)
+            watching = asyncio.create_task(cluster.watch(), name="up.watch")
+            await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
+            watching.cancel()
+            failed = (await asyncio.gather(watching, return_exceptions=True))[0]
+            if isinstance(failed, BootstrapError):
+                raise failed
+            return 0
+        finally:
+            stopping.cancel()
+            await cluster.stop()
+
+
+def claim_state_dir(settings: Settings) -> Path:
+    """Write our pid into the state folder; one cluster per folder.
+
+    Raises:
+        BootstrapError: another cluster runs there.
+    """
+    folder = settings.cluster.state_dir.expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    pid_file = folder / PID_FILE
+    if (pid := live_pid(pid_file)) is not None:
+        raise BootstrapError("cluster", f"process {pid} already runs one in {folder}; `penstock down` stops it")
+    pid_file.write_text(str(os.getpid()), encoding="utf-8")
+    return pid_file
+
+
+def live_pid(pid_file: Path) -> int | None:
+    """Return the process that the file names if it still is a Penstock cluster."""
+    try:
+        pid = int(pid_file.read_text(encoding="utf-8"))
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return None
+    return pid if b"penstock" in words or b"cluster.cli" in words else None
+
+
+def run_down(options: argparse.Namespace) -> int:
+    """Ask a running `penstock up` to stop and wait until it has."""
+    console = Console()
+    folder = Path(options.state_dir or "~/.penstock").expanduser()
+    pid_file = folder / PID_FILE
+    pid = live_pid(pid_file)
+    if pid is None:
+        console.print(f"no cluster runs in {folder}")
+        return 0
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + DOWN_TIMEOUT_S
+    with console.status(f"waiting for process {pid} to drain and stop"):
+        while live_pid(pid_file) is not None:
+            if time.monotonic() > deadline:
+                raise BootstrapError("cluster", f"process {pid} still runs after {DOWN_TIMEOUT_S:.0f} s")
+            time.sleep(0.1)
+    console.print("stopped")
+    return 0

@@ -1,0 +1,111 @@
+"""Renews leases from a thread of its own, so that a busy event loop doesn't look like a dead process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from cluster.errors import QueueUnavailableError
+
+_LOG = logging.getLogger(__name__)
+
+Reply = TypeVar("Reply")
+
+
+class LeaseKeeper(Generic[Reply]):
+    """Calls `beat` every `period_s` on its own thread and loop, and hands each reply to the owner's loop.
+
+    Args:
+        name: for the thread and the log.
+        beat: one heartbeat; called on the keeper's loop only. Raises QueueUnavailableError when the store is away.
+        on_reply: called with each reply on the loop that called `start`.
+        close: ends what `beat` uses; called once on the keeper's loop.
+        period_s: seconds between heartbeats.
+        lease_s: how long a heartbeat is good for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        beat: Callable[[], Awaitable[Reply]],
+        on_reply: Callable[[Reply], None],
+        close: Callable[[], Awaitable[None]],
+        *,
+        period_s: float,
+        lease_s: float,
+    ) -> None:
+        self._name = name
+        self._beat = beat
+        self._on_reply = on_reply
+        self._close = close
+        self._period_s = period_s
+        self._lease_s = lease_s
+        self._owner_loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._nudge: asyncio.Event | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"{name}-lease", daemon=True)
+        self._renewed_at = float("-inf")
+        self._started = threading.Event()
+
+    async def start(self) -> None:
+        """Start the thread; returns after the first heartbeat was tried."""
+        self._owner_loop = asyncio.get_running_loop()
+        self._thread.start()
+        await asyncio.to_thread(self._started.wait)
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is certainly still held: counted from before the last good renewal was sent."""
+        return time.monotonic() - self._renewed_at < self._lease_s
+
+    def nudge(self) -> None:
+        """Beat now rather than at the end of the period."""
+        if self._loop is not None and self._nudge is not None and not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(self._nudge.set)
+            except RuntimeError:
+                # The keeper's loop closed between the check and the call: it is stopping anyway.
+                return
+
+    async def stop(self) -> None:
+        """End the thread; when it returns no heartbeat will be sent any more. May be called twice."""
+        self._stopping = True
+        self.nudge()
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._nudge = asyncio.Event()
+        try:
+            while not self._stopping:
+                began = time.monotonic()
+                await self._beat_once(began)
+                self._started.set()
+                rest = self._period_s - (time.monotonic() - began)
+                try:
+                    await asyncio.wait_for(self._nudge.wait(), max(rest, 0.0))
+                except TimeoutError:
+                    continue
+                self._nudge.clear()
+        finally:
+            self._started.set()
+            await self._close()
+
+    async def _beat_once(self, began: float) -> None:
+        try:
+            reply = await self._beat()
+        except QueueUnavailableError as error:
+            _LOG.warning("lease.not_renewed", extra={"lease": self._name, "error": str(error)})
+            return
+        self._renewed_at = began
+        if self._owner_loop is not None and not self._owner_loop.is_closed():
+            self._owner_loop.call_soon_threadsafe(self._on_reply, reply)

@@ -1,0 +1,70 @@
+"""Ownership of background tasks, and running until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_LOG = logging.getLogger(__name__)
+
+
+class TaskOwner:
+    """Keeps background tasks, reports those that fail, and ends them all in `close`.
+
+    asyncio holds only weak references to tasks and loses their exceptions; an owner does neither.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Start a task that is cancelled at `close` at the latest."""
+        if self._closed:
+            work.close()
+            raise RuntimeError(f"task owner {self._name} is closed")
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._name}.{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("task.failed", extra={"task": task.get_name()}, exc_info=error)
+
+    async def wait_any(self, timeout: float) -> None:
+        """Return when a task ends, or after `timeout` seconds."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.sleep(timeout)
+
+    async def close(self) -> None:
+        """Cancel what still runs; when it returns every task has ended. May be called twice."""
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
+@contextmanager
+def stop_signals(callback: Callable[[], None]) -> Iterator[None]:
+    """Call `callback` on SIGINT and SIGTERM while the block runs; signals only set flags, they never do work."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, callback)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,66 @@
+"""The cluster secret: proves that a router, a replica, a registry record or a resume token belongs to this cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from cluster.errors import SettingsError
+
+_MIN_BYTES = 16
+
+
+class ClusterSecret:
+    """Signs and checks byte strings, each for one purpose only, so that a proof can't be used elsewhere."""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) < _MIN_BYTES:
+            raise SettingsError(f"cluster secret must have at least {_MIN_BYTES} bytes, got {len(key)}")
+        self._key = key
+
+    def __repr__(self) -> str:
+        return "ClusterSecret(***)"
+
+    @classmethod
+    def from_file(cls, path: Path) -> ClusterSecret:
+        """Read the secret; surrounding white space does not count.
+
+        Raises:
+            SettingsError: the file is missing, unreadable or too short.
+        """
+        try:
+            return cls(path.read_bytes().strip())
+        except OSError as error:
+            raise SettingsError(f"cluster secret {path} cannot be read: {error.strerror}") from error
+
+    @classmethod
+    def create_file(cls, path: Path) -> ClusterSecret:
+        """Read the secret, or make a random one with mode 0600 when there is none."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return cls.from_file(path)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+        return cls.from_file(path)
+
+    def sign(self, purpose: str, payload: bytes) -> bytes:
+        """Return the 32-byte HMAC-SHA256 of the payload for this purpose."""
+        return hmac.digest(self._key, purpose.encode() + b"\0" + payload, hashlib.sha256)
+
+    def verify(self, purpose: str, payload: bytes, proof: bytes) -> bool:
+        """Check a proof in constant time."""
+        return hmac.compare_digest(self.sign(purpose, payload), proof)
+
+    def seal(self, purpose: str, payload: bytes) -> bytes:
+        """Return proof and payload in one piece."""
+        return self.sign(purpose, payload) + payload
+
+    def open(self, purpose: str, sealed: bytes) -> bytes | None:
+        """Return the payload of a sealed piece; None when it was not sealed here for this purpose."""
+        proof, payload = sealed[:32], sealed[32:]
+        return payload if self.verify(purpose, payload, proof) else None

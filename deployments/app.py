@@ -1,0 +1,113 @@
+"""The Ray Serve application of one pool. Serve owns placement, count, health and updates; no token passes it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+
+from cluster.bootstrap.serve_config import DEPLOYMENT
+from cluster.errors import EngineDeadError
+from cluster.queue import RedisQueue, limits_from
+from cluster.secret import ClusterSecret
+from cluster.settings import Settings, load_settings
+from cluster.settings.load import parse_settings
+from cluster.telemetry import configure_logging
+from deployments.engines.factory import build_engine
+from deployments.replica.replica import Replica, ReplicaPlan
+
+_LOG = logging.getLogger(__name__)
+
+
+class ReplicaHost:
+    """Hosts a `Replica` in a Serve replica actor."""
+
+    async def __init__(self, pool: str, settings_file: str) -> None:  # type: ignore[misc]  # Serve awaits it
+        """Bring the replica up; Serve counts it as running only after this and a first health check."""
+        settings = read_settings(settings_file)
+        configure_logging(settings.cluster.log_level, settings.cluster.log_format)
+        context = serve.get_replica_context()
+        plan = ReplicaPlan(
+            replica_id=f"{pool}-{context.replica_id.unique_id}",
+            pool=pool,
+            pool_settings=settings.pools[pool],
+            queue_settings=settings.queue,
+            settings=settings.replica,
+        )
+        secret_file = settings.cluster.secret_file
+        if secret_file is None:
+            raise ValueError("cluster.secret_file must be set for replicas")
+        self._replica: Replica | None = None
+        limits = limits_from(settings.queue)
+        replica = Replica(
+            plan,
+            build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, context.rank.rank)),
+            lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
+            ClusterSecret.from_file(secret_file),
+        )
+        await replica.start()
+        self._replica = replica
+
+    async def check_health(self) -> None:
+        """Ask the engine; a dead one ends this process, so that Serve replaces it at its next look."""
+        if self._replica is None:
+            return
+        try:
+            await self._replica.check_health()
+        except EngineDeadError as error:
+            _LOG.error("replica.engine_dead", extra={"error": str(error)})
+            await self._end_after_engine_death(self._replica)
+
+    async def _end_after_engine_death(self, replica: Replica) -> None:
+        # Routers get the ends of their attempts, and the lease is given back, before the process goes.
+        try:
+            await asyncio.wait_for(replica.stop(drain_s=0.2), 5.0)
+        finally:
+            os._exit(1)
+
+    async def record_replica_metadata(self) -> dict[str, Any]:
+        """Tell Serve's own tools where the inner service listens."""
+        return {} if self._replica is None else {"address": self._replica.address}
+
+    async def __call__(self) -> str:
+        """Name the inner address; nothing calls this but people who look around."""
+        return "" if self._replica is None else self._replica.address
+
+    async def __del__(self) -> None:
+        """Drain. Serve awaits this once before it kills the actor; it is the only notice a replica gets."""
+        replica = getattr(self, "_replica", None)
+        if replica is not None:
+            await replica.stop()
+
+
+def read_settings(settings_file: str) -> Settings:
+    """Read the tree from a JSON file that the bootstrap wrote, or, when empty, from TOML and environment."""
+    return parse_settings(Path(settings_file).read_text(encoding="utf-8")) if settings_file else load_settings()
+
+
+def choose_cores(settings: Settings, pool: str, rank: int) -> tuple[int, ...]:
+    """Pick the CPU cores of a replica's ranks. vLLM's own choice is the same for every replica of a machine."""
+    cores = sorted(os.sched_getaffinity(0))
+    before = 0
+    for name, other in settings.pools.items():
+        if name == pool:
+            break
+        before += other.replicas * other.tensor_parallel_size
+    size = settings.pools[pool].tensor_parallel_size
+    first = before + rank * size
+    return tuple(cores[(first + i) % len(cores)] for i in range(size))
+
+
+def build(args: dict[str, Any]) -> serve.Application:
+    """Build the application that the declarative config names.
+
+    Args:
+        args: pool (name) and settings_file (JSON; empty for TOML and environment).
+    """
+    pool, settings_file = str(args["pool"]), str(args.get("settings_file", ""))
+    deployment = serve.deployment(name=DEPLOYMENT)(ReplicaHost)
+    return deployment.bind(pool, settings_file)

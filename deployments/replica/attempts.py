@@ -1,0 +1,241 @@
+"""Every attempt on this replica: starts, re-attaches, parks and forgets them, and enforces the windows."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.clock import Clock
+from cluster.errors import EngineDeadError, EngineRequestError
+from cluster.models import FinishReason, GenerationSpec, SequenceEnd, Windows
+from deployments.engines.base import Engine
+from deployments.replica.output_log import Outlet, OutputLog
+
+_LOG = logging.getLogger(__name__)
+
+
+class Refused(enum.Enum):
+    """Says why a command was not carried out; numbers as in replica.proto."""
+
+    WINDOW_FULL = 1
+    DRAINING = 2
+    INVALID = 3
+    UNKNOWN = 4
+    BAD_OFFSET = 5
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Is one execution of one choice here."""
+
+    log: OutputLog
+    prompt_tokens: int
+    keep_until: float = float("inf")
+    """Monotonic seconds; a parked or unacknowledged attempt is dropped then."""
+    prefilling: bool = True
+
+    @property
+    def live(self) -> bool:
+        """Whether it still holds a slot."""
+        return self.log.end is None
+
+
+class AttemptTable:
+    """Owns the attempts. All methods run on the engine's loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        windows: Windows,
+        clock: Clock,
+        *,
+        attach_grace_s: float,
+        retained_bytes: int,
+        on_end: Callable[[SequenceEnd], None],
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._grace_s = attach_grace_s
+        self._retained_bytes = retained_bytes
+        self._on_end = on_end
+        self._attempts: dict[tuple[str, str], Attempt] = {}
+        self._retained = 0
+        """Bytes of finished logs."""
+        self.windows = windows
+        self.draining = False
+        self.idle = asyncio.Event()
+        """Set while nothing holds a slot."""
+        self.idle.set()
+        self.sequences = 0
+        """Attempts that hold a slot."""
+        self.prefill_tokens = 0
+        """Prompt tokens of attempts whose first token is still to come."""
+        self.prefilled: list[str] = []
+        """Requests whose first token came since `take_prefilled`."""
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    async def start(
+        self, request_id: str, attempt: str, spec: GenerationSpec, outlet: Outlet, sink: int
+    ) -> tuple[Refused, str] | None:
+        """Start an attempt and send its output to `outlet`; returns why not, or None. The same attempt again only
+        re-attaches from the beginning, so a repeated command does no harm.
+        """
+        key = (request_id, attempt)
+        if key in self._attempts:
+            return self.attach(request_id, attempt, outlet, sink, 0)
+        if self.draining:
+            return Refused.DRAINING, "the replica drains"
+        prompt_tokens = len(spec.prompt_token_ids)
+        if (full := self._window_full(prompt_tokens)) is not None:
+            return Refused.WINDOW_FULL, full
+        log = OutputLog(request_id, attempt, self._changed)
+        log.outlet, log.sink = outlet, sink
+        self._attempts[key] = Attempt(log, prompt_tokens)
+        self.sequences += 1
+        self.idle.clear()
+        self.prefill_tokens += prompt_tokens
+        try:
+            await self._engine.submit(f"{request_id}#{attempt}", spec, log)
+        except EngineRequestError as error:
+            self._forget_unstarted(key)
+            return Refused.INVALID, str(error)
+        except EngineDeadError as error:
+            if log.end is None:
+                log.on_end(SequenceEnd(FinishReason.ERROR, error=str(error)))
+        return None
+
+    def attach(
+        self, request_id: str, attempt: str, outlet: Outlet, sink: int, from_offset: int
+    ) -> tuple[Refused, str] | None:
+        """Move the output of an attempt to another receiver; the old one is told. Returns why not, or None."""
+        item = self._attempts.get((request_id, attempt))
+        if item is None:
+            return Refused.UNKNOWN, "no such attempt here"
+        old_outlet, old_sink = item.log.outlet, item.log.sink
+        if not item.log.attach(outlet, sink, from_offset):
+            return Refused.BAD_OFFSET, f"offset {from_offset} is not the end of a delta (0 to {item.log.tokens})"
+        if item.live:
+            item.keep_until = float("inf")
+        if old_outlet is not None and (old_outlet is not outlet or old_sink != sink):
+            old_outlet.detach(old_sink)
+        return None
+
+    async def abort(self, keys: list[tuple[str, str]], reason: FinishReason = FinishReason.CANCELLED) -> None:
+        """Stop attempts; their logs end when the slots are free."""
+        ids = [f"{r}#{a}" for r, a in keys if (item := self._attempts.get((r, a))) is not None and item.live]
+        if ids:
+            await self._engine.abort(ids, reason.value)
+
+    def acknowledge(self, request_id: str, attempt: str) -> None:
+        """Forget a finished attempt whose output the client has."""
+        item = self._attempts.get((request_id, attempt))
+        if item is not None and not item.live:
+            self._drop((request_id, attempt), item)
+
+    def park(self, outlet: Outlet) -> int:
+        """Keep the output of everything that this outlet carried, for the grace time; returns how many there are."""
+        until = self._clock.monotonic() + self._grace_s
+        parked = 0
+        for item in self._attempts.values():
+            if item.log.outlet is outlet:
+                item.log.park()
+                item.keep_until = min(item.keep_until, until)
+                parked += 1
+        return parked
+
+    # --- housekeeping -------------------------------------------------------------------------------------------------
+
+    async def sweep(self) -> None:
+        """Abort parked attempts and drop finished ones whose time is over."""
+        now = self._clock.monotonic()
+        expired = [(key, item) for key, item in self._attempts.items() if item.keep_until <= now]
+        for key, item in expired:
+            if not item.live:
+                self._drop(key, item)
+        stop = [key for key, item in expired if item.live]
+        if stop:
+            _LOG.info("attempts.grace_over", extra={"aborted": len(stop)})
+            await self.abort(stop)
+            for key in stop:
+                if (gone := self._attempts.get(key)) is not None and not gone.live:
+                    self._drop(key, gone)
+
+    async def abort_all(self, reason: FinishReason) -> None:
+        """Stop everything that runs."""
+        await self.abort([key for key, item in self._attempts.items() if item.live], reason)
+
+    def running(self) -> tuple[tuple[str, str], ...]:
+        """List (request id, attempt) of everything that holds a slot; safe to call from another thread."""
+        return tuple(key for key, item in list(self._attempts.items()) if item.live)
+
+    def take_prefilled(self) -> tuple[str, ...]:
+        """Return and clear the requests whose first token came."""
+        taken, self.prefilled = self.prefilled, []
+        return tuple(taken)
+
+    @property
+    def parked(self) -> int:
+        """Live attempts without a receiver."""
+        return sum(1 for item in self._attempts.values() if item.live and item.log.outlet is None)
+
+    @property
+    def retained(self) -> int:
+        """Finished attempts that are kept."""
+        return sum(1 for item in self._attempts.values() if not item.live)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def _window_full(self, prompt_tokens: int) -> str | None:
+        if self.sequences >= self.windows.sequences:
+            return f"{self.sequences} of {self.windows.sequences} sequences run"
+        # One prompt may be larger than the window; it then goes alone.
+        if self.prefill_tokens and self.prefill_tokens + prompt_tokens > self.windows.prefill_tokens:
+            return f"{self.prefill_tokens} of {self.windows.prefill_tokens} prefill tokens are outstanding"
+        return None
+
+    def _changed(self, log: OutputLog, ended: bool) -> None:
+        key = (log.request_id, log.attempt)
+        item = self._attempts.get(key)
+        if item is None:
+            return
+        if item.prefilling:
+            item.prefilling = False
+            self.prefill_tokens -= item.prompt_tokens
+            self.prefilled.append(log.request_id)
+        if ended:
+            self._free_slot()
+            item.keep_until = min(item.keep_until, self._clock.monotonic() + self._grace_s)
+            self._retained += log.size_bytes()
+            if log.end is not None:
+                self._on_end(log.end)
+            self._bound_retained()
+
+    def _free_slot(self) -> None:
+        self.sequences -= 1
+        if self.sequences == 0:
+            self.idle.set()
+
+    def _bound_retained(self) -> None:
+        if self._retained <= self._retained_bytes:
+            return
+        # Oldest first; a log that its receiver is still reading stays.
+        for key, item in list(self._attempts.items()):
+            if self._retained <= self._retained_bytes:
+                return
+            if not item.live and (item.log.outlet is None or not item.log.dirty):
+                self._drop(key, item)
+
+    def _drop(self, key: tuple[str, str], item: Attempt) -> None:
+        self._retained -= item.log.size_bytes()
+        item.log.park()
+        del self._attempts[key]
+
+    def _forget_unstarted(self, key: tuple[str, str]) -> None:
+        item = self._attempts.pop(key)
+        self._free_slot()
+        if item.prefilling:
+            self.prefill_tokens -= item.prompt_tokens

@@ -1,0 +1,92 @@
+"""Turns logs with news into one frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock.v1 import replica_pb2 as pb
+
+from cluster.models import PositionLogprobs, SequenceEnd
+from cluster.wire import finish_reason_to_wire, logprobs_to_wire
+from deployments.replica.output_log import Outlet, OutputLog
+
+MAX_FRAME_TOKENS = 65_536
+"""Keeps a frame far below gRPC's message limit even with text and log probabilities."""
+
+
+def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet) -> list[OutputLog]:
+    """Append the news of each log to the frame and move the logs' cursors; several entries of a log become one delta.
+
+    Returns the logs that did not fit and are still dirty.
+    """
+    sinks: list[int] = []
+    offsets: list[int] = []
+    counts: list[int] = []
+    tokens: list[int] = []
+    texts: list[str] = []
+    left: list[OutputLog] = []
+    for log in logs:
+        if log.outlet is not outlet:
+            # It was taken over by another link since it was marked here.
+            continue
+        if len(tokens) >= MAX_FRAME_TOKENS:
+            left.append(log)
+            continue
+        entries = log.entries
+        cursor = log.cursor
+        count = len(entries)
+        if cursor + 1 == count:
+            # The usual case: one entry since the last frame.
+            offset, ids, text, logprobs = entries[cursor]
+            log.cursor = count
+            if logprobs:
+                _add_logprobs(frame, len(sinks), [logprobs])
+            sinks.append(log.sink)
+            offsets.append(offset)
+            counts.append(len(ids))
+            tokens.extend(ids)
+            texts.append(text)
+        elif cursor < count:
+            news = entries[cursor:]
+            log.cursor = count
+            if any(entry[3] for entry in news):
+                _add_logprobs(frame, len(sinks), [entry[3] or () for entry in news])
+            before = len(tokens)
+            for entry in news:
+                tokens.extend(entry[1])
+            sinks.append(log.sink)
+            offsets.append(news[0][0])
+            counts.append(len(tokens) - before)
+            texts.append("".join([entry[2] for entry in news]))
+        if log.end is not None:
+            frame.ends.append(end_to_wire(log.sink, log.end))
+        log.dirty = False
+    frame.sinks.extend(sinks)
+    frame.offsets.extend(offsets)
+    frame.token_counts.extend(counts)
+    frame.token_ids.extend(tokens)
+    frame.texts.extend(texts)
+    return left
+
+
+def _add_logprobs(frame: pb.LinkResponse, delta: int, groups: Iterable[Sequence[PositionLogprobs]]) -> None:
+    item = frame.logprobs.add(delta=delta)
+    for group in groups:
+        item.positions.extend(map(logprobs_to_wire, group))
+
+
+def end_to_wire(sink: int, end: SequenceEnd) -> pb.AttemptEnd:
+    """Write how an attempt ended."""
+    return pb.AttemptEnd(
+        sink=sink,
+        finish_reason=finish_reason_to_wire(end.reason),
+        stop_match=end.stop_match,
+        output_tokens=end.output_tokens,
+        cached_tokens=end.cached_tokens,
+        engine_wait_s=end.engine_wait_s,
+        prefill_s=end.prefill_s,
+        decode_s=end.decode_s,
+        gpu_seconds=end.gpu_seconds,
+        error=end.error,
+        invalid_request=end.invalid_request,
+    )

@@ -1,0 +1,168 @@
+"""One link: commands of one router in, frames out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from penstock.v1 import replica_pb2 as pb
+
+from cluster.lifecycle import TaskOwner
+from cluster.models import FinishReason, GenerationSpec
+from cluster.wire import resume_record_from_wire, sampling_from_wire
+from deployments.replica.attempts import AttemptTable, Refused
+from deployments.replica.frames import fill_frame
+from deployments.replica.output_log import OutputLog
+
+_LOG = logging.getLogger(__name__)
+
+PROTOCOL_VERSIONS = (1,)
+"""Frame versions that this replica speaks, newest first."""
+
+
+class LinkSession:
+    """Is an `Outlet`: collects what the loop's turn produced and sends it as one frame.
+
+    gRPC allows one outstanding write per stream, so one coroutine (`run`) does all the writing; while a write waits for
+    a slow router, deltas pile up in the logs and leave merged in the next frame.
+    """
+
+    def __init__(self, table: AttemptTable, router_id: str) -> None:
+        self._table = table
+        self._router_id = router_id
+        self._keys: dict[int, tuple[str, str]] = {}
+        """Receiver number to (request id, attempt)."""
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        """Receiver number to the timer of its deadline."""
+        self._dirty: list[OutputLog] = []
+        self._extra = pb.LinkResponse()
+        """Everything of the next frame that is not output."""
+        self._wake = asyncio.Event()
+        self._owner = TaskOwner(f"link.{router_id}")
+
+    # --- Outlet -------------------------------------------------------------------------------------------------------
+
+    def mark(self, log: OutputLog) -> None:
+        """Send this log's news with the next frame."""
+        self._dirty.append(log)
+        self._wake.set()
+
+    def detach(self, sink: int) -> None:
+        """Tell the router that another one took over."""
+        self._forget(sink)
+        self._extra.detached.append(sink)
+        self._touch()
+
+    def _touch(self) -> None:
+        self._wake.set()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        requests: AsyncIterator[pb.LinkRequest],
+        write: Callable[[pb.LinkResponse], Awaitable[None]],
+        welcome: pb.Welcome,
+    ) -> None:
+        """Serve the link until the router closes it. Whatever ends it, the requests it carried are parked."""
+        self._extra.welcome.CopyFrom(welcome)
+        self._touch()
+        reader = self._owner.spawn(self._read(requests), "read")
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if reader.done():
+                    break
+                frame, self._extra = self._extra, pb.LinkResponse()
+                dirty, self._dirty = self._dirty, []
+                left = fill_frame(frame, dirty, self)
+                if left:
+                    self._dirty.extend(left)
+                    self._wake.set()
+                await write(frame)
+        finally:
+            parked = self._table.park(self)
+            for timer in self._timers.values():
+                timer.cancel()
+            await self._owner.close()
+            _LOG.info("link.closed", extra={"router": self._router_id, "parked": parked})
+
+    async def _read(self, requests: AsyncIterator[pb.LinkRequest]) -> None:
+        try:
+            async for request in requests:
+                await self._obey(request)
+        finally:
+            # Also after an error: the writer must notice that the link is over.
+            self._wake.set()
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    async def _obey(self, request: pb.LinkRequest) -> None:
+        aborts: dict[FinishReason, list[tuple[str, str]]] = {}
+        for command in request.commands:
+            kind = command.WhichOneof("command")
+            if kind == "start":
+                await self._start(command.start)
+            elif kind == "acknowledge":
+                if (key := self._forget(command.acknowledge.sink)) is not None:
+                    self._table.acknowledge(*key)
+            elif kind == "abort":
+                if (key := self._keys.get(command.abort.sink)) is not None:
+                    reason = FinishReason.DEADLINE if command.abort.deadline else FinishReason.CANCELLED
+                    aborts.setdefault(reason, []).append(key)
+            elif kind == "attach":
+                self._attach(command.attach)
+            elif kind == "ping":
+                self._extra.pong.nonce = command.ping.nonce
+                self._touch()
+        for reason, keys in aborts.items():
+            # Aborting waits for the running step; the next commands must not.
+            self._owner.spawn(self._table.abort(keys, reason), "abort")
+
+    async def _start(self, start: pb.Start) -> None:
+        key = (start.request_id, start.attempt)
+        self._keys[start.sink] = key
+        refusal = await self._table.start(*key, spec_from_wire(start), self, start.sink)
+        if refusal is not None:
+            self._refuse(start.sink, *refusal)
+        elif start.time_left_ms:
+            loop = asyncio.get_running_loop()
+            self._timers[start.sink] = loop.call_later(start.time_left_ms / 1000, self._late, start.sink)
+
+    def _late(self, sink: int) -> None:
+        self._timers.pop(sink, None)
+        if (key := self._keys.get(sink)) is not None:
+            self._owner.spawn(self._table.abort([key], FinishReason.DEADLINE), "deadline")
+
+    def _forget(self, sink: int) -> tuple[str, str] | None:
+        if (timer := self._timers.pop(sink, None)) is not None:
+            timer.cancel()
+        return self._keys.pop(sink, None)
+
+    def _attach(self, attach: pb.Attach) -> None:
+        key = (attach.request_id, attach.attempt)
+        refusal = self._table.attach(*key, self, attach.sink, attach.from_offset)
+        if refusal is not None:
+            self._refuse(attach.sink, *refusal)
+            return
+        self._keys[attach.sink] = key
+        self._extra.attached.append(attach.sink)
+        self._touch()
+
+    def _refuse(self, sink: int, reason: Refused, detail: str) -> None:
+        self._forget(sink)
+        self._extra.refusals.add(sink=sink, reason=pb.RefusalReason.ValueType(reason.value), detail=detail)
+        self._touch()
+
+
+def spec_from_wire(start: pb.Start) -> GenerationSpec:
+    """Read what to generate."""
+    return GenerationSpec(
+        prompt_token_ids=list(start.prompt_token_ids),
+        sampling=sampling_from_wire(start.sampling, max_tokens=start.sampling.max_tokens),
+        lora_adapter=start.lora_adapter,
+        cache_salt=start.cache_salt,
+        resume=resume_record_from_wire(start.resume) if start.HasField("resume") else None,
+    )

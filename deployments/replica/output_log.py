@@ -1,0 +1,109 @@
+"""The output of one attempt, kept until its router says that the client has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from cluster.models import PositionLogprobs, SequenceEnd
+
+Entry = tuple[int, Sequence[int], str, Sequence[PositionLogprobs] | None]
+"""(offset of the first token, token ids, text they released, log probabilities). Only the last entry may have no
+tokens: text that was held back and is released by the end."""
+
+
+class Outlet(Protocol):
+    """Sends what its logs hold; one per link."""
+
+    def mark(self, log: OutputLog) -> None:
+        """Learn that a log has something new."""
+        ...
+
+    def detach(self, sink: int) -> None:
+        """Learn that another router took over what this receiver got."""
+        ...
+
+
+class OutputLog:
+    """Is a `TokenSink` that remembers. Offsets count output tokens, so they mean the same on every link."""
+
+    __slots__ = ("_on_change", "attempt", "cursor", "dirty", "end", "entries", "outlet", "request_id", "sink", "tokens")
+
+    def __init__(self, request_id: str, attempt: str, on_change: Callable[[OutputLog, bool], None]) -> None:
+        """`on_change(log, ended)` is called at the first token and at the end."""
+        self.request_id = request_id
+        self.attempt = attempt
+        self.entries: list[Entry] = []
+        self.tokens = 0
+        self.end: SequenceEnd | None = None
+        self.outlet: Outlet | None = None
+        self.sink = 0
+        """The receiver's number on the outlet's link."""
+        self.cursor = 0
+        """Entries before this one were sent on the current link."""
+        self.dirty = False
+        """Whether the outlet already knows that there is something to send."""
+        self._on_change = on_change
+
+    # --- TokenSink ----------------------------------------------------------------------------------------------------
+
+    def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
+        """Append a delta."""
+        offset = self.tokens
+        self.entries.append((offset, token_ids, text, logprobs))
+        self.tokens = offset + len(token_ids)
+        if not self.dirty and self.outlet is not None:
+            self.dirty = True
+            self.outlet.mark(self)
+        if offset == 0:
+            self._on_change(self, False)
+
+    def on_end(self, end: SequenceEnd) -> None:
+        """Close the log."""
+        if self.end is not None:
+            return
+        self.end = end
+        if not self.dirty and self.outlet is not None:
+            self.dirty = True
+            self.outlet.mark(self)
+        self._on_change(self, True)
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def attach(self, outlet: Outlet, sink: int, from_offset: int) -> bool:
+        """Send everything from `from_offset` on to this outlet from now on. Returns False, and changes nothing, when
+        the offset is not the end of a delta.
+        """
+        cursor = self._cursor_at(from_offset)
+        if cursor is None:
+            return False
+        self.outlet, self.sink, self.cursor = outlet, sink, cursor
+        self.dirty = cursor < len(self.entries) or self.end is not None
+        if self.dirty:
+            outlet.mark(self)
+        return True
+
+    def park(self) -> None:
+        """Keep the output without sending it."""
+        self.outlet = None
+        self.dirty = False
+
+    def _cursor_at(self, offset: int) -> int | None:
+        if offset == 0:
+            return 0
+        if offset == self.tokens:
+            # An entry without tokens at the very end was not received: it travels with the end, which would have been.
+            has_tail = bool(self.entries) and not self.entries[-1][1]
+            return len(self.entries) - has_tail
+        low, high = 0, len(self.entries)
+        while low < high:
+            middle = (low + high) // 2
+            if self.entries[middle][0] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < len(self.entries) and self.entries[low][0] == offset else None
+
+    def size_bytes(self) -> int:
+        """Estimate the memory it takes."""
+        return 200 + 120 * len(self.entries) + 40 * self.tokens

@@ -1,0 +1,303 @@
+"""A replica from start to drain. Knows nothing of Ray: `deployments.app` hosts it in Serve, tests host it directly.
+
+Start order: engine, one real token, inner server, metrics, lease. The lease comes last because it makes routers dial.
+Stop order: state DRAINING (no new grants), wait for what runs, abort the rest, leave the registry, server, engine. The
+engine goes last because the server still reports the ends of aborted attempts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import grpc
+from penstock.v1 import replica_pb2_grpc as pb_grpc
+
+from cluster.channels import MAX_INNER_MESSAGE, SERVER_OPTIONS
+from cluster.clock import Clock, SystemClock
+from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableError
+from cluster.keeper import LeaseKeeper
+from cluster.lifecycle import TaskOwner
+from cluster.models import (
+    FinishReason,
+    GenerationSpec,
+    PositionLogprobs,
+    ReplicaState,
+    SamplingParams,
+    SequenceEnd,
+)
+from cluster.queue.base import Queue, ReplicaBeat, ReplicaBeatReply
+from cluster.registry import Announcement
+from cluster.secret import ClusterSecret
+from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings
+from cluster.telemetry import MetricsServer
+from deployments.engines.base import Engine, EngineIdentity
+from deployments.replica.attempts import AttemptTable
+from deployments.replica.metrics import ReplicaMetrics
+from deployments.replica.service import ReplicaServicer
+
+_LOG = logging.getLogger(__name__)
+
+FIRST_TOKEN_TIMEOUT_S = 300.0
+"""The first generation may compile kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlan:
+    """Is everything a replica needs to know before it starts."""
+
+    replica_id: str
+    pool: str
+    pool_settings: PoolSettings
+    queue_settings: QueueSettings
+    settings: ReplicaSettings
+
+
+class Replica:
+    """Hosts one engine."""
+
+    def __init__(
+        self,
+        plan: ReplicaPlan,
+        engine: Engine,
+        open_queue: Callable[[], Queue],
+        secret: ClusterSecret,
+        clock: Clock | None = None,
+    ) -> None:
+        """`open_queue` is called on the thread that renews the lease."""
+        self.plan = plan
+        self._engine = engine
+        self._open_queue = open_queue
+        self._secret = secret
+        self._clock = clock or SystemClock()
+        self._state = ReplicaState.STARTING
+        self._owner = TaskOwner("replica")
+        self._server: grpc.aio.Server | None = None
+        self._keeper: LeaseKeeper[ReplicaBeatReply] | None = None
+        self._queue: Queue | None = None
+        self._metrics_server: MetricsServer | None = None
+        self.stopped = False
+        self.table: AttemptTable
+        self.identity: EngineIdentity
+        self.address = ""
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Bring the engine up and join the pool; when it returns the replica takes work.
+
+        Raises:
+            EngineStartError: the engine did not come up or did not produce a token; nothing is left running.
+        """
+        plan = self.plan
+        self.identity = await self._engine.start()
+        try:
+            await first_token(self._engine)
+            metrics = ReplicaMetrics(plan.pool, plan.replica_id, self._engine.stats)
+            self.table = AttemptTable(
+                self._engine,
+                self.identity.windows,
+                self._clock,
+                attach_grace_s=plan.queue_settings.attach_grace_s,
+                retained_bytes=plan.settings.retained_log_mb << 20,
+                on_end=metrics.ended,
+            )
+            metrics.watch(self.table)
+            port = await self._serve()
+            self._metrics_server = MetricsServer(plan.settings.host, plan.settings.metrics_port, metrics.registry)
+            self.address = f"{plan.settings.host}:{port}"
+            self._record = self._announcement(self._metrics_server.port).seal(self._secret)
+            self._owner.spawn(self._sweep(), "sweep")
+            self._state = ReplicaState.READY
+            await self._join()
+        except BaseException:
+            await self.stop(drain_s=0)
+            raise
+        _LOG.info("replica.ready", extra={"replica": plan.replica_id, "address": self.address})
+
+    async def _serve(self) -> int:
+        files = {path.name: path.read_bytes() for path in self.identity.tokenizer_files}
+        servicer = ReplicaServicer(
+            self.plan.replica_id,
+            self.table,
+            self._engine,
+            self._secret,
+            (self.identity.model.tokenizer_digest, files),
+            self.plan.queue_settings.attach_grace_s,
+        )
+        self._server = grpc.aio.server(
+            options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_INNER_MESSAGE), ("grpc.so_reuseport", 0)]
+        )
+        pb_grpc.add_ReplicaServiceServicer_to_server(servicer, self._server)
+        port: int = self._server.add_insecure_port(f"{self.plan.settings.host}:0")
+        if port == 0:
+            raise EngineStartError(f"no port could be bound on {self.plan.settings.host}")
+        await self._server.start()
+        return port
+
+    def _announcement(self, metrics_port: int) -> Announcement:
+        return Announcement(
+            replica_id=self.plan.replica_id,
+            pool=self.plan.pool,
+            address=self.address,
+            group_id=self.identity.group_id,
+            model=self.identity.model,
+            tensor_parallel_size=self.identity.tensor_parallel_size,
+            hardware=self.identity.hardware,
+            metrics_port=metrics_port,
+            price_per_gpu_hour=self.plan.pool_settings.price_per_gpu_hour,
+        )
+
+    async def _join(self) -> None:
+        settings = self.plan.queue_settings
+        self._keeper = LeaseKeeper(
+            f"replica.{self.plan.replica_id}",
+            self._beat,
+            lambda _reply: None,
+            self._leave,
+            period_s=settings.heartbeat_s,
+            lease_s=settings.lease_s,
+        )
+        await self._keeper.start()
+
+    # --- on the keeper's thread ---------------------------------------------------------------------------------------
+
+    async def _beat(self) -> ReplicaBeatReply:
+        if self._queue is None:
+            self._queue = self._open_queue()
+        stats = self._engine.stats()
+        prefilled = self.table.take_prefilled()
+        beat = ReplicaBeat(
+            replica_id=self.plan.replica_id,
+            record=self._record,
+            state=self._state,
+            windows=self.table.windows,
+            running=self.table.running(),
+            prefilled=prefilled,
+            kv_tokens=int(stats.kv_usage * self.table.windows.kv_tokens),
+            stats={
+                "running": stats.running,
+                "batch_limit": stats.batch_limit,
+                "kv_usage": stats.kv_usage,
+                "output_tokens": stats.output_tokens,
+                "accepted_draft_tokens": stats.accepted_draft_tokens,
+            },
+        )
+        try:
+            return await self._queue.heartbeat_replica(beat)
+        except QueueUnavailableError:
+            # They are still news for the next heartbeat.
+            self.table.prefilled.extend(prefilled)
+            raise
+
+    async def _leave(self) -> None:
+        if self._queue is None:
+            return
+        try:
+            await self._queue.retire_replica(self.plan.replica_id)
+        except QueueUnavailableError:
+            _LOG.warning("replica.lease_left_to_expire")
+        finally:
+            await self._queue.close()
+
+    # --- while it serves ----------------------------------------------------------------------------------------------
+
+    async def set_batch_limit(self, sequences: int) -> int:
+        """Move the live batch limit; returns what is in force. The published window follows at once."""
+        applied, _tokens = await self._engine.set_batch_limits(sequences, None)
+        self.table.windows = replace(self.table.windows, sequences=applied)
+        if self._keeper is not None:
+            self._keeper.nudge()
+        return applied
+
+    async def check_health(self) -> None:
+        """Ask the engine itself.
+
+        Raises:
+            EngineDeadError: only a new replica helps.
+        """
+        await self._engine.check_health()
+
+    async def _sweep(self) -> None:
+        period = min(1.0, max(0.05, self.plan.queue_settings.attach_grace_s / 4))
+        while True:
+            await asyncio.sleep(period)
+            await self.table.sweep()
+
+    # --- stop ---------------------------------------------------------------------------------------------------------
+
+    async def stop(self, drain_s: float | None = None) -> None:
+        """Drain and end. When it returns no work runs, the registry does not know this replica, and no process of the
+        engine is left. May be called twice.
+        """
+        if self.stopped:
+            return
+        self.stopped = True
+        await self._drain(self.plan.settings.drain_s if drain_s is None else drain_s)
+        if self._keeper is not None:
+            await self._keeper.stop()
+        await self._owner.close()
+        if self._server is not None:
+            await self._server.stop(grace=0.5)
+        if self._metrics_server is not None:
+            self._metrics_server.close()
+        await self._engine.close()
+        _LOG.info("replica.stopped", extra={"replica": self.plan.replica_id})
+
+    async def _drain(self, seconds: float) -> None:
+        self._state = ReplicaState.DRAINING
+        if not hasattr(self, "table"):
+            return
+        self.table.draining = True
+        if self._keeper is not None:
+            self._keeper.nudge()
+        try:
+            await asyncio.wait_for(self.table.idle.wait(), seconds)
+        except TimeoutError:
+            _LOG.warning("replica.drain_over", extra={"aborted": self.table.sequences})
+            try:
+                await asyncio.wait_for(self.table.abort_all(FinishReason.ERROR), 5.0)
+            except (TimeoutError, EngineDeadError):
+                _LOG.warning("replica.abort_unanswered")
+
+
+class _FirstToken:
+    """Waits for one token."""
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
+        self.tokens = 0
+
+    def on_tokens(
+        self,
+        token_ids: object,
+        text: str,
+        logprobs: list[PositionLogprobs] | None,  # type: ignore[override]
+    ) -> None:
+        self.tokens += 1
+
+    def on_end(self, end: SequenceEnd) -> None:
+        if not self.done.done():
+            self.done.set_result(end)
+
+
+async def first_token(engine: Engine) -> None:
+    """Generate one real token: proof that the whole engine works, and its warm-up.
+
+    Raises:
+        EngineStartError: no token came.
+    """
+    sink = _FirstToken()
+    name = "warm-up-" + hashlib.sha256(str(time.monotonic_ns()).encode()).hexdigest()[:8]
+    spec = GenerationSpec([1, 2, 3], SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True))
+    await engine.submit(name, spec, sink)  # type: ignore[arg-type]
+    try:
+        end = await asyncio.wait_for(sink.done, FIRST_TOKEN_TIMEOUT_S)
+    except TimeoutError:
+        raise EngineStartError(f"no token within {FIRST_TOKEN_TIMEOUT_S:.0f} s") from None
+    if sink.tokens == 0:
+        raise EngineStartError(f"the first generation ended without a token: {end.reason} {end.error}")

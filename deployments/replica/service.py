@@ -1,0 +1,104 @@
+"""The inner gRPC service."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import grpc
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import replica_pb2_grpc as pb_grpc
+
+from cluster.link_auth import check_caller
+from cluster.secret import ClusterSecret
+from deployments.engines.base import Engine
+from deployments.replica.attempts import AttemptTable
+from deployments.replica.link import PROTOCOL_VERSIONS, LinkSession
+
+_LOG = logging.getLogger(__name__)
+
+
+class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
+    """Serves routers that know the cluster secret."""
+
+    def __init__(
+        self,
+        replica_id: str,
+        table: AttemptTable,
+        engine: Engine,
+        secret: ClusterSecret,
+        tokenizer: tuple[str, Mapping[str, bytes]],
+        attach_grace_s: float,
+    ) -> None:
+        """`tokenizer` is (digest, file name to content)."""
+        self._replica_id = replica_id
+        self._table = table
+        self._engine = engine
+        self._secret = secret
+        self._tokenizer_digest, self._tokenizer_files = tokenizer
+        self._attach_grace_s = attach_grace_s
+        self._links = 0
+
+    async def Link(  # type: ignore[override]  # noqa: N802 - writes through the context, as aio allows
+        self, request_iterator: AsyncIterator[pb.LinkRequest], context: Any
+    ) -> None:
+        """Carry all requests of one router."""
+        router_id, proof = await self._authenticate(context)
+        first = await anext(aiter(request_iterator), None)
+        hello = first.commands[0].hello if first is not None and first.commands else None
+        common = [v for v in PROTOCOL_VERSIONS if hello is not None and v in hello.protocol_versions]
+        if not common:
+            spoken = ", ".join(map(str, PROTOCOL_VERSIONS))
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"the first command must be hello with a protocol version of: {spoken}",
+            )
+        welcome = pb.Welcome(
+            protocol_version=common[0],
+            replica_id=self._replica_id,
+            proof=proof,
+            attach_grace_ms=int(self._attach_grace_s * 1000),
+        )
+        _LOG.info("link.opened", extra={"router": router_id})
+        self._links += 1
+        try:
+            await LinkSession(self._table, router_id).run(request_iterator, context.write, welcome)
+        finally:
+            self._links -= 1
+
+    async def GetStats(self, request: pb.GetStatsRequest, context: Any) -> pb.GetStatsResponse:  # noqa: N802
+        """Report the engine's state."""
+        await self._authenticate(context)
+        stats = self._engine.stats()
+        return pb.GetStatsResponse(
+            running=stats.running,
+            waiting=stats.waiting,
+            kv_usage=stats.kv_usage,
+            batch_limit=stats.batch_limit,
+            token_budget=stats.token_budget,
+            parked=self._table.parked,
+            output_tokens=stats.output_tokens,
+            steps=stats.steps,
+            draft_tokens=stats.draft_tokens,
+            accepted_draft_tokens=stats.accepted_draft_tokens,
+            retained=self._table.retained,
+        )
+
+    async def GetTokenizer(self, request: pb.GetTokenizerRequest, context: Any) -> pb.GetTokenizerResponse:  # noqa: N802
+        """Return the tokenizer files."""
+        await self._authenticate(context)
+        if request.digest != self._tokenizer_digest:
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"digest {request.digest!r}; this replica has {self._tokenizer_digest!r}"
+            )
+        files = [pb.TokenizerFile(name=name, content=content) for name, content in self._tokenizer_files.items()]
+        return pb.GetTokenizerResponse(files=files)
+
+    async def _authenticate(self, context: Any) -> tuple[str, bytes]:
+        caller = check_caller(self._secret, context.invocation_metadata())
+        if caller is None:
+            _LOG.warning("link.refused", extra={"peer": context.peer()})
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the caller did not prove the cluster secret")
+            raise AssertionError  # abort always raises
+        return caller

@@ -1,0 +1,113 @@
+"""The load: the same prompts, lengths and arrivals for every path."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+STREAMS = 128
+TOKENS = 128
+
+
+@dataclass(slots=True)
+class StreamTimes:
+    """Is what one client saw."""
+
+    sent_at: float
+    first_at: float = 0.0
+    last_at: float = 0.0
+    tokens: int = 0
+    messages: int = 0
+
+    def got(self, tokens: int) -> None:
+        """Note a message with so many tokens."""
+        now = time.perf_counter()
+        if not self.messages:
+            self.first_at = now
+        self.last_at = now
+        self.messages += 1
+        self.tokens += tokens
+
+
+Send = Callable[[str, int, StreamTimes], Awaitable[None]]
+"""Sends one prompt, asks for so many tokens, and notes every message."""
+
+
+@dataclass(slots=True)
+class LoadResult:
+    """Is what all clients of a phase saw together."""
+
+    seconds: float = 0.0
+    streams: list[StreamTimes] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens."""
+        return sum(stream.tokens for stream in self.streams)
+
+    @property
+    def messages(self) -> int:
+        """Client messages that carried output."""
+        return sum(stream.messages for stream in self.streams)
+
+    def ttft_ms(self) -> list[float]:
+        """Time to first token of each stream."""
+        return [1e3 * (s.first_at - s.sent_at) for s in self.streams if s.messages]
+
+    def itl_ms(self) -> list[float]:
+        """Mean inter-token latency of each stream."""
+        return [1e3 * (s.last_at - s.first_at) / (s.tokens - 1) for s in self.streams if s.tokens > 1]
+
+
+def prompt(number: int) -> str:
+    """Return a short prompt; the number keeps prefixes apart near the end only, as real traffic of one app would."""
+    return f"What is continuous batching, asked for the {number}th time?"
+
+
+async def saturate(send: Send, rounds: int, first: int = 0) -> LoadResult:
+    """Open all streams at once, wait for all, and again."""
+    result = LoadResult()
+    began = time.perf_counter()
+    for number in range(rounds):
+        base = first + number * STREAMS
+        await asyncio.gather(*(_one(send, prompt(base + i), TOKENS, result) for i in range(STREAMS)))
+    result.seconds = time.perf_counter() - began
+    return result
+
+
+async def pace(send: Send, requests_per_s: float, seconds: float, seed: int = 1) -> LoadResult:
+    """Send Poisson arrivals on a schedule that does not wait for answers."""
+    source = random.Random(seed)
+    result = LoadResult()
+    tasks = []
+    began = time.perf_counter()
+    at = 0.0
+    number = 0
+    while (at := at + source.expovariate(requests_per_s)) < seconds:
+        await asyncio.sleep(max(0.0, began + at - time.perf_counter()))
+        tasks.append(asyncio.create_task(_one(send, prompt(number), TOKENS, result)))
+        number += 1
+    await asyncio.gather(*tasks)
+    result.seconds = time.perf_counter() - began
+    return result
+
+
+async def alone(send: Send, requests: int, tokens: int = 64) -> LoadResult:
+    """Send one request after another."""
+    result = LoadResult()
+    began = time.perf_counter()
+    for number in range(requests):
+        await _one(send, prompt(number), tokens, result)
+    result.seconds = time.perf_counter() - began
+    return result
+
+
+async def _one(send: Send, text: str, tokens: int, result: LoadResult) -> None:
+    stream = StreamTimes(time.perf_counter())
+    result.streams.append(stream)
+    await send(text, tokens, stream)
+    if stream.tokens != tokens:
+        raise RuntimeError(f"a stream ended with {stream.tokens} of {tokens} tokens")

@@ -1,0 +1,101 @@
+"""The router process: `python -m router`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cluster.errors import SetupError
+from cluster.lifecycle import stop_signals
+from cluster.queue import RedisBell, RedisQueue, limits_from
+from cluster.secret import ClusterSecret
+from cluster.settings import Settings, load_settings
+from cluster.settings.load import parse_settings
+from cluster.telemetry import configure_logging
+from router.server import QueueFactory, Router
+
+_LOG = logging.getLogger("router")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a router until SIGTERM or SIGINT; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m router", description="Runs one Penstock router process.")
+    parser.add_argument("--settings", type=Path, help="TOML file; default: $PENSTOCK_SETTINGS and PENSTOCK_* variables")
+    parser.add_argument("--settings-json", type=Path, help="a whole settings tree as JSON; wins over --settings")
+    parser.add_argument("--port", type=int, help="overrides router.port")
+    parser.add_argument("--metrics-port", type=int, help="overrides router.metrics_port")
+    parser.add_argument("--shared-port", action="store_true", help="let other router processes listen on the same port")
+    parser.add_argument("--ready-file", type=Path, help="written as JSON once the port is open")
+    options = parser.parse_args(argv)
+    try:
+        settings = read_settings(options.settings_json, options.settings)
+        configure_logging(settings.cluster.log_level, settings.cluster.log_format)
+        run = _run(settings, options.port, options.metrics_port, options.shared_port, options.ready_file)
+        _run_loop(run)
+    except SetupError as error:
+        sys.stderr.write(f"penstock router: {error}\n")
+        return 2
+    return 0
+
+
+def read_settings(json_file: Path | None, toml_file: Path | None) -> Settings:
+    """Read the settings tree from the source given."""
+    return parse_settings(json_file.read_text(encoding="utf-8")) if json_file else load_settings(toml_file)
+
+
+def _run_loop(run: object) -> None:
+    try:
+        import uvloop
+    except ImportError:  # not built for this platform
+        asyncio.run(run)  # type: ignore[arg-type]
+    else:
+        uvloop.run(run)
+
+
+async def _run(
+    settings: Settings, port: int | None, metrics_port: int | None, shared_port: bool, ready_file: Path | None
+) -> None:
+    if not settings.redis.url:
+        raise SetupError("redis.url must be set for a router process; `penstock up` starts an embedded server")
+    secret = ClusterSecret.create_file(
+        settings.cluster.secret_file or settings.cluster.state_dir.expanduser() / "secret"
+    )
+    limits = limits_from(settings.queue)
+    redis = settings.redis
+    queues = QueueFactory(
+        queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
+        bell=lambda router_id: RedisBell(redis.url, router_id),
+    )
+    router = Router(settings, secret, queues, port=port, metrics_port=metrics_port, shared_port=shared_port)
+    stop = asyncio.Event()
+    with stop_signals(stop.set):
+        await router.start()
+        try:
+            if ready_file is not None:
+                write_ready(ready_file, router)
+            await stop.wait()
+        finally:
+            await router.stop()
+
+
+def write_ready(path: Path, router: Router) -> None:
+    """Tell whoever started this process where it listens; appears whole or not at all."""
+    partial = path.with_suffix(".partial")
+    fields = {
+        "port": router.port,
+        "metrics_port": router.metrics_port,
+        "router_id": router.router_id,
+        "pid": os.getpid(),
+    }
+    partial.write_text(json.dumps(fields), encoding="utf-8")
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""A request with all its choices, as its one writer sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+
+from cluster.errors import PenstockError
+from cluster.secret import ClusterSecret
+from cluster.ticket import ResumeTicket
+from cluster.wire import duration_to_wire
+from router.dispatch.choice import Choice, ChoiceState
+
+QUEUED_PERIOD_S = 1.0
+"""How often a waiting client hears its position."""
+
+
+class Generation:
+    """Collects the events of its choices. `wait` and `take` are for one reader only."""
+
+    def __init__(
+        self,
+        ticket: ResumeTicket,
+        choices: Sequence[Choice],
+        secret: ClusterSecret,
+        router_id: str,
+        *,
+        arrived_at: float,
+        admitted_at: float,
+    ) -> None:
+        """`arrived_at` and `admitted_at` are monotonic seconds."""
+        self.request_id = ticket.request_id
+        self.pool = ticket.pool
+        self.choices = tuple(choices)
+        self._ticket = ticket
+        self._secret = secret
+        self._router_id = router_id
+        self._arrived_at = arrived_at
+        self._admitted_at = admitted_at
+        self._news = asyncio.Event()
+        self._news.set()
+        self._queued_at = float("-inf")
+        self._finished = False
+        for choice in self.choices:
+            choice.bind(self._news.set)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def wait(self) -> None:
+        """Wait until `take` has something: output, a change, or the time to tell the position again."""
+        if not self._waiting():
+            await self._news.wait()
+            self._news.clear()
+            return
+        try:
+            await asyncio.wait_for(self._news.wait(), max(0.0, self._queued_at + QUEUED_PERIOD_S - time.monotonic()))
+        except TimeoutError:
+            return
+        self._news.clear()
+
+    def take(self) -> list[api.StreamGenerateResponse]:
+        """Return the pending events in order; the last one ever is `finished`.
+
+        Raises:
+            PenstockError: a choice failed; what was delivered before stays valid.
+        """
+        events: list[api.StreamGenerateResponse] = []
+        for choice in self.choices:
+            if not choice.announced:
+                choice.announced = True
+                events.append(api.StreamGenerateResponse(started=self._started(choice)))
+            if choice.has_output:
+                events.append(api.StreamGenerateResponse(delta=choice.take_delta()))
+        if self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
+            self._queued_at = time.monotonic()
+            events.append(api.StreamGenerateResponse(queued=self._queued()))
+        if all(choice.state is ChoiceState.ENDED for choice in self.choices):
+            if not events and (error := self.error) is not None:
+                raise error
+            if self.error is None:
+                self._finished = True
+                events.append(api.StreamGenerateResponse(finished=self._end()))
+            else:
+                self._news.set()
+        elif (error := self.error) is not None:
+            # One choice failed: the others can't make the request whole.
+            self.cancel()
+        return events
+
+    @property
+    def finished(self) -> bool:
+        """Whether `finished` was taken."""
+        return self._finished
+
+    @property
+    def first_output(self) -> bool:
+        """Whether any choice has had output."""
+        return any(choice.tokens for choice in self.choices)
+
+    @property
+    def error(self) -> PenstockError | None:
+        """Why the request cannot be completed."""
+        return next((choice.error for choice in self.choices if choice.error is not None), None)
+
+    def _waiting(self) -> bool:
+        return any(choice.state is ChoiceState.WAITING for choice in self.choices)
+
+    # --- control ------------------------------------------------------------------------------------------------------
+
+    def cancel(self, *, deadline: bool = False) -> None:
+        """Stop all choices; their ends still come."""
+        for choice in self.choices:
+            choice.cancel(deadline=deadline)
+
+    def close(self) -> None:
+        """Forget everything; cancels what still waits or runs. Every generation is closed exactly once, last."""
+        for choice in self.choices:
+            choice.abandon()
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def token(self) -> bytes:
+        """Return the resume token as things stand."""
+        ticket = ResumeTicket(
+            self._ticket.request_id,
+            self._ticket.pool,
+            self._ticket.tenant,
+            self._ticket.prompt_tokens,
+            tuple(choice.ticket() for choice in self.choices),
+        )
+        return ticket.seal(self._secret)
+
+    def _queued(self) -> api.Queued:
+        position = max(choice.position for choice in self.choices if choice.state is ChoiceState.WAITING)
+        return api.Queued(request_id=self.request_id, resume_token=self.token(), position=position)
+
+    def _started(self, choice: Choice) -> api.Started:
+        return api.Started(
+            request_id=self.request_id,
+            resume_token=self.token(),
+            choice_index=choice.index,
+            replica_id=choice.link.replica_id if choice.link is not None else "",
+            queue_time=duration_to_wire(choice.granted_at - choice.submitted_at if choice.granted_at else 0.0),
+            prompt_tokens=self._ticket.prompt_tokens,
+        )
+
+    def _end(self) -> api.Finished:
+        ends = [choice.end for choice in self.choices]
+        return api.Finished(
+            request_id=self.request_id,
+            choices=[
+                api.ChoiceEnd(
+                    index=index,
+                    finish_reason=end.finish_reason,
+                    stop_match=end.stop_match,
+                    output_tokens=end.output_tokens,
+                )
+                for index, end in enumerate(ends)
+                if end is not None
+            ],
+            usage=types.Usage(
+                prompt_tokens=self._ticket.prompt_tokens,
+                output_tokens=sum(end.output_tokens for end in ends if end is not None),
+                cached_tokens=sum(end.cached_tokens for end in ends if end is not None),
+            ),
+            receipt=self._receipt(),
+        )
+
+    def _receipt(self) -> types.Receipt:
+        attempts = [attempt for choice in self.choices if (attempt := choice.receipt()) is not None]
+        receipt = types.Receipt(
+            attempts=attempts,
+            total_time=duration_to_wire(time.monotonic() - self._arrived_at),
+            admission_time=duration_to_wire(self._admitted_at - self._arrived_at),
+            gpu_seconds=sum(attempt.gpu_seconds for attempt in attempts),
+            cost=sum(c.end.gpu_seconds * c.price_per_s for c in self.choices if c.end is not None),
+            exact=True,
+            router_id=self._router_id,
+        )
+        firsts = [choice.first_token_at for choice in self.choices if choice.first_token_at]
+        if firsts:
+            receipt.time_to_first_token.CopyFrom(duration_to_wire(min(firsts) - self._arrived_at))
+        return receipt

@@ -1,0 +1,280 @@
+"""The router's end of a link: one stream to one replica that carries everything between the two."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import replica_pb2_grpc as pb_grpc
+
+from cluster.channels import INNER_CHANNEL_OPTIONS
+from cluster.errors import LinkError, LinkLostError, LinkRefusedError
+from cluster.lifecycle import TaskOwner
+from cluster.link_auth import caller_metadata
+from cluster.secret import ClusterSecret
+from router.dispatch.receiver import Receiver
+
+_LOG = logging.getLogger(__name__)
+
+PROTOCOL_VERSIONS = (1,)
+"""Frame versions that this router speaks, newest first."""
+RETRY_S = 0.2
+"""Pause between attempts to connect."""
+
+
+@dataclass(slots=True)
+class _Sink:
+    receiver: Receiver
+    request_id: str
+    attempt: str
+    offset: int = 0
+    """Output tokens that arrived here; where a re-attach continues."""
+
+
+class ReplicaLink:
+    """Connects, reconnects, and moves commands out and frames in.
+
+    Life: `start` once; `close` once. While the stream is broken it tries again until `attach_grace` is over, then every
+    receiver gets `on_link_lost`; it goes on trying for the sake of later requests until it is closed.
+    """
+
+    def __init__(
+        self,
+        replica_id: str,
+        address: str,
+        router_id: str,
+        secret: ClusterSecret,
+        *,
+        ping_s: float,
+        attach_grace_s: float,
+        on_change: Callable[[], None],
+    ) -> None:
+        """`on_change` is called whenever `up` changes."""
+        self.replica_id = replica_id
+        self.address = address
+        self.up = False
+        """Whether the stream is open and welcomed."""
+        self._router_id = router_id
+        self._secret = secret
+        self._ping_s = ping_s
+        self._grace_s = attach_grace_s
+        self._on_change = on_change
+        self._channel = grpc.aio.insecure_channel(address, options=list(INNER_CHANNEL_OPTIONS))
+        self._stub: Any = pb_grpc.ReplicaServiceStub(self._channel)
+        self._sinks: dict[int, _Sink] = {}
+        self._next_sink = 1
+        self._outbox: list[pb.LinkCommand] = []
+        self._wake = asyncio.Event()
+        self._heard_at = 0.0
+        self._owner = TaskOwner(f"link.{replica_id}")
+        self._opened = asyncio.Event()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._owner.spawn(self._keep_open(), "open")
+
+    async def wait_up(self, seconds: float) -> bool:
+        """Wait until the link is up; False when it is not within this time."""
+        try:
+            await asyncio.wait_for(self._opened.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """End the stream; receivers that are left get `on_link_lost`."""
+        await self._owner.close()
+        self._set_up(False)
+        self._lose_all()
+        await self._channel.close()
+
+    @property
+    def busy(self) -> int:
+        """Receivers on this link."""
+        return len(self._sinks)
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def open_sink(self, receiver: Receiver, request_id: str, attempt: str, offset: int = 0) -> int:
+        """Register a receiver; its number is valid on this link only."""
+        sink = self._next_sink
+        self._next_sink += 1
+        self._sinks[sink] = _Sink(receiver, request_id, attempt, offset)
+        return sink
+
+    def send_start(self, sink: int, start: pb.Start) -> None:
+        """Start the attempt of this sink."""
+        item = self._sinks[sink]
+        start.sink, start.request_id, start.attempt = sink, item.request_id, item.attempt
+        self._send(pb.LinkCommand(start=start))
+
+    def send_attach(self, sink: int) -> None:
+        """Take over the output of this sink's attempt."""
+        item = self._sinks[sink]
+        attach = pb.Attach(sink=sink, request_id=item.request_id, attempt=item.attempt, from_offset=item.offset)
+        self._send(pb.LinkCommand(attach=attach))
+
+    def send_abort(self, sink: int, *, deadline: bool = False) -> None:
+        """Stop the attempt of this sink; its end still comes."""
+        if sink in self._sinks:
+            self._send(pb.LinkCommand(abort=pb.Abort(sink=sink, deadline=deadline)))
+
+    def close_sink(self, sink: int, *, acknowledge: bool) -> None:
+        """Forget a receiver; `acknowledge` says that the client has everything, so that the replica can forget too."""
+        if self._sinks.pop(sink, None) is not None and acknowledge:
+            self._send(pb.LinkCommand(acknowledge=pb.Acknowledge(sink=sink)))
+
+    def _send(self, command: pb.LinkCommand) -> None:
+        self._outbox.append(command)
+        self._wake.set()
+
+    async def fetch_tokenizer(self, digest: str) -> Mapping[str, bytes]:
+        """Get the tokenizer files.
+
+        Raises:
+            LinkError: the replica is gone or has another tokenizer.
+        """
+        metadata, _answer = caller_metadata(self._secret, self._router_id)
+        try:
+            reply = await self._stub.GetTokenizer(
+                pb.GetTokenizerRequest(digest=digest), metadata=metadata, timeout=10.0, wait_for_ready=True
+            )
+        except grpc.aio.AioRpcError as error:
+            raise LinkLostError(f"tokenizer of {self.replica_id}: {error.code().name}: {error.details()}") from error
+        return {file.name: file.content for file in reply.files}
+
+    # --- the stream ---------------------------------------------------------------------------------------------------
+
+    async def _keep_open(self) -> None:
+        lost_at: float | None = None
+        while True:
+            try:
+                await self._session()
+            except LinkError as error:
+                _LOG.info("link.down", extra={"replica": self.replica_id, "error": str(error)})
+            was_up = self.up
+            self._set_up(False)
+            now = time.monotonic()
+            if was_up or lost_at is None:
+                lost_at = now
+            if now - lost_at > self._grace_s:
+                self._lose_all()
+            await asyncio.sleep(RETRY_S)
+
+    async def _session(self) -> None:
+        metadata, answer = caller_metadata(self._secret, self._router_id)
+        call = self._stub.Link(metadata=metadata)
+        tasks = TaskOwner(f"link.{self.replica_id}.session")
+        try:
+            hello = pb.LinkCommand(hello=pb.Hello(protocol_versions=PROTOCOL_VERSIONS, router_id=self._router_id))
+            await call.write(pb.LinkRequest(commands=[hello]))
+            first = await call.read()
+            if first is grpc.aio.EOF or not first.HasField("welcome"):
+                raise LinkRefusedError(f"{self.replica_id} did not welcome us")
+            if first.welcome.proof != answer or first.welcome.replica_id != self.replica_id:
+                raise LinkRefusedError(f"{self.address} is not {self.replica_id} of this cluster")
+            self._begin(first)
+            tasks.spawn(self._write(call), "write")
+            tasks.spawn(self._ping(call), "ping")
+            while (frame := await call.read()) is not grpc.aio.EOF:
+                self._deliver(frame)
+            raise LinkLostError(f"{self.replica_id} closed the link: {await call.code()}")
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+            raise LinkLostError(f"{self.replica_id}: {error}") from error
+        except asyncio.CancelledError:
+            # gRPC raises this also when the call was cancelled (by the ping or the writer); only our own task's
+            # cancellation may end the loop above.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise LinkLostError(f"{self.replica_id}: the stream broke") from None
+        finally:
+            call.cancel()
+            await tasks.close()
+
+    def _begin(self, first: pb.LinkResponse) -> None:
+        self._heard_at = time.monotonic()
+        # Commands that were not sent over the old stream belong to sinks that attach below, except for new starts.
+        waiting = [c for c in self._outbox if c.WhichOneof("command") in ("start", "acknowledge")]
+        fresh = {c.start.sink for c in waiting if c.HasField("start")}
+        self._outbox = waiting
+        for sink in self._sinks:
+            if sink not in fresh:
+                self.send_attach(sink)
+        self._set_up(True)
+        self._wake.set()
+        self._deliver(first)
+
+    async def _write(self, call: Any) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if self._outbox:
+                    commands, self._outbox = self._outbox, []
+                    await call.write(pb.LinkRequest(commands=commands))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            call.cancel()
+
+    async def _ping(self, call: Any) -> None:
+        while True:
+            self._send(pb.LinkCommand(ping=pb.Ping(nonce=time.monotonic_ns())))
+            sent = time.monotonic()
+            await asyncio.sleep(self._ping_s)
+            if self._heard_at < sent:
+                _LOG.warning("link.silent", extra={"replica": self.replica_id, "seconds": self._ping_s})
+                call.cancel()
+                return
+
+    # --- frames -------------------------------------------------------------------------------------------------------
+
+    def _deliver(self, frame: pb.LinkResponse) -> None:
+        self._heard_at = time.monotonic()
+        sinks = self._sinks
+        if frame.sinks:
+            tokens = list(frame.token_ids)
+            logprobs = {item.delta: item.positions for item in frame.logprobs} if frame.logprobs else None
+            at = 0
+            columns = zip(frame.sinks, frame.offsets, frame.token_counts, frame.texts, strict=True)
+            for index, (sink, offset, count, text) in enumerate(columns):
+                item = sinks.get(sink)
+                end = at + count
+                if item is not None:
+                    item.offset = offset + count
+                    positions = logprobs.get(index, ()) if logprobs is not None else ()
+                    item.receiver.on_delta(offset, tokens[at:end], text, positions)
+                at = end
+        for ended in frame.ends:
+            if (item := sinks.get(ended.sink)) is not None:
+                item.receiver.on_end(ended)
+        for refusal in frame.refusals:
+            if (item := sinks.pop(refusal.sink, None)) is not None:
+                item.receiver.on_refused(refusal)
+        for sink in frame.detached:
+            if (item := sinks.pop(sink, None)) is not None:
+                item.receiver.on_detached()
+
+    def _lose_all(self) -> None:
+        lost, self._sinks = self._sinks, {}
+        self._outbox.clear()
+        for item in lost.values():
+            item.receiver.on_link_lost()
+
+    def _set_up(self, up: bool) -> None:
+        if self.up == up:
+            return
+        self.up = up
+        if up:
+            self._opened.set()
+        else:
+            self._opened.clear()
+        _LOG.info("link.up" if up else "link.broken", extra={"replica": self.replica_id, "sinks": len(self._sinks)})
+        self._on_change()

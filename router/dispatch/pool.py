@@ -1,0 +1,272 @@
+"""One pool as a router serves it: its queue, its replicas, and the choices that wait or run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+from cluster.errors import QueueUnavailableError
+from cluster.keeper import LeaseKeeper
+from cluster.lifecycle import TaskOwner
+from cluster.queue.base import Grant, Mail, Queue, RouterBeat, RouterBeatReply, Settlement
+from cluster.secret import ClusterSecret
+from cluster.settings import PoolSettings, QueueSettings, RouterSettings
+from router.dispatch.choice import Choice, ChoiceState
+from router.dispatch.replicas import ReplicaSet
+
+_LOG = logging.getLogger(__name__)
+
+
+class Pool:
+    """Is a `Dispatch`. Grants arrive in replies and in the mailbox; both go through `_deliver`."""
+
+    def __init__(
+        self,
+        name: str,
+        router_id: str,
+        queue: Queue,
+        open_queue: Callable[[], Queue],
+        secret: ClusterSecret,
+        settings: PoolSettings,
+        queue_settings: QueueSettings,
+        router_settings: RouterSettings,
+    ) -> None:
+        """`queue` belongs to this loop; `open_queue` makes another one on the thread that renews the lease."""
+        self.name = name
+        self.settings = settings
+        self.queue_settings = queue_settings
+        self._router_id = router_id
+        self._queue = queue
+        self._open_queue = open_queue
+        self._lease_queue: Queue | None = None
+        self._owner = TaskOwner(f"pool.{name}")
+        self.replicas = ReplicaSet(
+            name,
+            router_id,
+            secret,
+            ping_s=router_settings.link_ping_s,
+            attach_grace_s=queue_settings.attach_grace_s,
+            on_change=self._links_changed,
+        )
+        self._choices: dict[str, Choice] = {}
+        """Choices that wait or run here, by their queue id."""
+        self._started: list[tuple[str, str]] = []
+        self._started_lock = threading.Lock()
+        self._unreleased: dict[tuple[str, str], Settlement] = {}
+        """Ends that Redis does not know yet."""
+        self._collecting = False
+        self.beat: RouterBeatReply | None = None
+        """The newest heartbeat's answer; None before the first."""
+        self._keeper: LeaseKeeper[RouterBeatReply] = LeaseKeeper(
+            f"router.{name}",
+            self._beat,
+            self._beaten,
+            self._leave,
+            period_s=queue_settings.heartbeat_s,
+            lease_s=queue_settings.lease_s,
+        )
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the pool; returns after the first heartbeat was tried."""
+        await self._keeper.start()
+
+    async def close(self) -> None:
+        """Leave the pool: what still waits or runs is cancelled first, so that no slot stays taken."""
+        for choice in list(self._choices.values()):
+            choice.cancel()
+        try:
+            await asyncio.wait_for(self._settled(), 5.0)
+        except TimeoutError:
+            _LOG.warning("pool.left_running", extra={"pool": self.name, "choices": len(self._choices)})
+        await self._keeper.stop()
+        await self._owner.close()
+        await self.replicas.close()
+        await self._queue.close()
+
+    async def _settled(self) -> None:
+        while self._choices or len(self._owner):
+            # Ends arrive from links and releases end as tasks: look again at each turn of either.
+            await self._owner.wait_any(timeout=0.1)
+
+    @property
+    def available(self) -> bool:
+        """Whether the queue answers: this router's lease is held."""
+        return self._keeper.held
+
+    @property
+    def active(self) -> int:
+        """Choices that wait or run here."""
+        return len(self._choices)
+
+    # --- for requests -------------------------------------------------------------------------------------------------
+
+    async def submit(self, choice: Choice) -> None:
+        """Put a choice in line, or start it at once.
+
+        Raises:
+            QueueFullError: too many wait.
+            QueueUnavailableError: the queue does not answer.
+        """
+        self._choices[choice.entry.request_id] = choice
+        try:
+            submitted = await self._queue.submit(self._router_id, choice.entry)
+        except BaseException:
+            # Also when the caller was cancelled: the entry may be in line, and nobody would answer its grant.
+            self._choices.pop(choice.entry.request_id, None)
+            self._owner.spawn(self._withdraw(choice), "withdraw")
+            raise
+        choice.position = submitted.position
+        if submitted.grant is not None:
+            self._granted(submitted.grant)
+
+    def adopt(self, choice: Choice) -> None:
+        """Take a choice that already runs somewhere."""
+        self._choices[choice.entry.request_id] = choice
+
+    async def cancel(self, tenant: str, target: str, *, by_key: bool) -> str | None:
+        """Cancel any request of the pool; see `Queue.cancel`."""
+        request_id = await self._queue.cancel(self._router_id, tenant, target, by_key=by_key)
+        if request_id is not None and (choice := self._choices.get(request_id)) is not None:
+            choice.cancel()
+        return request_id
+
+    # --- Dispatch -----------------------------------------------------------------------------------------------------
+
+    def release(self, choice: Choice, output_tokens: int) -> None:
+        """Give the slot back."""
+        self._choices.pop(choice.entry.request_id, None)
+        self._unreleased[choice.entry.request_id, choice.attempt] = Settlement(output_tokens)
+        self._owner.spawn(self._release(choice.entry.request_id, choice.attempt), "release")
+
+    def refuse(self, choice: Choice) -> None:
+        """Wait for another slot."""
+        self._owner.spawn(self._refuse(choice.entry.request_id, choice.attempt), "refuse")
+
+    def withdraw(self, choice: Choice) -> None:
+        """Leave the line."""
+        self._choices.pop(choice.entry.request_id, None)
+        self._owner.spawn(self._withdraw(choice), "withdraw")
+
+    async def _release(self, request_id: str, attempt: str) -> None:
+        settlement = self._unreleased.get((request_id, attempt))
+        if settlement is None:
+            return
+        try:
+            mail = await self._queue.release(self._router_id, request_id, attempt, settlement)
+        except QueueUnavailableError as error:
+            _LOG.warning("release.later", extra={"request": request_id, "error": str(error)})
+            return
+        self._unreleased.pop((request_id, attempt), None)
+        self._deliver(mail)
+
+    async def _refuse(self, request_id: str, attempt: str) -> None:
+        try:
+            self._deliver(await self._queue.refuse(self._router_id, request_id, attempt))
+        except QueueUnavailableError as error:
+            # The grant was never reported as started, so it is revoked and given again.
+            _LOG.warning("refuse.lost", extra={"request": request_id, "error": str(error)})
+
+    async def _withdraw(self, choice: Choice) -> None:
+        try:
+            await self._queue.cancel(self._router_id, choice.entry.tenant, choice.entry.request_id)
+        except QueueUnavailableError as error:
+            # A grant for it will be given back when it arrives.
+            _LOG.warning("withdraw.lost", extra={"request": choice.entry.request_id, "error": str(error)})
+
+    # --- mail ---------------------------------------------------------------------------------------------------------
+
+    def ring(self) -> None:
+        """Look into the mailbox; rings while a look is under way are merged."""
+        if not self._collecting:
+            self._collecting = True
+            self._owner.spawn(self._collect(), "collect")
+
+    async def _collect(self) -> None:
+        self._collecting = False
+        try:
+            self._deliver(await self._queue.collect(self._router_id))
+        except QueueUnavailableError:
+            # The next heartbeat brings the same mail.
+            return
+
+    def _deliver(self, mail: Mail) -> None:
+        for grant in mail.grants:
+            self._granted(grant)
+        for order in mail.orders:
+            if (choice := self._choices.get(order.request_id)) is not None:
+                choice.ordered(order.kind)
+            else:
+                self._give_back(order.request_id, "")
+
+    def _granted(self, grant: Grant) -> None:
+        choice = self._choices.get(grant.request_id)
+        if choice is None:
+            if (grant.request_id, grant.attempt) not in self._unreleased:
+                self._give_back(grant.request_id, grant.attempt)
+            return
+        if choice.state is not ChoiceState.WAITING or choice.attempt == grant.attempt:
+            # Mail repeats until the next heartbeat reports the start.
+            return
+        if not self._keeper.held:
+            # Fenced: the pool may already have given this slot to somebody else.
+            _LOG.warning("grant.fenced", extra={"request": grant.request_id})
+            return
+        choice.attempt = grant.attempt
+        link = self.replicas.link(grant.replica_id)
+        if link is None:
+            self.refuse(choice)
+            return
+        announcement = self.replicas.announcements.get(grant.replica_id)
+        group = announcement.group_id if announcement is not None else ""
+        price = announcement.price_per_gpu_hour / 3600 if announcement is not None else 0.0
+        choice.run_on(grant, link, group, price)
+        with self._started_lock:
+            self._started.append((grant.request_id, grant.attempt))
+
+    def _give_back(self, request_id: str, attempt: str) -> None:
+        self._unreleased[request_id, attempt] = Settlement(0)
+        self._owner.spawn(self._release(request_id, attempt), "give_back")
+
+    # --- heartbeats: `_beat` and `_leave` run on the keeper's thread --------------------------------------------------
+
+    async def _beat(self) -> RouterBeatReply:
+        if self._lease_queue is None:
+            self._lease_queue = self._open_queue()
+        with self._started_lock:
+            started, self._started = self._started, []
+        beat = RouterBeat(self._router_id, self.replicas.connected(), tuple(started))
+        try:
+            return await self._lease_queue.heartbeat_router(beat)
+        except QueueUnavailableError:
+            with self._started_lock:
+                self._started = started + self._started
+            raise
+
+    async def _leave(self) -> None:
+        if self._lease_queue is None:
+            return
+        try:
+            await self._lease_queue.retire_router(self._router_id)
+        except QueueUnavailableError:
+            _LOG.warning("router.lease_left_to_expire")
+        finally:
+            await self._lease_queue.close()
+
+    def _beaten(self, reply: RouterBeatReply) -> None:
+        self.beat = reply
+        if reply.replicas is not None:
+            self.replicas.update(reply.replicas)
+        for request_id, position in reply.positions.items():
+            if (choice := self._choices.get(request_id)) is not None:
+                choice.position = position
+        self._deliver(reply.mail)
+        for request_id, attempt in list(self._unreleased):
+            self._owner.spawn(self._release(request_id, attempt), "release_again")
+
+    def _links_changed(self) -> None:
+        # The queue grants only where it knows us connected: tell it now, not in a second.
+        self._keeper.nudge()

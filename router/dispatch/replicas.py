@@ -1,0 +1,121 @@
+"""The replicas of a pool as this router sees them, and its links to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from cluster.lifecycle import TaskOwner
+from cluster.models import ReplicaState
+from cluster.queue.base import ReplicaRecord
+from cluster.registry import Announcement
+from cluster.secret import ClusterSecret
+from router.dispatch.link import ReplicaLink
+
+_LOG = logging.getLogger(__name__)
+
+
+class ReplicaSet:
+    """Follows the registry: dials what is new, hangs up on what is gone and idle."""
+
+    def __init__(
+        self,
+        pool: str,
+        router_id: str,
+        secret: ClusterSecret,
+        *,
+        ping_s: float,
+        attach_grace_s: float,
+        on_change: Callable[[], None],
+    ) -> None:
+        """`on_change` is called whenever the set of links that are up changes."""
+        self._pool = pool
+        self._router_id = router_id
+        self._secret = secret
+        self._ping_s = ping_s
+        self._grace_s = attach_grace_s
+        self._on_change = on_change
+        self._links: dict[str, ReplicaLink] = {}
+        self._owner = TaskOwner(f"replicas.{pool}")
+        self.records: dict[str, ReplicaRecord] = {}
+        self.announcements: dict[str, Announcement] = {}
+        self.first_seen = asyncio.Event()
+        """Set once a replica of this cluster has been seen."""
+
+    def update(self, records: Sequence[ReplicaRecord]) -> None:
+        """Take the registry's current content."""
+        self.records = {}
+        for record in records:
+            announcement = self.announcements.get(record.replica_id) or self._trust(record)
+            if announcement is None:
+                continue
+            self.records[record.replica_id] = record
+            self.announcements[record.replica_id] = announcement
+            if record.replica_id not in self._links and record.state is not ReplicaState.STARTING:
+                self._dial(announcement.replica_id, announcement.address)
+        for replica_id in [r for r in self._links if r not in self.records]:
+            link = self._links[replica_id]
+            # Its lease is gone, but streams go on as long as the link does.
+            if not link.up and not link.busy:
+                del self._links[replica_id]
+                self.announcements.pop(replica_id, None)
+                self._owner.spawn(link.close(), "close")
+        if self.records:
+            self.first_seen.set()
+
+    def _trust(self, record: ReplicaRecord) -> Announcement | None:
+        announcement = Announcement.open(record.record, self._secret)
+        if announcement is None:
+            _LOG.error("replica.untrusted", extra={"replica": record.replica_id})
+            return None
+        known = next(iter(self.announcements.values()), None)
+        # One pool, one tokenizer: a router that tokenized for another would send nonsense.
+        if known is not None and known.model.tokenizer_digest != announcement.model.tokenizer_digest:
+            _LOG.error("replica.other_tokenizer", extra={"replica": record.replica_id})
+            return None
+        return announcement
+
+    def _dial(self, replica_id: str, address: str) -> ReplicaLink:
+        link = ReplicaLink(
+            replica_id,
+            address,
+            self._router_id,
+            self._secret,
+            ping_s=self._ping_s,
+            attach_grace_s=self._grace_s,
+            on_change=self._on_change,
+        )
+        self._links[replica_id] = link
+        link.start()
+        return link
+
+    def link(self, replica_id: str) -> ReplicaLink | None:
+        """Return the link if it is up."""
+        link = self._links.get(replica_id)
+        return link if link is not None and link.up else None
+
+    async def reach(self, replica_id: str, address: str, seconds: float) -> ReplicaLink | None:
+        """Return a link that is up, dialling the address when the registry does not know it; None when that takes
+        longer than `seconds`.
+        """
+        link = self._links.get(replica_id) or self._dial(replica_id, address)
+        return link if link.up or await link.wait_up(seconds) else None
+
+    def connected(self) -> tuple[str, ...]:
+        """List the replicas with a link that is up; safe to call from another thread."""
+        return tuple(replica_id for replica_id, link in list(self._links.items()) if link.up)
+
+    def any_announcement(self) -> Announcement | None:
+        """Return what one of the replicas announced."""
+        return next(iter(self.announcements.values()), None)
+
+    def ready(self) -> int:
+        """Count replicas that take work."""
+        return sum(1 for record in self.records.values() if record.state is ReplicaState.READY)
+
+    async def close(self) -> None:
+        """Hang up everywhere."""
+        links, self._links = list(self._links.values()), {}
+        await asyncio.gather(*(link.close() for link in links))
+        await self._owner.close()

@@ -1,0 +1,97 @@
+"""What a router exports. Counters move once per request, never per token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cluster.telemetry.metrics import LATENCY_BUCKETS
+from cluster.wire import duration_from_wire
+from router.dispatch.pool import Pool
+
+
+class RouterMetrics:
+    """Owns the router's metrics."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._calls = Counter(
+            "penstock_router_calls",
+            "Calls that ended, by method and status code.",
+            ["method", "code"],
+            registry=self.registry,
+        )
+        self._errors = Counter(
+            "penstock_router_errors", "Calls that failed, by reason.", ["method", "reason"], registry=self.registry
+        )
+        self._requests = Counter(
+            "penstock_router_choices", "Choices that ended, by reason.", ["pool", "reason"], registry=self.registry
+        )
+        self._tokens = Counter(
+            "penstock_router_tokens", "Tokens of finished requests, by kind.", ["pool", "kind"], registry=self.registry
+        )
+        self._queue = self._histogram("penstock_router_queue_seconds", "Acceptance to the grant of a slot.")
+        self._ttft = self._histogram("penstock_router_ttft_seconds", "Arrival of the call to the first token.")
+        self._itl = self._histogram("penstock_router_inter_token_seconds", "Mean inter-token latency per choice.")
+        self._total = self._histogram("penstock_router_request_seconds", "Arrival of the call to the end.")
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(name, text, ["pool"], buckets=LATENCY_BUCKETS, registry=self.registry)
+
+    def watch(self, pools: Mapping[str, Pool], streams: Callable[[], int]) -> None:
+        """Read the pools whenever the endpoint is scraped."""
+        self.registry.register(_Live(pools, streams))
+
+    def call(self, method: str, code: str, reason: str | None) -> None:
+        """Count a call that ended."""
+        self._calls.labels(method, code).inc()
+        if reason is not None:
+            self._errors.labels(method, reason).inc()
+
+    def finished(self, pool: str, end: api.Finished) -> None:
+        """Count a request that ended well."""
+        receipt = end.receipt
+        self._tokens.labels(pool, "prompt").inc(end.usage.prompt_tokens)
+        self._tokens.labels(pool, "output").inc(end.usage.output_tokens)
+        self._tokens.labels(pool, "cached").inc(end.usage.cached_tokens)
+        self._total.labels(pool).observe(duration_from_wire(receipt.total_time))
+        if receipt.HasField("time_to_first_token"):
+            self._ttft.labels(pool).observe(duration_from_wire(receipt.time_to_first_token))
+        for choice in end.choices:
+            self._requests.labels(pool, types.FinishReason.Name(choice.finish_reason).lower()).inc()
+        for attempt in receipt.attempts:
+            self._queue.labels(pool).observe(duration_from_wire(attempt.queue_time))
+            if attempt.output_tokens > 1:
+                self._itl.labels(pool).observe(duration_from_wire(attempt.decode_time) / (attempt.output_tokens - 1))
+
+
+class _Live(Collector):
+    def __init__(self, pools: Mapping[str, Pool], streams: Callable[[], int]) -> None:
+        self._pools = pools
+        self._streams = streams
+
+    def collect(self) -> Iterable[Metric]:
+        streams = GaugeMetricFamily("penstock_router_open_calls", "Generations that are open on this router.")
+        streams.add_metric([], self._streams())
+        yield streams
+        waiting = GaugeMetricFamily(
+            "penstock_queue_waiting", "Waiting requests, all routers.", labels=["pool", "class"]
+        )
+        running = GaugeMetricFamily("penstock_queue_running", "Requests with a slot, all routers.", labels=["pool"])
+        ready = GaugeMetricFamily("penstock_replicas_ready", "Replicas that take work.", labels=["pool"])
+        linked = GaugeMetricFamily("penstock_router_links_up", "Replicas this router is linked to.", labels=["pool"])
+        held = GaugeMetricFamily("penstock_router_lease_held", "1 while this router's lease is held.", labels=["pool"])
+        for name, pool in self._pools.items():
+            if pool.beat is not None:
+                for number, label in enumerate(("interactive", "standard", "batch")):
+                    waiting.add_metric([name, label], pool.beat.waiting[number])
+                running.add_metric([name], pool.beat.running)
+            ready.add_metric([name], pool.replicas.ready())
+            linked.add_metric([name], len(pool.replicas.connected()))
+            held.add_metric([name], float(pool.available))
+        yield from (waiting, running, ready, linked, held)

@@ -1,0 +1,192 @@
+"""A router from start to drain.
+
+Start order: pools (leases, links), then the port, then health SERVING: whoever sees SERVING can be served. Stop order:
+health NOT_SERVING, refuse new generations, wait for open ones, stop the server, leave the pools. The pools go last
+because open streams need their links, and the lease keeps their slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_reflection.v1alpha import reflection
+from penstock.v1 import admin_pb2, inference_pb2
+
+from cluster.channels import SERVER_OPTIONS
+from cluster.errors import BootstrapError, QueueUnavailableError
+from cluster.lifecycle import TaskOwner
+from cluster.queue.base import Bell, Queue
+from cluster.secret import ClusterSecret
+from cluster.settings import Settings
+from cluster.telemetry import MetricsServer
+from router.admission import RequestLimits
+from router.dispatch.pool import Pool
+from router.metrics import RouterMetrics
+from router.service.admin import AdminServicer
+from router.service.catalog import Catalog
+from router.service.handlers import service_handler
+from router.service.inference import InferenceServicer
+from router.service.opening import Opening
+
+_LOG = logging.getLogger(__name__)
+
+_SERVICES = tuple(
+    file.services_by_name[name]
+    for file, name in ((inference_pb2.DESCRIPTOR, "InferenceService"), (admin_pb2.DESCRIPTOR, "AdminService"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFactory:
+    """Opens connections to the queue; each belongs to the loop that uses it first."""
+
+    queue: Callable[[str], Queue]
+    """Takes the pool's name."""
+    bell: Callable[[str], Bell]
+    """Takes the router's id."""
+
+
+class Router:
+    """Serves the public API on one port."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        secret: ClusterSecret,
+        queues: QueueFactory,
+        *,
+        port: int | None = None,
+        metrics_port: int | None = None,
+        shared_port: bool = False,
+    ) -> None:
+        """`port` and `metrics_port` override the settings; `shared_port` lets several processes listen on one port."""
+        self.router_id = f"router-{secrets.token_hex(4)}"
+        self.port = settings.router.port if port is None else port
+        """After `start`: the port that was bound."""
+        self._settings = settings
+        self._shared_port = shared_port
+        self._secret = secret
+        self._queues = queues
+        self._owner = TaskOwner(self.router_id)
+        self._bell: Bell | None = None
+        self._metrics = RouterMetrics()
+        self._metrics_port = settings.router.metrics_port if metrics_port is None else metrics_port
+        self._metrics_server: MetricsServer | None = None
+        self._server: grpc.aio.Server | None = None
+        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
+        self.pools: dict[str, Pool] = {}
+        self._inference: InferenceServicer
+
+    @property
+    def metrics_port(self) -> int:
+        """Port of the Prometheus endpoint, after `start`."""
+        return self._metrics_server.port if self._metrics_server is not None else 0
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Join the pools and listen; when it returns the port is open and health says SERVING.
+
+        Raises:
+            BootstrapError: the port can't be bound.
+        """
+        settings = self._settings
+        for name in settings.pools:
+            pool = self._pool(name)
+            self.pools[name] = pool
+            await pool.start()
+        self._bell = self._queues.bell(self.router_id)
+        self._owner.spawn(self._listen(self._bell), "bell")
+        self._metrics_server = MetricsServer(settings.router.host, self._metrics_port, self._metrics.registry)
+        await self._open_port()
+        for name in ("", *(service.full_name for service in _SERVICES)):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        _LOG.info("router.ready", extra={"router": self.router_id, "port": self.port})
+
+    def _pool(self, name: str) -> Pool:
+        return Pool(
+            name,
+            self.router_id,
+            self._queues.queue(name),
+            lambda: self._queues.queue(name),
+            self._secret,
+            self._settings.pools[name],
+            self._settings.queue,
+            self._settings.router,
+        )
+
+    async def _open_port(self) -> None:
+        settings = self._settings.router
+        catalog = Catalog(self.pools, self._cache_dir())
+        opening = Opening(catalog, self._secret, self.router_id, settings.expected_output_tokens)
+        self._inference = InferenceServicer(
+            self.pools, catalog, opening, RequestLimits(settings.max_prompt_bytes), self._metrics
+        )
+        self._metrics.watch(self.pools, lambda: self._inference.open_calls)
+        admin = AdminServicer(self.pools, self.router_id)
+        server = grpc.aio.server(
+            options=[
+                *SERVER_OPTIONS,
+                ("grpc.max_receive_message_length", settings.max_message_bytes),
+                ("grpc.so_reuseport", int(self._shared_port)),
+            ]
+        )
+        server.add_generic_rpc_handlers(
+            tuple(
+                service_handler(service, servicer, self._metrics)
+                for service, servicer in zip(_SERVICES, (self._inference, admin), strict=True)
+            )
+        )
+        add_HealthServicer_to_server(self._health, server)
+        if settings.reflection:
+            names = (*(service.full_name for service in _SERVICES), "grpc.health.v1.Health", reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
+        address = f"{settings.host}:{self.port}"
+        try:
+            self.port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise BootstrapError("router", f"port {address} can't be bound") from error
+        await server.start()
+        self._server = server
+
+    def _cache_dir(self) -> Path:
+        return self._settings.cluster.state_dir.expanduser() / "router-cache"
+
+    async def _listen(self, bell: Bell) -> None:
+        while True:
+            try:
+                name = await bell.wait()
+            except QueueUnavailableError:
+                # Closed by `stop`; a bell survives everything else.
+                return
+            if (pool := self.pools.get(name)) is not None:
+                pool.ring()
+
+    # --- stop ---------------------------------------------------------------------------------------------------------
+
+    async def stop(self, drain_s: float | None = None) -> None:
+        """Drain and end; when it returns the port is closed and this router holds nothing in any pool."""
+        seconds = self._settings.router.drain_s if drain_s is None else drain_s
+        await self._health.enter_graceful_shutdown()
+        if self._server is not None:
+            self._inference.draining = True
+            try:
+                await asyncio.wait_for(self._inference.idle.wait(), seconds)
+            except TimeoutError:
+                _LOG.warning("router.drain_over", extra={"open_calls": self._inference.open_calls})
+            await self._server.stop(grace=0.2)
+        if self._bell is not None:
+            await self._bell.close()
+        await self._owner.close()
+        await asyncio.gather(*(pool.close() for pool in self.pools.values()))
+        if self._metrics_server is not None:
+            self._metrics_server.close()
+        _LOG.info("router.stopped", extra={"router": self.router_id})

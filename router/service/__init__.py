@@ -1,0 +1,1 @@
+"""The public gRPC services: thin methods over admission and dispatch."""

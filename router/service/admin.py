@@ -1,0 +1,61 @@
+"""AdminService."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.v1 import admin_pb2 as api
+
+import cluster
+from cluster.wire import duration_to_wire, replica_state_to_wire
+from router.dispatch.pool import Pool
+
+
+class AdminServicer:
+    """Shows the cluster to operators."""
+
+    def __init__(self, pools: Mapping[str, Pool], router_id: str) -> None:
+        self._pools = pools
+        self._router_id = router_id
+
+    async def GetClusterStatus(  # noqa: N802
+        self, request: api.GetClusterStatusRequest, context: Any
+    ) -> api.GetClusterStatusResponse:
+        """Report what the newest heartbeats said."""
+        return api.GetClusterStatusResponse(
+            pools=[self._pool(self._pools[name]) for name in sorted(self._pools)],
+            version=cluster.__version__,
+            router_id=self._router_id,
+        )
+
+    def _pool(self, pool: Pool) -> api.PoolStatus:
+        beat = pool.beat
+        if beat is None:
+            return api.PoolStatus(name=pool.name, reachable=False)
+        return api.PoolStatus(
+            name=pool.name,
+            waiting=sum(beat.waiting),
+            running=beat.running,
+            replicas=[self._replica(pool, replica_id) for replica_id in sorted(pool.replicas.records)],
+            router_ids=beat.routers,
+            reachable=pool.available,
+        )
+
+    def _replica(self, pool: Pool, replica_id: str) -> api.ReplicaStatus:
+        record = pool.replicas.records[replica_id]
+        announcement = pool.replicas.announcements[replica_id]
+        return api.ReplicaStatus(
+            replica_id=replica_id,
+            group_id=announcement.group_id,
+            state=replica_state_to_wire(record.state),
+            address=announcement.address,
+            running=record.sequences,
+            batch_limit=record.windows.sequences,
+            kv_usage=record.stats.get("kv_usage", 0.0),
+            heartbeat_age=duration_to_wire(record.heartbeat_age_ms / 1000),
+            linked=pool.replicas.link(replica_id) is not None,
+            metrics_port=announcement.metrics_port,
+            output_tokens=int(record.stats.get("output_tokens", 0)),
+            accepted_draft_tokens=int(record.stats.get("accepted_draft_tokens", 0)),
+        )

@@ -1,0 +1,119 @@
+"""The models that this router can admit requests for."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from penstock.v1 import inference_pb2 as api
+
+from cluster.errors import LinkError, ModelNotFoundError, NoReplicaError
+from cluster.models import ModelInfo
+from cluster.registry import model_from_fields
+from cluster.wire import capabilities_to_wire
+from router.dispatch.pool import Pool
+from router.tokens import Tokenizer, TokenizerStore
+
+_LOG = logging.getLogger(__name__)
+
+
+class Catalog:
+    """Knows each pool's model and tokenizer, also while the pool has no replica: what a replica once announced is kept
+    on disk beside the tokenizer.
+    """
+
+    def __init__(self, pools: Mapping[str, Pool], cache_dir: Path) -> None:
+        self._pools = pools
+        self._cache_dir = cache_dir
+        self._store = TokenizerStore(cache_dir / "tokenizers")
+        self._models: dict[str, ModelInfo] = {}
+        self._tokenizers: dict[str, Tokenizer] = {}
+
+    def pool(self, model: str) -> Pool:
+        """Return the pool that serves a model.
+
+        Raises:
+            ModelNotFoundError: there is none.
+        """
+        pool = self._pools.get(model)
+        if pool is None:
+            raise ModelNotFoundError(model, sorted(self._pools))
+        return pool
+
+    async def model(self, pool: Pool) -> tuple[ModelInfo, Tokenizer]:
+        """Return what is needed to admit a request.
+
+        Raises:
+            NoReplicaError: no replica of the pool has ever been seen.
+        """
+        info = self.known(pool)
+        if info is None:
+            raise NoReplicaError(f"no replica of {pool.name!r} has reported yet, so its tokenizer is not known", 2.0)
+        tokenizer = self._tokenizers.get(info.tokenizer_digest)
+        if tokenizer is None:
+            tokenizer = await self._load(pool, info)
+            self._tokenizers[info.tokenizer_digest] = tokenizer
+        return info, tokenizer
+
+    def known(self, pool: Pool) -> ModelInfo | None:
+        """Return what is known of a pool's model; None while no replica has ever been seen."""
+        announcement = pool.replicas.any_announcement()
+        if announcement is not None:
+            if self._models.get(pool.name) != announcement.model:
+                self._models[pool.name] = announcement.model
+                self._write(pool.name, announcement.model)
+        elif pool.name not in self._models and (stored := self._read(pool.name)) is not None:
+            self._models[pool.name] = stored
+        return self._models.get(pool.name)
+
+    async def _load(self, pool: Pool, info: ModelInfo) -> Tokenizer:
+        async def fetch() -> Mapping[str, bytes]:
+            for replica_id in pool.replicas.connected():
+                if (link := pool.replicas.link(replica_id)) is not None:
+                    return await link.fetch_tokenizer(info.tokenizer_digest)
+            raise NoReplicaError(f"no replica of {pool.name!r} can be asked for its tokenizer now", 1.0)
+
+        try:
+            return await self._store.get(info.tokenizer_digest, fetch)
+        except LinkError as error:
+            raise NoReplicaError(str(error), 1.0) from error
+
+    def describe(self, pool: Pool) -> api.Model:
+        """Describe a pool's model for clients."""
+        info = self.known(pool)
+        if info is None:
+            return api.Model(name=pool.name)
+        tokenizer = self._tokenizers.get(info.tokenizer_digest)
+        chat = tokenizer is not None and tokenizer.has_chat_template
+        return api.Model(
+            name=pool.name,
+            max_context_tokens=info.max_context_tokens,
+            vocabulary_size=info.vocabulary_size,
+            lora_adapters=info.lora_adapters,
+            capabilities=capabilities_to_wire(info.capabilities, chat=chat),
+            ready_replicas=pool.replicas.ready(),
+            digest=info.digest,
+        )
+
+    def _file(self, pool: str) -> Path:
+        return self._cache_dir / "models" / f"{pool}.json"
+
+    def _write(self, pool: str, info: ModelInfo) -> None:
+        path = self._file(pool)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps(asdict(info)), encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            # The cache only helps while there is no replica.
+            _LOG.warning("catalog.not_stored", extra={"pool": pool, "error": str(error)})
+
+    def _read(self, pool: str) -> ModelInfo | None:
+        try:
+            return model_from_fields(json.loads(self._file(pool).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError):
+            return None

@@ -1,0 +1,107 @@
+"""Wraps every public method: decoding, errors, metrics, one log line per call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from cluster.errors import CancelledError, InvalidRequestError, PenstockError
+from router.metrics import RouterMetrics
+from router.status import abort
+
+_LOG = logging.getLogger(__name__)
+
+
+class Malformed:
+    """Stands for a request that is no valid message; such a call gets a clear error instead of gRPC's INTERNAL."""
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+
+
+def service_handler(
+    service: ServiceDescriptor, servicer: object, metrics: RouterMetrics
+) -> grpc.GenericRpcHandler[Any, Any]:
+    """Build the handlers of all methods of a service; each is a method of `servicer` with the RPC's name."""
+    handlers = {}
+    for method in service.methods:
+        behaviour = getattr(servicer, method.name)
+        name = f"{service.name}/{method.name}"
+        build = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
+        wrap = _stream if method.server_streaming else _unary
+        handlers[method.name] = build(
+            wrap(name, behaviour, metrics),
+            request_deserializer=_decoder(GetMessageClass(method.input_type)),
+            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+        )
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def _decoder(message: type[Message]) -> Callable[[bytes], Message | Malformed]:
+    def decode(data: bytes) -> Message | Malformed:
+        try:
+            return message.FromString(data)
+        except DecodeError as error:
+            # Also strings that are not UTF-8.
+            return Malformed(str(error))
+
+    return decode
+
+
+def _unary(name: str, behaviour: Callable[..., Awaitable[Message]], metrics: RouterMetrics) -> Any:
+    async def handle(request: Message | Malformed, context: Any) -> Message:
+        began = time.monotonic()
+        try:
+            reply = await behaviour(_checked(request), context)
+        except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
+            await _fail(name, error, context, metrics, began)
+        _count(name, metrics, began, "OK", None)
+        return reply
+
+    return handle
+
+
+def _stream(name: str, behaviour: Callable[..., AsyncIterator[None]], metrics: RouterMetrics) -> Any:
+    async def handle(request: Message | Malformed, context: Any) -> None:
+        began = time.monotonic()
+        try:
+            await behaviour(_checked(request), context)  # type: ignore[misc]
+        except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
+            await _fail(name, error, context, metrics, began)
+        _count(name, metrics, began, "OK", None)
+
+    return handle
+
+
+def _checked(request: Message | Malformed) -> Message:
+    if isinstance(request, Malformed):
+        raise InvalidRequestError.of("", f"is not a valid message: {request.detail}")
+    return request
+
+
+async def _fail(name: str, error: BaseException, context: Any, metrics: RouterMetrics, began: float) -> NoReturn:
+    if isinstance(error, asyncio.CancelledError):
+        # The client is gone or its deadline passed. Swallowing this would leak gRPC's memory.
+        _count(name, metrics, began, "CANCELLED", CancelledError.reason)
+        raise error
+    if not isinstance(error, Exception):
+        raise error
+    reason = error.reason if isinstance(error, PenstockError) else PenstockError.reason
+    _count(name, metrics, began, "ERROR", reason)
+    await abort(context, error)
+
+
+def _count(name: str, metrics: RouterMetrics, began: float, code: str, reason: str | None) -> None:
+    metrics.call(name, code, reason)
+    level = logging.INFO if reason is not None else logging.DEBUG
+    if _LOG.isEnabledFor(level):
+        seconds = round(time.monotonic() - began, 4)
+        _LOG.log(level, "call.ended", extra={"method": name, "code": code, "reason": reason, "seconds": seconds})

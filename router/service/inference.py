@@ -1,0 +1,185 @@
+"""InferenceService."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+
+from cluster.errors import CancelledError, DeadlineError, PenstockError, RequestNotFoundError, ShuttingDownError
+from router.admission import (
+    RequestLimits,
+    check_cancel,
+    check_count,
+    check_get_model,
+    check_request,
+    check_stream,
+)
+from router.admission.sampling import MAX_CHOICES_PER_REQUEST
+from router.dispatch.generation import Generation
+from router.dispatch.pool import Pool
+from router.metrics import RouterMetrics
+from router.service.catalog import Catalog
+from router.service.collect import Collector
+from router.service.opening import ANONYMOUS, Opening
+
+REQUEST_ID_HEADER = "penstock-request-id"
+RESUME_TOKEN_HEADER = "penstock-resume-token-bin"  # noqa: S105 - a header's name
+
+
+class InferenceServicer:
+    """Serves clients. Knows no transport beyond `context`."""
+
+    def __init__(
+        self,
+        pools: Mapping[str, Pool],
+        catalog: Catalog,
+        opening: Opening,
+        limits: RequestLimits,
+        metrics: RouterMetrics,
+    ) -> None:
+        self._pools = pools
+        self._catalog = catalog
+        self._opening = opening
+        self._limits = limits
+        self._metrics = metrics
+        self.draining = False
+        self.open_calls = 0
+        """Generations that are open."""
+        self.idle = asyncio.Event()
+        """Set while none is open."""
+        self.idle.set()
+
+    # --- generation ---------------------------------------------------------------------------------------------------
+
+    async def StreamGenerate(self, request: api.StreamGenerateRequest, context: Any) -> None:  # noqa: N802
+        """Stream a generation."""
+        checked = check_stream(request, self._limits)
+        self._enter()
+        try:
+            generation = await self._opening.open(
+                checked.generate, tenant=ANONYMOUS, time_left_s=context.time_remaining(), resume=checked.resume
+            )
+            try:
+                await self._write_events(generation, context, checked.flush_interval_s)
+            finally:
+                generation.close()
+        finally:
+            self._leave()
+
+    async def _write_events(self, generation: Generation, context: Any, flush_interval_s: float) -> None:
+        write = context.write
+        wrote_at = 0.0
+        while not generation.finished:
+            await generation.wait()
+            if flush_interval_s and generation.first_output and wrote_at:
+                # The first delta never waits; later ones are merged for the rest of the interval.
+                await asyncio.sleep(max(0.0, wrote_at + flush_interval_s - time.monotonic()))
+            for event in generation.take():
+                if event.HasField("delta"):
+                    wrote_at = time.monotonic() if flush_interval_s else 0.0
+                elif event.HasField("finished"):
+                    self._metrics.finished(generation.pool, event.finished)
+                await write(event)
+
+    async def Generate(self, request: api.GenerateRequest, context: Any) -> api.GenerateResponse:  # noqa: N802
+        """Generate and return everything at the end."""
+        checked = check_request(request, self._limits)
+        self._enter()
+        try:
+            generation = await self._opening.open(checked, tenant=ANONYMOUS, time_left_s=context.time_remaining())
+            try:
+                await context.send_initial_metadata(
+                    ((REQUEST_ID_HEADER, generation.request_id), (RESUME_TOKEN_HEADER, generation.token()))
+                )
+                return await self._collect(generation)
+            finally:
+                generation.close()
+        finally:
+            self._leave()
+
+    async def _collect(self, generation: Generation) -> api.GenerateResponse:
+        collector = Collector()
+        while not generation.finished:
+            await generation.wait()
+            for event in generation.take():
+                collector.add(event)
+        self._metrics.finished(generation.pool, collector.finished)
+        reasons = {choice.finish_reason for choice in collector.finished.choices}
+        raise_if_stopped(reasons)
+        return collector.response()
+
+    def _enter(self) -> None:
+        if self.draining:
+            raise ShuttingDownError("this router is shutting down", 0.1)
+        self.open_calls += 1
+        self.idle.clear()
+
+    def _leave(self) -> None:
+        self.open_calls -= 1
+        if self.open_calls == 0:
+            self.idle.set()
+
+    # --- control ------------------------------------------------------------------------------------------------------
+
+    async def Cancel(self, request: api.CancelRequest, context: Any) -> api.CancelResponse:  # noqa: N802
+        """Cancel one request, wherever it runs."""
+        target = check_cancel(request)
+        by_key = bool(target.idempotency_key)
+        name = target.idempotency_key or target.request_id
+        found = await asyncio.gather(*(self._cancel_in(pool, name, by_key) for pool in self._pools.values()))
+        request_id = next((hit for hit in found if hit is not None), None)
+        if request_id is None:
+            raise RequestNotFoundError(name)
+        return api.CancelResponse(request_id=request_id)
+
+    async def _cancel_in(self, pool: Pool, name: str, by_key: bool) -> str | None:
+        hit = await pool.cancel(ANONYMOUS, name, by_key=by_key)
+        if hit is not None and "/" not in hit:
+            return hit
+        # A request with several choices has an entry per choice, and only the first carries the key.
+        request_id = name if hit is None else hit.split("/")[0]
+        if hit is None and by_key:
+            return None
+        entries = (f"{request_id}/{index}" for index in range(MAX_CHOICES_PER_REQUEST))
+        hits = await asyncio.gather(*(pool.cancel(ANONYMOUS, entry, by_key=False) for entry in entries))
+        return request_id if hit is not None or any(hits) else None
+
+    # --- models -------------------------------------------------------------------------------------------------------
+
+    async def ListModels(self, request: api.ListModelsRequest, context: Any) -> api.ListModelsResponse:  # noqa: N802
+        """List the models."""
+        return api.ListModelsResponse(models=[await self._describe(self._pools[name]) for name in sorted(self._pools)])
+
+    async def GetModel(self, request: api.GetModelRequest, context: Any) -> api.GetModelResponse:  # noqa: N802
+        """Describe one model."""
+        pool = self._catalog.pool(check_get_model(request))
+        return api.GetModelResponse(model=await self._describe(pool))
+
+    async def _describe(self, pool: Pool) -> api.Model:
+        if self._catalog.known(pool) is not None:
+            try:
+                await self._catalog.model(pool)
+            except PenstockError:
+                # Only whether there is a chat template stays unknown.
+                return self._catalog.describe(pool)
+        return self._catalog.describe(pool)
+
+    async def CountTokens(self, request: api.CountTokensRequest, context: Any) -> api.CountTokensResponse:  # noqa: N802
+        """Count the tokens of a prompt."""
+        checked = check_count(request, self._limits)
+        _info, tokenizer = await self._catalog.model(self._catalog.pool(checked.model))
+        ids = await tokenizer.encode_prompt(checked.prompt)
+        return api.CountTokensResponse(tokens=len(ids), token_ids=ids)
+
+
+def raise_if_stopped(reasons: set[types.FinishReason.ValueType]) -> None:
+    """Turn a unary call that was stopped from outside into its error: a partial answer must not look complete."""
+    if types.FINISH_REASON_DEADLINE in reasons:
+        raise DeadlineError
+    if types.FINISH_REASON_CANCELLED in reasons:
+        raise CancelledError

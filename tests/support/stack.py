@@ -1,0 +1,161 @@
+"""A cluster inside the test's own process: real routers and replicas over real gRPC, simulated engines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+
+from cluster.clock import SystemClock
+from cluster.queue import MemoryBell, MemoryQueue, MemoryStore, limits_from
+from cluster.queue.base import Queue
+from cluster.secret import ClusterSecret
+from cluster.settings import Settings, load_settings
+from deployments.engines.base import Engine
+from deployments.engines.factory import build_engine
+from deployments.replica.replica import Replica, ReplicaPlan
+from router.server import QueueFactory, Router
+from tests.support.waiting import until
+
+SECRET = ClusterSecret(b"0123456789abcdef0123456789abcdef")
+FAST_QUEUE = {"heartbeat_s": 0.1, "lease_s": 1.0, "attach_grace_s": 2.0}
+"""So that tests do not wait for production's seconds."""
+
+
+@dataclass
+class Stack:
+    """Is a running cluster and how to talk to it."""
+
+    settings: Settings
+    store: MemoryStore
+    routers: list[Router] = field(default_factory=list)
+    replicas: list[Replica] = field(default_factory=list)
+    channels: list[grpc.aio.Channel] = field(default_factory=list)
+
+    def inference(self, router: int = 0) -> Any:
+        """Return a stub of a router's InferenceService."""
+        return inference_pb2_grpc.InferenceServiceStub(self.channels[router])
+
+    def admin(self, router: int = 0) -> Any:
+        """Return a stub of a router's AdminService."""
+        return admin_pb2_grpc.AdminServiceStub(self.channels[router])
+
+    def queue(self, pool: str) -> Queue:
+        """Open a connection to a pool's queue."""
+        return MemoryQueue(self.store, pool, limits_from(self.settings.queue))
+
+    async def add_router(self) -> Router:
+        """Start another router; returns when it is linked to every replica."""
+        queues = QueueFactory(queue=self.queue, bell=lambda router_id: MemoryBell(self.store, router_id))
+        router = Router(self.settings, SECRET, queues, port=0)
+        await router.start()
+        self.routers.append(router)
+        self.channels.append(grpc.aio.insecure_channel(f"127.0.0.1:{router.port}"))
+        await self.linked()
+        return router
+
+    async def add_replica(self, pool: str = "demo", engine: Engine | None = None) -> Replica:
+        """Start another replica; returns when every router is linked to it."""
+        plan = ReplicaPlan(
+            replica_id=f"{pool}-r{len(self.replicas)}",
+            pool=pool,
+            pool_settings=self.settings.pools[pool],
+            queue_settings=self.settings.queue,
+            settings=self.settings.replica,
+        )
+        replica = Replica(plan, engine or build_engine(plan.pool_settings), lambda: self.queue(pool), SECRET)
+        await replica.start()
+        self.replicas.append(replica)
+        await self.linked()
+        return replica
+
+    async def linked(self) -> None:
+        """Wait until every router may get grants on every replica."""
+        for router in self.routers:
+            for replica in self.replicas:
+                pool = router.pools[replica.plan.pool]
+                await until(
+                    lambda pool=pool, replica=replica: (
+                        replica.plan.replica_id in pool.replicas.connected() or replica.stopped
+                    )
+                )
+
+    async def close(self) -> None:
+        """Stop routers, then replicas."""
+        for channel in self.channels:
+            await channel.close()
+        for router in self.routers:
+            await router.stop(drain_s=1.0)
+        for replica in self.replicas:
+            await replica.stop(drain_s=1.0)
+
+
+@contextlib.asynccontextmanager
+async def running_stack(
+    state_dir: Path,
+    *,
+    routers: int = 1,
+    replicas: int = 1,
+    pools: dict[str, Any] | None = None,
+    sim: dict[str, Any] | None = None,
+    queue: dict[str, Any] | None = None,
+    engine: Callable[[], Engine] | None = None,
+) -> AsyncIterator[Stack]:
+    """Run a cluster of so many routers, and so many replicas of each pool."""
+    default = {"demo": {"engine": "sim", "sim": {"base_ms": 1.0, "per_token_us": 1.0, **(sim or {})}}}
+    settings = load_settings(
+        flags={
+            "cluster": {"state_dir": str(state_dir)},
+            "queue": {**FAST_QUEUE, **(queue or {})},
+            "pools": pools or default,
+        },
+        environ={},
+    )
+    stack = Stack(settings, MemoryStore(SystemClock()))
+    try:
+        for pool in settings.pools:
+            for _ in range(replicas):
+                await stack.add_replica(pool, engine() if engine is not None else None)
+        for _ in range(routers):
+            await stack.add_router()
+        yield stack
+    finally:
+        await stack.close()
+
+
+def request(prompt: str = "What is Penstock?", model: str = "demo", **sampling: Any) -> api.GenerateRequest:
+    """Build a generation; greedy unless told otherwise."""
+    params = types.SamplingParams(**{"temperature": 0.0, "max_tokens": 16, **sampling})
+    return api.GenerateRequest(model=model, prompt=types.Prompt(text=prompt), sampling=params)
+
+
+def stream_request(*args: Any, **kwargs: Any) -> api.StreamGenerateRequest:
+    """Build a streamed generation; see `request`."""
+    return api.StreamGenerateRequest(generate=request(*args, **kwargs))
+
+
+async def collect(call: Any) -> list[api.StreamGenerateResponse]:
+    """Read a stream to its end."""
+    return [event async for event in call]
+
+
+def text_of(events: list[api.StreamGenerateResponse], index: int = 0) -> str:
+    """Join the text of one choice."""
+    return "".join(event.delta.text for event in events if event.HasField("delta") and event.delta.choice_index == index)
+
+
+def ids_of(events: list[api.StreamGenerateResponse], index: int = 0) -> list[int]:
+    """Join the tokens of one choice, checking that offsets have no gap."""
+    ids: list[int] = []
+    for event in events:
+        if event.HasField("delta") and event.delta.choice_index == index:
+            assert event.delta.offset == len(ids)
+            ids.extend(event.delta.token_ids)
+    return ids

@@ -1,0 +1,22 @@
+"""Waiting for a condition instead of for the clock."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 20.0) -> None:
+    """Return as soon as the condition holds; fails the test when it does not within the time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        holds = condition()
+        if inspect.isawaitable(holds):
+            holds = await holds
+        if holds:
+            return
+        if time.monotonic() > deadline:
+            raise AssertionError(f"the condition did not hold within {seconds} s: {inspect.getsource(condition).strip()}")
+        await asyncio.sleep(0.005)
