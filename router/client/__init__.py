@@ -1,0 +1,113 @@
+"""The Python client: plain values in and out, for asyncio and for threads. Needs the base install only.
+
+from router.client import Client, Sampling
+
+with Client("127.0.0.1:50051") as client:
+print(client.generate("demo", "What is a KV cache?", Sampling(max_tokens=64)).text)
+"""
+
+from cluster.errors import FieldViolation
+from cluster.models import (
+    Capabilities,
+    FinishReason,
+    PositionLogprobs,
+    ReplicaState,
+    RequestClass,
+    StructuredOutput,
+    TokenLogprob,
+)
+from router.client.aio import AsyncClient, AsyncStream
+from router.client.connection import CHANNEL_OPTIONS, DEFAULT_TARGET, Tls
+from router.client.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    ErrorDetails,
+    GenerationFailedError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    PenstockClientError,
+    QueueFullError,
+    UnavailableError,
+)
+from router.client.events import ChoiceEnd, Delta, Event, Finished, Queued, Resumed, Started
+from router.client.requests import (
+    GenerateOptions,
+    Message,
+    Prompt,
+    ResumePoint,
+    Sampling,
+    grammar,
+    json_schema,
+    one_of,
+    regex,
+)
+from router.client.results import (
+    AttemptReceipt,
+    Choice,
+    ClusterStatus,
+    Completion,
+    ModelDescription,
+    PoolStatus,
+    Receipt,
+    ReplicaStatus,
+    TokenCount,
+    Usage,
+)
+from router.client.retry import RetryPolicy
+from router.client.sync import Client, Stream
+
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "DEFAULT_TARGET",
+    "AsyncClient",
+    "AsyncStream",
+    "AttemptReceipt",
+    "CancelledError",
+    "Capabilities",
+    "Choice",
+    "ChoiceEnd",
+    "Client",
+    "ClusterStatus",
+    "Completion",
+    "DeadlineExceededError",
+    "Delta",
+    "ErrorDetails",
+    "Event",
+    "FieldViolation",
+    "FinishReason",
+    "Finished",
+    "GenerateOptions",
+    "GenerationFailedError",
+    "InternalError",
+    "InvalidArgumentError",
+    "Message",
+    "ModelDescription",
+    "NotFoundError",
+    "PenstockClientError",
+    "PoolStatus",
+    "PositionLogprobs",
+    "Prompt",
+    "QueueFullError",
+    "Queued",
+    "Receipt",
+    "ReplicaState",
+    "ReplicaStatus",
+    "RequestClass",
+    "ResumePoint",
+    "Resumed",
+    "RetryPolicy",
+    "Sampling",
+    "Started",
+    "Stream",
+    "StructuredOutput",
+    "Tls",
+    "TokenCount",
+    "TokenLogprob",
+    "UnavailableError",
+    "Usage",
+    "grammar",
+    "json_schema",
+    "one_of",
+    "regex",
+]

@@ -1,0 +1,262 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from penstock.v1 import inference_pb2
+
+from router.client import calls
+from router.client.calls import Result, UnaryCall
+from router.client.connection import DEFAULT_TARGET, Connection, MetadataHook, Stubs, Tls
+from router.client.errors import CancelledError, from_rpc_error
+from router.client.events import Event, StreamState
+from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
+from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount
+from router.client.retry import Attempts, RetryPolicy
+
+
+class AsyncClient:
+    """Calls routers from one event loop. Connects at the first call; end with `close` or `async with`.
+
+    Every method raises PenstockClientError or a subclass. Calls are tried again only when nothing was delivered and the
+    cluster says that it is safe.
+    """
+
+    def __init__(
+        self,
+        targets: str | Sequence[str] = DEFAULT_TARGET,
+        *,
+        tls: Tls | None = None,
+        metadata: MetadataHook | None = None,
+        timeout: float | None = None,
+        retry: RetryPolicy | None = None,
+        channel_options: Sequence[tuple[str, Any]] = (),
+    ) -> None:
+        """Prepare a client.
+
+        Args:
+            targets: one or more routers, host:port; attempts go round among them.
+            tls: None connects in the clear.
+            metadata: returns what to send with every attempt.
+            timeout: seconds for a whole call, retries included, where the call gives none; None waits for ever.
+            retry: bounds of retries.
+            channel_options: added to, and winning over, CHANNEL_OPTIONS.
+        """
+        self._connection = Connection.build(targets, tls, metadata, timeout, retry, channel_options)
+        self._rotation = self._connection.rotation()
+        self._channels: list[grpc.aio.Channel] = []
+        self._stubs: list[Stubs] = []
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Cancel what runs and close the connections. May be called twice."""
+        self._closed = True
+        channels, self._channels, self._stubs = self._channels, [], []
+        for channel in channels:
+            await channel.close(None)
+
+    async def generate(
+        self,
+        model: str,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        options: GenerateOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Completion:
+        """Generate and return everything at the end."""
+        return await self._run(calls.generate(model, prompt, sampling, options), timeout)
+
+    def stream(
+        self,
+        model: str,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        options: GenerateOptions | None = None,
+        *,
+        flush_interval: float = 0.0,
+        resume: ResumePoint | None = None,
+        timeout: float | None = None,
+    ) -> AsyncStream:
+        """Generate and return events as they come; the call begins with the first `async for` step.
+
+        Args:
+            model: as `list_models` names it.
+            prompt: text, messages or token ids; on resume the same as before.
+            sampling: on resume the same as before.
+            options: on resume the same as before.
+            flush_interval: seconds over which deltas are merged after a choice's first token; 0 sends each at once.
+            resume: goes on with a stream instead of starting one; from `AsyncStream.resume_point`.
+            timeout: seconds for the whole stream.
+        """
+        request = calls.stream_request(model, prompt, sampling, options, flush_interval, resume)
+        return AsyncStream(self._opener(request), self._connection.attempts(timeout), StreamState(resume))
+
+    async def cancel(self, *, request_id: str = "", idempotency_key: str = "", timeout: float | None = None) -> str:
+        """Cancel a request by exactly one of its names; returns the cluster's id of it."""
+        return await self._run(calls.cancel(request_id, idempotency_key), timeout)
+
+    async def list_models(self, *, timeout: float | None = None) -> tuple[ModelDescription, ...]:
+        """Describe the models that the cluster serves, by name."""
+        return await self._run(calls.list_models(), timeout)
+
+    async def get_model(self, model: str, *, timeout: float | None = None) -> ModelDescription:
+        """Describe one model."""
+        return await self._run(calls.get_model(model), timeout)
+
+    async def count_tokens(self, model: str, prompt: Prompt, *, timeout: float | None = None) -> TokenCount:
+        """Tokenize a prompt as `generate` would."""
+        return await self._run(calls.count_tokens(model, prompt), timeout)
+
+    async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
+        """Show the cluster as one router sees it."""
+        return await self._run(calls.cluster_status(), timeout)
+
+    async def _run(self, call: UnaryCall[Result], timeout: float | None) -> Result:
+        attempts = self._connection.attempts(timeout)
+        while True:
+            running = call.method(self._next())(
+                call.request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
+            )
+            try:
+                return call.convert(await running)
+            except grpc.RpcError as error:
+                failure = from_rpc_error(error)
+                wait = attempts.wait_after(failure)
+                if wait is None:
+                    raise failure from error
+            except asyncio.CancelledError:
+                if _task_is_cancelled():
+                    raise
+                raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED) from None
+            finally:
+                running.cancel()
+            await asyncio.sleep(wait)
+
+    def _opener(self, request: inference_pb2.StreamGenerateRequest) -> Callable[[float | None], Any]:
+        def open_call(timeout: float | None) -> Any:
+            return self._next().inference.StreamGenerate(
+                request, timeout=timeout, metadata=self._connection.call_metadata()
+            )
+
+        return open_call
+
+    def _next(self) -> Stubs:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        if not self._channels:
+            # Here and not in __init__, because a channel belongs to the loop that runs when it is made.
+            self._channels = [self._channel(target) for target in self._connection.targets]
+            self._stubs = [Stubs(channel) for channel in self._channels]
+        return self._stubs[next(self._rotation)]
+
+    def _channel(self, target: str) -> grpc.aio.Channel:
+        if self._connection.tls is None:
+            return grpc.aio.insecure_channel(target, options=self._connection.options)
+        return grpc.aio.secure_channel(target, self._connection.tls.credentials(), options=self._connection.options)
+
+
+class AsyncStream:
+    """Is an iterator over a stream's events. Closing it, or leaving its `async with`, cancels the request.
+
+    A stream that ends without an error gave every token once and in order, and `Finished` last; this is checked.
+    """
+
+    def __init__(self, open_call: Callable[[float | None], Any], attempts: Attempts, state: StreamState) -> None:
+        self._open_call = open_call
+        self._attempts = attempts
+        self._state = state
+        self._call: Any = None
+        self._closed = False
+
+    @property
+    def request_id(self) -> str:
+        """Return the cluster's id of the request; empty before the first event."""
+        return self._state.request_id
+
+    @property
+    def resume_point(self) -> ResumePoint | None:
+        """Return where another stream may go on after this one broke; None before the first event."""
+        if not self._state.resume_token:
+            return None
+        return ResumePoint(self._state.resume_token, self._state.received_tokens)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        try:
+            while not self._closed:
+                event = await self._read()
+                if event is not None:
+                    return event
+        except BaseException:
+            await self.aclose()
+            raise
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Cancel the request unless it has ended. May be called twice, and while another task reads."""
+        self._closed = True
+        if self._call is not None:
+            self._call.cancel()
+
+    async def _read(self) -> Event | None:
+        if self._call is None:
+            self._call = self._open_call(self._attempts.time_left())
+        try:
+            message = await self._call.read()
+        except grpc.RpcError as error:
+            await self._recover(error)
+            return None
+        except asyncio.CancelledError:
+            if _task_is_cancelled():
+                raise
+            if self._closed:
+                return None
+            raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED) from None
+        if message is grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
+            self._closed = True
+            self._state.end()
+            return None
+        return self._state.accept(message)
+
+    async def _recover(self, error: grpc.RpcError) -> None:
+        if self._closed:
+            return
+        failure = from_rpc_error(error)
+        wait = None if self._state.begun else self._attempts.wait_after(failure)
+        if wait is None:
+            raise failure from error
+        self._call = None
+        await asyncio.sleep(wait)
+
+
+def _task_is_cancelled() -> bool:
+    """Say whether somebody cancels the running task.
+
+    grpc raises asyncio.CancelledError in whoever waits for a call that was cancelled locally, also when nobody does.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

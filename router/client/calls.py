@@ -1,0 +1,105 @@
+"""Each call as a value: its method, its request and how to read its answer. Both clients run these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.v1 import admin_pb2, inference_pb2
+
+from cluster.wire import duration_to_wire
+from router.client.connection import Stubs
+from router.client.requests import (
+    GenerateOptions,
+    Prompt,
+    ResumePoint,
+    Sampling,
+    prompt_to_proto,
+    request_to_proto,
+)
+from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryCall(Generic[Result]):
+    """Is a call with one answer."""
+
+    method: Callable[[Stubs], Any]
+    request: Any
+    convert: Callable[[Any], Result]
+
+
+def generate(
+    model: str, prompt: Prompt, sampling: Sampling | None, options: GenerateOptions | None
+) -> UnaryCall[Completion]:
+    """Describe Generate."""
+    request = request_to_proto(model, prompt, sampling, options)
+    return UnaryCall(lambda stubs: stubs.inference.Generate, request, Completion.from_proto)
+
+
+def cancel(request_id: str, idempotency_key: str) -> UnaryCall[str]:
+    """Describe Cancel.
+
+    Raises:
+        ValueError: not exactly one name is given.
+    """
+    if bool(request_id) == bool(idempotency_key):
+        raise ValueError("give exactly one of request_id and idempotency_key")
+    request = (
+        inference_pb2.CancelRequest(request_id=request_id)
+        if request_id
+        else inference_pb2.CancelRequest(idempotency_key=idempotency_key)
+    )
+    return UnaryCall(lambda stubs: stubs.inference.Cancel, request, lambda answer: str(answer.request_id))
+
+
+def list_models() -> UnaryCall[tuple[ModelDescription, ...]]:
+    """Describe ListModels."""
+    return UnaryCall(
+        lambda stubs: stubs.inference.ListModels,
+        inference_pb2.ListModelsRequest(),
+        lambda answer: tuple(map(ModelDescription.from_proto, answer.models)),
+    )
+
+
+def get_model(model: str) -> UnaryCall[ModelDescription]:
+    """Describe GetModel."""
+    return UnaryCall(
+        lambda stubs: stubs.inference.GetModel,
+        inference_pb2.GetModelRequest(model=model),
+        lambda answer: ModelDescription.from_proto(answer.model),
+    )
+
+
+def count_tokens(model: str, prompt: Prompt) -> UnaryCall[TokenCount]:
+    """Describe CountTokens."""
+    request = inference_pb2.CountTokensRequest(model=model, prompt=prompt_to_proto(prompt))
+    return UnaryCall(lambda stubs: stubs.inference.CountTokens, request, TokenCount.from_proto)
+
+
+def cluster_status() -> UnaryCall[ClusterStatus]:
+    """Describe GetClusterStatus."""
+    return UnaryCall(
+        lambda stubs: stubs.admin.GetClusterStatus, admin_pb2.GetClusterStatusRequest(), ClusterStatus.from_proto
+    )
+
+
+def stream_request(
+    model: str,
+    prompt: Prompt,
+    sampling: Sampling | None,
+    options: GenerateOptions | None,
+    flush_interval: float,
+    resume: ResumePoint | None,
+) -> inference_pb2.StreamGenerateRequest:
+    """Build the request of a stream; `flush_interval` is in seconds."""
+    request = inference_pb2.StreamGenerateRequest(generate=request_to_proto(model, prompt, sampling, options))
+    if flush_interval:
+        request.flush_interval.CopyFrom(duration_to_wire(flush_interval))
+    if resume is not None:
+        request.resume.resume_token = resume.token
+        request.resume.received_tokens.extend(resume.received_tokens)
+    return request

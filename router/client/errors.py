@@ -1,0 +1,151 @@
+"""Every error that the client raises for a call.
+
+PenstockClientError            any other status, such as UNIMPLEMENTED
+├── InvalidArgumentError       fields are wrong; carries one violation per field
+├── NotFoundError              no such model or request
+├── QueueFullError             the waiting room is full; carries when to retry
+├── UnavailableError           no router answers, or the cluster cannot take the request now
+├── DeadlineExceededError      the timeout or the queue timeout passed
+├── CancelledError             the request was cancelled, by `cancel` or an operator
+├── GenerationFailedError      an engine failed and the request could not go on; ask again
+└── InternalError              a fault of the cluster, or an answer that breaks the protocol
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
+
+from cluster.errors import FieldViolation
+from cluster.wire import duration_from_wire
+
+_DETAILS_KEY = "grpc-status-details-bin"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDetails:
+    """Is what a status says beside its code."""
+
+    reason: str = ""
+    """A stable word, such as QUEUE_FULL; empty when the error did not come from a router."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    violations: tuple[FieldViolation, ...] = ()
+    retry_after: float | None = None
+    """Seconds to wait before the next try; None when the router gave none."""
+
+
+class PenstockClientError(Exception):
+    """Is the root of all errors of calls; raised itself for statuses without a class of their own."""
+
+    def __init__(self, message: str, code: grpc.StatusCode, details: ErrorDetails | None = None) -> None:
+        self.code = code
+        self.details = details or ErrorDetails()
+        super().__init__(message)
+
+    @property
+    def reason(self) -> str:
+        """Return the stable word for what happened, such as QUEUE_FULL."""
+        return self.details.reason
+
+    @property
+    def retry_after(self) -> float | None:
+        """Return the seconds to wait before the next try, where the router gave them."""
+        return self.details.retry_after
+
+
+class InvalidArgumentError(PenstockClientError):
+    """Is raised when the request is wrong."""
+
+    @property
+    def violations(self) -> tuple[FieldViolation, ...]:
+        """Return the wrong fields."""
+        return self.details.violations
+
+
+class NotFoundError(PenstockClientError):
+    """Is raised when no such model or request exists."""
+
+
+class QueueFullError(PenstockClientError):
+    """Is raised when the waiting room stayed full over all attempts."""
+
+
+class UnavailableError(PenstockClientError):
+    """Is raised when no router answers or the cluster cannot take the request, over all attempts."""
+
+
+class DeadlineExceededError(PenstockClientError):
+    """Is raised when the call's timeout or the request's queue timeout passed."""
+
+
+class CancelledError(PenstockClientError):
+    """Is raised when the request was cancelled, by its owner or an operator."""
+
+
+class GenerationFailedError(PenstockClientError):
+    """Is raised when an engine failed under the request and it could not go on elsewhere."""
+
+
+class InternalError(PenstockClientError):
+    """Is raised for a fault of the cluster; the message names an incident that its operators can find."""
+
+
+_BY_CODE: Mapping[grpc.StatusCode, type[PenstockClientError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgumentError,
+    grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
+    grpc.StatusCode.CANCELLED: CancelledError,
+    grpc.StatusCode.ABORTED: GenerationFailedError,
+    grpc.StatusCode.INTERNAL: InternalError,
+}
+
+
+def protocol_error(message: str) -> InternalError:
+    """Build the error for an answer that a router must not give."""
+    return InternalError(message, grpc.StatusCode.INTERNAL, ErrorDetails(reason="PROTOCOL"))
+
+
+def from_rpc_error(error: grpc.RpcError) -> PenstockClientError:
+    """Convert what grpc raised, in either of its Python stacks."""
+    # Both stacks raise objects that are errors and calls at once; the common base declares neither method.
+    call: Any = error
+    code: grpc.StatusCode = call.code()
+    details = _details(call.trailing_metadata() or ())
+    kind = _BY_CODE.get(code, PenstockClientError)
+    # gRPC itself answers RESOURCE_EXHAUSTED for messages over its size limit; no wait will help there.
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and details.retry_after is not None:
+        kind = QueueFullError
+    return kind(call.details() or code.name, code, details)
+
+
+def _details(trailers: Iterable[tuple[str, str | bytes]]) -> ErrorDetails:
+    for key, value in trailers:
+        if key == _DETAILS_KEY and isinstance(value, bytes):
+            try:
+                return _unpack(status_pb2.Status.FromString(value))
+            except DecodeError:
+                break  # Something between client and router wrote its own; the code still counts.
+    return ErrorDetails()
+
+
+def _unpack(status: Any) -> ErrorDetails:
+    info = error_details_pb2.ErrorInfo()
+    bad = error_details_pb2.BadRequest()
+    retry = error_details_pb2.RetryInfo()
+    has_retry = False
+    for packed in status.details:
+        packed.Unpack(info)
+        packed.Unpack(bad)
+        has_retry = packed.Unpack(retry) or has_retry
+    return ErrorDetails(
+        reason=info.reason,
+        metadata=dict(info.metadata),
+        violations=tuple(FieldViolation(v.field, v.description) for v in bad.field_violations),
+        retry_after=duration_from_wire(retry.retry_delay) if has_retry else None,
+    )

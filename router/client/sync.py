@@ -1,0 +1,212 @@
+"""The client for threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from router.client import calls
+from router.client.calls import Result, UnaryCall
+from router.client.connection import DEFAULT_TARGET, Connection, MetadataHook, Stubs, Tls
+from router.client.errors import from_rpc_error
+from router.client.events import Event, StreamState
+from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
+from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount
+from router.client.retry import Attempts, RetryPolicy
+
+
+class Client:
+    """Calls routers from any thread. Connects at the first call; end with `close` or `with`.
+
+    Methods, arguments and errors are those of AsyncClient.
+    """
+
+    def __init__(
+        self,
+        targets: str | Sequence[str] = DEFAULT_TARGET,
+        *,
+        tls: Tls | None = None,
+        metadata: MetadataHook | None = None,
+        timeout: float | None = None,
+        retry: RetryPolicy | None = None,
+        channel_options: Sequence[tuple[str, Any]] = (),
+    ) -> None:
+        """Prepare a client; see AsyncClient for the arguments."""
+        self._connection = Connection.build(targets, tls, metadata, timeout, retry, channel_options)
+        self._rotation = self._connection.rotation()
+        self._channels = [self._channel(target) for target in self._connection.targets]
+        self._stubs = [Stubs(channel) for channel in self._channels]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel what runs and close the connections. May be called twice."""
+        for channel in self._channels:
+            channel.close()
+
+    def generate(
+        self,
+        model: str,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        options: GenerateOptions | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Completion:
+        """Generate and return everything at the end."""
+        return self._run(calls.generate(model, prompt, sampling, options), timeout)
+
+    def stream(
+        self,
+        model: str,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        options: GenerateOptions | None = None,
+        *,
+        flush_interval: float = 0.0,
+        resume: ResumePoint | None = None,
+        timeout: float | None = None,
+    ) -> Stream:
+        """Generate and return events as they come; see AsyncClient.stream."""
+        request = calls.stream_request(model, prompt, sampling, options, flush_interval, resume)
+
+        def open_call(time_left: float | None) -> Any:
+            return self._next().inference.StreamGenerate(
+                request, timeout=time_left, metadata=self._connection.call_metadata()
+            )
+
+        return Stream(open_call, self._connection.attempts(timeout), StreamState(resume))
+
+    def cancel(self, *, request_id: str = "", idempotency_key: str = "", timeout: float | None = None) -> str:
+        """Cancel a request by exactly one of its names; returns the cluster's id of it."""
+        return self._run(calls.cancel(request_id, idempotency_key), timeout)
+
+    def list_models(self, *, timeout: float | None = None) -> tuple[ModelDescription, ...]:
+        """Describe the models that the cluster serves, by name."""
+        return self._run(calls.list_models(), timeout)
+
+    def get_model(self, model: str, *, timeout: float | None = None) -> ModelDescription:
+        """Describe one model."""
+        return self._run(calls.get_model(model), timeout)
+
+    def count_tokens(self, model: str, prompt: Prompt, *, timeout: float | None = None) -> TokenCount:
+        """Tokenize a prompt as `generate` would."""
+        return self._run(calls.count_tokens(model, prompt), timeout)
+
+    def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
+        """Show the cluster as one router sees it."""
+        return self._run(calls.cluster_status(), timeout)
+
+    def _run(self, call: UnaryCall[Result], timeout: float | None) -> Result:
+        attempts = self._connection.attempts(timeout)
+        while True:
+            try:
+                answer = call.method(self._next())(
+                    call.request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
+                )
+                return call.convert(answer)
+            except grpc.RpcError as error:
+                failure = from_rpc_error(error)
+                wait = attempts.wait_after(failure)
+                if wait is None:
+                    raise failure from error
+            time.sleep(wait)
+
+    def _next(self) -> Stubs:
+        return self._stubs[next(self._rotation)]
+
+    def _channel(self, target: str) -> grpc.Channel:
+        if self._connection.tls is None:
+            return grpc.insecure_channel(target, options=self._connection.options)
+        return grpc.secure_channel(target, self._connection.tls.credentials(), options=self._connection.options)
+
+
+class Stream:
+    """Is an iterator over a stream's events. Closing it, or leaving its `with`, cancels the request.
+
+    A stream that ends without an error gave every token once and in order, and `Finished` last; this is checked.
+    """
+
+    def __init__(self, open_call: Callable[[float | None], Any], attempts: Attempts, state: StreamState) -> None:
+        self._open_call = open_call
+        self._attempts = attempts
+        self._state = state
+        self._call: Any = None
+        self._closed = threading.Event()
+
+    @property
+    def request_id(self) -> str:
+        """Return the cluster's id of the request; empty before the first event."""
+        return self._state.request_id
+
+    @property
+    def resume_point(self) -> ResumePoint | None:
+        """Return where another stream may go on after this one broke; None before the first event."""
+        if not self._state.resume_token:
+            return None
+        return ResumePoint(self._state.resume_token, self._state.received_tokens)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            while not self._closed.is_set():
+                event = self._read()
+                if event is not None:
+                    return event
+        except BaseException:
+            self.close()
+            raise
+        raise StopIteration
+
+    def close(self) -> None:
+        """Cancel the request unless it has ended. May be called twice, and from another thread."""
+        self._closed.set()
+        if self._call is not None:
+            self._call.cancel()
+
+    def _read(self) -> Event | None:
+        if self._call is None:
+            self._call = self._open_call(self._attempts.time_left())
+            if self._closed.is_set():
+                self._call.cancel()  # Closed by another thread while the call was being made.
+        try:
+            message = next(self._call, None)
+        except grpc.RpcError as error:
+            self._recover(error)
+            return None
+        if message is None:
+            self._closed.set()
+            self._state.end()
+            return None
+        return self._state.accept(message)
+
+    def _recover(self, error: grpc.RpcError) -> None:
+        if self._closed.is_set():
+            return
+        failure = from_rpc_error(error)
+        wait = None if self._state.begun else self._attempts.wait_after(failure)
+        if wait is None:
+            raise failure from error
+        self._call = None
+        self._closed.wait(wait)
