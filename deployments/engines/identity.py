@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+from cluster import digests
+
 _CONFIG_FILES = ("config.json", "generation_config.json")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 _WHOLE_FILE_BYTES = 64 << 20
@@ -17,12 +18,12 @@ _WHOLE_FILE_BYTES = 64 << 20
 
 def tokenizer_files(folder: Path) -> tuple[Path, ...]:
     """List the tokenizer and chat template files that a folder has."""
-    return tuple(folder / name for name in TOKENIZER_FILES if (folder / name).is_file())
+    return tuple(folder / name for name in digests.TOKENIZER_FILES if (folder / name).is_file())
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """Return the SHA-256 over names and contents of the tokenizer files, hex."""
-    return _digest(tokenizer_files(folder))
+    """Return the digest that routers check the tokenizer files against, hex."""
+    return digests.tokenizer_digest({file.name: file.read_bytes() for file in tokenizer_files(folder)})
 
 
 def model_digest(folder: Path) -> str:
