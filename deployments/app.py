@@ -12,7 +12,8 @@ from ray import serve
 
 from cluster.bootstrap.serve_config import DEPLOYMENT
 from cluster.errors import EngineDeadError
-from cluster.queue import RedisQueue, limits_from
+from cluster.queue.redis_queue import RedisQueue
+from cluster.queue.settings import limits_from
 from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
 from cluster.settings.load import parse_settings

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from cluster.errors import SetupError
 from cluster.lifecycle import stop_signals
-from cluster.queue import RedisBell, RedisQueue, limits_from
+from cluster.queue.redis_bell import RedisBell
+from cluster.queue.redis_queue import RedisQueue
+from cluster.queue.settings import limits_from
 from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
 from cluster.settings.load import parse_settings

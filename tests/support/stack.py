@@ -148,7 +148,9 @@ async def collect(call: Any) -> list[api.StreamGenerateResponse]:
 
 def text_of(events: list[api.StreamGenerateResponse], index: int = 0) -> str:
     """Join the text of one choice."""
-    return "".join(event.delta.text for event in events if event.HasField("delta") and event.delta.choice_index == index)
+    return "".join(
+        event.delta.text for event in events if event.HasField("delta") and event.delta.choice_index == index
+    )
 
 
 def ids_of(events: list[api.StreamGenerateResponse], index: int = 0) -> list[int]:

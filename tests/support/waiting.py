@@ -18,5 +18,7 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float 
         if holds:
             return
         if time.monotonic() > deadline:
-            raise AssertionError(f"the condition did not hold within {seconds} s: {inspect.getsource(condition).strip()}")
+            raise AssertionError(
+                f"the condition did not hold within {seconds} s: {inspect.getsource(condition).strip()}"
+            )
         await asyncio.sleep(0.005)
