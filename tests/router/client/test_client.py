@@ -1,0 +1,373 @@
+"""Both clients give plain values, close what they open, and retry only where nothing can be doubled."""
+
+import asyncio
+import socket
+
+import pytest
+from penstock.v1 import inference_pb2 as pb
+
+from cluster import errors as cluster_errors
+from router import client as api
+from router.client import FinishReason, GenerateOptions, Message, ResumePoint, Sampling
+
+UNAVAILABLE = cluster_errors.UnavailableError("no", retry_after_s=0.0)
+FULL = cluster_errors.QueueFullError("demo", 1, retry_after_s=0.0)
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def collect(stream) -> list[api.Event]:
+    return [event async for event in stream]
+
+
+class Reader:
+    """Reads a stream in a task; `delta` is set when output has come."""
+
+    def __init__(self, stream) -> None:
+        self.delta = asyncio.Event()
+        self.events: list[api.Event] = []
+        self.task = asyncio.create_task(self._read(stream))
+
+    async def _read(self, stream) -> None:
+        async for event in stream:
+            self.events.append(event)
+            if isinstance(event, api.Delta):
+                self.delta.set()
+
+
+def kinds(events: list[api.Event]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+async def test_generate_returns_everything(client):
+    completion = await client.generate("demo", "hi", Sampling(max_tokens=2, n=2, logprobs=0))
+
+    assert completion.text == "w0 w1 "
+    assert [choice.token_ids for choice in completion.choices] == [(0, 1), (0, 1)]
+    assert [choice.finish_reason for choice in completion.choices] == [FinishReason.LENGTH] * 2
+    assert [position.chosen.logprob for position in completion.choices[0].logprobs] == [-0.5, -0.5]
+    assert completion.usage == api.Usage(prompt_tokens=3, output_tokens=4, cached_tokens=1)
+    assert completion.receipt.attempts[0].queue_time == pytest.approx(0.02)
+    assert completion.receipt.time_to_first_token == pytest.approx(0.03)
+    assert completion.request_id == "req-1"
+
+
+async def test_a_stream_gives_every_token_once_and_finished_last(client):
+    stream = client.stream("demo", "hi", Sampling(max_tokens=3))
+
+    events = await collect(stream)
+
+    assert kinds(events) == ["Queued", "Started", "Delta", "Delta", "Delta", "Finished"]
+    assert [token for event in events if isinstance(event, api.Delta) for token in event.token_ids] == [0, 1, 2]
+    assert events[-1].choices == (api.ChoiceEnd(0, FinishReason.LENGTH, "", 3),)
+    assert stream.request_id == "req-1"
+    assert stream.resume_point == ResumePoint(b"t1", (3,))
+
+
+async def test_everything_a_caller_says_reaches_the_router(client, fake):
+    sampling = Sampling(
+        max_tokens=5,
+        min_tokens=0,
+        temperature=0.0,
+        top_k=7,
+        seed=-1,
+        stop=["x"],
+        stop_token_ids=[3],
+        ignore_eos=True,
+        logit_bias={4: -1.5},
+        structured=api.one_of("a", "b"),
+    )
+    options = GenerateOptions(api.RequestClass.BATCH, 2.5, "key", "poet", "session", continue_final_message=True)
+
+    await client.generate("demo", [Message("user", "hi"), Message("assistant", "he")], sampling, options)
+
+    [sent] = fake.requests
+    expected = pb.GenerateRequest(
+        model="demo",
+        prompt={
+            "chat": {
+                "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "he"}],
+                "continue_final_message": True,
+            }
+        },
+        sampling={
+            "max_tokens": 5,
+            "min_tokens": 0,
+            "temperature": 0.0,
+            "top_k": 7,
+            "seed": -1,
+            "stop": ["x"],
+            "stop_token_ids": [3],
+            "ignore_eos": True,
+            "logit_bias": {4: -1.5},
+            "structured_output": {"choice": {"values": ["a", "b"]}},
+        },
+        request_class="REQUEST_CLASS_BATCH",
+        queue_timeout={"seconds": 2, "nanos": 500_000_000},
+        idempotency_key="key",
+        lora_adapter="poet",
+        session_id="session",
+    )
+    assert sent == expected
+
+
+async def test_token_prompts_and_stream_options_reach_the_router(client, fake):
+    resume = ResumePoint(b"token", (2, 2))
+
+    await collect(client.stream("demo", [5, 6], Sampling(n=2), flush_interval=0.25, resume=resume))
+
+    [sent] = fake.requests
+    assert list(sent.generate.prompt.tokens.ids) == [5, 6]
+    assert sent.flush_interval.ToMilliseconds() == 250
+    assert (sent.resume.resume_token, list(sent.resume.received_tokens)) == (b"token", [2, 2])
+
+
+async def test_a_resumed_stream_counts_on_from_what_was_received(client):
+    stream = client.stream("demo", "hi", Sampling(max_tokens=4), resume=ResumePoint(b"t", (2,)))
+
+    events = await collect(stream)
+
+    assert [event.offset for event in events if isinstance(event, api.Delta)] == [2, 3]
+    assert stream.resume_point == ResumePoint(b"t1", (4,))
+
+
+async def test_leaving_a_stream_cancels_its_call(client, fake):
+    fake.hold_after = 1
+    async with client.stream("demo", "hi") as stream:
+        async for event in stream:
+            if isinstance(event, api.Delta):
+                break
+
+    await fake.abandoned.wait()
+    assert await collect(stream) == []
+
+
+async def test_a_stream_can_be_closed_under_its_reader(client, fake):
+    """The reader sees the end of the iteration, not an error that it did not cause."""
+    fake.hold_after = 1
+    stream = client.stream("demo", "hi")
+    reader = Reader(stream)
+    await reader.delta.wait()
+
+    await stream.aclose()
+
+    await reader.task
+    assert kinds(reader.events) == ["Queued", "Started", "Delta"]
+    await fake.abandoned.wait()
+
+
+async def test_a_request_can_be_cancelled_by_either_name(client, fake):
+    for name in ("request_id", "idempotency_key"):
+        fake.hold_after = 1
+        stream = client.stream("demo", "hi", options=GenerateOptions(idempotency_key="mine"))
+        reader = Reader(stream)
+        await reader.delta.wait()
+
+        assert await client.cancel(**{name: stream.request_id if name == "request_id" else "mine"}) == stream.request_id
+
+        await reader.task
+        assert reader.events[-1].choices[0].finish_reason is FinishReason.CANCELLED
+
+
+async def test_cancel_needs_exactly_one_name(client):
+    for names in ({}, {"request_id": "a", "idempotency_key": "b"}):
+        with pytest.raises(ValueError, match="exactly one"):
+            await client.cancel(**names)
+
+
+async def test_models_tokens_and_status_are_plain_values(client):
+    [model] = await client.list_models()
+    status = await client.cluster_status()
+
+    assert model == await client.get_model("demo")
+    assert (model.name, model.chat, model.capabilities.min_p, model.lora_adapters) == ("demo", True, False, ("poet",))
+    assert await client.count_tokens("demo", "one two") == api.TokenCount(2, (0, 1))
+    assert status.pools[0].replicas[0].state is api.ReplicaState.READY
+    assert status.pools[0].replicas[0].heartbeat_age == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("failure", [UNAVAILABLE, FULL], ids=["unavailable", "full"])
+async def test_what_is_safe_to_repeat_is_tried_again(client, fake, failure):
+    fake.failures.extend([failure, failure])
+    assert (await client.generate("demo", "hi")).text
+    fake.failures.extend([failure, failure])
+    assert kinds(await collect(client.stream("demo", "hi")))[-1] == "Finished"
+
+    assert len(fake.requests) == 6
+
+
+async def test_attempts_are_bounded(client, fake):
+    fake.failures.extend([UNAVAILABLE] * 6)
+
+    with pytest.raises(api.UnavailableError):
+        await client.generate("demo", "hi")
+    with pytest.raises(api.UnavailableError):
+        await collect(client.stream("demo", "hi"))
+
+    assert len(fake.requests) == 6
+
+
+async def test_a_stream_that_delivered_something_is_never_repeated(client, fake):
+    fake.script = [pb.StreamGenerateResponse(queued=pb.Queued(request_id="r", resume_token=b"t")), UNAVAILABLE]
+    stream = client.stream("demo", "hi")
+
+    with pytest.raises(api.UnavailableError):
+        await collect(stream)
+
+    assert len(fake.requests) == 1
+    assert stream.resume_point == ResumePoint(b"t")
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "reason", "retry_after"),
+    [
+        (cluster_errors.InvalidRequestError.of("n", "bad"), api.InvalidArgumentError, "INVALID_REQUEST", None),
+        (cluster_errors.ModelNotFoundError("m", []), api.NotFoundError, "MODEL_NOT_FOUND", None),
+        (cluster_errors.QueueFullError("p", 1, 60.0), api.QueueFullError, "QUEUE_FULL", 60.0),
+        (cluster_errors.QueueTimeoutError(1.0), api.DeadlineExceededError, "QUEUE_TIMEOUT", None),
+        (cluster_errors.CancelledError(), api.CancelledError, "CANCELLED", None),
+        (cluster_errors.NoReplicaError("none", 45.0), api.UnavailableError, "NO_REPLICA", 45.0),
+        (cluster_errors.GenerationFailedError("r", 3), api.GenerationFailedError, "GENERATION_FAILED", None),
+        (RuntimeError("bug"), api.InternalError, "INTERNAL", None),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+async def test_every_status_becomes_its_own_error(client, fake, failure, kind, reason, retry_after):
+    for call in (lambda: client.generate("demo", "hi"), lambda: collect(client.stream("demo", "hi"))):
+        fake.failures.append(failure)
+        with pytest.raises(kind) as caught:
+            await call()
+        assert type(caught.value) is kind
+        assert (caught.value.reason, caught.value.retry_after) == (reason, retry_after)
+
+    assert len(fake.requests) == 2
+
+
+async def test_wrong_fields_are_listed(client):
+    with pytest.raises(api.InvalidArgumentError) as caught:
+        await client.generate("demo", "hi", Sampling(temperature=9, n=99))
+
+    assert [violation.field for violation in caught.value.violations] == ["sampling.temperature", "sampling.n"]
+    assert "99" in caught.value.violations[1].description
+
+
+async def test_facts_about_an_error_are_kept(client):
+    with pytest.raises(api.NotFoundError, match="known models: demo") as caught:
+        await client.generate("other", "hi")
+
+    assert caught.value.details.metadata == {"model": "other"}
+
+
+async def test_an_error_of_grpc_itself_has_no_reason(connect, port):
+    """A message above the client's own limit must not look like a full queue, which would be tried again."""
+    small = connect(f"127.0.0.1:{port}", channel_options=[("grpc.max_receive_message_length", 10)])
+
+    with pytest.raises(api.PenstockClientError) as caught:
+        await small.generate("demo", "hi")
+
+    assert type(caught.value) is api.PenstockClientError
+    assert caught.value.reason == ""
+
+
+async def test_a_timeout_ends_calls(client, fake):
+    fake.hold_after = 1
+    with pytest.raises(api.DeadlineExceededError):
+        await client.generate("demo", "hi", timeout=0.05)
+    fake.hold_after = 1
+    with pytest.raises(api.DeadlineExceededError):
+        await collect(client.stream("demo", "hi", timeout=0.05))
+
+
+async def test_the_clients_own_timeout_is_the_default(connect, port, fake):
+    fake.hold_after = 1
+
+    with pytest.raises(api.DeadlineExceededError):
+        await connect(f"127.0.0.1:{port}", timeout=0.05).generate("demo", "hi")
+
+
+async def test_metadata_is_asked_for_at_every_attempt(connect, port, fake):
+    keys = iter("abc")
+    fake.failures.extend([UNAVAILABLE, None])
+    client = connect(f"127.0.0.1:{port}", metadata=lambda: [("authorization", next(keys))])
+
+    await client.generate("demo", "hi")
+    await collect(client.stream("demo", "hi"))
+
+    assert [sent["authorization"] for sent in fake.metadata] == ["a", "b", "c"]
+
+
+async def test_other_routers_are_tried_when_one_is_gone(connect, port):
+    client = connect([f"127.0.0.1:{free_port()}", f"127.0.0.1:{port}"])
+
+    for _ in range(4):
+        assert (await client.generate("demo", "hi")).text
+
+
+async def test_a_router_that_is_not_there_is_unavailable(connect):
+    client = connect(f"127.0.0.1:{free_port()}")
+
+    with pytest.raises(api.UnavailableError):
+        await client.list_models()
+    with pytest.raises(api.UnavailableError):
+        await collect(client.stream("demo", "hi"))
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ([], "without its last event"),
+        ([pb.StreamGenerateResponse(delta=pb.Delta(offset=1, token_ids=[1]))], "continues at token 1, expected 0"),
+        (
+            [pb.StreamGenerateResponse(delta=pb.Delta(offset=0, token_ids=[1]))] * 2,
+            "continues at token 0, expected 1",
+        ),
+        (
+            [pb.StreamGenerateResponse(finished=pb.Finished())] * 2,
+            "went on after its last event",
+        ),
+    ],
+    ids=["no finished", "gap", "repeat", "after finished"],
+)
+async def test_a_stream_that_breaks_its_promise_is_an_error(client, fake, script, message):
+    fake.script = script
+
+    with pytest.raises(api.InternalError, match=message) as caught:
+        await collect(client.stream("demo", "hi"))
+
+    assert caught.value.reason == "PROTOCOL"
+
+
+async def test_events_of_a_newer_router_are_passed_over(client, fake):
+    fake.script = [pb.StreamGenerateResponse(), pb.StreamGenerateResponse(finished=pb.Finished())]
+
+    assert kinds(await collect(client.stream("demo", "hi"))) == ["Finished"]
+
+
+async def test_resumed_events_are_passed_on(client, fake):
+    fake.script = [
+        pb.StreamGenerateResponse(delta=pb.Delta(offset=0, token_ids=[1, 2], text="a")),
+        pb.StreamGenerateResponse(resumed=pb.Resumed(offset=2, exact=True)),
+        pb.StreamGenerateResponse(delta=pb.Delta(offset=2, token_ids=[3], text="b")),
+        pb.StreamGenerateResponse(finished=pb.Finished(request_id="r")),
+    ]
+
+    events = await collect(client.stream("demo", "hi"))
+
+    assert events[1] == api.Resumed(0, 2, True)
+
+
+@pytest.mark.parametrize("targets", [[], "", ["a:1", ""]])
+def test_a_client_needs_targets(targets):
+    for kind in (api.Client, api.AsyncClient):
+        with pytest.raises(ValueError, match="at least one target"):
+            kind(targets)
+
+
+async def test_a_prompt_of_mixed_items_is_refused(client):
+    with pytest.raises(TypeError, match="a prompt is"):
+        await client.generate("demo", [Message("user", "hi"), 3])
