@@ -23,6 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(options.run(options))
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as error:
+        hint = "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router"
+        Console(stderr=True).print(f"[red]penstock:[/] {error}; {hint}", highlight=False)
+        return 2
     except PenstockError as error:
         Console(stderr=True).print(f"[red]penstock:[/] {error}", highlight=False)
         return 2 if error.reason in ("SETTINGS", "SETUP") else 1

@@ -1,0 +1,59 @@
+"""`penstock demo`: the main job from start to end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from typing import Any
+
+from rich.console import Console
+
+from cluster.bootstrap.local import LocalCluster
+from cluster.cli.progress import StepDisplay
+from cluster.cli.receipt import print_receipt
+from cluster.settings import Settings, load_settings
+
+MODEL = "demo"
+
+
+def run_demo(options: argparse.Namespace) -> int:
+    """Start a cluster in a folder of its own, stream one answer through the public client, stop everything."""
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
+        flags: dict[str, Any] = {
+            "cluster": {"state_dir": options.state_dir or folder, "log_level": "info"},
+            # Any free port: the demo must not collide with a cluster that is already up.
+            "router": {"port": 0},
+            "pools": {MODEL: {"engine": options.engine}},
+        }
+        settings = load_settings(options.settings, flags)
+        return asyncio.run(_demo(settings, options.prompt, Console()))
+
+
+async def _demo(settings: Settings, prompt: str, console: Console) -> int:
+    with StepDisplay(console) as display:
+        async with LocalCluster(settings, display) as cluster:
+            console.rule("[bold]chat")
+            console.print(f"[bold]{prompt}[/]", highlight=False)
+            # In a thread: the client below is the one that applications without asyncio use.
+            await asyncio.to_thread(ask, cluster.target, prompt, console)
+            console.rule()
+    console.print("everything is stopped")
+    return 0
+
+
+def ask(target: str, prompt: str, console: Console) -> None:
+    """Stream the answer to one question and print its receipt."""
+    from router.client import Client, Delta, Finished, Message, Sampling
+
+    with Client(target) as client:
+        sampling = Sampling(temperature=0.0, max_tokens=128)
+        for event in client.stream(MODEL, [Message("user", prompt)], sampling, timeout=60.0):
+            if isinstance(event, Delta):
+                sys.stdout.write(event.text)
+                sys.stdout.flush()
+            elif isinstance(event, Finished):
+                sys.stdout.write("\n\n")
+                sys.stdout.flush()
+                print_receipt(event, console)

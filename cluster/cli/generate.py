@@ -1,0 +1,108 @@
+"""`penstock generate`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from cluster.cli.receipt import print_receipt
+from cluster.cli.target import report_call_errors
+
+if TYPE_CHECKING:
+    from router.client import Client, Event, Message, Sampling
+
+_PLAIN_FLAGS = (
+    "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "seed", "logprobs", "n",
+)  # fmt: skip
+
+
+def run_generate(options: argparse.Namespace) -> int:
+    """Stream an answer to standard output; the receipt goes to standard error."""
+    from router.client import Client
+
+    errors = Console(stderr=True)
+    with report_call_errors(errors, options.target) as outcome, Client(options.target) as client:
+        model = options.model or only_model(client)
+        stream = client.stream(model, prompt_from(options), sampling_from(options), timeout=options.timeout)
+        for event in stream:
+            if options.json:
+                sys.stdout.write(json.dumps(event_fields(event)) + "\n")
+                sys.stdout.flush()
+            else:
+                show_event(event, errors)
+    return outcome.status
+
+
+def only_model(client: Client) -> str:
+    """Return the name of the only model.
+
+    Raises:
+        SystemExit: there are several.
+    """
+    models = client.list_models(timeout=10.0)
+    if len(models) != 1:
+        raise SystemExit(f"penstock: choose a model with --model: {', '.join(model.name for model in models)}")
+    return models[0].name
+
+
+def prompt_from(options: argparse.Namespace) -> str | list[Message]:
+    """Return the prompt, as chat messages when asked for."""
+    from router.client import Message
+
+    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    if not options.chat and not options.system:
+        return str(text)
+    system = [Message("system", options.system)] if options.system else []
+    return [*system, Message("user", text)]
+
+
+def sampling_from(options: argparse.Namespace) -> Sampling:
+    """Build the sampling parameters from the flags."""
+    from router.client import Sampling, json_schema, one_of, regex
+
+    structured = None
+    if options.json_schema:
+        structured = json_schema(options.json_schema)
+    elif options.regex:
+        structured = regex(options.regex)
+    elif options.choice:
+        structured = one_of(options.choice)
+    plain = {name: getattr(options, name) for name in _PLAIN_FLAGS}
+    return Sampling(**plain, stop=options.stop, ignore_eos=options.ignore_eos, structured=structured)
+
+
+def show_event(event: Event, errors: Console) -> None:
+    """Write an event for a person."""
+    from router.client import Delta, Finished, Queued, Resumed
+
+    if isinstance(event, Delta):
+        prefix = f"\n[{event.choice_index}] " if event.choice_index and event.offset == 0 else ""
+        sys.stdout.write(prefix + event.text)
+        sys.stdout.flush()
+    elif isinstance(event, Queued):
+        errors.print(f"[dim]waiting, {event.position} ahead[/]", highlight=False)
+    elif isinstance(event, Resumed):
+        errors.print("[dim]resumed[/]", highlight=False)
+    elif isinstance(event, Finished):
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+        print_receipt(event, errors)
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    """Return an event as JSON fields; bytes become hex."""
+    return {"event": type(event).__name__.lower(), **_plain(dataclasses.asdict(event))}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.hex() if isinstance(value, bytes) else value

@@ -1,0 +1,37 @@
+"""Shows a receipt to a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from router.client import Finished
+
+
+def print_receipt(finished: Finished, console: Console) -> None:
+    """Print where the time went, and what was used."""
+    receipt, usage = finished.receipt, finished.usage
+    table = Table(title="receipt", title_justify="left", show_edge=False, pad_edge=False)
+    for column in ("replica", "queue ms", "prefill ms", "decode ms", "tokens", "cached", "GPU s"):
+        table.add_column(column, justify="left" if column == "replica" else "right")
+    for attempt in receipt.attempts:
+        table.add_row(
+            attempt.replica_id,
+            f"{1e3 * attempt.queue_time:.1f}",
+            f"{1e3 * attempt.prefill_time:.1f}",
+            f"{1e3 * attempt.decode_time:.1f}",
+            str(attempt.output_tokens),
+            str(attempt.cached_tokens),
+            f"{attempt.gpu_seconds:.3f}",
+        )
+    console.print(table)
+    first = f"{1e3 * receipt.time_to_first_token:.1f} ms" if receipt.time_to_first_token is not None else "none"
+    reasons = ", ".join(choice.finish_reason.value for choice in finished.choices)
+    console.print(
+        f"tokens in {usage.prompt_tokens}, out {usage.output_tokens}; first token {first}, "
+        f"total {1e3 * receipt.total_time:.1f} ms; finish: {reasons}",
+        highlight=False,
+    )
