@@ -4,19 +4,19 @@
 -- A: router, tenant, request id or client key, by key (0 or 1)
 -- Reply: request id, or nil when the tenant has no such entry
 
-open_pool()
+Q.open_pool()
 local tenant, id = A[2], A[3]
-if A[4] == 1 then id = call('HGET', CLIENT_KEYS, tenant .. '\0' .. id) end
-local e = id and get(id)
+if A[4] == 1 then id = call('HGET', K[CLIENT_KEYS], tenant .. '\0' .. id) end
+local e = id and Q.get(id)
 if not e or e[TENANT] ~= tenant then return false end
 
-if (e[STATE] == 'w' or e[STATE] == 'p') and e[OWNER] == CALLER then
-  withdraw(id, e)
-  forget(id, e)
+if (e[STATE] == 'w' or e[STATE] == 'p') and e[OWNER] == A[1] then
+  Q.withdraw(id, e)
+  Q.forget(id, e)
 else
-  order(id, e, 'c')
+  Q.order(id, e, 'c')
 end
-want_free(4)
-run_fills()
-close_pool()
+Q.want_free(4)
+Q.run_fills()
+Q.close_pool()
 return id

@@ -4,4 +4,4 @@
 -- A: router
 -- Reply: members of `owners` that are mail
 
-return mailbox(CALLER)
+return Q.mailbox(A[1])

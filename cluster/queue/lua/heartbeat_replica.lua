@@ -5,37 +5,37 @@
 --    list of request ids that are past their prefill
 -- Reply: {live routers, run id}
 
-open_pool()
-tick()
-local replica, record, state, reported, stats = CALLER, A[2], A[3], A[7], A[8]
-call('ZADD', REPLICAS, NOW + LEASE, replica)
+Q.open_pool()
+Q.tick()
+local replica, record, state, reported, stats = A[1], A[2], A[3], A[7], A[8]
+call('ZADD', K[REPLICAS], Q.now + Q.lease, replica)
 
-local l = get_load(replica)
-local shown = call('HGET', REGISTRY, replica)
+local l = Q.get_load(replica)
+local shown = call('HGET', K[REGISTRY], replica)
 local fresh = not l
 if fresh then l = {0, 0, 0, 0, 0, 0, 0, '', 0, '', 0, 0} end
 if fresh or not shown or cmsgpack.unpack(shown)[1] ~= record or l[R_STATE] ~= state
   or l[W_SEQUENCES] ~= A[4] or l[W_KV] ~= A[5] or l[W_PREFILL] ~= A[6] then
-  bump_version()
+  Q.bump_version()
 end
-call('HSET', REGISTRY, replica, cmsgpack.pack({record, stats}))
+call('HSET', K[REGISTRY], replica, cmsgpack.pack({record, stats}))
 local last_beat = l[BEAT]
-l[W_SEQUENCES], l[W_KV], l[W_PREFILL], l[R_STATE], l[CLOSED], l[BEAT] = A[4], A[5], A[6], state, 0, NOW
-loads[replica] = l
+l[W_SEQUENCES], l[W_KV], l[W_PREFILL], l[R_STATE], l[CLOSED], l[BEAT] = A[4], A[5], A[6], state, 0, Q.now
+Q.loads[replica] = l
 if state ~= 'ready' and l[R_RESERVED] ~= '' then
-  local e = get(l[R_RESERVED])
+  local e = Q.get(l[R_RESERVED])
   if e and e[RESERVED] == replica then
     e[RESERVED] = ''
-    put(l[R_RESERVED], e)
+    Q.put(l[R_RESERVED], e)
   end
   l[R_RESERVED] = ''
 end
 
 for _, id in ipairs(A[10]) do
-  local e = get(id)
+  local e = Q.get(id)
   if e and e[STATE] == 'f' and e[REPLICA] == replica and e[PREFILLED] == 0 then
     e[PREFILLED] = 1
-    put(id, e)
+    Q.put(id, e)
     l[USED_PREFILL] = math.max(0, l[USED_PREFILL] - e[PROMPT])
   end
 end
@@ -54,17 +54,17 @@ local held, unlisted_kv = 0, 0
 local recount = fresh or (reported < 0 and l[REPORTED] == 1)
 local kv, prefill = 0, 0
 for _, letter in ipairs({'r', 'g'}) do
-  for _, member in ipairs(members(SLOTS, replica .. '\0' .. letter .. '\0')) do
-    local parts = split(member)
+  for _, member in ipairs(Q.members(K[SLOTS], replica .. '\0' .. letter .. '\0')) do
+    local parts = Q.split(member)
     local id = parts[3]
     local listed = running[id .. '\0' .. parts[4]]
-    local e = (recount or not listed or letter == 'g') and get(id)
+    local e = (recount or not listed or letter == 'g') and Q.get(id)
     if listed then
       left = left - 1
-      if letter == 'g' then mark_started(id, e) end
+      if letter == 'g' then Q.mark_started(id, e) end
     end
-    if not listed and e[GRANTED] < last_beat and not router_live(e[OWNER]) then
-      drop(id, e)
+    if not listed and e[GRANTED] < last_beat and not Q.router_live(e[OWNER]) then
+      Q.drop(id, e)
     else
       held = held + 1
       if not listed then unlisted_kv = unlisted_kv + e[KV] end
@@ -79,11 +79,11 @@ l[HELD], l[EXTRA] = held, left
 if fresh then l[USED_PREFILL] = prefill end
 if reported >= 0 then l[USED_KV] = reported + unlisted_kv elseif recount then l[USED_KV] = kv end
 l[REPORTED] = reported >= 0 and 1 or 0
-put_load(replica, l)
+Q.put_load(replica, l)
 
-reap()
-want_fill(replica)
-run_fills()
-local routers = live_names(ROUTERS)
-close_pool()
-return {routers, P.run}
+Q.reap()
+Q.want_fill(replica)
+Q.run_fills()
+local routers = Q.live_names(K[ROUTERS])
+Q.close_pool()
+return {routers, P[P_RUN]}

@@ -5,60 +5,60 @@
 -- Reply: {mail, replicas or nil, registry version, waiting per class, running, live routers, flat positions, run id};
 --        a replica is {id, record, state, windows x3, sequences, KV tokens, prefill tokens, age (ms), stats}
 
-open_pool()
-tick()
-reads_mail = true
-call('ZADD', ROUTERS, NOW + LEASE, CALLER)
-if call('ZREM', PARTED, CALLER) == 1 then unpark(CALLER) end
+Q.open_pool()
+Q.tick()
+Q.reads_mail = true
+call('ZADD', K[ROUTERS], Q.now + Q.lease, A[1])
+if call('ZREM', K[PARTED], A[1]) == 1 then Q.unpark(A[1]) end
 
 local old = {}
-for _, member in ipairs(members(LINKS, CALLER .. '\0')) do old[member] = true end
+for _, member in ipairs(Q.members(K[LINKS], A[1] .. '\0')) do old[member] = true end
 for _, replica in ipairs(A[2]) do
-  local member = CALLER .. '\0' .. replica
+  local member = A[1] .. '\0' .. replica
   if old[member] then
     old[member] = nil
   else
-    call('ZADD', LINKS, 0, member)
-    want_fill(replica)
+    call('ZADD', K[LINKS], 0, member)
+    Q.want_fill(replica)
   end
 end
-for member in pairs(old) do call('ZREM', LINKS, member) end
+for member in pairs(old) do call('ZREM', K[LINKS], member) end
 
 local started = A[3]
 for i = 1, #started, 2 do
-  local e = get(started[i])
-  if e and e[STATE] == 'f' and e[ATTEMPT] == started[i + 1] and e[OWNER] == CALLER then mark_started(started[i], e) end
+  local e = Q.get(started[i])
+  if e and e[STATE] == 'f' and e[ATTEMPT] == started[i + 1] and e[OWNER] == A[1] then Q.mark_started(started[i], e) end
 end
-for _, member in ipairs(members(OWNERS, CALLER .. '\0g\0')) do
-  local id = split(member)[3]
-  local e = get(id)
+for _, member in ipairs(Q.members(K[OWNERS], A[1] .. '\0g\0')) do
+  local id = Q.split(member)[3]
+  local e = Q.get(id)
   e[BEATS] = e[BEATS] + 1
-  if e[BEATS] >= GRANT_HEARTBEATS then give_back(id, e) else put(id, e) end
+  if e[BEATS] >= tonumber(ARGV[8]) then Q.give_back(id, e) else Q.put(id, e) end
 end
-reap()
-want_free(8)
-run_fills()
+Q.reap()
+Q.want_free(8)
+Q.run_fills()
 
 local function registry()
-  local names = live_names(REPLICAS)
+  local names = Q.live_names(K[REPLICAS])
   -- Large registries come back with every change, and for their load once in four seconds.
-  if A[4] == P.version and #names > 64 and math.floor(NOW / 1000) % 4 ~= 0 then return false end
+  if A[4] == P[P_VERSION] and #names > 64 and math.floor(Q.now / 1000) % 4 ~= 0 then return false end
   local list = {}
   for _, name in ipairs(names) do
-    local l, shown = get_load(name), cmsgpack.unpack(call('HGET', REGISTRY, name))
+    local l, shown = Q.get_load(name), cmsgpack.unpack(call('HGET', K[REGISTRY], name))
     list[#list + 1] = {name, shown[1], l[R_STATE], l[W_SEQUENCES], l[W_KV], l[W_PREFILL], l[HELD] + l[EXTRA],
-      l[USED_KV], l[USED_PREFILL], NOW - l[BEAT], shown[2]}
+      l[USED_KV], l[USED_PREFILL], Q.now - l[BEAT], shown[2]}
   end
   return list
 end
 
 local positions = {}
-for _, member in ipairs(members(OWNERS, CALLER .. '\0w\0', 256)) do
-  local id = split(member)[4]
+for _, member in ipairs(Q.members(K[OWNERS], A[1] .. '\0w\0', 256)) do
+  local id = Q.split(member)[4]
   positions[#positions + 1] = id
-  positions[#positions + 1] = position(id, get(id))
+  positions[#positions + 1] = Q.position(id, Q.get(id))
 end
 local replicas = registry()
-close_pool()
-return {mailbox(CALLER), replicas, P.version, {count(LINE, '0\0'), count(LINE, '1\0'), count(LINE, '2\0')},
-  call('ZCARD', SLOTS), live_names(ROUTERS), positions, P.run}
+Q.close_pool()
+return {Q.mailbox(A[1]), replicas, P[P_VERSION], {Q.count(K[LINE], '0\0'), Q.count(K[LINE], '1\0'), Q.count(K[LINE], '2\0')},
+  call('ZCARD', K[SLOTS]), Q.live_names(K[ROUTERS]), positions, P[P_RUN]}

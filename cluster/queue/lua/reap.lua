@@ -4,8 +4,8 @@
 -- A: ""
 -- Reply: how many entries were freed
 
-open_pool()
-local freed = reap()
-run_fills()
-close_pool()
+Q.open_pool()
+local freed = Q.reap()
+Q.run_fills()
+Q.close_pool()
 return freed

@@ -4,17 +4,17 @@
 -- A: router, request id, attempt
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 
-open_pool()
+Q.open_pool()
 local id, attempt = A[2], A[3]
-local e = get(id)
-if not e or e[OWNER] ~= CALLER or e[STATE] ~= 'f' or e[ATTEMPT] ~= attempt then return {} end
+local e = Q.get(id)
+if not e or e[OWNER] ~= A[1] or e[STATE] ~= 'f' or e[ATTEMPT] ~= attempt then return {} end
 
-caused = {}
+Q.caused = {}
 local replica = e[REPLICA]
-local l = get_load(replica)
+local l = Q.get_load(replica)
 if l then l[CLOSED] = 1 end -- stored by free_slot
-give_back(id, e)
-if e[STATE] == 'w' then place(id, e) end
-run_fills()
-close_pool()
-return caused
+Q.give_back(id, e)
+if e[STATE] == 'w' then Q.place(id, e) end
+Q.run_fills()
+Q.close_pool()
+return Q.caused

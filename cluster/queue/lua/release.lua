@@ -4,31 +4,30 @@
 -- A: router, request id, attempt ("" for one without a slot), output tokens
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 
-open_pool()
+Q.open_pool()
 local id, attempt, output = A[2], A[3], A[4]
-local e = get(id)
-if not e or e[OWNER] ~= CALLER then return {} end
+local e = Q.get(id)
+if not e or e[OWNER] ~= A[1] then return {} end
 
 if e[STATE] == 'o' then
-  if attempt == '' or attempt == e[ATTEMPT] then forget(id, e) end
-  close_pool()
+  if attempt == '' or attempt == e[ATTEMPT] then Q.forget(id, e) end
+  Q.close_pool()
   return {}
 end
 if e[STATE] ~= 'f' or e[ATTEMPT] ~= attempt then return {} end
 
-caused = {}
+Q.caused = {}
 local used = output
 -- The prompt of a resume was charged to its first attempt.
 if e[RESUME] == 0 then used = used + e[PROMPT] end
 local correction = used - e[CHARGED]
 if e[COUNTED] == 1 then
-  local served = S[e[CLASS]]
-  set(served, P[served] + correction)
-  set('st', P.st + correction)
+  Q.set(P_S + e[CLASS], P[P_S + e[CLASS]] + correction)
+  Q.set(P_SERVED, P[P_SERVED] + correction)
 end
-serve(e[CLASS], e[TENANT], correction / e[WEIGHT], false)
-free_slot(id, e)
-forget(id, e)
-run_fills()
-close_pool()
-return caused
+Q.serve(e[CLASS], e[TENANT], correction / e[WEIGHT], false)
+Q.free_slot(id, e)
+Q.forget(id, e)
+Q.run_fills()
+Q.close_pool()
+return Q.caused

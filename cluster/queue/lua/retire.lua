@@ -4,16 +4,16 @@
 -- A: name, "router" or "replica"
 -- Reply: 1
 
-open_pool()
+Q.open_pool()
 if A[2] == 'router' then
-  part_router(CALLER, NOW)
-  while drop_waiting(CALLER) > 0 do end
-  call('ZREM', PARTED, CALLER)
-  drop_links(CALLER)
+  Q.part_router(A[1], Q.now)
+  while Q.drop_waiting(A[1]) > 0 do end
+  call('ZREM', K[PARTED], A[1])
+  Q.drop_links(A[1])
 else
-  remove_replica(CALLER)
+  Q.remove_replica(A[1])
 end
-want_free(8)
-run_fills()
-close_pool()
+Q.want_free(8)
+Q.run_fills()
+Q.close_pool()
 return 1

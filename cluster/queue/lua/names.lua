@@ -1,0 +1,87 @@
+-- Numbers with names: positions in KEYS, and of fields in the packed arrays. Lua 5.1 has no constants, and every captured
+-- local costs every call (a walk along the open upvalues), so the loader writes the numbers into the scripts.
+--
+-- Keys. All belong to one pool and one hash slot; lifetimes are in keys.py.
+POOL = 1 -- STRING packed array, fields P_* below
+ENTRIES = 2 -- HASH request id -> packed array, fields of an entry below
+LINE = 3 -- ZSET score 0, "class\0tenant\0place\0id" of every entry that may be granted
+ACTIVE = 4 -- + class: ZSET tenants in the line, by weighted service
+IDLE = 7 -- + class: ZSET tenants out of the line whose service is above the floor
+OWNERS = 10 -- ZSET score 0, what a router owns, "router\0letter\0...": w place id waiting, p place id parked, r id running;
+--             its mail: g id attempt replica grant, c id order to cancel, e id order expired
+SLOTS = 11 -- ZSET score 0, "replica\0letter\0id\0attempt": g granted, r started; who holds the replica's slots
+LOAD = 12 -- HASH replica -> packed array, fields of a load below
+FREE = 13 -- ZSET replicas that may take one more sequence, by share of slots held
+REGISTRY = 14 -- HASH replica -> packed {record, stats}
+REPLICAS = 15 -- ZSET replica leases, by end (ms)
+ROUTERS = 16 -- ZSET router leases, by end (ms)
+PARTED = 17 -- ZSET routers without lease, by when their waiting entries go (ms)
+LINKS = 18 -- ZSET score 0, "router\0replica": the router has a healthy link there
+CLIENT_KEYS = 19 -- HASH "tenant\0client key" -> request id
+SKIPS = 20 -- HASH request id -> how often it was passed over
+PREFS = 21 -- HASH replica -> entries in the line that prefer it
+DEADLINES = 22 -- ZSET request ids in the line, by the last moment of a grant (ms)
+BELLS = 23 -- HASH router -> 1 while its bell has rung and it has not looked
+
+-- Pool.
+P_TIME = 1 -- ms, the latest pool time that was stored
+P_TICK = 2 -- ms, the last heartbeat of anyone
+P_SKEW = 3 -- ms between pool time and the server's clock, after that ran backward
+P_AMNESTY = 4 -- ms, until when every lease counts as live
+P_VERSION = 5 -- of the registry
+P_HEAD = 6 -- place of the last entry that came back
+P_TAIL = 7 -- place of the next arrival
+P_V = 8 -- + class: virtual time, weighted tokens
+P_S = 11 -- + class: tokens served while classes competed
+P_SERVED = 14 -- all of them
+P_RUN = 15 -- run id of the server
+
+-- An entry.
+OWNER = 1
+TENANT = 2
+CLASS = 3
+PLACE = 4
+PROMPT = 5
+EXPECTED = 6
+KV = 7
+START_BY = 8 -- ms, 0 is never
+CLIENT_KEY = 9
+PREFERRED = 10 -- "" or "\0a\0b\0"
+WEIGHT = 11
+BASE = 12 -- of attempt ids
+NUMBER = 13 -- of the last attempt
+ATTEMPT = 14
+REPLICA = 15
+STATE = 16 -- w waiting, p parked with its owner's lease, f in flight, o out of the line by an order
+SUBMITTED = 17 -- ms
+GRANTED = 18 -- ms
+BEATS = 19 -- owner heartbeats since the grant
+PREFILLED = 20 -- 0 or 1
+CHARGED = 21 -- tokens, -1 before the first grant
+COUNTED = 22 -- 1 when charged to its class as well
+RESERVED = 23 -- replica that is kept for it, or ""
+ORDER = 24 -- "", "c" or "e"
+ADOPTED_RUN = 25 -- run id under which its owner is known to want it
+RESUME = 26 -- 0 or 1
+PREEMPTIONS = 27
+
+-- A load.
+W_SEQUENCES = 1
+W_KV = 2
+W_PREFILL = 3
+HELD = 4 -- slots on record
+EXTRA = 5 -- reported running, not on record
+USED_KV = 6
+USED_PREFILL = 7
+R_STATE = 8
+CLOSED = 9 -- 1 from a refused start to the next heartbeat
+R_RESERVED = 10 -- request id that the replica is kept for, or ""
+BEAT = 11 -- ms of the last heartbeat
+REPORTED = 12 -- 1 when USED_KV rests on a report
+
+-- Bounds.
+MIDDLE = 5000000000000000 -- first place; arrivals count up, returns count down, exact in a double
+CHUNK = 1000 -- entries that one call parks or forgets, so that none takes more than some milliseconds
+GRANTS_PER_CALL = 32 -- per replica
+REPLICAS_TRIED = 32 -- by a submit
+REPLICAS_SHOWN = 64 -- registries up to this size come back with every heartbeat
