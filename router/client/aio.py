@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -51,6 +52,9 @@ class AsyncClient:
         self._rotation = self._connection.rotation()
         self._channels: list[grpc.aio.Channel] = []
         self._stubs: list[Stubs] = []
+        # Closing a channel does not wake the readers of its streams, so the client ends every call itself.
+        self._running: set[Any] = set()
+        self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -62,8 +66,10 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Cancel what runs and close the connections. May be called twice."""
+        """End what runs with CancelledError and close the connections. May be called twice."""
         self._closed = True
+        for running in (*self._running, *self._streams):
+            running.cancel()
         channels, self._channels, self._stubs = self._channels, [], []
         for channel in channels:
             await channel.close(None)
@@ -103,7 +109,9 @@ class AsyncClient:
             timeout: seconds for the whole stream.
         """
         request = calls.stream_request(model, prompt, sampling, options, flush_interval, resume)
-        return AsyncStream(self._opener(request), self._connection.attempts(timeout), StreamState(resume))
+        stream = AsyncStream(self._opener(request), self._connection.attempts(timeout), StreamState(resume))
+        self._streams.add(stream)
+        return stream
 
     async def cancel(self, *, request_id: str = "", idempotency_key: str = "", timeout: float | None = None) -> str:
         """Cancel a request by exactly one of its names; returns the cluster's id of it."""
@@ -131,6 +139,7 @@ class AsyncClient:
             running = call.method(self._next())(
                 call.request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
             )
+            self._running.add(running)
             try:
                 return call.convert(await running)
             except grpc.RpcError as error:
@@ -141,8 +150,9 @@ class AsyncClient:
             except asyncio.CancelledError:
                 if _task_is_cancelled():
                     raise
-                raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED) from None
+                raise CancelledError("the call was cancelled here", grpc.StatusCode.CANCELLED) from None
             finally:
+                self._running.discard(running)
                 running.cancel()
             await asyncio.sleep(wait)
 
@@ -219,6 +229,10 @@ class AsyncStream:
     async def aclose(self) -> None:
         """Cancel the request unless it has ended. May be called twice, and while another task reads."""
         self._closed = True
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the request; unlike after `aclose`, whoever reads gets CancelledError and not the end of iteration."""
         if self._call is not None:
             self._call.cancel()
 
@@ -235,7 +249,7 @@ class AsyncStream:
                 raise
             if self._closed:
                 return None
-            raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED) from None
+            raise CancelledError("the call was cancelled here", grpc.StatusCode.CANCELLED) from None
         if message is grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
             self._closed = True
             self._state.end()

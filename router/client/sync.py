@@ -41,6 +41,7 @@ class Client:
         self._rotation = self._connection.rotation()
         self._channels = [self._channel(target) for target in self._connection.targets]
         self._stubs = [Stubs(channel) for channel in self._channels]
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +52,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Cancel what runs and close the connections. May be called twice."""
+        """End what runs with CancelledError and close the connections. May be called twice."""
+        self._closed = True
         for channel in self._channels:
             channel.close()
 
@@ -124,6 +126,8 @@ class Client:
             time.sleep(wait)
 
     def _next(self) -> Stubs:
+        if self._closed:
+            raise RuntimeError("the client is closed")
         return self._stubs[next(self._rotation)]
 
     def _channel(self, target: str) -> grpc.Channel:
@@ -182,6 +186,10 @@ class Stream:
     def close(self) -> None:
         """Cancel the request unless it has ended. May be called twice, and from another thread."""
         self._closed.set()
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the request; unlike after `close`, whoever reads gets CancelledError and not the end of iteration."""
         if self._call is not None:
             self._call.cancel()
 

@@ -43,6 +43,8 @@ class FakeRouter(services.InferenceServiceServicer, admin_pb2_grpc.AdminServiceS
         self.release = asyncio.Event()
         self.requests: list[Any] = []
         self.metadata: list[dict[str, Any]] = []
+        self.asked = asyncio.Event()
+        """Is set by the first call."""
         self.abandoned = asyncio.Event()
         """Is set when a client cancels a call."""
         self._pace_s = pace_s
@@ -129,6 +131,7 @@ class FakeRouter(services.InferenceServiceServicer, admin_pb2_grpc.AdminServiceS
 
     async def _admit(self, request: Any, context: Any, check: Any) -> None:
         self.requests.append(request)
+        self.asked.set()
         self.metadata.append(dict(context.invocation_metadata()))
         failure = self.failures.popleft() if self.failures else None
         model = getattr(request, "model", "") or getattr(getattr(request, "generate", None), "model", "")

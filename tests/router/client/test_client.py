@@ -174,6 +174,42 @@ async def test_a_request_can_be_cancelled_by_either_name(client, fake):
         assert reader.events[-1].choices[0].finish_reason is FinishReason.CANCELLED
 
 
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "unary"])
+async def test_closing_the_client_ends_its_calls_with_an_error(client, fake, streamed):
+    """Not silently, which would look like a complete output, and not as if the caller's task had been cancelled."""
+    fake.hold_after = 1
+    call = collect(client.stream("demo", "hi")) if streamed else client.generate("demo", "hi")
+    task = asyncio.create_task(call)
+    await fake.asked.wait()
+
+    await client.close()
+
+    with pytest.raises(api.CancelledError):
+        await task
+    if streamed:
+        await fake.abandoned.wait()
+
+
+async def test_cancelling_a_stream_shows_in_its_reader(client, fake):
+    fake.hold_after = 1
+    stream = client.stream("demo", "hi")
+    reader = Reader(stream)
+    await reader.delta.wait()
+
+    stream.cancel()
+
+    with pytest.raises(api.CancelledError):
+        await reader.task
+
+
+async def test_a_closed_client_says_so(client):
+    await client.close()
+    await client.close()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        await client.generate("demo", "hi")
+
+
 async def test_cancel_needs_exactly_one_name(client):
     for names in ({}, {"request_id": "a", "idempotency_key": "b"}):
         with pytest.raises(ValueError, match="exactly one"):

@@ -1,0 +1,80 @@
+"""Retries are bounded in number and time, and spread."""
+
+import grpc
+import pytest
+
+from cluster.clock import ManualClock
+from router.client import (
+    DeadlineExceededError,
+    ErrorDetails,
+    InternalError,
+    PenstockClientError,
+    QueueFullError,
+    RetryPolicy,
+    UnavailableError,
+)
+from router.client.retry import Attempts
+
+POLICY = RetryPolicy(max_attempts=5, base_delay=0.1, max_delay=0.3, max_retry_after=30.0)
+
+
+def largest(_low: float, high: float) -> float:
+    return high
+
+
+def error(kind: type[PenstockClientError], retry_after: float | None = None) -> PenstockClientError:
+    return kind("x", grpc.StatusCode.UNKNOWN, ErrorDetails(retry_after=retry_after))
+
+
+def test_the_random_wait_doubles_up_to_its_bound():
+    waits = [POLICY.delay(failures, error(UnavailableError), largest) for failures in range(1, 6)]
+
+    assert waits == [pytest.approx(0.1), pytest.approx(0.2), pytest.approx(0.3), pytest.approx(0.3), None]
+
+
+def test_the_wait_is_drawn_from_zero():
+    """Full jitter: clients that failed together must not come back together."""
+    assert POLICY.delay(2, error(UnavailableError), lambda low, _high: low) == 0.0
+
+
+def test_the_routers_own_wait_comes_first():
+    assert POLICY.delay(1, error(QueueFullError, 2.0), largest) == pytest.approx(2.1)
+    assert POLICY.delay(1, error(UnavailableError, 30.0), largest) == pytest.approx(30.1)
+    assert POLICY.delay(1, error(UnavailableError, 30.1), largest) is None
+
+
+@pytest.mark.parametrize("kind", [DeadlineExceededError, InternalError, PenstockClientError])
+def test_other_errors_are_final(kind):
+    assert POLICY.delay(1, error(kind, 0.0), largest) is None
+
+
+def test_one_attempt_switches_retries_off():
+    assert RetryPolicy(max_attempts=1).delay(1, error(UnavailableError), largest) is None
+
+
+def test_no_attempt_starts_after_the_deadline():
+    clock = ManualClock()
+    attempts = Attempts(POLICY, 1.0, now=clock.monotonic, uniform=largest)
+
+    assert attempts.time_left() == pytest.approx(1.0)
+    assert attempts.wait_after(error(UnavailableError)) == pytest.approx(0.1)
+    clock.advance(0.8)
+    assert attempts.time_left() == pytest.approx(0.2)
+    assert attempts.wait_after(error(UnavailableError)) is None
+
+
+def test_without_a_deadline_only_the_number_counts():
+    attempts = Attempts(POLICY, None, uniform=largest)
+
+    assert attempts.time_left() is None
+    waits = [attempts.wait_after(error(UnavailableError, 20.0)) for _ in range(5)]
+    assert [wait is None for wait in waits] == [False, False, False, False, True]
+
+
+def test_time_left_is_never_negative():
+    """A negative timeout would be an argument error instead of a deadline."""
+    clock = ManualClock()
+    attempts = Attempts(POLICY, 1.0, now=clock.monotonic)
+    clock.advance(5.0)
+
+    assert attempts.time_left() == 0.0

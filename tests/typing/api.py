@@ -1,0 +1,55 @@
+"""Is type-checked and never run: what callers may write against the client."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+from router.client import (
+    AsyncClient,
+    Client,
+    ClusterStatus,
+    Completion,
+    Delta,
+    Event,
+    Finished,
+    FinishReason,
+    GenerateOptions,
+    Message,
+    ModelDescription,
+    RequestClass,
+    ResumePoint,
+    Sampling,
+    TokenCount,
+    json_schema,
+)
+
+
+def threads() -> None:
+    """Use the client for threads."""
+    with Client(["a:1", "b:1"], metadata=lambda: [("authorization", "key")], timeout=5) as client:
+        assert_type(client.generate("m", "text"), Completion)
+        assert_type(client.generate("m", [Message("user", "hi")], Sampling(max_tokens=4)).text, str)
+        assert_type(client.count_tokens("m", [1, 2, 3]), TokenCount)
+        assert_type(client.list_models(), tuple[ModelDescription, ...])
+        assert_type(client.get_model("m"), ModelDescription)
+        assert_type(client.cluster_status(), ClusterStatus)
+        assert_type(client.cancel(request_id="r"), str)
+        with client.stream("m", "text", flush_interval=0.02) as stream:
+            for event in stream:
+                assert_type(event, Event)
+                if isinstance(event, Delta):
+                    assert_type(event.token_ids, tuple[int, ...])
+                elif isinstance(event, Finished):
+                    assert_type(event.choices[0].finish_reason, FinishReason)
+            assert_type(stream.resume_point, ResumePoint | None)
+
+
+async def loop() -> None:
+    """Use the client for asyncio."""
+    async with AsyncClient() as client:
+        options = GenerateOptions(request_class=RequestClass.BATCH, queue_timeout=1.5)
+        sampling = Sampling(structured=json_schema({"type": "object"}), logit_bias={1: 2.0}, stop=["\n"])
+        assert_type(await client.generate("m", "text", sampling, options, timeout=2), Completion)
+        async with client.stream("m", "text", resume=ResumePoint(b"t", (3,))) as stream:
+            async for event in stream:
+                assert_type(event, Event)
