@@ -25,7 +25,7 @@ from router.admission.values import (
     TextPrompt,
     TokenPrompt,
 )
-from router.admission.violations import Violations
+from router.admission.violations import Violations, utf8_length
 
 MAX_MODEL_BYTES = 256
 MAX_KEY_BYTES = 128
@@ -167,7 +167,7 @@ def _check_chat(found: Violations, field: str, wire: types_pb2.ChatPrompt, limit
         return ChatPrompt(())
     for index, message in enumerate(wire.messages):
         found.size(f"{where}[{index}].role", message.role, 1, MAX_ROLE_BYTES)
-    total = sum(len(message.content.encode()) for message in wire.messages)
+    total = sum(utf8_length(message.content) for message in wire.messages)
     found.count(where, total, 0, limits.max_prompt_bytes, "bytes of content")
     messages = tuple(Message(message.role, message.content) for message in wire.messages)
     return ChatPrompt(messages, wire.continue_final_message)

@@ -19,6 +19,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
+def utf8_length(text: str) -> int:
+    """Return the bytes of a text in UTF-8; free for ASCII, which most long prompts are."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 class Violations:
     """Is a bounded list of violations with the checks that fill it."""
 
@@ -55,7 +60,7 @@ class Violations:
 
     def size(self, field: str, text: str, low: int, high: int) -> bool:
         """Check the length of a text in bytes of UTF-8; returns whether it is allowed."""
-        return self.count(field, len(text.encode()), low, high, "bytes")
+        return self.count(field, utf8_length(text), low, high, "bytes")
 
     def raise_any(self) -> None:
         """End the check.
