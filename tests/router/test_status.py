@@ -1,7 +1,9 @@
 """Every error reaches the client as one google.rpc.Status with the documented code and details."""
 
 import asyncio
+import base64
 import logging
+from urllib.parse import quote
 
 import grpc
 import pytest
@@ -39,6 +41,7 @@ CASES = [
         None,
     ),
 ]
+HUGE = errors.InvalidRequestError([errors.FieldViolation("é" * 500, "ß" * 2_000)] * 16)
 HIDDEN = [
     (errors.EngineRequestError("secret"), "INVALID_ARGUMENT", "ENGINE_REQUEST"),
     (errors.EngineDeadError("secret"), "INTERNAL", "ENGINE_DEAD"),
@@ -160,9 +163,16 @@ async def test_abort_delivers_the_details_in_unary_calls_and_mid_stream():
         assert len(details(status, error_details_pb2.RetryInfo)) == 1
 
 
+def test_the_largest_trailers_stay_below_8_kib():
+    """gRPC drops some responses above 8 KiB of metadata, and all above 16 KiB."""
+    status = to_rpc_status(HUGE)
+
+    assert len(base64.b64encode(status.SerializeToString())) + len(quote(status.message)) < 8_000
+
+
 async def test_the_largest_status_still_arrives():
-    """Trailers above 8 KiB make a peer report RESOURCE_EXHAUSTED instead of the real status."""
-    error = errors.InvalidRequestError([errors.FieldViolation("é" * 500, "ß" * 2_000)] * 16)
+    """Trailers above the limit make a peer report RESOURCE_EXHAUSTED instead of the real status."""
+    error = HUGE
 
     for code, status in await call(error):
         assert code is grpc.StatusCode.INVALID_ARGUMENT
