@@ -164,7 +164,7 @@ async def test_abort_delivers_the_details_in_unary_calls_and_mid_stream():
 
 
 def test_the_largest_trailers_stay_below_8_kib():
-    """gRPC drops some responses above 8 KiB of metadata, and all above 16 KiB."""
+    """Above 8 KiB of metadata gRPC drops some responses, above 16 KiB all."""
     status = to_rpc_status(HUGE)
 
     assert len(base64.b64encode(status.SerializeToString())) + len(quote(status.message)) < 8_000
