@@ -15,7 +15,7 @@ Times inside are pool time: the store's clock, never going back, in milliseconds
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -189,7 +189,8 @@ class Queue(Protocol):
     """
 
     async def submit(self, router_id: str, entry: QueueEntry) -> Submitted:
-        """Add an entry, and grant at once where a replica that this router is connected to has room and nobody is ahead.
+        """Add an entry; grant at once where a replica that this router is connected to has room and nobody is ahead.
+
         The same request_id again changes nothing and answers as the first time.
 
         Raises:
@@ -197,32 +198,37 @@ class Queue(Protocol):
         """
         ...
 
-    async def release(
-        self, router_id: str, request_id: str, attempt: str, settlement: Settlement
-    ) -> Mail:
-        """End an attempt: free the slot, correct the tenant's charge, forget the entry, and fill the slot again. Returns
-        this router's mail that this call caused; `collect` has all of it. Naming a stale attempt changes nothing. An
-        entry that left the line by an order (cancel, expired) is forgotten with attempt ""."""
+    async def release(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Mail:
+        """End an attempt: free the slot, correct the tenant's charge, forget the entry, and fill the slot again.
+
+        Returns the grants to this router that this call caused; `collect` has all its mail. Naming a stale attempt
+        changes nothing. An entry that left the line by an order (cancel, expired) is forgotten with attempt "" or its
+        last one.
+        """
         ...
 
     async def refuse(self, router_id: str, request_id: str, attempt: str) -> Mail:
-        """Give a grant back that could not be started: the entry goes to the head of its tenant's list, and the replica's
-        window is closed until the replica's next heartbeat."""
+        """Give a grant back that could not be started: the entry goes to the head of its tenant's list, and the
+        replica's window is closed until the replica's next heartbeat. An entry with an order pending leaves the line
+        instead; its owner answers the order.
+        """
         ...
 
     async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
-        """Stop a request wherever it is. `target` is a request id, or the client key of `tenant`. Returns the request id;
-        None when this tenant has no such entry.
+        """Stop a request wherever it is. `target` is a request id, or the client key of `tenant`. Returns the request
+        id; None when this tenant has no such entry.
 
         Waits and is the caller's own: removed at once. Waits and is another router's: leaves the line, and its owner is
-        sent an Order "cancel". Granted or running: keeps its slot, and the owner (also when it is the caller) is sent an
-        Order "cancel", stops the work and releases."""
+        sent an Order "cancel". Granted or running: keeps its slot, and the owner (also when it is the caller) is sent
+        an Order "cancel", stops the work and releases.
+        """
         ...
 
     async def collect(self, router_id: str) -> Mail:
-        """Return the router's whole mailbox: every grant not yet reported as started, and every order whose entry is still
-        there. An owner answers an order with `release` (attempt "" when the entry never had a grant), which removes both;
-        so a lost reply loses nothing, and an owner ignores mail that it already acted on."""
+        """Return the router's whole mailbox: every grant not yet reported as started, and every order whose entry is
+        still there. An owner answers an order with `release` (attempt "" when the entry never had a grant), which
+        removes both; so a lost reply loses nothing, and an owner ignores mail that it already acted on.
+        """
         ...
 
     async def heartbeat_router(self, beat: RouterBeat) -> RouterBeatReply:

@@ -91,7 +91,7 @@ def read_grants(reply: Sequence[Sequence[bytes]]) -> Mail:
 
 
 def read_mailbox(reply: Sequence[bytes]) -> Mail:
-    """Read a mailbox: members "router\\0kind\\0id..."."""
+    """Read a mailbox: members of `owners` that are mail, NUL-separated (see lua/names.lua)."""
     grants, orders = [], []
     for member in reply:
         _, letter, request_id, *rest = member.split(b"\0")
@@ -112,9 +112,7 @@ def read_router_reply(reply: Sequence[Any]) -> RouterBeatReply:
         waiting=tuple(waiting),
         running=running,
         routers=_names(routers),
-        positions={
-            name.decode(): ahead for name, ahead in zip(positions[::2], positions[1::2], strict=True)
-        },
+        positions={name.decode(): ahead for name, ahead in zip(positions[::2], positions[1::2], strict=True)},
         run_id=run_id.decode(),
     )
 

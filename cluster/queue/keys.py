@@ -1,8 +1,8 @@
 """Every Redis name of the queue, what it holds and how long it lives.
 
-All keys of a pool carry the pool's name in literal braces, so a cluster keeps them in one hash slot and one script may use
-them all. Scripts get every key through KEYS and never build a name; what belongs to one request, tenant, router or replica
-is a field or a member. `1` is the schema version: version N and N+1 may share a Redis.
+All keys of a pool carry the pool's name in literal braces, so a cluster keeps them in one hash slot and one script may
+use them all. Scripts get every key through KEYS and never build a name; what belongs to one request, tenant, router or
+replica is a field or a member. `1` is the schema version: version N and N+1 may share a Redis.
 
 No key has a TTL. An expiring key would vanish in a long outage, when nobody could renew it and nobody was dead. What a
 process leaves behind is removed by `reap`, judged by pool time, which grants a full lease after any gap.
@@ -13,7 +13,7 @@ from __future__ import annotations
 PREFIX = "penstock:1"
 
 POOL_KEYS = (
-    "pool",  # HASH: clock, counters, registry version. For ever; a handful of numbers.
+    "pool",  # STRING: clock, counters, registry version. For ever; a handful of numbers.
     "entries",  # HASH: a record per request, from submit until its owner releases it or is dead.
     "line",  # ZSET: entries that may be granted, from submit to grant, cancel or expiry.
     "active:0",  # ZSET per class: tenants in the line.

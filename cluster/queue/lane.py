@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis import exceptions
-from redis.asyncio.connection import AbstractConnection
 
 from cluster.errors import QueueUnavailableError
 from cluster.queue.connections import CONNECTION_ERRORS, ConnectionSource, translate, unavailable
@@ -30,9 +29,12 @@ class _Call:
 
 
 class Lane:
-    """Owns a connection and the task that uses it. Callers only wait for futures, so cancelling one never leaves a reply
-    behind for the next. A pipeline that is not answered within `timeout_s` (connecting included) fails, together with
-    everything that waited behind it, and the connection is replaced at the next call."""
+    """Owns a connection and the task that uses it.
+
+    Callers only wait for futures, so cancelling one never leaves a reply behind for the next. A pipeline that is not
+    answered within `timeout_s` (connecting included) fails, together with everything that waited behind it, and the
+    connection is replaced at the next call.
+    """
 
     def __init__(self, source: ConnectionSource, timeout_s: float, max_pending: int = 20_000) -> None:
         self._source = source
@@ -42,7 +44,7 @@ class Lane:
         self._in_flight: list[_Call] = []
         self._wake = asyncio.Event()
         self._closing = False
-        self._connection: AbstractConnection | None = None
+        self._connection: Any = None
         self._task: asyncio.Task[None] | None = None
 
     def call(self, script: Script, command: bytes) -> asyncio.Future[Any]:
@@ -113,7 +115,7 @@ class Lane:
             for call in await self._pipeline(self._connection, missing):
                 _settle(call, QueueUnavailableError("the queue forgets its scripts"))
 
-    async def _pipeline(self, connection: AbstractConnection, batch: Sequence[_Call]) -> list[_Call]:
+    async def _pipeline(self, connection: Any, batch: Sequence[_Call]) -> list[_Call]:
         """Send calls and settle them in order; returns those whose script Redis does not have."""
         missing = []
         await connection.send_packed_command([b"".join([call.command for call in batch])], check_health=False)
@@ -129,7 +131,7 @@ class Lane:
                     call.reply.set_result(reply)
         return missing
 
-    async def _load_scripts(self, connection: AbstractConnection, scripts: set[Script]) -> None:
+    async def _load_scripts(self, connection: Any, scripts: set[Script]) -> None:
         for script in scripts:
             await connection.send_command("SCRIPT", "LOAD", script.source, check_health=False)
             await connection.read_response(disable_decoding=True, timeout=math.inf)

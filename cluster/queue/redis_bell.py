@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
+from typing import Any
 
 from redis import exceptions
-from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection
 
 from cluster.errors import QueueUnavailableError
 from cluster.queue.checks import check_id
-from cluster.queue.connections import CONNECTION_ERRORS, ConnectionSource
+from cluster.queue.connections import CONNECTION_ERRORS, ConnectionSource, RedisTarget
 from cluster.queue.keys import bell_channel
 
 _LOG = logging.getLogger(__name__)
@@ -25,28 +25,29 @@ _LONGEST_DELAY_S = 2.0
 
 class RedisBell:
     """Is a subscription on a connection of its own, renewed when it breaks. Rings that came meanwhile are lost; the
-    router's heartbeat finds their mail. Waiting rings of one pool are merged."""
+    router's heartbeat finds their mail. Waiting rings of one pool are merged.
+    """
 
-    def __init__(self, target: str | Redis, router_id: str, timeout_s: float = 2.0) -> None:
+    def __init__(self, target: RedisTarget, router_id: str, timeout_s: float = 2.0) -> None:
         check_id("router_id", router_id)
         self._source = ConnectionSource(target, timeout_s)
         self._channel = bell_channel(router_id)
         self._rung: dict[str, None] = {}
         self._changed = asyncio.Event()
         self._subscribed = asyncio.Event()
-        self._closing = False
-        self._connection: AbstractConnection | None = None
+        self._ended = asyncio.Event()
+        self._connection: Any | None = None
         self._heard = 0.0
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Subscribe; returns once Redis confirmed it. `wait` does it too."""
-        if self._closing:
+        if self._ended.is_set():
             raise QueueUnavailableError("the bell is closed")
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="queue-bell")
         await self._subscribed.wait()
-        if self._closing:
+        if self._ended.is_set():
             raise QueueUnavailableError("the bell is closed")
 
     async def wait(self) -> str:
@@ -55,7 +56,7 @@ class RedisBell:
             if self._task is None:
                 await self.start()
             self._changed.clear()
-            if self._closing:
+            if self._ended.is_set():
                 raise QueueUnavailableError("the bell is closed")
             if not self._rung:
                 await self._changed.wait()
@@ -65,7 +66,7 @@ class RedisBell:
 
     async def close(self) -> None:
         """See `Bell.close`. The connection is closed rather than the read cancelled: redis-py may swallow a cancel."""
-        self._closing = True
+        self._ended.set()
         self._changed.set()
         self._subscribed.set()
         await self._disconnect()
@@ -75,16 +76,17 @@ class RedisBell:
     async def _run(self) -> None:
         delay = _FIRST_DELAY_S
         try:
-            while not self._closing:
+            while not self._ended.is_set():
                 try:
                     await self._listen()
                 except (*CONNECTION_ERRORS, exceptions.RedisError) as error:
-                    if self._closing:
+                    if self._ended.is_set():
                         return
                     _LOG.warning("queue.bell_lost", extra={"error": str(error), "retry_s": delay})
                 if self._subscribed.is_set():
                     delay = _FIRST_DELAY_S
-                await self._pause(delay)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._ended.wait(), delay)
                 delay = min(2 * delay, _LONGEST_DELAY_S)
         finally:
             await self._disconnect()
@@ -95,7 +97,7 @@ class RedisBell:
         watch: asyncio.Task[None] | None = None
         try:
             await connection.connect()
-            if self._closing:
+            if self._ended.is_set():
                 return
             await connection.send_command("SUBSCRIBE", self._channel, check_health=False)
             self._heard = loop.time()
@@ -120,7 +122,7 @@ class RedisBell:
             self._rung[data.decode()] = None
             self._changed.set()
 
-    async def _watch(self, connection: AbstractConnection) -> None:
+    async def _watch(self, connection: Any) -> None:
         """Break a connection that went silent, which nothing else would notice."""
         loop = asyncio.get_running_loop()
         while True:
@@ -129,11 +131,6 @@ class RedisBell:
                 await connection.disconnect(nowait=True)
                 return
             await connection.send_command("PING", check_health=False)
-
-    async def _pause(self, seconds: float) -> None:
-        deadline = asyncio.get_running_loop().time() + seconds
-        while not self._closing and (left := deadline - asyncio.get_running_loop().time()) > 0:
-            await asyncio.sleep(min(left, 0.1))
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

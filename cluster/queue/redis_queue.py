@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from redis.asyncio import Redis
-
 from cluster.clock import Clock
 from cluster.errors import QueueFullError
 from cluster.queue import codec
@@ -22,7 +20,7 @@ from cluster.queue.base import (
     Submitted,
 )
 from cluster.queue.checks import check_entry, check_id
-from cluster.queue.connections import ConnectionSource
+from cluster.queue.connections import ConnectionSource, RedisTarget
 from cluster.queue.keys import pool_keys
 from cluster.queue.lane import Lane
 from cluster.queue.scripts import Script, load_scripts
@@ -32,11 +30,12 @@ DEFAULT_TIMEOUT_S = 2.0
 
 class RedisQueue:
     """Is one pool's queue in Redis (6.2 or later). Belongs to the event loop that makes the first call; a thread with a
-    loop of its own, such as one that only sends heartbeats, uses its own instance."""
+    loop of its own, such as one that only sends heartbeats, uses its own instance.
+    """
 
     def __init__(
         self,
-        target: str | Redis,
+        target: RedisTarget,
         pool: str,
         limits: QueueLimits | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,

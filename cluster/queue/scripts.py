@@ -1,8 +1,9 @@
 """Puts the Lua scripts together.
 
-A script cannot call another, so the shared files go in front of each. Two things are done to the text because they cost or
-save half of a script's time, all of it before its first line: names in capitals (names.lua) become numbers, since a captured
-local is paid for by every function at every call; and shared functions that a script never reaches are left out.
+A script cannot call another, so the shared files go in front of each. Two things are done to the text, which save a
+third of a call's time in Redis, spent before the script's first line: names in capitals (names.lua) become numbers,
+since every function that captures a local pays for it at every call; and shared functions that are never reached are
+left out.
 """
 
 from __future__ import annotations

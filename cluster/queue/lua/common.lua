@@ -2,14 +2,14 @@
 -- numbers from names.lua.
 --
 -- KEYS: in the order of names.lua.
--- ARGV: now (ms) and run id ("" takes the server's own; set by tests only), pool, lease (ms), attach grace (ms),
--- max_waiting, lookahead, grant_heartbeats, three class shares, packed arguments of the script (the first is the caller).
+-- ARGV: now (ms) and run id ("" takes the server's own; tests set them), pool, lease (ms), attach grace (ms), max_waiting,
+-- lookahead, grant_heartbeats, three class shares, packed arguments of the script, of which the first is the caller.
 
 local call, K = redis.call, KEYS
 local A = cmsgpack.unpack(ARGV[12])
 local P -- the pool
--- The queue: functions, and the state of this call. `caused`: list of {id, attempt, replica} granted to the caller, nil where
--- it is rung like others. `reads_mail`: the caller reads its mailbox at the end of this call, so its bell stays silent.
+-- The queue: functions, and the state of this call. `caused`: list of {id, attempt, replica} granted to the caller, nil
+-- where it is rung like others. `reads_mail`: the caller reads its mailbox at the end, so its bell stays silent.
 local Q = {entries = {}, loads = {}, router_alive = {}, replica_alive = {}, todo = {}, todo_set = {},
   lease = tonumber(ARGV[4]), lookahead = tonumber(ARGV[7])}
 
@@ -49,9 +49,7 @@ function Q.set(field, value)
 end
 
 function Q.close_pool()
-  if not Q.changed then return end
-  P[P_TIME] = Q.now
-  call('SET', K[POOL], cmsgpack.pack(P))
+  if Q.changed then call('SET', K[POOL], cmsgpack.pack(P)) end
 end
 
 function Q.get(id)

@@ -8,7 +8,7 @@ function Q.tick()
   if Q.backward or Q.now - P[P_TICK] > Q.lease / 2 or run ~= P[P_RUN] then Q.set(P_AMNESTY, Q.now + Q.lease) end
   if Q.backward then Q.set(P_SKEW, P[P_TIME] - Q.raw) end
   Q.set(P_RUN, run)
-  P[P_TICK] = Q.now
+  P[P_TICK], P[P_TIME] = Q.now, Q.now
   Q.changed = true
   Q.lenient = Q.now < P[P_AMNESTY]
 end

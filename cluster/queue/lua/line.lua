@@ -52,6 +52,7 @@ function Q.count_preferences(e, by)
 end
 
 function Q.next_place(at_head)
+  P[P_TIME] = Q.now
   if at_head then
     Q.set(P_HEAD, P[P_HEAD] - 1)
     return string.format('%016.0f', P[P_HEAD])

@@ -1,0 +1,133 @@
+"""The twin's choice of the next entry for a replica; mirrors `choose` in lua/fill.lua, where the reasons are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cluster.queue.memory_state import WAITING, Entry, Load, PoolState
+
+
+def fits(load: Load, entry: Entry) -> bool:
+    """Whether there is room for an entry. A prefill larger than the window starts when it is alone."""
+    windows, request = load.windows, entry.request
+    return (
+        load.held + load.extra < windows.sequences
+        and load.kv + request.kv_tokens <= windows.kv_tokens
+        and (load.prefill == 0 or load.prefill + request.prompt_tokens <= windows.prefill_tokens)
+    )
+
+
+def suits(pool: PoolState, replica: str, load: Load, entry: Entry) -> bool:
+    """Whether an entry could be granted on this replica as things are, room aside."""
+    return (
+        entry.state == WAITING
+        and (entry.start_by == 0 or pool.now <= entry.start_by)
+        and entry.request.kv_tokens <= load.windows.kv_tokens
+        and pool.router_live(entry.owner)
+        and replica in pool.links.get(entry.owner, ())
+    )
+
+
+def choose(pool: PoolState, replica: str, load: Load) -> Entry | None:
+    """Return the first of `lookahead` candidates that prefers the replica, else the first that fits.
+
+    One that was passed over `lookahead` times is passed no more; too big for what is free, it reserves the replica.
+    """
+    lookahead = pool.limits.lookahead
+    wanted = replica in pool.preferences
+    passed: list[Entry] = []
+    fallback: Entry | None = None
+    fallback_at = 0
+    for entry in _candidates(pool, replica, load):
+        worn = pool.skips.get(entry.id, 0) >= lookahead
+        if fits(load, entry):
+            if not wanted or replica in entry.request.preferred_replicas:
+                return _take(pool, entry, passed)
+            if fallback is None:
+                fallback, fallback_at = entry, len(passed)
+            if worn:
+                break
+        elif entry.reserved:
+            continue
+        elif worn:
+            if fallback is None:
+                entry.reserved, load.reserved = replica, entry.id
+                pool.put_load(replica, load)
+                return None
+            break
+        passed.append(entry)
+    return None if fallback is None else _take(pool, fallback, passed[:fallback_at])
+
+
+def _take(pool: PoolState, entry: Entry, passed: list[Entry]) -> Entry:
+    for other in passed:
+        pool.skips[other.id] = pool.skips.get(other.id, 0) + 1
+    return entry
+
+
+def _class_order(pool: PoolState) -> list[int]:
+    """Order classes for service: first those below their reserved share, then by urgency."""
+    shares = pool.limits.class_shares
+    waiting = [class_ for class_ in range(3) if pool.line_counts[class_]]
+    below = [c for c in waiting if shares[c] > 0 and pool.served[c] < shares[c] * pool.served_all]
+    return below + [c for c in waiting if c not in below]
+
+
+def _candidates(pool: PoolState, replica: str, load: Load) -> Iterator[Entry]:
+    """Yield the first `lookahead` entries in fair order that suit the replica, out of the first 8 times as many."""
+    seen, raw, raw_limit = 0, 0, 8 * pool.limits.lookahead
+    for class_ in _class_order(pool):
+        walk = _Walk(pool, class_, raw_limit)
+        while seen < pool.limits.lookahead and raw < raw_limit:
+            entry = walk.next()
+            if entry is None:
+                break
+            raw += 1
+            if suits(pool, replica, load, entry):
+                seen += 1
+                walk.charge(entry)
+                yield entry
+
+
+@dataclass(slots=True, eq=False)
+class _Tenant:
+    service: float
+    places: list[tuple[int, str]]
+    taken: int = 0
+
+
+class _Walk:
+    """Walks one class in fair order: the tenant of least service first, charged for what it would get."""
+
+    def __init__(self, pool: PoolState, class_: int, limit: int) -> None:
+        self._pool = pool
+        self._class = class_
+        self._limit = limit
+        self._tenants = self._load(1)
+        self._last: _Tenant | None = None
+
+    def next(self) -> Entry | None:
+        """Return the next entry; None at the end."""
+        if self._last is not None and self._limit:
+            # Only a second entry makes it worth to look at the other tenants.
+            self._tenants += self._load(self._limit)[1:]
+            self._limit = 0
+        while self._tenants:
+            best = min(self._tenants, key=lambda tenant: tenant.service)
+            if best.taken < len(best.places):
+                best.taken += 1
+                self._last = best
+                return self._pool.entries[best.places[best.taken - 1][1]]
+            self._tenants.remove(best)
+        return None
+
+    def charge(self, entry: Entry) -> None:
+        """Charge the tenant of the last entry for it."""
+        if self._last is not None:
+            request = entry.request
+            self._last.service += (request.prompt_tokens + request.expected_tokens) / request.weight
+
+    def _load(self, n: int) -> list[_Tenant]:
+        first = self._pool.active[self._class].first(n)
+        return [_Tenant(service, self._pool.lines[self._class, tenant]) for service, tenant in first]

@@ -1,0 +1,209 @@
+"""The twin's `fill`, the only place that grants; mirrors lua/fill.lua, where the reasons are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cluster.models import ReplicaState
+from cluster.queue.memory_choice import choose, fits, suits
+from cluster.queue.memory_line import enter_line, leave_line, next_place, serve
+from cluster.queue.memory_state import (
+    GRANTS_PER_CALL,
+    IN_FLIGHT,
+    ORDERED,
+    PARKED,
+    REPLICAS_TRIED,
+    WAITING,
+    Entry,
+    Load,
+    PoolState,
+    remove_place,
+)
+
+
+def takes_grants(pool: PoolState, replica: str, load: Load | None) -> bool:
+    """Whether a replica may be granted anything now."""
+    return (
+        load is not None
+        and load.state is ReplicaState.READY
+        and not load.closed
+        and load.held + load.extra < load.windows.sequences
+        and pool.replica_live(replica)
+    )
+
+
+def grant(pool: PoolState, entry: Entry, replica: str, load: Load, *, alone: bool) -> None:
+    """Give an entry a slot under its next attempt. `alone`: nobody waits, so no class competes."""
+    request = entry.request
+    tokens = 0
+    if entry.charged < 0:
+        tokens = 0 if request.resume else request.prompt_tokens + request.expected_tokens
+        entry.charged = tokens
+        if not alone:
+            _account(pool, entry, tokens)
+    serve(pool, entry, tokens / request.weight, at_grant=True)
+    if entry.state == WAITING:
+        leave_line(pool, entry)
+    entry.number += 1
+    entry.attempt = f"{request.attempt_base}.{entry.number}"
+    entry.replica, entry.state, entry.granted, entry.beats = replica, IN_FLIGHT, pool.now, 0
+    entry.prefilled = False
+    pool.entries[entry.id] = entry
+    pool.owned(entry.owner).granted.add(entry.id)
+    pool.slots_of(replica).granted[entry.id] = entry.attempt
+    pool.slot_count += 1
+    load.held += 1
+    load.kv += request.kv_tokens
+    load.prefill += request.prompt_tokens
+    pool.put_load(replica, load)
+    if pool.caused is not None and entry.owner == pool.caller:
+        pool.caused.append(entry)
+    else:
+        pool.ring(entry.owner)
+
+
+def fill(pool: PoolState, replica: str, limit: int) -> None:
+    """Grant up to `limit` entries on a replica."""
+    load = pool.loads.get(replica)
+    for _ in range(limit):
+        if load is None or not takes_grants(pool, replica, load) or not any(pool.line_counts):
+            return
+        entry = _reservation(pool, replica, load)
+        if entry is not None and not fits(load, entry):
+            return
+        entry = entry or choose(pool, replica, load)
+        if entry is None:
+            return
+        grant(pool, entry, replica, load, alone=False)
+
+
+def run_fills(pool: PoolState) -> None:
+    """Fill the replicas that the call marked."""
+    while pool.todo:
+        fill(pool, pool.todo.pop(0), GRANTS_PER_CALL)
+
+
+def find_room(pool: PoolState, entry: Entry, use: Callable[[str, Load], bool]) -> None:
+    """Offer the replicas where an entry may start now: those it prefers, then the least loaded; `use` says True to
+    stop.
+    """
+    free = [name for _, name in pool.free.first(REPLICAS_TRIED)]
+    for replica in (*entry.request.preferred_replicas, *free):
+        load = pool.loads.get(replica)
+        if (
+            load is not None
+            and takes_grants(pool, replica, load)
+            and load.reserved in ("", entry.id)
+            and suits(pool, replica, load, entry)
+            and fits(load, entry)
+            and use(replica, load)
+        ):
+            return
+
+
+def place(pool: PoolState, entry: Entry) -> None:
+    """Serve an entry of the line at once where its turn allows it."""
+    tries = 0
+
+    def use(replica: str, _: Load) -> bool:
+        nonlocal tries
+        fill(pool, replica, 1)
+        tries += 1
+        return entry.state != WAITING or tries == 4
+
+    find_room(pool, entry, use)
+
+
+def free_slot(pool: PoolState, entry: Entry) -> None:
+    """Free the slot of an entry in flight; `run_fills` looks at its replica."""
+    replica, entry.replica = entry.replica, ""
+    owned = pool.owned(entry.owner)
+    owned.granted.discard(entry.id)
+    owned.running.discard(entry.id)
+    pool.tidy_owner(entry.owner)
+    slots = pool.slots_of(replica)
+    slots.granted.pop(entry.id, None)
+    slots.started.pop(entry.id, None)
+    pool.tidy_slots(replica)
+    pool.slot_count -= 1
+    load = pool.loads.get(replica)
+    if load is not None:
+        load.held = max(0, load.held - 1)
+        load.kv = max(0, load.kv - entry.request.kv_tokens)
+        if not entry.prefilled:
+            load.prefill = max(0, load.prefill - entry.request.prompt_tokens)
+        pool.put_load(replica, load)
+        pool.want_fill(replica)
+
+
+def forget(pool: PoolState, entry: Entry) -> None:
+    """Remove an entry that is neither in the line nor in a slot. With the last one the counters go too."""
+    pool.entries.pop(entry.id, None)
+    if entry.order:
+        pool.owned(entry.owner).orders.pop(entry.id, None)
+        pool.tidy_owner(entry.owner)
+    key = (entry.request.tenant, entry.request.client_key)
+    if entry.request.client_key and pool.client_keys.get(key) == entry.id:
+        del pool.client_keys[key]
+    if not pool.entries:
+        for idle in pool.idle:
+            idle.clear()
+        pool.virtual, pool.served, pool.served_all = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0], 0.0
+
+
+def withdraw(pool: PoolState, entry: Entry) -> None:
+    """Take a waiting or parked entry out of its place."""
+    if entry.state == WAITING:
+        leave_line(pool, entry)
+    elif entry.state == PARKED:
+        remove_place(pool.owned(entry.owner).parked, (entry.place, entry.id))
+        pool.tidy_owner(entry.owner)
+
+
+def order(pool: PoolState, entry: Entry, kind: str) -> None:
+    """Have the owner of an entry end it: "c" cancel, "e" expired. A waiting one leaves the line."""
+    if entry.order:
+        return
+    if entry.state != IN_FLIGHT:
+        withdraw(pool, entry)
+        entry.state = ORDERED
+    entry.order = kind
+    pool.owned(entry.owner).orders[entry.id] = kind
+    pool.ring(entry.owner)
+
+
+def give_back(pool: PoolState, entry: Entry) -> None:
+    """Bring a grant that was not started back to the head of its tenant's list."""
+    free_slot(pool, entry)
+    if entry.order:
+        entry.state = ORDERED
+        return
+    entry.place = next_place(pool, at_head=True)
+    enter_line(pool, entry)
+
+
+def _account(pool: PoolState, entry: Entry, tokens: int) -> None:
+    waiting = [bool(count) for count in pool.line_counts]
+    if sum(waiting) < 2:
+        return
+    entry.counted = True
+    pool.served_all += tokens
+    pool.served[entry.line[0]] += tokens
+    for class_ in range(3):
+        if not waiting[class_]:
+            pool.served[class_] = pool.limits.class_shares[class_] * pool.served_all
+
+
+def _reservation(pool: PoolState, replica: str, load: Load) -> Entry | None:
+    """Return the entry that a replica is kept for; a reservation that has lost its sense is dropped."""
+    if not load.reserved:
+        return None
+    entry = pool.entries.get(load.reserved)
+    held = entry is not None and entry.reserved == replica
+    if entry is not None and held and suits(pool, replica, load, entry):
+        return entry
+    if entry is not None and held:
+        entry.reserved = ""
+    load.reserved = ""
+    pool.put_load(replica, load)
+    return None

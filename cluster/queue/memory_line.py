@@ -1,0 +1,122 @@
+"""The twin's waiting line and service counters; mirrors lua/line.lua, where the reasons are."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from cluster.queue.memory_state import WAITING, Entry, PoolState, insert_place, remove_place
+
+
+def floor_of(pool: PoolState, class_: int) -> tuple[float, bool]:
+    """Return the least service of a tenant in the line, else the virtual time; and whether there is such a tenant."""
+    head = pool.active[class_].first(1)
+    return (head[0][0], True) if head else (pool.virtual[class_], False)
+
+
+def serve(pool: PoolState, entry: Entry, amount: float, *, at_grant: bool) -> None:
+    """Add weighted tokens to a tenant's service."""
+    class_, tenant = entry.line
+    active, idle = pool.active[class_], pool.idle[class_]
+    floor, any_active = floor_of(pool, class_)
+    score = active.score(tenant)
+    if score is not None:
+        if at_grant:
+            pool.virtual[class_] = max(pool.virtual[class_], floor)
+        if amount:
+            active.add(tenant, score + amount)
+        return
+    score = _lifted(idle.score(tenant), floor)
+    if at_grant:
+        pool.virtual[class_] = max(pool.virtual[class_], floor if any_active else score)
+        if not any_active:
+            floor = pool.virtual[class_]
+    score += amount
+    if score > floor:
+        idle.add(tenant, score)
+    else:
+        idle.discard(tenant)
+    idle.prune(floor)
+
+
+def next_place(pool: PoolState, *, at_head: bool) -> int:
+    """Return the place for a return (head) or an arrival (tail)."""
+    pool.time = pool.now
+    if at_head:
+        pool.head -= 1
+        return pool.head
+    pool.tail += 1
+    return pool.tail - 1
+
+
+def enter_line(pool: PoolState, entry: Entry) -> None:
+    """Put an entry into the line at its place; a returning tenant is lifted to the floor."""
+    class_, tenant = entry.line
+    active, idle = pool.active[class_], pool.idle[class_]
+    if tenant not in active:
+        floor, _ = floor_of(pool, class_)
+        active.add(tenant, _lifted(idle.score(tenant), floor))
+        idle.discard(tenant)
+    entry.state = WAITING
+    insert_place(pool.lines.setdefault(entry.line, []), (entry.place, entry.id))
+    pool.line_counts[class_] += 1
+    insert_place(pool.owned(entry.owner).waiting, (entry.place, entry.id))
+    for replica in entry.request.preferred_replicas:
+        pool.preferences[replica] = pool.preferences.get(replica, 0) + 1
+    if entry.start_by:
+        pool.deadlines.add(entry.id, entry.start_by)
+    pool.entries[entry.id] = entry
+
+
+def leave_line(pool: PoolState, entry: Entry) -> None:
+    """Take an entry out of the line; the caller gives it its next state."""
+    class_, tenant = entry.line
+    places = pool.lines[entry.line]
+    remove_place(places, (entry.place, entry.id))
+    pool.line_counts[class_] -= 1
+    remove_place(pool.owned(entry.owner).waiting, (entry.place, entry.id))
+    pool.tidy_owner(entry.owner)
+    pool.skips.pop(entry.id, None)
+    for replica in entry.request.preferred_replicas:
+        pool.preferences[replica] -= 1
+        if not pool.preferences[replica]:
+            del pool.preferences[replica]
+    pool.deadlines.discard(entry.id)
+    _drop_reservation(pool, entry)
+    if not places:
+        del pool.lines[entry.line]
+        _deactivate(pool, class_, tenant)
+
+
+def position(pool: PoolState, entry: Entry) -> int:
+    """Estimate the waiting entries ahead; exact for a single tenant."""
+    if entry.state != WAITING:
+        return 0
+    class_, tenant = entry.line
+    places = pool.lines[entry.line]
+    mine = bisect_left(places, (entry.place, entry.id))
+    others = pool.line_counts[class_] - len(places)
+    rounds = pool.active[class_].rank(tenant) + mine * (len(pool.active[class_]) - 1)
+    return sum(pool.line_counts[:class_]) + mine + min(others, rounds)
+
+
+def _lifted(score: float | None, floor: float) -> float:
+    return floor if score is None or score < floor else score
+
+
+def _drop_reservation(pool: PoolState, entry: Entry) -> None:
+    replica, entry.reserved = entry.reserved, ""
+    load = pool.loads.get(replica) if replica else None
+    if load is not None and load.reserved == entry.id:
+        load.reserved = ""
+        pool.put_load(replica, load)
+        pool.want_fill(replica)
+
+
+def _deactivate(pool: PoolState, class_: int, tenant: str) -> None:
+    active, idle = pool.active[class_], pool.idle[class_]
+    score = active.score(tenant)
+    active.discard(tenant)
+    floor, _ = floor_of(pool, class_)
+    if score is not None and score > floor:
+        idle.add(tenant, score)
+    idle.prune(floor)

@@ -1,0 +1,288 @@
+"""The waiting room in memory: the twin of `redis_queue` for tests and simulations."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cluster.clock import Clock, SystemClock
+from cluster.errors import QueueFullError, QueueUnavailableError
+from cluster.queue.base import (
+    Grant,
+    Mail,
+    QueueEntry,
+    QueueLimits,
+    ReplicaBeat,
+    ReplicaBeatReply,
+    RouterBeat,
+    RouterBeatReply,
+    Settlement,
+    Submitted,
+)
+from cluster.queue.checks import check_entry, check_id
+from cluster.queue.memory_beats import beat_replica, beat_router, mailbox
+from cluster.queue.memory_fill import find_room, forget, free_slot, give_back, grant, order, place, run_fills, withdraw
+from cluster.queue.memory_leases import drop_waiting, part_router, reap, remove_replica
+from cluster.queue.memory_line import enter_line, next_place, position, serve
+from cluster.queue.memory_state import IN_FLIGHT, ORDERED, PARKED, WAITING, Entry, Load, PoolState
+
+
+class MemoryStore:
+    """Is what several routers, replicas and threads share, in the place of a Redis server."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._pools: dict[str, PoolState] = {}
+        self._bells: dict[str, set[MemoryBell]] = {}
+        self.run_id = uuid.uuid4().hex
+        self.down = False
+        """While True, every call raises QueueUnavailableError."""
+
+    def restart(self, *, forget: bool = False) -> None:
+        """Take a new run id, as a restarted server does; with `forget` all data is gone."""
+        with self._lock:
+            self.run_id = uuid.uuid4().hex
+            if forget:
+                self._pools.clear()
+
+    @contextmanager
+    def call(self, pool: str, limits: QueueLimits, caller: str) -> Iterator[PoolState]:
+        """Give exclusive use of a pool for one call."""
+        with self._lock:
+            if self.down:
+                raise QueueUnavailableError("the queue does not answer: it is down")
+            state = self._pools.get(pool)
+            if state is None:
+                state = self._pools[pool] = PoolState(pool, self._ring)
+            state.open(self._clock.wall_ms(), limits, caller)
+            yield state
+            run_fills(state)
+
+    def add_bell(self, router_id: str, bell: MemoryBell) -> None:
+        """Have a bell rung for a router."""
+        with self._lock:
+            self._bells.setdefault(router_id, set()).add(bell)
+
+    def remove_bell(self, router_id: str, bell: MemoryBell) -> None:
+        """Undo `add_bell`."""
+        with self._lock:
+            self._bells.get(router_id, set()).discard(bell)
+
+    def _ring(self, router_id: str, pool: str) -> None:
+        for bell in self._bells.get(router_id, ()):
+            bell.ring(pool)
+
+
+class MemoryQueue:
+    """Is one pool's queue in a `MemoryStore`."""
+
+    def __init__(self, store: MemoryStore, pool: str, limits: QueueLimits | None = None) -> None:
+        self.pool = pool
+        self.limits = limits or QueueLimits()
+        self._store = store
+        self._closed = False
+
+    async def submit(self, router_id: str, entry: QueueEntry) -> Submitted:
+        """See `Queue.submit`."""
+        check_id("router_id", router_id)
+        check_entry(entry)
+        with self._call(router_id) as pool:
+            stored = pool.entries.get(entry.request_id)
+            if stored is None:
+                stored = self._admit(pool, router_id, entry)
+            if stored.state == IN_FLIGHT:
+                return Submitted(_grant_of(stored), 0)
+            return Submitted(None, position(pool, stored))
+
+    async def release(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Mail:
+        """See `Queue.release`."""
+        with self._call(router_id) as pool:
+            entry = pool.entries.get(request_id)
+            if entry is None or entry.owner != router_id:
+                return Mail()
+            if entry.state == ORDERED:
+                if attempt in ("", entry.attempt):
+                    forget(pool, entry)
+                return Mail()
+            if entry.state != IN_FLIGHT or entry.attempt != attempt:
+                return Mail()
+            pool.caused = []
+            _settle(pool, entry, settlement)
+            free_slot(pool, entry)
+            forget(pool, entry)
+            return _filled(pool)
+
+    async def refuse(self, router_id: str, request_id: str, attempt: str) -> Mail:
+        """See `Queue.refuse`."""
+        with self._call(router_id) as pool:
+            entry = pool.entries.get(request_id)
+            if entry is None or entry.owner != router_id or entry.state != IN_FLIGHT or entry.attempt != attempt:
+                return Mail()
+            pool.caused = []
+            load = pool.loads.get(entry.replica)
+            if load is not None:
+                load.closed = True
+            give_back(pool, entry)
+            if entry.state == WAITING:
+                place(pool, entry)
+            return _filled(pool)
+
+    async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
+        """See `Queue.cancel`."""
+        with self._call(router_id) as pool:
+            request_id = pool.client_keys.get((tenant, target), "") if by_key else target
+            entry = pool.entries.get(request_id)
+            if entry is None or entry.request.tenant != tenant:
+                return None
+            if entry.state in (WAITING, PARKED) and entry.owner == router_id:
+                withdraw(pool, entry)
+                forget(pool, entry)
+            else:
+                order(pool, entry, "c")
+            pool.want_free(4)
+            return request_id
+
+    async def collect(self, router_id: str) -> Mail:
+        """See `Queue.collect`."""
+        with self._call(router_id) as pool:
+            return mailbox(pool, router_id)
+
+    async def heartbeat_router(self, beat: RouterBeat) -> RouterBeatReply:
+        """See `Queue.heartbeat_router`."""
+        check_id("router_id", beat.router_id)
+        for replica in beat.connected:
+            check_id("connected replica", replica)
+        with self._call(beat.router_id) as pool:
+            return beat_router(pool, beat, self._store.run_id)
+
+    async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
+        """See `Queue.heartbeat_replica`."""
+        check_id("replica_id", beat.replica_id)
+        with self._call(beat.replica_id) as pool:
+            return beat_replica(pool, beat, self._store.run_id)
+
+    async def retire_router(self, router_id: str) -> None:
+        """See `Queue.retire_router`."""
+        with self._call(router_id) as pool:
+            part_router(pool, router_id, pool.now)
+            while drop_waiting(pool, router_id):
+                pass
+            pool.parted.discard(router_id)
+            pool.links.pop(router_id, None)
+            pool.want_free(8)
+
+    async def retire_replica(self, replica_id: str) -> None:
+        """See `Queue.retire_replica`."""
+        with self._call(replica_id) as pool:
+            remove_replica(pool, replica_id)
+            pool.want_free(8)
+
+    async def reap(self) -> int:
+        """See `Queue.reap`."""
+        with self._call("") as pool:
+            return reap(pool)
+
+    async def close(self) -> None:
+        """See `Queue.close`."""
+        self._closed = True
+
+    @contextmanager
+    def _call(self, caller: str) -> Iterator[PoolState]:
+        if self._closed:
+            raise QueueUnavailableError("the queue client is closed")
+        with self._store.call(self.pool, self.limits, caller) as pool:
+            yield pool
+
+    def _admit(self, pool: PoolState, router_id: str, request: QueueEntry) -> Entry:
+        if not request.resume and len(pool.entries) - pool.slot_count >= self.limits.max_waiting:
+            raise QueueFullError(self.pool, self.limits.max_waiting, retry_after_s=1.0)
+        pool.caused = []
+        entry = Entry(
+            request=request,
+            owner=router_id,
+            place=next_place(pool, at_head=request.resume),
+            start_by=pool.now + request.start_within_ms if request.start_within_ms else 0,
+            submitted=pool.now,
+            adopted_run=pool.run_id,
+        )
+        if request.client_key:
+            pool.client_keys.setdefault((request.tenant, request.client_key), entry.id)
+        if router_id not in pool.routers and router_id not in pool.parted:
+            pool.routers.add(router_id, pool.now + self.limits.lease_ms)
+        if not any(pool.line_counts):
+            entry.state = WAITING
+
+            def use(replica: str, load: Load) -> bool:
+                entry.state = ""
+                grant(pool, entry, replica, load, alone=True)
+                return True
+
+            find_room(pool, entry, use)
+        if entry.state != IN_FLIGHT:
+            enter_line(pool, entry)
+            place(pool, entry)
+        run_fills(pool)
+        if any(other is not entry for other in pool.caused):
+            pool.ring(router_id)
+        return entry
+
+
+class MemoryBell:
+    """Wakes a router of a `MemoryStore`; may be rung from any thread."""
+
+    def __init__(self, store: MemoryStore, router_id: str) -> None:
+        self._store = store
+        self._router_id = router_id
+        self._rung: dict[str, None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()
+        self._closed = False
+        store.add_bell(router_id, self)
+
+    def ring(self, pool: str) -> None:
+        """Note a ring."""
+        self._rung[pool] = None
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._changed.set)
+
+    async def wait(self) -> str:
+        """See `Bell.wait`."""
+        self._loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            if self._closed:
+                raise QueueUnavailableError("the bell is closed")
+            if self._rung:
+                return self._rung.popitem()[0]
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        """See `Bell.close`."""
+        self._closed = True
+        self._store.remove_bell(self._router_id, self)
+        self._changed.set()
+
+
+def _grant_of(entry: Entry) -> Grant:
+    return Grant(entry.id, entry.attempt, entry.replica)
+
+
+def _filled(pool: PoolState) -> Mail:
+    """Run the fills of a call and return what the caller was granted by it."""
+    run_fills(pool)
+    return Mail(tuple(_grant_of(entry) for entry in pool.caused or ()))
+
+
+def _settle(pool: PoolState, entry: Entry, settlement: Settlement) -> None:
+    request = entry.request
+    # The prompt of a resume was charged to its first attempt.
+    used = settlement.output_tokens + (0 if request.resume else request.prompt_tokens)
+    correction = used - entry.charged
+    if entry.counted:
+        pool.served[entry.line[0]] += correction
+        pool.served_all += correction
+    serve(pool, entry, correction / request.weight, at_grant=False)

@@ -1,0 +1,233 @@
+"""What the in-memory twin stores for a pool; the fields are those of lua/names.lua."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cluster.models import ReplicaState, Windows
+from cluster.queue.base import QueueEntry, QueueLimits
+from cluster.queue.ordered import ScoredSet
+
+MIDDLE = 5_000_000_000_000_000
+CHUNK = 1000
+GRANTS_PER_CALL = 32
+REPLICAS_TRIED = 32
+REPLICAS_SHOWN = 64
+
+_NO_WINDOWS = Windows(0, 0, 0)
+
+WAITING, PARKED, IN_FLIGHT, ORDERED = "w", "p", "f", "o"
+
+
+@dataclass(slots=True)
+class Entry:
+    """Is a stored entry."""
+
+    request: QueueEntry
+    owner: str
+    place: int
+    start_by: int
+    submitted: int
+    adopted_run: str
+    number: int = 0
+    attempt: str = ""
+    replica: str = ""
+    state: str = ""
+    granted: int = 0
+    beats: int = 0
+    prefilled: bool = False
+    charged: int = -1
+    counted: bool = False
+    reserved: str = ""
+    order: str = ""
+    preemptions: int = 0
+
+    @property
+    def id(self) -> str:
+        """The request id."""
+        return self.request.request_id
+
+    @property
+    def line(self) -> tuple[int, str]:
+        """The line it waits in: class and tenant."""
+        return int(self.request.request_class), self.request.tenant
+
+
+@dataclass(slots=True)
+class Load:
+    """Is a replica's windows and use."""
+
+    windows: Windows = _NO_WINDOWS
+    held: int = 0
+    extra: int = 0
+    kv: int = 0
+    prefill: int = 0
+    state: ReplicaState | None = None
+    closed: bool = False
+    reserved: str = ""
+    beat: int = 0
+    reported: bool = False
+    record: bytes | None = None
+    stats: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Owned:
+    """Is what a router owns, and its mail."""
+
+    waiting: list[tuple[int, str]] = field(default_factory=list)
+    parked: list[tuple[int, str]] = field(default_factory=list)
+    granted: set[str] = field(default_factory=set)
+    running: set[str] = field(default_factory=set)
+    orders: dict[str, str] = field(default_factory=dict)
+    """Request id to "c" or "e"."""
+
+    def empty(self) -> bool:
+        """Whether nothing is left."""
+        return not (self.waiting or self.parked or self.granted or self.running or self.orders)
+
+
+@dataclass(slots=True)
+class Slots:
+    """Is who holds a replica's slots: request id to attempt."""
+
+    granted: dict[str, str] = field(default_factory=dict)
+    started: dict[str, str] = field(default_factory=dict)
+
+
+class PoolState:
+    """Is all of a pool, and the state of the call that is under way."""
+
+    def __init__(self, name: str, ring: Callable[[str, str], None]) -> None:
+        self.name = name
+        self.announce = ring
+        self.time = self.tick = self.skew = self.amnesty = self.version = 0
+        self.head = self.tail = MIDDLE
+        self.virtual = [0.0, 0.0, 0.0]
+        self.served = [0.0, 0.0, 0.0]
+        self.served_all = 0.0
+        self.run_id = ""
+        self.entries: dict[str, Entry] = {}
+        self.lines: dict[tuple[int, str], list[tuple[int, str]]] = {}
+        self.line_counts = [0, 0, 0]
+        self.active = [ScoredSet(), ScoredSet(), ScoredSet()]
+        self.idle = [ScoredSet(), ScoredSet(), ScoredSet()]
+        self.owners: dict[str, Owned] = {}
+        self.slots: dict[str, Slots] = {}
+        self.slot_count = 0
+        self.loads: dict[str, Load] = {}
+        self.free = ScoredSet()
+        self.replicas = ScoredSet()
+        self.routers = ScoredSet()
+        self.parted = ScoredSet()
+        self.links: dict[str, set[str]] = {}
+        self.client_keys: dict[tuple[str, str], str] = {}
+        self.skips: dict[str, int] = {}
+        self.preferences: dict[str, int] = {}
+        self.deadlines = ScoredSet()
+        self.bells: set[str] = set()
+        self._begin_call()
+
+    def _begin_call(self) -> None:
+        self.now = 0
+        self.raw = 0
+        self.backward = False
+        self.lenient = False
+        self.caller = ""
+        self.caused: list[Entry] | None = None
+        self.reads_mail = False
+        self.todo: list[str] = []
+        self.limits = QueueLimits()
+
+    def open(self, raw_ms: int, limits: QueueLimits, caller: str) -> None:
+        """Begin a call: tell pool time."""
+        self._begin_call()
+        self.limits = limits
+        self.caller = caller
+        self.raw = raw_ms
+        if self.version == 0:
+            self.version = raw_ms
+        self.now = raw_ms + self.skew
+        if self.now < self.time:
+            self.backward = True
+            self.now = self.time
+        self.lenient = self.now < self.amnesty or self.now - self.tick > limits.lease_ms / 2
+
+    def owned(self, router: str) -> Owned:
+        """Return what a router owns, to be changed."""
+        return self.owners.setdefault(router, Owned())
+
+    def tidy_owner(self, router: str) -> None:
+        """Drop the record of a router that owns nothing."""
+        owned = self.owners.get(router)
+        if owned is not None and owned.empty():
+            del self.owners[router]
+
+    def slots_of(self, replica: str) -> Slots:
+        """Return a replica's slots, to be changed."""
+        return self.slots.setdefault(replica, Slots())
+
+    def tidy_slots(self, replica: str) -> None:
+        """Drop the record of a replica without slots."""
+        slots = self.slots.get(replica)
+        if slots is not None and not slots.granted and not slots.started:
+            del self.slots[replica]
+
+    def put_load(self, replica: str, load: Load) -> None:
+        """Store a load and keep the replica's place among the free ones."""
+        self.loads[replica] = load
+        held = load.held + load.extra
+        ready = load.state is ReplicaState.READY and not load.closed and not load.reserved
+        if ready and held < load.windows.sequences:
+            self.free.add(replica, held / load.windows.sequences)
+        else:
+            self.free.discard(replica)
+
+    def router_live(self, router: str) -> bool:
+        """Whether a router has a lease."""
+        return self._live(self.routers, router)
+
+    def replica_live(self, replica: str) -> bool:
+        """Whether a replica has a lease."""
+        return self._live(self.replicas, replica)
+
+    def live_names(self, leases: ScoredSet) -> list[str]:
+        """List who has a lease."""
+        return [name for till, name in leases.first(len(leases)) if self.lenient or till > self.now]
+
+    def ring(self, router: str) -> None:
+        """Ring once until the router looks."""
+        if (self.reads_mail and router == self.caller) or router in self.bells:
+            return
+        self.bells.add(router)
+        self.announce(router, self.name)
+
+    def want_fill(self, replica: str) -> None:
+        """Have `run_fills` look at a replica at the end of the call."""
+        if replica not in self.todo:
+            self.todo.append(replica)
+
+    def want_free(self, n: int) -> None:
+        """Have `run_fills` look at the n least loaded replicas."""
+        if any(self.line_counts):
+            for _, replica in self.free.first(n):
+                self.want_fill(replica)
+
+    def _live(self, leases: ScoredSet, name: str) -> bool:
+        till = leases.score(name)
+        return till is not None and (self.lenient or till > self.now)
+
+
+def insert_place(places: list[tuple[int, str]], place: tuple[int, str]) -> None:
+    """Insert into a sorted list; arrivals go to its end at no cost."""
+    if places and places[-1] > place:
+        insort(places, place)
+    else:
+        places.append(place)
+
+
+def remove_place(places: list[tuple[int, str]], place: tuple[int, str]) -> None:
+    """Remove from a sorted list what must be there."""
+    del places[bisect_left(places, place)]
