@@ -26,7 +26,10 @@ class ShareClock:
 
     def step(self, now: float, sequences: int) -> float:
         """Count the step that ended at `now` and held `sequences`; returns its duration, 0 for an unknown start."""
-        duration = max(0.0, now - self._moments[-1]) if self._moments else 0.0
+        if self._moments:
+            # Moments come from two processes, which do not see each other's in order.
+            now = max(now, self._moments[-1])
+        duration = now - self._moments[-1] if self._moments else 0.0
         if sequences > 0:
             self._total += duration / sequences
         self._append(now)

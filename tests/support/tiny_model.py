@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
+from typing import Any
 
 _WORDS = (  # noqa: SIM905
     "queue token stream replica router engine batch cache prompt model latency budget window lease grant step "
@@ -11,18 +13,12 @@ _WORDS = (  # noqa: SIM905
 ).split()
 _SPECIALS = ["<s>", "</s>", "<pad>"]
 _CHAT_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+_HIDDEN, _INTERMEDIATE, _LAYERS, _HEADS, _KV_HEADS = 256, 512, 4, 8, 4
 
 
-def make_tiny_model(folder: Path, *, vocabulary: int = 1024, context_tokens: int = 2048) -> Path:
-    """Write the model into `folder` and return it; about 5 MB and a second or two."""
-    _write_tokenizer(folder, vocabulary, context_tokens)
-    _write_weights(folder, vocabulary, context_tokens)
-    return folder
-
-
-def _write_tokenizer(folder: Path, vocabulary: int, context_tokens: int) -> None:
+def make_tokenizer(folder: Path, *, vocabulary: int = 1024) -> Path:
+    """Write tokenizer.json and tokenizer_config.json into `folder`; half a second, no heavy imports."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -34,36 +30,75 @@ def _write_tokenizer(folder: Path, vocabulary: int, context_tokens: int) -> None
         show_progress=False,
     )
     tokenizer.train_from_iterator(_corpus(), trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        model_max_length=context_tokens,
-    )
-    fast.chat_template = _CHAT_TEMPLATE
-    fast.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "clean_up_tokenization_spaces": False,
+        "chat_template": _CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
 
 
-def _write_weights(folder: Path, vocabulary: int, context_tokens: int) -> None:
+def make_tiny_model(folder: Path, *, vocabulary: int = 1024, context_tokens: int = 2048) -> Path:
+    """Write a whole model into `folder`, about 7 MB; imports torch."""
+    make_tokenizer(folder, vocabulary=vocabulary)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": vocabulary,
+        "hidden_size": _HIDDEN,
+        "intermediate_size": _INTERMEDIATE,
+        "num_hidden_layers": _LAYERS,
+        "num_attention_heads": _HEADS,
+        "num_key_value_heads": _KV_HEADS,
+        "max_position_embeddings": context_tokens,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 2,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    _write_weights(folder / "model.safetensors", vocabulary)
+    return folder
+
+
+def _write_weights(file: Path, vocabulary: int) -> None:
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from safetensors.torch import save_file
 
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=256,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        max_position_embeddings=context_tokens,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=2,
-        dtype="bfloat16",
-    )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    generator = torch.Generator().manual_seed(0)
+
+    # Spreads at which greedy output is neither one token over and over nor free of repetition.
+    def drawn(*shape: int, spread: float = 0.06) -> Any:
+        return (torch.randn(*shape, generator=generator) * spread).to(torch.bfloat16)
+
+    kv = _HIDDEN * _KV_HEADS // _HEADS
+    head = drawn(vocabulary, _HIDDEN, spread=0.02)
+    # Greedy output has whole words only: no special tokens, no bytes that are parts of characters.
+    head[: len(_SPECIALS) + 256] = 0
+    weights = {"model.embed_tokens.weight": drawn(vocabulary, _HIDDEN, spread=1.0), "lm_head.weight": head}
+    norms = ["model.norm"]
+    for layer in (f"model.layers.{number}" for number in range(_LAYERS)):
+        weights |= {
+            f"{layer}.self_attn.q_proj.weight": drawn(_HIDDEN, _HIDDEN),
+            f"{layer}.self_attn.k_proj.weight": drawn(kv, _HIDDEN),
+            f"{layer}.self_attn.v_proj.weight": drawn(kv, _HIDDEN, spread=0.1),
+            f"{layer}.self_attn.o_proj.weight": drawn(_HIDDEN, _HIDDEN, spread=0.1),
+            f"{layer}.mlp.gate_proj.weight": drawn(_INTERMEDIATE, _HIDDEN),
+            f"{layer}.mlp.up_proj.weight": drawn(_INTERMEDIATE, _HIDDEN),
+            f"{layer}.mlp.down_proj.weight": drawn(_HIDDEN, _INTERMEDIATE),
+        }
+        norms += [f"{layer}.input_layernorm", f"{layer}.post_attention_layernorm"]
+    weights |= {f"{norm}.weight": torch.ones(_HIDDEN, dtype=torch.bfloat16) for norm in norms}
+    save_file(weights, file, metadata={"format": "pt"})
 
 
 def _corpus() -> list[str]:

@@ -21,6 +21,7 @@ each token calls our sink directly from vLLM's output task. What that relies on:
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -35,7 +36,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 from vllm.v1.metrics.stats import SchedulerStats
 
-from cluster.errors import EngineStartError
+from cluster.errors import EngineRequestError, EngineStartError
 from deployments.engines.vllm.logprobs import to_positions
 from deployments.engines.vllm.sequence import VllmSequence
 
@@ -72,8 +73,13 @@ _EXPECTED_PARAMETERS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
 class FrontendEvents(Protocol):
     """Hears what happens outside of single tokens."""
 
-    def on_step(self, stats: SchedulerStats | None) -> None:
-        """Learn that an engine step's outputs have all been delivered; None for messages outside of steps."""
+    def on_step(self, stats: SchedulerStats | None, ended_at: float) -> None:
+        """Learn that an engine step's outputs have all been delivered.
+
+        Args:
+            stats: None for messages outside of steps.
+            ended_at: seconds of the monotonic clock.
+        """
         ...
 
     def on_death(self, error: Exception) -> None:
@@ -88,6 +94,7 @@ class Frontend:
         """Start the engine processes; blocks the running loop until they are ready."""
         check_internals()
         self._events = events
+        self._step_ended_at: float | None = None
         self.llm = AsyncLLM.from_vllm_config(
             config,
             usage_context=UsageContext.API_SERVER,
@@ -121,15 +128,22 @@ class Frontend:
             lora: vLLM's LoRARequest or None.
             cache_salt: isolates the prefix cache.
             delivered_characters: text of `prior` that must not be sent again.
+
+        Raises:
+            EngineRequestError: vLLM refuses the request.
         """
         llm = self.llm
-        request = llm.input_processor.process_inputs(
-            sequence.sequence_id,
-            tokens_input([*prompt, *prior], cache_salt=cache_salt),
-            params,
-            supported_tasks=self._tasks,
-            lora_request=lora,
-        )
+        try:
+            request = llm.input_processor.process_inputs(
+                sequence.sequence_id,
+                tokens_input([*prompt, *prior], cache_salt=cache_salt),
+                params,
+                supported_tasks=self._tasks,
+                lora_request=lora,
+            )
+        except Exception as error:
+            # It looks at nothing but the request; the libraries behind it raise all kinds of exceptions.
+            raise EngineRequestError(str(error)) from error
         llm.input_processor.assign_request_id(request)
         llm.output_processor.add_request(request, None, None, 0, sequence)
         state = llm.output_processor.request_states[request.request_id]
@@ -184,12 +198,12 @@ class Frontend:
             llm.output_handler = None
         llm.log_stats = False
         llm.output_processor.log_stats = False
-        llm.logger_manager = _StepRecorder(self._events)
+        llm.logger_manager = self
         llm._run_output_handler()
 
     def _replace_hooks(self) -> None:
         processor = self.llm.output_processor
-        processor._update_stats_from_output = _observe
+        processor._update_stats_from_output = self._observe
         client = self.llm.engine_core
 
         def propagate_error(error: Exception) -> None:
@@ -213,6 +227,28 @@ class Frontend:
         detokenizer._last_output_text_offset = delivered
         return detokenizer
 
+    def record(self, *, scheduler_stats: SchedulerStats | None, **_others: Any) -> None:
+        """Stand in for StatLoggerManager.record, called once per message from the engine, after its outputs."""
+        # A step without output, of a long prefill, has no time of its own.
+        ended_at, self._step_ended_at = self._step_ended_at or time.monotonic(), None
+        self._events.on_step(scheduler_stats, ended_at)
+
+    def _observe(self, state: Any, output: Any, timestamp: float | None, _iteration_stats: Any) -> None:
+        """Stand in for OutputProcessor._update_stats_from_output; runs per token, so it looks at next to nothing."""
+        sequence: VllmSequence = state.queue
+        # The engine process's monotonic clock is the machine's.
+        self._step_ended_at = timestamp
+        sequence.last_output_at = timestamp or 0.0
+        sequence.left_engine = output.finish_reason is not None
+        if output.events is not None:
+            for event in output.events:
+                if event.type == EngineCoreEventType.SCHEDULED:
+                    sequence.scheduled(event.timestamp)
+                elif event.type == EngineCoreEventType.PREEMPTED:
+                    sequence.preemptions += 1
+        if output.prefill_stats is not None and state.is_prefilling:
+            sequence.cached_tokens = output.prefill_stats.num_cached_tokens
+
 
 def check_internals() -> None:
     """Compare the internals that we call or replace with what they were in vLLM 0.32.
@@ -228,21 +264,6 @@ def check_internals() -> None:
             )
 
 
-def _observe(state: Any, output: Any, timestamp: float | None, _iteration_stats: Any) -> None:
-    """Stand in for OutputProcessor._update_stats_from_output; runs per token, so it looks at next to nothing."""
-    sequence: VllmSequence = state.queue
-    sequence.last_output_at = timestamp or 0.0
-    sequence.left_engine = output.finish_reason is not None
-    if output.events is not None:
-        for event in output.events:
-            if event.type == EngineCoreEventType.SCHEDULED:
-                sequence.scheduled(event.timestamp)
-            elif event.type == EngineCoreEventType.PREEMPTED:
-                sequence.preemptions += 1
-    if output.prefill_stats is not None and state.is_prefilling:
-        sequence.cached_tokens = output.prefill_stats.num_cached_tokens
-
-
 class _LogprobsTap:
     """Stands in for vLLM's LogprobsProcessor, which would also decode every alternative to text."""
 
@@ -253,16 +274,6 @@ class _LogprobsTap:
         if output.new_logprobs is not None:
             lists = output.new_logprobs
             self._sequence.logprobs = to_positions(lists.logprob_token_ids, lists.logprobs)
-
-
-class _StepRecorder:
-    """Stands in for vLLM's StatLoggerManager: called once per message from the engine, after its outputs."""
-
-    def __init__(self, events: FrontendEvents) -> None:
-        self._events = events
-
-    def record(self, *, scheduler_stats: SchedulerStats | None, **_others: Any) -> None:
-        self._events.on_step(scheduler_stats)
 
 
 class _NoLogger:

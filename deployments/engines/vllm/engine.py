@@ -136,9 +136,6 @@ class VllmEngine:
                 cache_salt=spec.cache_salt or None,
                 delivered_characters=spec.resume.prior_text_length if spec.resume else 0,
             )
-        except ValueError as error:
-            self._forget(sequence)
-            raise EngineRequestError(str(error)) from error
         except EngineRequestError:
             self._forget(sequence)
             raise
@@ -204,13 +201,13 @@ class VllmEngine:
         """Keep an ended sequence until its last step is counted."""
         self._ended.append(sequence)
 
-    def on_step(self, stats: Any) -> None:
+    def on_step(self, stats: Any, ended_at: float) -> None:
         """Count the step whose outputs have been delivered, and end the sequences that ended in it."""
         ended, self._ended = self._ended, []
         if stats is not None:
             # vLLM counts after it removed the sequences that ended in this step.
             in_step = stats.num_running_reqs + sum(sequence.left_engine for sequence in ended)
-            self._meter.step(time.monotonic(), in_step, running=stats.num_running_reqs, kv_usage=stats.kv_cache_usage)
+            self._meter.step(ended_at, in_step, running=stats.num_running_reqs, kv_usage=stats.kv_cache_usage)
             if (speculation := stats.spec_decoding_stats) is not None:
                 self._meter.drafted(speculation.num_draft_tokens, speculation.num_accepted_tokens)
         stopped = []
@@ -293,5 +290,7 @@ def to_vllm_checked(spec: GenerationSpec, penalties_resume: bool) -> Any:
     """Translate the sampling parameters; vLLM's own checks become EngineRequestError."""
     try:
         return to_vllm(spec, penalties_resume=penalties_resume)
-    except ValueError as error:
+    except EngineRequestError:
+        raise
+    except Exception as error:
         raise EngineRequestError(str(error)) from error

@@ -1,0 +1,262 @@
+"""What every engine promises, tested on the simulated and the real one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cluster.errors import EngineRequestError
+from cluster.models import FinishReason, GenerationSpec, ResumeRecord, SamplingParams
+from tests.deployments.engines.conftest import CONTEXT_TOKENS, Started
+from tests.deployments.engines.recorder import Recorder, begin, generate, greedy
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+PROMPT = tuple(range(600, 640))
+
+
+async def test_tokens_stream_and_one_end_follows(started: Started, tokenizer: Any) -> None:
+    recorder, end = await generate(started.engine, GenerationSpec(PROMPT, greedy(20)))
+    assert end.reason is FinishReason.LENGTH
+    assert end.output_tokens == len(recorder.tokens) == 20
+    assert len(recorder.texts) > 1
+    # Text of a character that is not complete when the output ends never comes.
+    assert tokenizer.decode(recorder.tokens).rstrip("\ufffd").startswith(recorder.text.rstrip("\ufffd"))
+    assert recorder.deltas_with_logprobs == 0
+
+
+async def test_greedy_output_repeats(started: Started) -> None:
+    first, _ = await generate(started.engine, GenerationSpec(PROMPT, greedy(24)))
+    second, _ = await generate(started.engine, GenerationSpec(PROMPT, greedy(24)))
+    assert first.tokens == second.tokens
+    assert first.text == second.text
+
+
+async def test_stop_string_across_tokens_is_found_and_never_sent(started: Started) -> None:
+    spec = GenerationSpec(tuple(range(700, 730)), greedy(40))
+    free, _ = await generate(started.engine, spec)
+    middle = sum(len(text) for text in free.texts[:6])
+    stop = free.text[middle - 1 : middle + 2]
+    assert len(stop) == 3
+    stopped, end = await generate(
+        started.engine, GenerationSpec(spec.prompt_token_ids, greedy(40, stop=(stop, "\x00never")))
+    )
+    assert stopped.text == free.text[: free.text.index(stop)]
+    assert end.reason is FinishReason.STOP
+    assert end.stop_match == stop
+
+
+async def test_stop_token_ends_output(started: Started) -> None:
+    spec = GenerationSpec(PROMPT, greedy(12))
+    free, _ = await generate(started.engine, spec)
+    stop_id = free.tokens[5]
+    stopped, end = await generate(started.engine, GenerationSpec(PROMPT, greedy(12, stop_token_ids=(stop_id,))))
+    assert stopped.tokens == free.tokens[: free.tokens.index(stop_id) + 1]
+    assert end.reason is FinishReason.STOP
+
+
+async def test_output_ends_where_the_context_does(started: Started) -> None:
+    prompt = tuple(100 + i % 800 for i in range(CONTEXT_TOKENS - 5))
+    recorder, end = await generate(started.engine, GenerationSpec(prompt, greedy(50)))
+    assert end.reason is FinishReason.LENGTH
+    assert 4 <= len(recorder.tokens) <= 6
+
+
+async def test_logprobs_come_with_their_tokens(started: Started) -> None:
+    recorder, _ = await generate(started.engine, GenerationSpec(PROMPT, greedy(8, logprobs=3)))
+    assert [position.chosen.token_id for position in recorder.logprobs] == recorder.tokens
+    for position in recorder.logprobs:
+        values = [each.logprob for each in position.top]
+        assert len(values) == 3
+        assert values == sorted(values, reverse=True)
+        # Another token may be exactly as likely as the drawn one.
+        assert position.chosen.logprob == position.top[0].logprob
+        assert all(-9999.0 <= value <= 0.0 for value in values)
+
+
+async def test_logprobs_without_alternatives(started: Started) -> None:
+    recorder, _ = await generate(started.engine, GenerationSpec(PROMPT, greedy(4, logprobs=0)))
+    assert len(recorder.logprobs) == 4
+    assert all(position.top == () for position in recorder.logprobs)
+
+
+async def test_seed_decides_the_sample(started: Started) -> None:
+    def sampled(seed: int) -> GenerationSpec:
+        return GenerationSpec(PROMPT, SamplingParams(max_tokens=24, temperature=1.0, seed=seed, ignore_eos=True))
+
+    first, _ = await generate(started.engine, sampled(7))
+    again, _ = await generate(started.engine, sampled(7))
+    other, _ = await generate(started.engine, sampled(8))
+    assert first.tokens == again.tokens
+    assert first.tokens != other.tokens
+
+
+@pytest.mark.parametrize("reason", [FinishReason.CANCELLED, FinishReason.DEADLINE])
+async def test_abort_frees_the_slot(started: Started, reason: FinishReason) -> None:
+    sequence_id, recorder = await begin(started.engine, GenerationSpec(PROMPT, greedy(900)))
+    await asyncio.wait_for(recorder.first.wait(), 60)
+    await started.engine.abort([sequence_id, "unknown"], reason)
+    assert recorder.ended
+    end = await recorder.end()
+    assert end.reason is reason
+    assert end.output_tokens == len(recorder.tokens)
+    stats = started.engine.stats()
+    assert (stats.running, stats.waiting, stats.prefill_tokens) == (0, 0, 0)
+
+
+async def test_aborts_at_the_same_time_all_free_their_slots(started: Started) -> None:
+    begun = [await begin(started.engine, GenerationSpec(PROMPT, greedy(900))) for _ in range(12)]
+    await asyncio.wait_for(begun[0][1].first.wait(), 60)
+    await asyncio.gather(*(started.engine.abort([sequence_id]) for sequence_id, _ in begun))
+    assert all(recorder.ended for _, recorder in begun)
+    assert started.engine.stats().running == 0
+
+
+async def test_abort_of_what_ended_returns(started: Started) -> None:
+    sequence_id, recorder = await begin(started.engine, GenerationSpec(PROMPT, greedy(2)))
+    end = await recorder.end()
+    await started.engine.abort([sequence_id])
+    assert end.reason is FinishReason.LENGTH
+
+
+async def test_lowered_batch_limit_holds(started: Started) -> None:
+    assert started.identity.live_batch_limits
+    largest = started.identity.windows.sequences
+    in_force, _ = await started.engine.set_batch_limits(3, None)
+    assert in_force == started.engine.stats().batch_limit == 3
+    seen: list[int] = []
+    recorders = [Recorder(lambda: seen.append(started.engine.stats().running)) for _ in range(10)]
+    try:
+        for recorder in recorders:
+            await begin(started.engine, GenerationSpec(PROMPT, greedy(20)), recorder)
+        for recorder in recorders:
+            assert (await recorder.end()).output_tokens == 20
+    finally:
+        assert await started.engine.set_batch_limits(largest, None) == (largest, started.engine.stats().token_budget)
+    assert max(seen) == 3
+
+
+async def test_limits_are_bounded_by_the_start_values(started: Started) -> None:
+    largest = started.identity.windows.sequences
+    assert (await started.engine.set_batch_limits(0, None))[0] == 1
+    assert (await started.engine.set_batch_limits(10**6, None))[0] == largest
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GenerationSpec((5, 10**6), greedy()),
+        GenerationSpec((), greedy()),
+        GenerationSpec(tuple([5] * CONTEXT_TOKENS), greedy()),
+        GenerationSpec((5, 6), greedy(), lora_adapter="unknown"),
+    ],
+    ids=["token id", "empty", "too long", "adapter"],
+)
+async def test_bad_request_is_refused_and_harms_nobody(started: Started, spec: GenerationSpec) -> None:
+    recorder = Recorder()
+    with pytest.raises(EngineRequestError):
+        await started.engine.submit("bad", spec, recorder)
+    assert not recorder.ended
+    _, end = await generate(started.engine, GenerationSpec(PROMPT, greedy(2)))
+    assert end.reason is FinishReason.LENGTH
+    assert started.engine.stats().prefill_tokens == 0
+
+
+async def test_sequence_id_in_use_is_refused(started: Started) -> None:
+    sequence_id, recorder = await begin(started.engine, GenerationSpec(PROMPT, greedy(900)))
+    with pytest.raises(EngineRequestError):
+        await started.engine.submit(sequence_id, GenerationSpec(PROMPT, greedy(2)), Recorder())
+    await started.engine.abort([sequence_id])
+    assert recorder.ended
+
+
+async def test_same_prompt_comes_from_the_prefix_cache(started: Started) -> None:
+    prompt = tuple(300 + i % 500 for i in range(200))
+    before = started.engine.stats()
+    _, first = await generate(started.engine, GenerationSpec(prompt, greedy(2)))
+    _, second = await generate(started.engine, GenerationSpec(prompt, greedy(2)))
+    _, salted = await generate(started.engine, GenerationSpec(prompt, greedy(2), cache_salt="another tenant"))
+    assert first.cached_tokens == 0
+    assert second.cached_tokens >= 160
+    assert salted.cached_tokens == 0
+    after = started.engine.stats()
+    assert after.cached_tokens - before.cached_tokens == second.cached_tokens
+    assert after.prompt_tokens - before.prompt_tokens == 600
+
+
+async def test_receipt_times_fit_the_wall_clock(started: Started) -> None:
+    loop = asyncio.get_running_loop()
+    start, clock = loop.time(), started.engine.share_clock()
+    _, end = await generate(started.engine, GenerationSpec(PROMPT, greedy(30)))
+    wall = loop.time() - start
+    assert 0 <= end.engine_wait_s <= end.prefill_s
+    assert end.decode_s > 0
+    assert end.prefill_s + end.decode_s <= wall
+    # Alone in the batch a sequence pays for every step.
+    assert 0 < end.gpu_seconds <= wall
+    assert started.engine.share_clock() - clock == pytest.approx(end.gpu_seconds, rel=0.5)
+
+
+async def test_sequences_share_what_a_step_costs(started: Started) -> None:
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    begun = [await begin(started.engine, GenerationSpec(PROMPT, greedy(40))) for _ in range(16)]
+    ends = [await recorder.end() for _, recorder in begun]
+    wall = loop.time() - start
+    assert wall * 0.3 < sum(end.gpu_seconds for end in ends) <= wall * 1.02
+
+
+async def test_resumed_sequence_goes_on_token_for_token(started: Started) -> None:
+    prompt = tuple(range(500, 540))
+    whole, _ = await generate(started.engine, GenerationSpec(prompt, greedy(40)))
+    delivered_text = "".join(whole.texts[:15])
+    resume = ResumeRecord(tuple(whole.tokens[:15]), len(delivered_text), started.identity.model.digest)
+    rest, end = await generate(started.engine, GenerationSpec(prompt, greedy(40), resume=resume))
+    assert rest.tokens == whole.tokens[15:]
+    assert delivered_text + rest.text == whole.text
+    assert end.output_tokens == 25
+
+
+async def test_resumed_stop_string_may_begin_in_what_was_held_back(started: Started) -> None:
+    prompt = tuple(range(550, 590))
+    whole, _ = await generate(started.engine, GenerationSpec(prompt, greedy(40)))
+    cut = sum(len(text) for text in whole.texts[:15])
+    stop = whole.text[cut - 1 : cut + 2]
+    if whole.text.index(stop) != cut - 1:
+        pytest.skip("the text around the cut is not unique")
+    resume = ResumeRecord(tuple(whole.tokens[:15]), cut - 2, started.identity.model.digest)
+    rest, end = await generate(started.engine, GenerationSpec(prompt, greedy(40, stop=(stop,)), resume=resume))
+    assert end.stop_match == stop
+    assert rest.text == whole.text[cut - 2 : cut - 1]
+
+
+async def test_resume_of_a_finished_sequence_is_refused(started: Started) -> None:
+    resume = ResumeRecord((5, 6, 7), 0, started.identity.model.digest)
+    with pytest.raises(EngineRequestError):
+        await started.engine.submit("late", GenerationSpec(PROMPT, greedy(3), resume=resume), Recorder())
+
+
+async def test_counters_follow_the_work(started: Started) -> None:
+    before = started.engine.stats()
+    await generate(started.engine, GenerationSpec(PROMPT, greedy(10)))
+    after = started.engine.stats()
+    assert after.output_tokens - before.output_tokens == 10
+    assert after.prompt_tokens - before.prompt_tokens == len(PROMPT)
+    assert after.steps - before.steps >= 10
+    assert (after.running, after.waiting, after.kv_usage) == (0, 0, 0.0)
+
+
+async def test_identity_says_what_runs(started: Started) -> None:
+    identity = started.identity
+    assert identity.model.max_context_tokens == CONTEXT_TOKENS
+    assert identity.group_id.startswith(identity.model.digest[:12])
+    assert "-tp1-" in identity.group_id
+    assert {file.name for file in identity.tokenizer_files} >= {"tokenizer.json", "tokenizer_config.json"}
+    assert identity.windows.kv_tokens >= CONTEXT_TOKENS
+    await started.engine.check_health()

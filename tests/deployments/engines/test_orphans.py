@@ -1,0 +1,61 @@
+"""No engine process outlives the process that hosts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.deployments.engines.conftest import pool_json
+
+ROOT = Path(__file__).parents[3]
+REPORT = "REPORT "
+
+
+@contextmanager
+def hosted_engine(model: Path, ranks: int, log: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.deployments.engines.host", pool_json(model, ranks)],
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    try:
+        assert process.stderr is not None
+        line = next((line for line in process.stderr if line.startswith(REPORT)), "")
+        assert line, log.read_text()[-4000:]
+        yield process, json.loads(line.removeprefix(REPORT))
+    finally:
+        process.kill()
+        process.wait()
+        if process.stderr:
+            process.stderr.close()
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("ranks", "how"), [(2, signal.SIGKILL), (1, signal.SIGTERM)], ids=["tp2-kill", "tp1-term"])
+def test_engine_dies_with_its_host(tiny_model: Path, tmp_path: Path, ranks: int, how: signal.Signals) -> None:
+    with hosted_engine(tiny_model, ranks, tmp_path / "host.log") as (process, report):
+        assert report["tokens"] == 8
+        assert report["gpu_seconds"] > 0
+        host = psutil.Process(process.pid)
+        children = host.children(recursive=True)
+        # EngineCore, its workers and multiprocessing's resource tracker.
+        assert len(children) >= 2 + ranks - 1
+        host.send_signal(how)
+        _, alive = psutil.wait_procs([host, *children], timeout=20)
+        assert alive == []

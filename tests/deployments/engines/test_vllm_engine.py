@@ -1,0 +1,176 @@
+"""What only a real vLLM engine can show."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+
+import psutil
+import pytest
+
+from cluster.errors import EngineDeadError, EngineRequestError
+from cluster.models import (
+    ConstraintKind,
+    FinishReason,
+    GenerationSpec,
+    ResumeRecord,
+    SamplingParams,
+    StructuredOutput,
+)
+from deployments.engines.vllm.processes import tree_of
+from tests.deployments.engines.conftest import Started
+from tests.deployments.engines.recorder import Recorder, begin, generate, greedy
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+real_engine = pytest.mark.parametrize("started", ["vllm"], indirect=True)
+
+PROMPT = tuple(range(600, 640))
+REPEATING_PROMPTS = [tuple(range(start, start + 30)) for start in range(400, 800, 50)]
+PATTERN = r"[a-f]{3}-[0-9]{12}-[x-z]{6}"
+CONSTRAINTS = {
+    "choice": StructuredOutput(ConstraintKind.CHOICE, choices=("scale up", "scale down")),
+    "regex": StructuredOutput(ConstraintKind.REGEX, PATTERN),
+    "json": StructuredOutput(ConstraintKind.JSON_SCHEMA, json.dumps({"enum": ["queued", "started", "finished"]})),
+    "grammar": StructuredOutput(ConstraintKind.GRAMMAR, 'root ::= "yes, " ("now" | "later")'),
+}
+VALID = {
+    "choice": r"scale (up|down)",
+    "regex": PATTERN,
+    "json": r'"(queued|started|finished)"',
+    "grammar": r"yes, (now|later)",
+}
+
+
+def constrained(constraint: StructuredOutput, max_tokens: int = 80) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, temperature=0.0, structured=constraint)
+
+
+@real_engine
+@pytest.mark.parametrize("kind", CONSTRAINTS)
+async def test_constrained_output_fits(started: Started, kind: str) -> None:
+    recorder, end = await generate(started.engine, GenerationSpec(PROMPT, constrained(CONSTRAINTS[kind])))
+    assert end.reason is FinishReason.STOP
+    assert re.fullmatch(VALID[kind], recorder.text)
+
+
+@real_engine
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        StructuredOutput(ConstraintKind.REGEX, "[a-"),
+        StructuredOutput(ConstraintKind.JSON_SCHEMA, "{not json"),
+        StructuredOutput(ConstraintKind.GRAMMAR, "root ::= missing"),
+    ],
+    ids=["regex", "json", "grammar"],
+)
+async def test_constraint_that_does_not_compile_fails_its_request_only(
+    started: Started, constraint: StructuredOutput
+) -> None:
+    recorder = Recorder()
+    try:
+        await started.engine.submit("constraint", GenerationSpec(PROMPT, constrained(constraint)), recorder)
+    except EngineRequestError:
+        pass
+    else:
+        end = await recorder.end()
+        assert end.reason is FinishReason.ERROR
+        assert end.invalid_request
+    _, after = await generate(started.engine, GenerationSpec(PROMPT, greedy(2)))
+    assert after.reason is FinishReason.LENGTH
+
+
+@real_engine
+async def test_resumed_constrained_output_goes_on(started: Started) -> None:
+    sampling = constrained(CONSTRAINTS["regex"])
+    whole, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling))
+    half = len(whole.tokens) // 2
+    delivered = "".join(whole.texts[:half])
+    resume = ResumeRecord(tuple(whole.tokens[:half]), len(delivered), started.identity.model.digest)
+    rest, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling, resume=resume))
+    assert rest.tokens == whole.tokens[half:]
+    assert re.fullmatch(PATTERN, delivered + rest.text)
+
+
+@real_engine
+async def test_resumed_penalties_count_prior_tokens(started: Started) -> None:
+    sampling = greedy(60, presence_penalty=0.5, frequency_penalty=0.5)
+    whole, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling))
+    plain, _ = await generate(started.engine, GenerationSpec(PROMPT, greedy(60)))
+    assert whole.tokens != plain.tokens
+    delivered = "".join(whole.texts[:30])
+    resume = ResumeRecord(tuple(whole.tokens[:30]), len(delivered), started.identity.model.digest)
+    rest, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling, resume=resume))
+    assert rest.tokens == whole.tokens[30:]
+
+
+@real_engine
+async def test_seeded_requests_with_long_prompts_leave_the_cpu_engine_alive(started: Started) -> None:
+    begun = []
+    for seed in range(8):
+        prompt = tuple(3 + (seed * 131 + i * 17) % 1000 for i in range(700))
+        sampling = SamplingParams(max_tokens=12, temperature=1.0, seed=seed, ignore_eos=True)
+        begun.append(await begin(started.engine, GenerationSpec(prompt, sampling)))
+    assert {(await recorder.end()).reason for _, recorder in begun} == {FinishReason.LENGTH}
+    await started.engine.check_health()
+
+
+@real_engine
+async def test_samplers_of_all_kinds_work_together(started: Started) -> None:
+    mixed = [
+        SamplingParams(max_tokens=8, ignore_eos=True, top_p=0.9, top_k=40),
+        SamplingParams(max_tokens=8, ignore_eos=True, min_p=0.05, repetition_penalty=1.2),
+        SamplingParams(max_tokens=8, ignore_eos=True, presence_penalty=1.0, frequency_penalty=-0.5),
+        SamplingParams(max_tokens=8, ignore_eos=True, temperature=0.0, logit_bias={777: 100.0}),
+    ]
+    recorders = [(await begin(started.engine, GenerationSpec(PROMPT, each)))[1] for each in mixed]
+    assert {(await recorder.end()).output_tokens for recorder in recorders} == {8}
+    assert recorders[3].tokens == [777] * 8
+
+
+@real_engine
+async def test_speculation_changes_speed_and_nothing_else(started: Started, speculating: Started) -> None:
+    assert not speculating.identity.model.capabilities.min_p
+    assert not speculating.identity.model.capabilities.logit_bias
+    for prompt in REPEATING_PROMPTS:
+        expected, _ = await generate(started.engine, GenerationSpec(prompt, greedy(48)))
+        found, end = await generate(speculating.engine, GenerationSpec(prompt, greedy(48)))
+        assert found.tokens == expected.tokens
+        assert found.text == expected.text
+        assert end.output_tokens == 48
+    stats = speculating.engine.stats()
+    assert 0 < stats.accepted_draft_tokens <= stats.draft_tokens
+    assert stats.steps < stats.output_tokens
+
+
+async def test_speculating_engine_refuses_what_it_would_drop(speculating: Started) -> None:
+    with pytest.raises(EngineRequestError):
+        await speculating.engine.submit("min-p", GenerationSpec(PROMPT, SamplingParams(4, min_p=0.1)), Recorder())
+
+
+async def test_death_of_the_engine_ends_everything_and_is_told(speculating: Started) -> None:
+    engine = speculating.engine
+    processes = tree_of(engine.engine_pids())
+    begun = [await begin(engine, GenerationSpec(PROMPT, greedy(900))) for _ in range(4)]
+    await asyncio.wait_for(begun[0][1].first.wait(), 60)
+    aborting = asyncio.create_task(engine.abort([begun[3][0]]))
+    os.kill(engine.engine_pids()[0], signal.SIGKILL)
+    ends = [await recorder.end() for _, recorder in begun]
+    assert {end.reason for end in ends[:3]} == {FinishReason.ERROR}
+    assert all(end.error for end in ends[:3])
+    await asyncio.wait_for(aborting, 30)
+    with pytest.raises(EngineDeadError):
+        await engine.check_health()
+    with pytest.raises(EngineDeadError):
+        await engine.submit("late", GenerationSpec(PROMPT, greedy(2)), Recorder())
+    assert engine.stats().running == 0
+    await engine.close()
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
