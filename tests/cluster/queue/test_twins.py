@@ -1,0 +1,293 @@
+"""The twin and Redis answer alike, whatever is asked of them; and the queue's promises hold in every state reached."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cluster.clock import ManualClock
+from cluster.errors import QueueFullError
+from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.queue import (
+    Grant,
+    MemoryQueue,
+    MemoryStore,
+    QueueEntry,
+    QueueLimits,
+    RedisQueue,
+    ReplicaBeat,
+    RouterBeat,
+    RouterBeatReply,
+    Settlement,
+    Submitted,
+)
+from cluster.queue.base import Mail
+from tests.cluster.queue.backends import POOL, flush, memory_sizes, redis_sizes
+from tests.cluster.queue.servers import KINDS, Server
+
+LIMITS = QueueLimits(
+    lease_ms=4000, attach_grace_ms=3000, max_waiting=12, lookahead=3, grant_heartbeats=2, class_shares=(0.0, 0.3, 0.1)
+)
+ROUTERS = ("A", "B", "C")
+REPLICAS = ("r1", "r2", "r3")
+TENANTS = ("acme", "beta", "größe")
+WINDOWS = (
+    Windows(2, 200, 100),
+    Windows(3, 1000, 60),
+    Windows(1, 100, 1000),
+    Windows(4, 400, 200),
+    Windows(0, 400, 200),
+)
+
+Answer = tuple[str, Any]
+
+
+class Pair:
+    """Asks both implementations and holds their answers against each other."""
+
+    def __init__(self, server: Server, seed: int) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore(self.clock)
+        self.server = server
+        self.memory = MemoryQueue(self.store, POOL, LIMITS)
+        self.redis = RedisQueue(server.url, POOL, LIMITS, 10.0, clock=self.clock, run_id=lambda: self.store.run_id)
+        self.random = random.Random(seed)
+        self.minted = 0
+        self.entries: dict[str, tuple[str, QueueEntry]] = {}
+        self.attempts: dict[str, Grant] = {}
+        self.started: dict[str, list[tuple[str, str]]] = {name: [] for name in ROUTERS}
+
+    async def both(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Ask both; returns the answer they share."""
+        memory, stored = await _answer(ask, self.memory), await _answer(ask, self.redis)
+        assert memory == stored
+        assert memory_sizes(self.store) == redis_sizes(self.server)
+        self.check_promises()
+        self.learn(stored[1])
+        return stored[1]
+
+    def learn(self, answer: Any) -> None:
+        """Note grants, as routers do."""
+        if isinstance(answer, Submitted) and answer.grant:
+            self.attempts[answer.grant.request_id] = answer.grant
+        if isinstance(answer, RouterBeatReply):
+            answer = answer.mail
+        if isinstance(answer, Mail):
+            self.attempts.update({grant.request_id: grant for grant in answer.grants})
+
+    def check_promises(self) -> None:
+        """Look into the twin: one place per entry, and no replica above its sequences by grants."""
+        state = self.store._pools[POOL]
+        in_flight = {name for name, stored in state.entries.items() if stored.state == "f"}
+        slots = [name for slots in state.slots.values() for name in (*slots.granted, *slots.started)]
+        waiting = [name for line in state.lines.values() for _, name in line]
+        assert sorted(slots) == sorted(in_flight)
+        assert len(waiting) == len(set(waiting))
+        assert not set(waiting) & in_flight
+        for replica, load in state.loads.items():
+            held = state.slots.get(replica)
+            assert load.held == (len(held.granted) + len(held.started) if held else 0)
+
+    # --- what happens ---
+
+    async def submit(self) -> None:
+        rnd = self.random
+        self.minted += 1
+        name = f"q{self.minted}"
+        new = QueueEntry(
+            name,
+            f"base{self.minted}",
+            rnd.choice(TENANTS),
+            rnd.choice(list(RequestClass)),
+            prompt_tokens=rnd.choice((0, 10, 30, 90, 150)),
+            expected_tokens=rnd.choice((1, 7, 50, 300)),
+            kv_tokens=rnd.choice((10, 60, 150, 390)),
+            start_within_ms=rnd.choice((0, 0, 0, 1500, 6000)),
+            client_key=rnd.choice(("", "", "k1", "k2")),
+            preferred_replicas=tuple(rnd.sample(REPLICAS, rnd.choice((0, 0, 1, 2)))),
+            weight=rnd.choice((1.0, 1.0, 3.0, 0.7)),
+            resume=rnd.random() < 0.1,
+        )
+        router = rnd.choice(ROUTERS)
+        self.entries[name] = (router, new)
+        await self.both(lambda queue: queue.submit(router, new))
+
+    async def submit_again(self) -> None:
+        if self.entries:
+            router, old = self.random.choice(list(self.entries.values()))
+            await self.both(lambda queue: queue.submit(router, old))
+
+    async def release(self) -> None:
+        router, name, attempt = self.pick()
+        used = Settlement(self.random.choice((0, 3, 400)))
+        await self.both(lambda queue: queue.release(router, name, attempt, used))
+
+    async def refuse(self) -> None:
+        router, name, attempt = self.pick()
+        await self.both(lambda queue: queue.refuse(router, name, attempt))
+
+    async def cancel(self) -> None:
+        rnd = self.random
+        router, tenant = rnd.choice(ROUTERS), rnd.choice(TENANTS)
+        by_key = rnd.random() < 0.3
+        target = rnd.choice(("k1", "k2")) if by_key else self.pick()[1]
+        if not by_key and target in self.entries and rnd.random() < 0.8:
+            tenant = self.entries[target][1].tenant
+        await self.both(lambda queue: queue.cancel(router, tenant, target, by_key=by_key))
+
+    async def collect(self) -> None:
+        router = self.random.choice(ROUTERS)
+        await self.both(lambda queue: queue.collect(router))
+
+    async def beat_router(self, router: str = "") -> None:
+        rnd = self.random
+        router = router or rnd.choice(ROUTERS)
+        connected = tuple(rnd.sample(REPLICAS, rnd.choice((1, 3, 3, 3))))
+        known = [(g.request_id, g.attempt) for g in self.attempts.values()]
+        started = tuple(rnd.sample(known, min(len(known), rnd.choice((0, 1, 4)))))
+        version = rnd.choice((-1, 1, 1_000_003))
+        await self.both(lambda queue: queue.heartbeat_router(RouterBeat(router, connected, started, version)))
+
+    async def beat_replica(self, replica: str = "") -> None:
+        rnd = self.random
+        replica = replica or rnd.choice(REPLICAS)
+        there = [(g.request_id, g.attempt) for g in self.attempts.values() if g.replica_id == replica]
+        running = tuple(rnd.sample(there, min(len(there), rnd.choice((0, 1, 3, 8)))))
+        prefilled = tuple(name for name, _ in there if rnd.random() < 0.3)
+        beat = ReplicaBeat(
+            replica,
+            rnd.choice((b"record", b"record", b"\x00\xff other")),
+            rnd.choice((*[ReplicaState.READY] * 8, ReplicaState.DRAINING, ReplicaState.STARTING)),
+            rnd.choice(WINDOWS),
+            running,
+            prefilled,
+            rnd.choice((None, None, 0, 45, 300)),
+            {"load": 0.1},
+        )
+        await self.both(lambda queue: queue.heartbeat_replica(beat))
+
+    async def beat_all(self) -> None:
+        for replica in REPLICAS:
+            await self.beat_replica(replica)
+        for router in ROUTERS:
+            await self.beat_router(router)
+
+    async def reap(self) -> None:
+        await self.both(lambda queue: queue.reap())
+
+    async def wait(self) -> None:
+        self.clock.advance(self.random.choice((0.001, 0.3, 0.9, 1.9)))
+
+    async def wait_long(self) -> None:
+        # Long enough for a lease, short enough steps that somebody's heartbeat keeps the pool's tick.
+        keeper = self.random.choice(ROUTERS)
+        for _ in range(self.random.choice((3, 6))):
+            self.clock.advance(1.2)
+            await self.beat_router(keeper)
+
+    async def jump(self) -> None:
+        self.clock.jump_wall(self.random.choice((-30, -1, 7, 60)))
+
+    async def restart(self) -> None:
+        self.store.restart()
+
+    async def retire(self) -> None:
+        if self.random.random() < 0.5:
+            router = self.random.choice(ROUTERS)
+            await self.both(lambda queue: queue.retire_router(router))
+        else:
+            replica = self.random.choice(REPLICAS)
+            await self.both(lambda queue: queue.retire_replica(replica))
+
+    def pick(self) -> tuple[str, str, str]:
+        """Choose an entry, mostly with its owner and true attempt."""
+        rnd = self.random
+        if not self.entries:
+            return "A", "nobody", "nobody.1"
+        pool = list(self.attempts) if self.attempts and rnd.random() < 0.8 else list(self.entries)
+        name = rnd.choice(pool)
+        router = self.entries[name][0] if rnd.random() < 0.95 else rnd.choice(ROUTERS)
+        attempt = self.attempts[name].attempt if name in self.attempts and rnd.random() < 0.85 else ""
+        return router, name, attempt
+
+    async def finish(self) -> None:
+        """End everything as owners do; nothing may be left."""
+        for _ in range(40):
+            for name, (router, old) in list(self.entries.items()):
+                await self.both(lambda queue, old=old, router=router: queue.cancel(router, old.tenant, old.request_id))
+                stored = self.store._pools[POOL].entries.get(name)
+                if stored is None:
+                    del self.entries[name]
+                    continue
+                owner, attempt = stored.owner, stored.attempt if stored.state == "f" else ""
+                await self.both(
+                    lambda queue, o=owner, n=name, a=attempt: queue.release(o, n, a, Settlement(1))
+                )
+            if not self.entries:
+                break
+        sizes = redis_sizes(self.server)
+        kept = {"pool", "load", "free", "registry", "replicas", "routers", "parted", "links", "bells"}
+        assert {name: n for name, n in sizes.items() if n and name not in kept} == {}
+
+
+async def _answer(ask: Callable[[Any], Awaitable[Any]], queue: Any) -> Answer:
+    try:
+        return "answer", await ask(queue)
+    except QueueFullError as error:
+        return "full", str(error)
+
+
+STEPS = (
+    *["submit"] * 10,
+    "submit_again",
+    *["release"] * 6,
+    "refuse",
+    *["cancel"] * 2,
+    "collect",
+    *["beat_router"] * 3,
+    *["beat_replica"] * 4,
+    "beat_all",
+    "reap",
+    *["wait"] * 3,
+    "wait_long",
+    "jump",
+    "restart",
+    "retire",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_redis_and_its_twin_answer_alike(kind: str, redis_servers: dict[str, Server]) -> None:
+    """Random operations get equal answers and leave equal amounts of state, and in the end nothing."""
+    server = redis_servers[kind]
+
+    @settings(
+        max_examples=20 if kind == "redis-7.0" else 6,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    @given(seed=st.integers(0, 2**32), steps=st.lists(st.sampled_from(STEPS), min_size=20, max_size=120))
+    def explore(seed: int, steps: list[str]) -> None:
+        asyncio.run(_play(server, seed, steps))
+
+    explore()
+
+
+async def _play(server: Server, seed: int, steps: list[str]) -> None:
+    flush(server)
+    pair = Pair(server, seed)
+    try:
+        await pair.beat_all()
+        for step in steps:
+            await getattr(pair, step)()
+        await pair.finish()
+    finally:
+        await pair.redis.close()
