@@ -188,5 +188,5 @@ class Router:
         await self._owner.close()
         await asyncio.gather(*(pool.close() for pool in self.pools.values()))
         if self._metrics_server is not None:
-            self._metrics_server.close()
+            await asyncio.to_thread(self._metrics_server.close)
         _LOG.info("router.stopped", extra={"router": self.router_id})

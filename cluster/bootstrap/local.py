@@ -30,6 +30,13 @@ from cluster.settings import EngineKind, Settings
 Progress = Callable[[str, str], None]
 """Called with a step's name and how it goes; the text "ready" ends the step."""
 
+RAY_ENVIRONMENT = {
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONUNBUFFERED": "1",
+    # Ray starts workers at niceness 15; replicas are the product here, not background work.
+    "RAY_worker_niceness": "0",
+}
 RAY_TIMEOUT_S = 120.0
 ROUTER_TIMEOUT_S = 60.0
 ENGINE_TIMEOUT_S = 900.0
@@ -117,7 +124,7 @@ class LocalCluster:
             "ray",
             [sys.executable, "-m", "cluster.bootstrap.ray_host", str(ready_file), str(logical_cpus(self.settings))],
             self.run_dir / "ray.log",
-            {"RAY_DEDUP_LOGS": "0", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"},
+            RAY_ENVIRONMENT,
         )
         fields = await wait_file(ready_file, self.ray_host, RAY_TIMEOUT_S)
         self.serve = ServeApi(fields["dashboard"], Path(fields["token_file"]))

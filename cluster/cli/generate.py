@@ -72,7 +72,7 @@ def sampling_from(options: argparse.Namespace) -> Sampling:
     elif options.regex:
         structured = regex(options.regex)
     elif options.choice:
-        structured = one_of(options.choice)
+        structured = one_of(*options.choice)
     plain = {name: getattr(options, name) for name in _PLAIN_FLAGS}
     return Sampling(**plain, stop=options.stop, ignore_eos=options.ignore_eos, structured=structured)
 

@@ -22,7 +22,7 @@ class MetricsServer:
         self.port = int(self._server.server_port)
 
     def close(self) -> None:
-        """Stop serving and free the port."""
+        """Stop serving and free the port; takes up to half a second."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

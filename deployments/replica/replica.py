@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import grpc
@@ -244,7 +244,7 @@ class Replica:
         if self._server is not None:
             await self._server.stop(grace=0.5)
         if self._metrics_server is not None:
-            self._metrics_server.close()
+            await asyncio.to_thread(self._metrics_server.close)
         await self._engine.close()
         _LOG.info("replica.stopped", extra={"replica": self.plan.replica_id})
 
@@ -272,12 +272,7 @@ class _FirstToken:
         self.done: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
         self.tokens = 0
 
-    def on_tokens(
-        self,
-        token_ids: object,
-        text: str,
-        logprobs: list[PositionLogprobs] | None,  # type: ignore[override]
-    ) -> None:
+    def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
         self.tokens += 1
 
     def on_end(self, end: SequenceEnd) -> None:
@@ -294,7 +289,7 @@ async def first_token(engine: Engine) -> None:
     sink = _FirstToken()
     name = "warm-up-" + hashlib.sha256(str(time.monotonic_ns()).encode()).hexdigest()[:8]
     spec = GenerationSpec([1, 2, 3], SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True))
-    await engine.submit(name, spec, sink)  # type: ignore[arg-type]
+    await engine.submit(name, spec, sink)
     try:
         end = await asyncio.wait_for(sink.done, FIRST_TOKEN_TIMEOUT_S)
     except TimeoutError:

@@ -24,6 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 PROTOCOL_VERSIONS = (1,)
 """Frame versions that this router speaks, newest first."""
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
 RETRY_S = 0.2
 """Pause between attempts to connect."""
 
@@ -94,7 +95,7 @@ class ReplicaLink:
         await self._owner.close()
         self._set_up(False)
         self._lose_all()
-        await self._channel.close()
+        await self._channel.close(None)
 
     @property
     def busy(self) -> int:
@@ -177,14 +178,14 @@ class ReplicaLink:
             hello = pb.LinkCommand(hello=pb.Hello(protocol_versions=PROTOCOL_VERSIONS, router_id=self._router_id))
             await call.write(pb.LinkRequest(commands=[hello]))
             first = await call.read()
-            if first is grpc.aio.EOF or not first.HasField("welcome"):
+            if first is _EOF or not first.HasField("welcome"):
                 raise LinkRefusedError(f"{self.replica_id} did not welcome us")
             if first.welcome.proof != answer or first.welcome.replica_id != self.replica_id:
                 raise LinkRefusedError(f"{self.address} is not {self.replica_id} of this cluster")
             self._begin(first)
             tasks.spawn(self._write(call), "write")
             tasks.spawn(self._ping(call), "ping")
-            while (frame := await call.read()) is not grpc.aio.EOF:
+            while (frame := await call.read()) is not _EOF:
                 self._deliver(frame)
             raise LinkLostError(f"{self.replica_id} closed the link: {await call.code()}")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,8 @@ from router.server import QueueFactory, Router
 from tests.support.waiting import until
 
 SECRET = ClusterSecret(b"0123456789abcdef0123456789abcdef")
+MODEL = os.environ.get("PENSTOCK_TEST_MODEL", "demo")
+"""Simulated engines take its tokenizer."""
 FAST_QUEUE = {"heartbeat_s": 0.1, "lease_s": 1.0, "attach_grace_s": 2.0}
 """So that tests do not wait for production's seconds."""
 
@@ -91,10 +95,8 @@ class Stack:
         """Stop routers, then replicas."""
         for channel in self.channels:
             await channel.close()
-        for router in self.routers:
-            await router.stop(drain_s=1.0)
-        for replica in self.replicas:
-            await replica.stop(drain_s=1.0)
+        await asyncio.gather(*(router.stop(drain_s=1.0) for router in self.routers))
+        await asyncio.gather(*(replica.stop(drain_s=1.0) for replica in self.replicas))
 
 
 @contextlib.asynccontextmanager
@@ -109,7 +111,7 @@ async def running_stack(
     engine: Callable[[], Engine] | None = None,
 ) -> AsyncIterator[Stack]:
     """Run a cluster of so many routers, and so many replicas of each pool."""
-    default = {"demo": {"engine": "sim", "sim": {"base_ms": 1.0, "per_token_us": 1.0, **(sim or {})}}}
+    default = {"demo": sim_pool(**(sim or {}))}
     settings = load_settings(
         flags={
             "cluster": {"state_dir": str(state_dir)},
@@ -130,6 +132,11 @@ async def running_stack(
         await stack.close()
 
 
+def sim_pool(**settings: Any) -> dict[str, Any]:
+    """Describe a pool of simulated engines with fast steps."""
+    return {"model": MODEL, "engine": "sim", "sim": {"base_ms": 1.0, "per_token_us": 1.0, **settings}}
+
+
 def request(prompt: str = "What is Penstock?", model: str = "demo", **sampling: Any) -> api.GenerateRequest:
     """Build a generation; greedy unless told otherwise."""
     params = types.SamplingParams(**{"temperature": 0.0, "max_tokens": 16, **sampling})
@@ -142,8 +149,13 @@ def stream_request(*args: Any, **kwargs: Any) -> api.StreamGenerateRequest:
 
 
 async def collect(call: Any) -> list[api.StreamGenerateResponse]:
-    """Read a stream to its end."""
-    return [event async for event in call]
+    """Read a stream to its end; also one that `call.read()` has begun."""
+    events = []
+    while (event := await call.read()) is not grpc.aio.EOF:
+        events.append(event)
+    if await call.code() is not grpc.StatusCode.OK:
+        raise AssertionError(f"the stream ended {await call.code()}: {await call.details()}")
+    return events
 
 
 def text_of(events: list[api.StreamGenerateResponse], index: int = 0) -> str:

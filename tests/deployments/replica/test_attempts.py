@@ -1,0 +1,212 @@
+"""The attempt table: windows, fencing, parking and forgetting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from cluster.clock import ManualClock
+from cluster.errors import EngineRequestError
+from cluster.models import EngineStats, FinishReason, GenerationSpec, SamplingParams, SequenceEnd, Windows
+from deployments.engines.base import EngineIdentity, TokenSink
+from deployments.replica.attempts import AttemptTable, Refused
+from tests.deployments.replica.test_output_log import Outlet, deltas
+
+
+class ManualEngine:
+    """Is an engine whose tokens the test makes."""
+
+    def __init__(self) -> None:
+        self.sinks: dict[str, TokenSink] = {}
+        self.refuse = False
+
+    async def start(self) -> EngineIdentity:
+        raise NotImplementedError
+
+    async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
+        if self.refuse:
+            raise EngineRequestError("no")
+        self.sinks[sequence_id] = sink
+
+    async def abort(self, sequence_ids: Sequence[str], reason: str = "cancelled") -> None:
+        for sequence_id in sequence_ids:
+            if (sink := self.sinks.pop(sequence_id, None)) is not None:
+                sink.on_end(SequenceEnd(FinishReason(reason)))
+
+    async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
+        raise NotImplementedError
+
+    def stats(self) -> EngineStats:
+        return EngineStats()
+
+    def share_clock(self) -> float:
+        return 0.0
+
+    async def check_health(self) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+
+class Case:
+    """Is a table with everything around it."""
+
+    def __init__(self, *, sequences: int = 2, prefill: int = 100, retained: int = 1 << 20) -> None:
+        self.engine = ManualEngine()
+        self.clock = ManualClock()
+        self.ends: list[SequenceEnd] = []
+        self.outlet = Outlet()
+        self.table = AttemptTable(
+            self.engine,
+            Windows(sequences, 10_000, prefill),
+            self.clock,
+            attach_grace_s=5.0,
+            retained_bytes=retained,
+            on_end=self.ends.append,
+        )
+
+    async def start(self, name: str, tokens: int = 3, attempt: str = "a.1") -> tuple[Refused, str] | None:
+        spec = GenerationSpec(list(range(tokens)), SamplingParams(max_tokens=8))
+        return await self.table.start(name, attempt, spec, self.outlet, hash(name) & 0xFFFF)
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case()
+
+
+async def test_a_start_beyond_the_sequence_window_is_refused(case: Case) -> None:
+    assert await case.start("one") is None
+    assert await case.start("two") is None
+
+    refusal = await case.start("three")
+    assert refusal is not None
+    assert Refused.WINDOW_FULL is refusal[0]
+    assert "three#a.1" not in case.engine.sinks
+
+
+async def test_a_slot_is_free_again_only_when_the_engine_says_so(case: Case) -> None:
+    await case.start("one")
+    await case.start("two")
+    case.engine.sinks["one#a.1"].on_tokens([1], "x", None)
+    assert 2 == case.table.sequences
+
+    case.engine.sinks["one#a.1"].on_end(SequenceEnd(FinishReason.STOP))
+    assert await case.start("three") is None
+
+
+async def test_outstanding_prefill_tokens_are_bounded_but_one_large_prompt_may_go_alone(case: Case) -> None:
+    assert await case.start("large", tokens=500) is None
+    refusal = await case.start("small", tokens=1)
+    assert refusal is not None
+    assert Refused.WINDOW_FULL is refusal[0]
+
+    case.engine.sinks["large#a.1"].on_tokens([1], "x", None)
+    assert await case.start("small", tokens=1) is None
+    assert ("large",) == case.table.take_prefilled()
+
+
+async def test_a_refused_request_leaves_nothing_behind(case: Case) -> None:
+    case.engine.refuse = True
+    refusal = await case.start("one")
+
+    assert refusal == (Refused.INVALID, "no")
+    assert (0, 0, ()) == (case.table.sequences, case.table.prefill_tokens, case.table.running())
+    assert case.table.idle.is_set()
+
+
+async def test_the_same_start_again_does_not_run_twice(case: Case) -> None:
+    await case.start("one")
+    case.engine.sinks["one#a.1"].on_tokens([4], "x", None)
+    case.outlet.frame()
+
+    assert await case.start("one") is None
+    assert 1 == case.table.sequences
+    assert [4] == deltas(case.outlet.frame())[0][2]
+
+
+async def test_another_attempt_of_the_same_request_never_gets_its_output(case: Case) -> None:
+    await case.start("one", attempt="a.1")
+
+    refusal = case.table.attach("one", "a.2", Outlet(), 1, 0)
+    assert refusal is not None
+    assert Refused.UNKNOWN is refusal[0]
+
+
+async def test_parked_output_goes_on_and_another_router_takes_all_of_it(case: Case) -> None:
+    await case.start("one")
+    sink = case.engine.sinks["one#a.1"]
+    sink.on_tokens([1], "a", None)
+    case.outlet.frame()
+    assert 1 == case.table.park(case.outlet)
+    sink.on_tokens([2], "b", None)
+
+    other = Outlet()
+    assert case.table.attach("one", "a.1", other, 5, 1) is None
+    sink.on_tokens([3], "c", None)
+    assert [(5, 1, [2, 3], "bc")] == deltas(other.frame())
+    assert 0 == case.table.parked
+
+
+async def test_the_old_receiver_learns_that_another_took_over(case: Case) -> None:
+    await case.start("one")
+    assert case.table.attach("one", "a.1", Outlet(), 5, 0) is None
+    assert [hash("one") & 0xFFFF] == case.outlet.detached
+
+
+async def test_parked_work_is_aborted_when_the_grace_is_over(case: Case) -> None:
+    await case.start("one")
+    case.table.park(case.outlet)
+    case.clock.advance(4.9)
+    await case.table.sweep()
+    assert 1 == case.table.sequences
+
+    case.clock.advance(0.2)
+    await case.table.sweep()
+    assert (0, 0) == (case.table.sequences, case.table.retained)
+    assert [FinishReason.CANCELLED] == [end.reason for end in case.ends]
+
+
+async def test_a_finished_log_is_kept_for_the_grace_and_then_dropped(case: Case) -> None:
+    await case.start("one")
+    case.engine.sinks["one#a.1"].on_end(SequenceEnd(FinishReason.STOP))
+    case.clock.advance(4.9)
+    await case.table.sweep()
+    assert 1 == case.table.retained
+
+    case.clock.advance(0.2)
+    await case.table.sweep()
+    assert 0 == case.table.retained
+
+
+async def test_an_acknowledged_log_is_dropped_at_once_but_never_a_running_one(case: Case) -> None:
+    await case.start("one")
+    case.table.acknowledge("one", "a.1")
+    assert 1 == case.table.sequences
+
+    case.engine.sinks["one#a.1"].on_end(SequenceEnd(FinishReason.STOP))
+    case.table.acknowledge("one", "a.1")
+    assert 0 == case.table.retained
+
+
+async def test_retained_output_is_bounded_in_bytes() -> None:
+    case = Case(sequences=100, prefill=10_000, retained=20_000)
+    for number in range(50):
+        await case.start(str(number))
+        sink = case.engine.sinks[f"{number}#a.1"]
+        for token in range(20):
+            sink.on_tokens([token], "x", None)
+        case.outlet.frame()
+        sink.on_end(SequenceEnd(FinishReason.STOP))
+        case.outlet.frame()
+
+    assert 0 < case.table.retained < 10
+
+
+async def test_a_draining_replica_takes_no_new_work(case: Case) -> None:
+    case.table.draining = True
+    refusal = await case.start("one")
+    assert refusal is not None
+    assert Refused.DRAINING is refusal[0]

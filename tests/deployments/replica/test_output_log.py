@@ -1,0 +1,156 @@
+"""The output log: offsets, re-attach, and what a frame carries."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from penstock.v1 import replica_pb2 as pb
+
+from cluster.models import FinishReason, PositionLogprobs, SequenceEnd, TokenLogprob
+from deployments.replica.frames import fill_frame
+from deployments.replica.output_log import OutputLog
+
+
+class Outlet:
+    """Remembers what was marked."""
+
+    def __init__(self) -> None:
+        self.marked: list[OutputLog] = []
+        self.detached: list[int] = []
+
+    def mark(self, log: OutputLog) -> None:
+        self.marked.append(log)
+
+    def detach(self, sink: int) -> None:
+        self.detached.append(sink)
+
+    def frame(self) -> pb.LinkResponse:
+        """Fill one frame with everything that was marked."""
+        frame = pb.LinkResponse()
+        marked, self.marked = self.marked, []
+        self.marked.extend(fill_frame(frame, marked, self))
+        return frame
+
+
+def make_log() -> OutputLog:
+    return OutputLog("r", "a", lambda _log, _ended: None)
+
+
+def deltas(frame: pb.LinkResponse) -> list[tuple[int, int, list[int], str]]:
+    tokens, at, out = list(frame.token_ids), 0, []
+    for sink, offset, count, text in zip(frame.sinks, frame.offsets, frame.token_counts, frame.texts, strict=True):
+        out.append((sink, offset, tokens[at : at + count], text))
+        at += count
+    return out
+
+
+def test_one_entry_becomes_one_delta() -> None:
+    outlet, log = Outlet(), make_log()
+    log.attach(outlet, 7, 0)
+    log.on_tokens([5], "a", None)
+
+    assert [(7, 0, [5], "a")] == deltas(outlet.frame())
+
+
+def test_entries_of_a_slow_router_merge_into_one_delta() -> None:
+    outlet, log = Outlet(), make_log()
+    log.attach(outlet, 7, 0)
+    log.on_tokens([5], "a", None)
+    log.on_tokens([6, 7], "", None)
+    log.on_tokens([8], "bc", None)
+
+    assert [(7, 0, [5, 6, 7, 8], "abc")] == deltas(outlet.frame())
+
+
+def test_a_log_is_marked_once_however_much_is_new() -> None:
+    outlet, log = Outlet(), make_log()
+    log.attach(outlet, 1, 0)
+    for token in range(100):
+        log.on_tokens([token], "x", None)
+
+    assert [log] == outlet.marked
+
+
+def test_logprobs_of_merged_entries_stay_in_order() -> None:
+    outlet, log = Outlet(), make_log()
+    log.attach(outlet, 1, 0)
+    for token in (3, 4):
+        log.on_tokens([token], "", [PositionLogprobs(TokenLogprob(token, -0.5))])
+
+    [item] = outlet.frame().logprobs
+    assert [3, 4] == [position.chosen.token_id for position in item.positions]
+
+
+def test_the_end_travels_after_the_last_delta() -> None:
+    outlet, log = Outlet(), make_log()
+    log.attach(outlet, 1, 0)
+    log.on_tokens([3], "x", None)
+    log.on_end(SequenceEnd(FinishReason.STOP, output_tokens=1))
+
+    frame = outlet.frame()
+    assert 1 == len(frame.sinks)
+    assert [1] == [end.output_tokens for end in frame.ends]
+
+
+def test_an_old_outlet_sends_nothing_after_a_takeover() -> None:
+    old, new, log = Outlet(), Outlet(), make_log()
+    log.attach(old, 1, 0)
+    log.on_tokens([3], "x", None)
+    log.attach(new, 9, 0)
+
+    assert [] == deltas(old.frame())
+    assert [(9, 0, [3], "x")] == deltas(new.frame())
+
+
+def test_an_offset_inside_a_delta_is_refused_and_changes_nothing() -> None:
+    outlet, other, log = Outlet(), Outlet(), make_log()
+    log.attach(outlet, 1, 0)
+    log.on_tokens([3, 4, 5], "x", None)
+
+    assert not log.attach(other, 2, 2)
+    assert [(1, 0, [3, 4, 5], "x")] == deltas(outlet.frame())
+
+
+def test_text_released_by_the_end_is_sent_again_to_a_receiver_that_lacks_only_it() -> None:
+    outlet, log = Outlet(), make_log()
+    log.on_tokens([3, 4], "ab", None)
+    log.on_tokens([], "held back", None)
+    log.on_end(SequenceEnd(FinishReason.LENGTH, output_tokens=2))
+    assert log.attach(outlet, 1, 2)
+
+    frame = outlet.frame()
+    assert [(1, 2, [], "held back")] == deltas(frame)
+    assert 1 == len(frame.ends)
+
+
+entries = st.lists(
+    st.tuples(st.lists(st.integers(0, 9), min_size=1, max_size=3), st.text(max_size=3)), min_size=1, max_size=12
+)
+
+
+@given(entries, st.data())
+def test_any_cut_and_reattach_gives_every_token_and_character_once(
+    items: list[tuple[list[int], str]], data: st.DataObject
+) -> None:
+    """A receiver that re-attaches at what it got sees exactly what an undisturbed one sees."""
+    log, outlet = make_log(), Outlet()
+    log.attach(outlet, 0, 0)
+    got_ids: list[int] = []
+    got_text = ""
+    for number, (ids, text) in enumerate(items, start=1):
+        log.on_tokens(ids, text, None)
+        if data.draw(st.booleans()):
+            for _sink, offset, some, words in deltas(outlet.frame()):
+                assert offset == len(got_ids)
+                got_ids.extend(some)
+                got_text += words
+        if data.draw(st.booleans()):
+            outlet = Outlet()
+            assert log.attach(outlet, number, len(got_ids))
+    log.on_end(SequenceEnd(FinishReason.STOP))
+    for _sink, _offset, some, words in deltas(outlet.frame()):
+        got_ids.extend(some)
+        got_text += words
+
+    assert [token for ids, _ in items for token in ids] == got_ids
+    assert "".join(text for _, text in items) == got_text

@@ -1,0 +1,122 @@
+"""The shape of the repository: who may import whom, and what must never exist."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.meta.generate_proto import PACKAGE, SOURCES, stale_files
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("cluster", "deployments", "router", "loadtest", "tests")
+ALLOWED = {
+    "cluster": {"cluster"},
+    "deployments": {"deployments", "cluster"},
+    "router": {"router", "cluster"},
+    "loadtest": {"loadtest", "cluster", "router", "deployments"},
+}
+"""Each package may import only these of ours. The CLI is the one exception: it starts everything, lazily."""
+
+
+def modules(package: str) -> list[Path]:
+    return sorted(path for path in (ROOT / package).rglob("*.py") if "_pb2" not in path.name)
+
+
+def imported(path: Path) -> set[str]:
+    """Return the full names of modules that a file imports, lazily or not."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module)
+    return names
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_packages_import_only_what_lies_below_them(package: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in modules(package)
+        for name in imported(path)
+        if name.split(".")[0] in OURS and name.split(".")[0] not in ALLOWED[package]
+        if not path.is_relative_to(ROOT / "cluster" / "cli")
+    ]
+    assert [] == wrong
+
+
+def test_only_the_vllm_package_and_the_benchmarks_import_vllm() -> None:
+    allowed = (ROOT / "deployments" / "engines" / "vllm", ROOT / "loadtest")
+    wrong = [
+        str(path.relative_to(ROOT))
+        for package in ALLOWED
+        for path in modules(package)
+        if any(name.split(".")[0] == "vllm" for name in imported(path))
+        if not any(path.is_relative_to(folder) for folder in allowed)
+    ]
+    assert [] == wrong
+
+
+def test_in_cluster_only_the_wire_package_and_link_code_know_protobuf() -> None:
+    wrong = [
+        str(path.relative_to(ROOT))
+        for path in modules("cluster")
+        if any(name.startswith("penstock") for name in imported(path))
+        if not path.is_relative_to(ROOT / "cluster" / "wire")
+    ]
+    assert [] == wrong
+
+
+def test_proto_is_never_a_package() -> None:
+    """An `__init__.py` here would shadow a package that every Google client in the process imports."""
+    assert not (SOURCES / "__init__.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("router.__main__", ("ray", "torch", "vllm", "transformers")),
+        ("router.client", ("ray", "torch", "vllm", "redis", "pydantic", "tokenizers", "prometheus_client")),
+        ("cluster.cli.main", ("ray", "torch", "vllm", "redis", "grpc")),
+        ("cluster.bootstrap.local", ("ray", "torch", "vllm")),
+        ("deployments.replica.replica", ("ray", "torch", "vllm")),
+    ],
+)
+def test_importing_a_part_does_not_load_what_it_must_not_need(module: str, forbidden: tuple[str, ...]) -> None:
+    code = f"import sys, {module}\nprint([n for n in {forbidden!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert "[]" == done.stdout.strip()
+
+
+def test_packages_are_ours() -> None:
+    """Generic names such as `cluster` could collide with another distribution of an image."""
+    code = "import cluster, router, deployments, loadtest as l; print(cluster.__file__, router.__file__, l.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=True)
+    assert all(path.startswith(str(ROOT)) for path in done.stdout.split())
+
+
+def test_generated_code_is_current() -> None:
+    assert [] == stale_files()
+
+
+def test_every_element_of_the_api_has_a_comment() -> None:
+    wrong = []
+    for path in (SOURCES / PACKAGE).glob("*.proto"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for number, line in enumerate(lines):
+            text = line.strip()
+            is_element = text.startswith(("message ", "service ", "enum ", "rpc ", "oneof ")) or (
+                text.endswith(";") and " = " in text
+            )
+            if is_element and not text.startswith("syntax") and not lines[number - 1].strip().startswith("//"):
+                wrong.append(f"{path.name}:{number + 1}: {text}")
+    assert [] == wrong
+
+
+def test_pins_name_no_registry_and_no_path() -> None:
+    text = (ROOT / "requirements" / "cpu.txt").read_text(encoding="utf-8")
+    assert not [line for line in text.splitlines() if "://" in line or line.startswith(("-", "/")) or " @ " in line]

@@ -1,0 +1,215 @@
+"""Links: authentication, breaks, re-attach, takeover by another router, and many streams on one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import replica_pb2_grpc as pb_grpc
+from penstock.v1 import types_pb2 as types
+
+from cluster.link_auth import caller_metadata
+from cluster.secret import ClusterSecret
+from router.server import Router
+from tests.support.flaky import Relay
+from tests.support.stack import SECRET, Stack, collect, ids_of, request, running_stack, stream_request, text_of
+from tests.support.waiting import until
+
+LONG = {"max_tokens": 400, "ignore_eos": True}
+
+
+async def golden(stack: Stack, **sampling: Any) -> list[int]:
+    """Return the undisturbed output."""
+    return list((await stack.inference().Generate(request(**sampling))).choices[0].token_ids)
+
+
+async def read_until(call: Any, tokens: int) -> list[api.StreamGenerateResponse]:
+    """Read a stream until so many tokens came."""
+    events: list[api.StreamGenerateResponse] = []
+    while sum(len(event.delta.token_ids) for event in events) < tokens:
+        events.append(await call.read())
+    return events
+
+
+def newest_token(events: list[api.StreamGenerateResponse]) -> bytes:
+    """Return the newest resume token of a stream."""
+    return next(event.started.resume_token for event in reversed(events) if event.HasField("started"))
+
+
+async def kill(router: Router) -> None:
+    """End a router as SIGKILL would: no drain, no farewell to clients, replicas or the queue."""
+    for pool in router.pools.values():
+        pool._keeper._stopping = True
+        await pool._keeper.stop()
+        for link in pool.replicas._links.values():
+            await link._owner.close()
+            await link._channel.close()
+    assert router._server is not None
+    await router._server.stop(grace=None)
+
+
+class RelayedReplica:
+    """Puts a relay between routers and a replica: the replica announces the relay's address."""
+
+    def __init__(self) -> None:
+        self.relay: Relay | None = None
+
+    async def install(self, stack: Stack) -> Relay:
+        replica = stack.replicas[0]
+        self.relay = Relay(replica.address)
+        replica.address = await self.relay.start()
+        assert replica._metrics_server is not None
+        replica._record = replica._announcement(replica._metrics_server.port).seal(SECRET)
+        # The registry must show it before a router looks.
+        keeper, now = replica._keeper, time.monotonic()
+        assert keeper is not None
+        await until(lambda: keeper._renewed_at > now)
+        return self.relay
+
+
+async def test_a_broken_link_is_reattached_and_the_client_notices_nothing(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=0, sim={"base_ms": 2.0}) as stack:
+        relay = await RelayedReplica().install(stack)
+        await stack.add_router()
+        expected = await golden(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 20)
+        for _ in range(3):
+            relay.cut()
+            await until(lambda: stack.replicas[0].table.parked == 1)
+            relay.mend()
+            await until(lambda: stack.replicas[0].table.parked == 0)
+        events.extend(await collect(call))
+
+        assert expected == ids_of(events)
+        assert events[-1].finished.receipt.exact
+        assert 4 <= relay.connections
+        await relay.close()
+
+
+async def test_a_silent_link_is_found_by_its_ping_and_replaced(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=0, sim={"base_ms": 2.0}) as stack:
+        relay = await RelayedReplica().install(stack)
+        object.__setattr__(stack.settings.router, "link_ping_s", 0.2)
+        await stack.add_router()
+        expected = await golden(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 20)
+        link = stack.routers[0].pools["demo"].replicas.link("demo-r0")
+        assert link is not None
+        relay.freeze()
+        await until(lambda: not link.up)
+        relay.cut()
+        relay.mend()
+        events.extend(await collect(call))
+
+        assert expected == ids_of(events)
+        await relay.close()
+
+
+async def test_another_router_goes_on_after_the_first_died(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 2.0}) as stack:
+        expected = await golden(stack, **LONG)
+        call = stack.inference(0).StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        await kill(stack.routers[0])
+        got = ids_of(events)
+        resumed = stream_request(**LONG)
+        resumed.resume.CopyFrom(api.Resume(resume_token=newest_token(events), received_tokens=[len(got)]))
+        rest = await collect(stack.inference(1).StreamGenerate(resumed))
+        for event in rest:
+            if event.HasField("delta"):
+                assert event.delta.offset == len(got)
+                got.extend(event.delta.token_ids)
+
+        assert expected == got
+        assert 400 == rest[-1].finished.usage.output_tokens
+        await until(lambda: stack.replicas[0].table.sequences == 0)
+        stack.routers.pop(0)
+
+
+async def test_a_sampled_stream_is_the_very_same_after_a_router_died(tmp_path: Path) -> None:
+    sampling = {**LONG, "temperature": 1.0, "seed": 3, "n": 2}
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 2.0}) as stack:
+        reply = await stack.inference().Generate(request(**sampling))
+        call = stack.inference(0).StreamGenerate(stream_request(**sampling))
+        events = await read_until(call, 40)
+        await kill(stack.routers[0])
+        got = [ids_of(events, index) for index in range(2)]
+        texts = [text_of(events, index) for index in range(2)]
+        resumed = stream_request(**sampling)
+        resumed.resume.CopyFrom(
+            api.Resume(resume_token=newest_token(events), received_tokens=[len(ids) for ids in got])
+        )
+        for event in await collect(stack.inference(1).StreamGenerate(resumed)):
+            if event.HasField("delta"):
+                got[event.delta.choice_index].extend(event.delta.token_ids)
+                texts[event.delta.choice_index] += event.delta.text
+
+        assert [list(choice.token_ids) for choice in reply.choices] == got
+        assert [choice.text for choice in reply.choices] == texts
+        stack.routers.pop(0)
+
+
+async def test_output_that_nobody_takes_over_is_aborted_after_the_grace(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=2, queue={"attach_grace_s": 0.4}, sim={"base_ms": 2.0}) as stack:
+        call = stack.inference(0).StreamGenerate(stream_request(max_tokens=20_000, ignore_eos=True))
+        await read_until(call, 5)
+        await kill(stack.routers[0])
+        await until(lambda: stack.replicas[0].table.parked == 1)
+        await until(lambda: (stack.replicas[0].table.sequences, stack.replicas[0].table.retained) == (0, 0))
+        # The dead router's slot goes back to the pool, so the other router can use all of it.
+        await until(lambda: stack.routers[1].pools["demo"].beat.running == 0)
+        assert 3 == (await stack.inference(1).Generate(request(max_tokens=3, ignore_eos=True))).usage.output_tokens
+        stack.routers.pop(0)
+
+
+@pytest.mark.parametrize("method", ["Link", "GetStats", "GetTokenizer"])
+async def test_a_caller_without_the_secret_is_refused(tmp_path: Path, method: str) -> None:
+    async with (
+        running_stack(tmp_path, routers=0) as stack,
+        grpc.aio.insecure_channel(stack.replicas[0].address) as wire,
+    ):
+        stub = pb_grpc.ReplicaServiceStub(wire)
+        wrong, _ = caller_metadata(ClusterSecret(b"not the cluster's secret at all"), "router-x")
+        for metadata in ((), wrong):
+            if method == "Link":
+                answer = stub.Link(iter([pb.LinkRequest()]), metadata=metadata).read()
+            else:
+                answer = getattr(stub, method)(getattr(pb, f"{method}Request")(), metadata=metadata)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await answer
+            assert grpc.StatusCode.UNAUTHENTICATED is caught.value.code()
+
+
+async def test_a_link_without_a_common_version_is_refused(tmp_path: Path) -> None:
+    async with (
+        running_stack(tmp_path, routers=0) as stack,
+        grpc.aio.insecure_channel(stack.replicas[0].address) as wire,
+    ):
+        metadata, _ = caller_metadata(SECRET, "router-x")
+        hello = pb.LinkCommand(hello=pb.Hello(protocol_versions=[999], router_id="router-x"))
+        call = pb_grpc.ReplicaServiceStub(wire).Link(iter([pb.LinkRequest(commands=[hello])]), metadata=metadata)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert grpc.StatusCode.FAILED_PRECONDITION is caught.value.code()
+
+
+async def test_two_thousand_streams_at_once_all_end_well(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=2, sim={"max_num_seqs": 512, "time_scale": 0.0}) as stack:
+
+        async def one(number: int) -> types.FinishReason.ValueType:
+            events = await collect(
+                stack.inference(number % 2).StreamGenerate(stream_request(f"{number}", max_tokens=3))
+            )
+            return events[-1].finished.choices[0].finish_reason
+
+        reasons = await asyncio.gather(*(one(number) for number in range(2_000)))
+        assert {types.FINISH_REASON_LENGTH, types.FINISH_REASON_STOP} >= set(reasons)
+        await until(lambda: stack.replicas[0].table.sequences == 0)
