@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from cluster.clock import ManualClock
+from cluster.errors import EngineDeadError, EngineRequestError
+from cluster.models import (
+    ConstraintKind,
+    FinishReason,
+    GenerationSpec,
+    ResumeRecord,
+    SamplingParams,
+    StructuredOutput,
+)
+from cluster.settings import EngineKind, PoolSettings, SimSettings
+from deployments.engines.sim import SimEngine
+from deployments.engines.sim.engine import step_seconds
+from tests.deployments.engines.recorder import Recorder, begin, generate, greedy
+
+PROMPT = (40, 41, 42)
+
+
+def pool(**sim: object) -> PoolSettings:
+    return PoolSettings(engine=EngineKind.SIM, sim=SimSettings(time_scale=0, **sim))  # type: ignore[arg-type]
+
+
+@pytest_asyncio.fixture
+async def engine() -> AsyncIterator[SimEngine]:
+    made = SimEngine(pool(), None)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def test_all_replicas_make_the_same_tokens(engine: SimEngine) -> None:
+    other = SimEngine(pool(max_num_seqs=1), None)
+    await other.start()
+    sampled = GenerationSpec(PROMPT, SamplingParams(30, seed=3, ignore_eos=True))
+    assert (await generate(engine, sampled))[0].tokens == (await generate(other, sampled))[0].tokens
+    await other.close()
+
+
+async def test_sampled_sequence_resumes_on_another_replica(engine: SimEngine) -> None:
+    sampling = SamplingParams(30, temperature=1.0, seed=3, ignore_eos=True)
+    whole, _ = await generate(engine, GenerationSpec(PROMPT, sampling))
+    other = SimEngine(pool(), None)
+    await other.start()
+    resume = ResumeRecord(tuple(whole.tokens[:11]), 11, "")
+    rest, _ = await generate(other, GenerationSpec(PROMPT, sampling, resume=resume))
+    await other.close()
+    assert rest.tokens == whole.tokens[11:]
+    assert rest.text == whole.text[11:]
+
+
+async def test_output_may_end_by_itself_but_not_too_early(tiny_tokenizer: Path) -> None:
+    engine = SimEngine(pool(), tiny_tokenizer)
+    await engine.start()
+    for seed in range(40):
+        recorder, end = await generate(engine, GenerationSpec(PROMPT, SamplingParams(600, min_tokens=20, seed=seed)))
+        if end.reason is FinishReason.STOP:
+            break
+    await engine.close()
+    assert end.reason is FinishReason.STOP
+    assert recorder.tokens[-1] == 1
+    assert 20 < len(recorder.tokens) < 600
+
+
+async def test_dead_engine_ends_its_sequences(engine: SimEngine) -> None:
+    _, recorder = await begin(engine, GenerationSpec(PROMPT, greedy(10_000)))
+    await recorder.first.wait()
+    engine.die()
+    assert (await recorder.end()).reason is FinishReason.ERROR
+    with pytest.raises(EngineDeadError):
+        await engine.check_health()
+    with pytest.raises(EngineDeadError):
+        await engine.submit("late", GenerationSpec(PROMPT, greedy()), Recorder())
+
+
+async def test_wedged_engine_is_noticed_once_it_has_work() -> None:
+    clock = ManualClock()
+    engine = SimEngine(pool(), None, clock=clock)
+    await engine.start()
+    engine.wedge()
+    clock.advance(100)
+    await engine.check_health()
+    await begin(engine, GenerationSpec(PROMPT, greedy()))
+    clock.advance(9)
+    await engine.check_health()
+    clock.advance(2)
+    with pytest.raises(EngineDeadError, match="no step"):
+        await engine.check_health()
+    await engine.close()
+
+
+async def test_close_ends_sequences_and_may_be_repeated(engine: SimEngine) -> None:
+    _, recorder = await begin(engine, GenerationSpec(PROMPT, greedy(10_000)))
+    aborted, other = await begin(engine, GenerationSpec(PROMPT, greedy(10_000)))
+    engine.wedge()
+    aborting = asyncio.create_task(engine.abort([aborted]))
+    await asyncio.sleep(0)
+    await engine.close()
+    await engine.close()
+    await asyncio.wait_for(aborting, 5)
+    assert recorder.ended
+    assert other.ended
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(4, structured=StructuredOutput(ConstraintKind.REGEX, "a+")),
+        SamplingParams(4, logit_bias={3: 1.0}),
+    ],
+)
+async def test_what_would_shape_the_output_is_refused(engine: SimEngine, sampling: SamplingParams) -> None:
+    with pytest.raises(EngineRequestError):
+        await engine.submit("shaped", GenerationSpec(PROMPT, sampling), Recorder())
+
+
+def test_step_time_grows_with_tokens_and_context() -> None:
+    settings = SimSettings(base_ms=5, per_token_us=20, per_kv_token_us=0.5)
+    assert step_seconds(settings, 100, 10_000) == pytest.approx(0.005 + 0.002 + 0.005)
+
+
+async def test_steps_take_their_time() -> None:
+    loop = asyncio.get_running_loop()
+    settings = SimSettings(base_ms=10, per_token_us=0, per_kv_token_us=0)
+    engine = SimEngine(PoolSettings(engine=EngineKind.SIM, sim=settings), None)
+    await engine.start()
+    start = loop.time()
+    _, end = await generate(engine, GenerationSpec(PROMPT, greedy(11)))
+    assert loop.time() - start >= 0.105
+    assert end.decode_s == pytest.approx(0.1, rel=0.5)
+    await engine.close()

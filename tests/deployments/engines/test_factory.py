@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from cluster.settings import EngineKind, PoolSettings
+from deployments.engines.factory import build_engine, resolve_model
+from deployments.engines.sim import SimEngine
+
+
+def test_demo_is_the_shipped_model() -> None:
+    assert resolve_model("demo").parts[-3:] == ("deployments", "demo_model", "weights")
+
+
+def test_folder_is_found_and_hub_id_stays(tmp_path: Path) -> None:
+    assert resolve_model(str(tmp_path)) == tmp_path.resolve()
+    assert str(resolve_model("someone/some-model")) == "someone/some-model"
+
+
+def test_settings_name_the_engine(tmp_path: Path) -> None:
+    assert isinstance(build_engine(PoolSettings(engine=EngineKind.SIM, model=str(tmp_path))), SimEngine)
+
+
+def test_contract_and_simulated_engine_import_no_vllm() -> None:
+    code = (
+        "import sys, deployments.engines, deployments.engines.factory, deployments.engines.sim, "
+        "deployments.engines.vllm.plugin; print(sorted({'vllm', 'torch', 'ray', 'transformers'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

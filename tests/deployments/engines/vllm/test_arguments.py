@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.settings import PoolSettings, SpeculativeSettings, VllmSettings
+from deployments.engines.vllm.arguments import core_binding, engine_arguments
+
+
+def arguments(on_cpu: bool, **vllm: Any) -> dict[str, Any]:
+    return engine_arguments(PoolSettings(vllm=VllmSettings(**vllm)), "model", on_cpu=on_cpu, context_tokens=4096)
+
+
+def test_cpu_engine_never_splits_a_prefill() -> None:
+    found = arguments(True)
+    assert found["enable_chunked_prefill"] is False
+    assert found["max_num_batched_tokens"] >= 4096
+    assert found["async_scheduling"] is False
+
+
+def test_cpu_token_budget_follows_a_shorter_context() -> None:
+    assert arguments(True, max_model_len=512)["max_num_batched_tokens"] == 2048
+    assert arguments(True, max_model_len=512, max_num_batched_tokens=64)["max_num_batched_tokens"] == 512
+
+
+def test_guard_can_be_switched_off() -> None:
+    found = arguments(True, allow_split_prefill_on_cpu=True, max_num_batched_tokens=64)
+    assert "enable_chunked_prefill" not in found
+    assert found["max_num_batched_tokens"] == 64
+
+
+def test_cpu_takes_little_memory_and_starts_fast() -> None:
+    found = arguments(True)
+    assert (found["kv_cache_memory_bytes"], found["block_size"], found["enforce_eager"]) == (256 << 20, 32, True)
+    assert arguments(True, kv_cache_memory_mb=8)["kv_cache_memory_bytes"] == 8 << 20
+
+
+def test_gpu_keeps_vllm_defaults() -> None:
+    found = arguments(False)
+    for name in ("kv_cache_memory_bytes", "block_size", "enable_chunked_prefill", "async_scheduling"):
+        assert name not in found
+    assert found["enforce_eager"] is False
+    assert found["gpu_memory_utilization"] == 0.9
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_executor_is_always_multiprocessing(on_cpu: bool) -> None:
+    assert arguments(on_cpu)["distributed_executor_backend"] == "mp"
+
+
+def test_ngram_speculation_passes_through() -> None:
+    found = arguments(False, speculative=SpeculativeSettings(num_speculative_tokens=5, prompt_lookup_max=7))
+    assert found["speculative_config"] == {
+        "method": "ngram",
+        "num_speculative_tokens": 5,
+        "prompt_lookup_min": 2,
+        "prompt_lookup_max": 7,
+    }
+
+
+def test_draft_model_and_adapters_pass_through() -> None:
+    draft = SpeculativeSettings(method="draft_model", model="small")
+    found = arguments(False, speculative=draft, lora_modules={"a": "/a", "b": "/b"}, max_lora_rank=8)
+    assert found["speculative_config"]["model"] == "small"
+    assert (found["enable_lora"], found["max_loras"], found["max_lora_rank"]) == (True, 2, 8)
+
+
+def test_quantization_and_precision_pass_through() -> None:
+    found = arguments(False, quantization="fp8", kv_cache_dtype="fp8", dtype="float16", enable_prefix_caching=False)
+    assert (found["quantization"], found["kv_cache_dtype"], found["dtype"]) == ("fp8", "fp8", "float16")
+    assert found["enable_prefix_caching"] is False
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "of_process", "binding"),
+    [
+        ([0, 1], 2, [0, 1], "0|1"),
+        ([3], 2, [0, 1, 2, 3], "3|3"),
+        ([4, 5, 6, 7], 2, [], "4,5|6,7"),
+        ([4, 5, 6], 2, [], "4|5"),
+        ([1], 1, [0, 1], "1"),
+        (None, 1, [0, 1, 2, 3], "0,1,2"),
+        (None, 2, [0, 1], "0|1"),
+        (None, 1, [5], "5"),
+    ],
+)
+def test_ranks_share_the_cores(cores: list[int] | None, ranks: int, of_process: list[int], binding: str) -> None:
+    assert core_binding(cores, ranks, of_process) == binding

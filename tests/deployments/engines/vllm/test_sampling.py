@@ -1,0 +1,98 @@
+"""Imports vllm, which takes long, so it counts as an engine test."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.errors import EngineRequestError
+from cluster.models import ConstraintKind, GenerationSpec, ResumeRecord, SamplingParams, StructuredOutput
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+
+
+def spec(sampling: SamplingParams, prior: int = 0) -> GenerationSpec:
+    resume = ResumeRecord(tuple(range(50, 50 + prior)), 0, "") if prior else None
+    return GenerationSpec((1, 2, 3), sampling, resume=resume)
+
+
+def test_every_field_arrives() -> None:
+    from vllm.sampling_params import RequestOutputKind
+
+    from deployments.engines.vllm.sampling import to_vllm
+
+    found = to_vllm(
+        spec(
+            SamplingParams(
+                max_tokens=9,
+                min_tokens=2,
+                temperature=0.5,
+                top_p=0.9,
+                top_k=7,
+                min_p=0.1,
+                presence_penalty=0.3,
+                frequency_penalty=-0.4,
+                repetition_penalty=1.1,
+                seed=5,
+                stop=("a", "b"),
+                stop_token_ids=(4,),
+                ignore_eos=True,
+                logprobs=2,
+                logit_bias={3: -1.5},
+            )
+        )
+    )
+    assert (found.max_tokens, found.min_tokens, found.temperature, found.top_p) == (9, 2, 0.5, 0.9)
+    assert (found.top_k, found.min_p, found.presence_penalty, found.frequency_penalty) == (7, 0.1, 0.3, -0.4)
+    assert (found.repetition_penalty, found.seed, found.stop, found.stop_token_ids) == (1.1, 5, ["a", "b"], [4])
+    assert (found.ignore_eos, found.logprobs, found.logit_bias) == (True, 2, {3: -1.5})
+    assert found.output_kind == RequestOutputKind.DELTA
+    assert found.detokenize
+
+
+@pytest.mark.parametrize(
+    ("constraint", "field", "value"),
+    [
+        (StructuredOutput(ConstraintKind.JSON_SCHEMA, "{}"), "json", "{}"),
+        (StructuredOutput(ConstraintKind.REGEX, "a+"), "regex", "a+"),
+        (StructuredOutput(ConstraintKind.CHOICE, choices=("a", "b")), "choice", ["a", "b"]),
+        (StructuredOutput(ConstraintKind.GRAMMAR, "root ::= x"), "grammar", "root ::= x"),
+    ],
+)
+def test_constraint_arrives(constraint: StructuredOutput, field: str, value: object) -> None:
+    from deployments.engines.vllm.sampling import to_vllm
+
+    assert getattr(to_vllm(spec(SamplingParams(4, structured=constraint))).structured_outputs, field) == value
+
+
+def test_resume_leaves_the_rest_and_hands_penalties_to_our_processor() -> None:
+    from deployments.engines.vllm.sampling import FREQUENCY_KEY, PRESENCE_KEY, PRIOR_KEY, to_vllm
+
+    found = to_vllm(spec(SamplingParams(10, min_tokens=5, presence_penalty=0.5, repetition_penalty=1.3), prior=4))
+    assert (found.max_tokens, found.min_tokens) == (6, 1)
+    assert (found.presence_penalty, found.repetition_penalty) == (0.0, 1.3)
+    assert found.extra_args == {PRIOR_KEY: [50, 51, 52, 53], PRESENCE_KEY: 0.5, FREQUENCY_KEY: 0.0}
+
+
+def test_resume_that_would_not_be_exact_is_refused() -> None:
+    from deployments.engines.vllm.sampling import to_vllm
+
+    with pytest.raises(EngineRequestError, match="penalties"):
+        to_vllm(spec(SamplingParams(10, presence_penalty=0.5), prior=4), penalties_resume=False)
+    with pytest.raises(EngineRequestError, match="max_tokens=4"):
+        to_vllm(spec(SamplingParams(4), prior=4))
+
+
+def test_minus_infinity_becomes_a_number() -> None:
+    import numpy as np
+
+    from deployments.engines.vllm.logprobs import to_positions
+
+    (position,) = to_positions(np.array([[7, 8, 9]]), np.array([[-0.5, -0.25, -np.inf]]))
+    assert position.chosen.token_id == 7
+    assert [(each.token_id, each.logprob) for each in position.top] == [(8, -0.25), (9, -9999.0)]
+
+
+def test_internals_are_those_that_the_adapter_was_written_for() -> None:
+    from deployments.engines.vllm.adapter import check_internals
+
+    check_internals()
