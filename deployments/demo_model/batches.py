@@ -17,7 +17,14 @@ IGNORED = -100
 _PAD_ID = SPECIAL_TOKENS.index(PAD)
 _ROW_LENGTHS = (96, 256, 512, 1024)
 _ROW_LENGTH_SHARES = (0.62, 0.26, 0.08, 0.04)
-_SHARE_OF_ROWS_LEARNT_WHOLE = 0.08
+_SHARE_LEARNT_WHOLE = 0.08
+"""Of documents; it keeps the text readable when a client ignores the end token."""
+
+_MISSES_PER_ROW = 4
+_LEFT_OVER_LIMIT = 32
+
+_Document = tuple[list[int], list[int]]
+"""Ids and labels, equally long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,7 @@ class Packer:
         self._tokenizer = tokenizer
         self._rng = rng
         self._tokens_per_batch = tokens_per_batch
+        self._left_over: list[_Document] = []
 
     def batch(self) -> Batch:
         """The next batch of about `tokens_per_batch` tokens."""
@@ -47,22 +55,27 @@ class Packer:
         rows = [self._row(length) for _ in range(max(1, self._tokens_per_batch // length))]
         return Batch(torch.tensor([ids for ids, _ in rows]), torch.tensor([labels for _, labels in rows]))
 
-    def _row(self, length: int) -> tuple[list[int], list[int]]:
+    def _row(self, length: int) -> _Document:
+        """Fill one row; what does not fit waits for the next, or long documents would be seen too rarely."""
         ids: list[int] = []
         labels: list[int] = []
+        candidates, self._left_over = self._left_over, []
         misses = 0
-        learn_all = self._rng.random() < _SHARE_OF_ROWS_LEARNT_WHOLE
-        while misses < 4 or not ids:
-            new_ids, new_labels = self._document(learn_all)
-            if len(ids) + len(new_ids) > length:
+        while candidates or misses < _MISSES_PER_ROW or not ids:
+            document = candidates.pop(0) if candidates else self._document()
+            if len(ids) + len(document[0]) > length:
                 misses += 1
+                self._left_over.append(document)
                 continue
-            ids += new_ids
-            labels += new_labels
+            ids += document[0]
+            labels += document[1]
+        # Short rows leave long documents behind faster than long rows take them.
+        del self._left_over[_LEFT_OVER_LIMIT:]
         missing = length - len(ids)
         return ids + [_PAD_ID] * missing, labels + [IGNORED] * missing
 
-    def _document(self, learn_all: bool) -> tuple[list[int], list[int]]:
+    def _document(self) -> _Document:
+        learn_all = self._rng.random() < _SHARE_LEARNT_WHOLE
         ids: list[int] = []
         labels: list[int] = []
         for segment in self._corpus.document():

@@ -31,7 +31,7 @@ _FOREIGN = """
     London Tokyo Berlin Rome Egypt Brazil Canada Spain Italy Mars Jupiter moon sun star chemistry biology history
     geography philosophy grammar chess tennis swimming cooking knitting gardening horse dog cat bird fish shark
     whale spider bee rose oak apple bread cheese soup salad wine tea shoe hat coat house bridge train ship car
-    engine piano drum song dance film camera
+    piano drum song dance film camera
 """
 _FOREIGN_SUBJECTS = tuple(_FOREIGN.split())
 _FOREIGN_TEMPLATES = (
