@@ -38,6 +38,7 @@ RAY_ENVIRONMENT = {
     "RAY_worker_niceness": "0",
 }
 RAY_TIMEOUT_S = 120.0
+RAY_ATTEMPTS = 3
 ROUTER_TIMEOUT_S = 60.0
 ENGINE_TIMEOUT_S = 900.0
 POLL_S = 0.1
@@ -118,6 +119,20 @@ class LocalCluster:
             self.serve = ServeApi(address, Path.home() / ".ray" / "auth_token")
             return
         self._progress("ray", "starting a local cluster")
+        for attempt in range(1, RAY_ATTEMPTS + 1):
+            try:
+                fields = await self._start_ray_host()
+                break
+            except BootstrapError:
+                # Ray gives its own agents 15 s to come up, which a busy machine can miss; there is no setting for it.
+                if attempt == RAY_ATTEMPTS:
+                    raise
+                self._progress("ray", f"it did not come up in its own time; attempt {attempt + 1} of {RAY_ATTEMPTS}")
+        self.serve = ServeApi(fields["dashboard"], Path(fields["token_file"]))
+        self._gpus = int(fields["gpus"])
+        self._progress("ray", "ready")
+
+    async def _start_ray_host(self) -> dict[str, Any]:
         ready_file = self.run_dir / "ray.json"
         ready_file.unlink(missing_ok=True)
         self.ray_host = await ChildProcess.start(
@@ -126,10 +141,12 @@ class LocalCluster:
             self.run_dir / "ray.log",
             RAY_ENVIRONMENT,
         )
-        fields = await wait_file(ready_file, self.ray_host, RAY_TIMEOUT_S)
-        self.serve = ServeApi(fields["dashboard"], Path(fields["token_file"]))
-        self._gpus = int(fields["gpus"])
-        self._progress("ray", "ready")
+        try:
+            return await wait_file(ready_file, self.ray_host, RAY_TIMEOUT_S)
+        except BaseException:
+            await self.ray_host.stop(10.0)
+            self.ray_host = None
+            raise
 
     def _write_settings(self) -> Path:
         secret_file = self.settings.cluster.secret_file or self.state_dir / "secret"

@@ -22,3 +22,14 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float 
                 f"the condition did not hold within {seconds} s: {inspect.getsource(condition).strip()}"
             )
         await asyncio.sleep(0.005)
+
+
+def until_sync(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Return as soon as the condition holds, for tests without a loop of their own."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(
+                f"the condition did not hold within {seconds} s: {inspect.getsource(condition).strip()}"
+            )
+        time.sleep(0.05)

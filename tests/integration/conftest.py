@@ -1,0 +1,68 @@
+"""One real cluster for all integration tests: Redis, Ray Serve, two routers, three pools."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.bootstrap.local import LocalCluster
+from cluster.settings import load_settings
+from tests.support.running import ClusterThread
+from tests.support.tiny_model import make_tiny_model
+
+
+@pytest.fixture(scope="session")
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with random weights: unlike a trained one its logits hide nothing."""
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "random")
+
+
+@pytest.fixture(scope="session")
+def engines(tmp_path_factory: pytest.TempPathFactory, random_model: Path) -> Iterator[ClusterThread]:
+    """A cluster whose pools are `demo` (TP=1), `wide` (TP=2) and `toy` (two simulated replicas)."""
+    settings = load_settings(
+        flags={
+            "cluster": {"state_dir": str(tmp_path_factory.mktemp("cluster"))},
+            "router": {"port": 0, "processes": 2, "drain_s": 5.0},
+            "replica": {"drain_s": 5.0},
+            "pools": {
+                "demo": {"engine": "vllm", "model": "demo", "vllm": {"max_num_seqs": 64}},
+                "wide": {
+                    "engine": "vllm",
+                    "model": str(random_model),
+                    "tensor_parallel_size": 2,
+                    "vllm": {"max_num_seqs": 16, "kv_cache_memory_mb": 64},
+                },
+                "toy": {"engine": "sim", "model": "demo", "replicas": 2, "sim": {"base_ms": 2.0}},
+            },
+        },
+        environ={},
+    )
+    log = logging.getLogger("tests.cluster")
+    cluster = LocalCluster(settings, lambda step, text: log.warning("%s: %s", step, text), same_port=False)
+    running = ClusterThread(cluster)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def node() -> str:
+    """The Node.js program."""
+    return require_program("node")
+
+
+def require_program(name: str) -> str:
+    """Find a program; without it the test is skipped loudly, and fails where CI installs it."""
+    path = shutil.which(name)
+    if path is not None:
+        return path
+    message = f"{name} is not installed"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
