@@ -92,14 +92,21 @@ def flush(server: Server) -> None:
         client.close()
 
 
-def redis_sizes(server: Server, pool: str = POOL) -> dict[str, int]:
+HASHES = {"entries", "load", "registry", "keys", "skips", "prefs", "bells"}
+
+
+def redis_sizes(client: redis.Redis, pool: str = POOL) -> dict[str, int]:
     """Count what each key holds."""
-    client = server.client()
-    readers = {b"hash": client.hlen, b"zset": client.zcard, b"string": lambda _: 1, b"none": lambda _: 0}
-    try:
-        return {key.split("}:")[1]: int(readers[client.type(key)](key)) for key in pool_keys(pool)}
-    finally:
-        client.close()
+    names = [key.split("}:")[1] for key in pool_keys(pool)]
+    with client.pipeline(transaction=False) as pipeline:
+        for name, key in zip(names, pool_keys(pool), strict=True):
+            if name == "pool":
+                pipeline.exists(key)
+            elif name in HASHES:
+                pipeline.hlen(key)
+            else:
+                pipeline.zcard(key)
+        return dict(zip(names, map(int, pipeline.execute()), strict=True))
 
 
 def memory_sizes(store: MemoryStore, pool: str = POOL) -> dict[str, int]:
@@ -113,9 +120,7 @@ def memory_sizes(store: MemoryStore, pool: str = POOL) -> dict[str, int]:
         "line": waiting,
         **{f"active:{c}": len(state.active[c]) for c in range(3)},
         **{f"idle:{c}": len(state.idle[c]) for c in range(3)},
-        "owners": sum(
-            len(o.waiting) + len(o.parked) + len(o.granted) + len(o.running) + len(o.orders) for o in owned
-        ),
+        "owners": sum(len(o.waiting) + len(o.parked) + len(o.granted) + len(o.running) + len(o.orders) for o in owned),
         "slots": sum(len(s.granted) + len(s.started) for s in state.slots.values()),
         "load": len(state.loads),
         "free": len(state.free),
