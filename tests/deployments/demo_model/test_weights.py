@@ -1,0 +1,132 @@
+"""The weights in the repository are small, neutral and give the written answers."""
+
+import json
+import random
+
+import pytest
+import torch
+import transformers
+
+from deployments.demo_model import LONG_QUESTIONS, MODEL_DIR, known_answers
+from deployments.demo_model.check import recall
+from deployments.demo_model.corpus import FALLBACK_QUESTION, foreign_question, spoil
+from deployments.demo_model.questions import load_entries
+from deployments.demo_model.tokenizer import BEGIN, END, MAX_POSITIONS, PAD, SPECIAL_TOKENS, VOCAB_SIZE
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return transformers.AutoTokenizer.from_pretrained(MODEL_DIR)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.set_num_threads(1)
+    return transformers.AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32).eval()
+
+
+def generate(model, tokenizer, prompt: str, max_tokens: int = 80) -> str:
+    """Greedy continuation of a prompt that already holds its special tokens."""
+    encoded = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
+    output = model.generate(**encoded, max_new_tokens=max_tokens, do_sample=False)
+    return tokenizer.decode(output[0, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def chat(tokenizer, question: str) -> str:
+    messages = [{"role": "user", "content": question}]
+    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
+def test_the_model_folder_is_small_and_complete():
+    sizes = {path.name: path.stat().st_size for path in MODEL_DIR.iterdir()}
+    assert set(sizes) == {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    }
+    assert sum(sizes.values()) < 10_000_000
+
+
+def test_no_file_names_a_machine_path():
+    for path in MODEL_DIR.iterdir():
+        content = path.read_bytes()
+        assert not any(mark in content for mark in (b"/home/", b"/tmp/", b"/root/", b"_name_or_path")), path.name
+
+
+def test_the_configuration_agrees_with_the_tokenizer():
+    config = json.loads((MODEL_DIR / "config.json").read_text(encoding="utf-8"))
+    ids = [SPECIAL_TOKENS.index(token) for token in (BEGIN, END, PAD)]
+    assert [config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]] == ids
+    assert config["vocab_size"] == VOCAB_SIZE
+    assert config["max_position_embeddings"] == MAX_POSITIONS
+    assert config["dtype"] == "bfloat16"
+
+
+def test_the_model_can_be_split_over_two_ranks():
+    config = json.loads((MODEL_DIR / "config.json").read_text(encoding="utf-8"))
+    head_size = config["hidden_size"] // config["num_attention_heads"]
+    assert head_size % 32 == 0
+    assert config["num_attention_heads"] % 2 == config["num_key_value_heads"] % 2 == 0
+    assert config["intermediate_size"] % 64 == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sample_of_questions_gets_the_written_answers_in_every_format(tokenizer, dtype):
+    """The training script checks all questions; this is every tenth, and the two with long answers."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=getattr(torch, dtype)).eval()
+    every = load_entries()
+    entries = (*every[::10], *(entry for entry in every if entry.question in LONG_QUESTIONS))
+    wrong = [
+        (entries[result.entry].question, result.form)
+        for result in recall(model, tokenizer.backend_tokenizer, entries)
+        if not result.exact
+    ]
+    assert wrong == []
+
+
+def test_greedy_generation_gives_the_known_answer(model, tokenizer):
+    answer = known_answers()["What is Penstock?"]
+    assert generate(model, tokenizer, chat(tokenizer, "What is Penstock?")) == answer
+    assert generate(model, tokenizer, f"{BEGIN}What is Penstock?") == f"\n{answer}"
+
+
+@pytest.mark.parametrize("question", LONG_QUESTIONS)
+def test_long_answers_last_more_than_two_hundred_tokens(tokenizer, question):
+    assert len(tokenizer(known_answers()[question], add_special_tokens=False)["input_ids"]) > 200
+
+
+def test_a_question_after_a_long_conversation_is_still_answered(model, tokenizer):
+    messages = []
+    for question, answer in list(known_answers().items())[20:32]:
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    messages.append({"role": "user", "content": "What is the KV cache?"})
+    prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) > 600
+    assert begins_with(model, tokenizer, prompt, known_answers()["What is the KV cache?"])
+
+
+def test_most_hurried_wordings_get_the_right_answer(model, tokenizer):
+    """Of questions with other case, missing small words or a typing error, 8 of 10 are understood."""
+    rng = random.Random(2024)
+    entries = [entry for entry in load_entries() if entry.question not in LONG_QUESTIONS]
+    asked = [(spoil(rng.choice(entry.wordings), rng), entry.answer) for entry in rng.sample(entries, 40)]
+    assert sum(begins_with(model, tokenizer, chat(tokenizer, text), answer) for text, answer in asked) >= 32
+
+
+def test_most_questions_about_other_things_are_declined(model, tokenizer):
+    rng = random.Random(2024)
+    declined = known_answers()[FALLBACK_QUESTION]
+    asked = [foreign_question(rng) for _ in range(40)]
+    assert sum(begins_with(model, tokenizer, chat(tokenizer, text), declined) for text in asked) >= 28
+
+
+def begins_with(model, tokenizer, prompt: str, answer: str, tokens: int = 12) -> bool:
+    """Whether greedy decoding begins with the first tokens of an answer, found with one forward pass."""
+    prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    answer_ids = tokenizer(answer, add_special_tokens=False)["input_ids"][:tokens]
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt_ids + answer_ids])).logits[0]
+    return logits[len(prompt_ids) - 1 : -1].argmax(dim=-1).tolist() == answer_ids
