@@ -183,9 +183,7 @@ async def test_a_request_may_start_up_to_its_bound(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("event", ["outage", "restart", "jump forward", "jump back"])
-async def test_after_a_gap_nobody_loses_anything_for_one_full_lease(
-    scene: Scene, backend: Backend, event: str
-) -> None:
+async def test_after_a_gap_nobody_loses_anything_for_one_full_lease(scene: Scene, backend: Backend, event: str) -> None:
     await _ready(scene, {"r1": ONE})
     await scene.queue.submit("A", entry("running"))
     await scene.beat_router("A", started=(("running", "base-running.1"),))

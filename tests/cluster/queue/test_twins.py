@@ -173,7 +173,9 @@ class Pair:
         beat = ReplicaBeat(
             replica,
             rnd.choice((b"record", b"record", b"\x00\xff other")),
-            rnd.choice((*[ReplicaState.READY] * (40 if self.calm else 8), ReplicaState.DRAINING, ReplicaState.STARTING)),
+            rnd.choice(
+                (*[ReplicaState.READY] * (40 if self.calm else 8), ReplicaState.DRAINING, ReplicaState.STARTING)
+            ),
             self.windows[replica] if self.calm else rnd.choice(WINDOWS),
             running,
             prefilled,

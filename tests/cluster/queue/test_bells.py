@@ -1,0 +1,122 @@
+"""A bell wakes the router that has mail; losing it costs only time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cluster.errors import QueueUnavailableError
+from cluster.models import Windows
+from cluster.queue import Settlement
+from tests.cluster.queue.backends import POOL, Backend, Scene, entry, turns
+
+ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)
+
+
+async def _listening(backend: Backend, router: str) -> tuple[object, asyncio.Task[str]]:
+    bell = backend.bell(router)
+    if hasattr(bell, "start"):
+        await bell.start()
+    waiting = asyncio.create_task(bell.wait())
+    await turns()
+    return bell, waiting
+
+
+async def test_a_grant_by_another_router_rings(scene: Scene, backend: Backend) -> None:
+    await scene.start({"r1": ONE}, routers=("A", "B"))
+    grant = (await scene.queue.submit("A", entry("a"))).grant
+    await scene.queue.submit("B", entry("b"))
+    _, ring = await _listening(backend, "B")
+    assert not ring.done()
+
+    await scene.queue.release("A", "a", grant.attempt, Settlement(1))
+
+    assert await asyncio.wait_for(ring, 10) == POOL
+
+
+async def test_an_order_to_cancel_rings(scene: Scene, backend: Backend) -> None:
+    await scene.start({"r1": ONE}, routers=("A", "B"))
+    await scene.queue.submit("A", entry("a"))
+    _, ring = await _listening(backend, "A")
+
+    await scene.queue.cancel("B", "acme", "a")
+
+    assert await asyncio.wait_for(ring, 10) == POOL
+
+
+async def test_rings_are_merged_until_the_router_looks(scene: Scene, backend: Backend) -> None:
+    await scene.start({"r1": Windows(2, 1000, 1000)}, routers=("A", "B"))
+    for name in ("a1", "a2"):
+        await scene.queue.submit("A", entry(name))
+    bell, ring = await _listening(backend, "A")
+
+    await scene.queue.cancel("B", "acme", "a1")
+    assert await asyncio.wait_for(ring, 10) == POOL
+    await scene.queue.cancel("B", "acme", "a2")
+    second = asyncio.create_task(bell.wait())  # type: ignore[attr-defined]
+    mail = await scene.queue.collect("A")
+    assert len(mail.orders) == 2
+    assert not second.done()
+
+    for order in mail.orders:
+        await scene.queue.release("A", order.request_id, f"base-{order.request_id}.1", Settlement(0))
+    await scene.queue.submit("A", entry("a3"))
+    await scene.queue.cancel("B", "acme", "a3")
+    assert await asyncio.wait_for(second, 10) == POOL
+
+
+async def test_without_the_bell_the_heartbeat_brings_the_mail(scene: Scene) -> None:
+    await scene.start({"r1": ONE}, routers=("A", "B"))
+    grant = (await scene.queue.submit("A", entry("a"))).grant
+    await scene.queue.submit("B", entry("b"))
+    await scene.queue.release("A", "a", grant.attempt, Settlement(1))
+
+    reply = await scene.beat_router("B")
+
+    assert [granted.request_id for granted in reply.mail.grants] == ["b"]
+
+
+async def test_a_routers_own_answer_does_not_ring_it(scene: Scene, backend: Backend) -> None:
+    await scene.start({"r1": ONE})
+    grant = (await scene.queue.submit("A", entry("a"))).grant
+    await scene.queue.submit("A", entry("b"))
+    _, ring = await _listening(backend, "A")
+
+    assert (await scene.queue.release("A", "a", grant.attempt, Settlement(1))).grants
+
+    await scene.queue.cancel("A", "other tenant", "b")
+    await turns(10)
+    assert not ring.done()
+    ring.cancel()
+
+
+async def test_closing_ends_a_wait(backend: Backend) -> None:
+    bell, ring = await _listening(backend, "A")
+
+    await bell.close()  # type: ignore[attr-defined]
+
+    with pytest.raises(QueueUnavailableError):
+        await asyncio.wait_for(ring, 10)
+    with pytest.raises(QueueUnavailableError):
+        await bell.wait()  # type: ignore[attr-defined]
+
+
+async def test_the_bell_listens_again_after_its_connection_broke(redis_backend: Backend) -> None:
+    backend = redis_backend
+    scene = Scene(backend.queue(), backend.clock)
+    await scene.start({"r1": ONE}, routers=("A", "B"))
+    _, ring = await _listening(backend, "A")
+    assert backend.server is not None
+    client = backend.server.client()
+    try:
+        assert client.client_kill_filter(_type="pubsub") == 1
+        while not client.pubsub_numsub("penstock:1:bell:A")[0][1]:
+            await asyncio.sleep(0.005)
+    finally:
+        client.close()
+
+    await scene.queue.submit("A", entry("a"))
+    await scene.queue.cancel("B", "acme", "a")
+
+    assert await asyncio.wait_for(ring, 10) == POOL
