@@ -1,7 +1,8 @@
 """`make gpu-check`: what only a machine with NVIDIA GPUs can show of the engine adapter.
 
-Starts one vLLM engine through Penstock's own adapter and checks that the live batch limit holds with asynchronous scheduling, that greedy output repeats, that constraints and log
-probabilities work, that an abort frees its slot, what a token costs the front, and that no engine process is left.
+Starts one vLLM engine through Penstock's own adapter and checks that the live batch limit holds with asynchronous
+scheduling, that greedy output repeats, that constraints and log probabilities work, that an abort frees its slot, what
+a token costs the front, and that no engine process is left.
 """
 
 from __future__ import annotations
