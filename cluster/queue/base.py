@@ -145,7 +145,7 @@ class RouterBeatReply:
     """All replicas with a live lease; None when nothing changed since `registry_version`."""
     registry_version: int
     waiting: tuple[int, int, int]
-    """Waiting entries per class."""
+    """Waiting entries per class, without those of routers that have no lease."""
     running: int
     routers: tuple[str, ...]
     """Routers with a live lease."""

@@ -7,6 +7,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,5 +151,5 @@ class Lane:
 
 def _settle(call: _Call, error: Exception) -> None:
     if not call.reply.done():
-        # One exception object per waiter: raising it adds a traceback.
-        call.reply.set_exception(error.with_traceback(None) if error.__traceback__ is None else type(error)(str(error)))
+        # An exception object per waiter: raising it adds a traceback.
+        call.reply.set_exception(copy(error))

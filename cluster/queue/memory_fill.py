@@ -9,6 +9,7 @@ from cluster.queue.memory_choice import choose, fits, suits
 from cluster.queue.memory_line import enter_line, leave_line, next_place, serve
 from cluster.queue.memory_state import (
     GRANTS_PER_CALL,
+    GRANTS_PER_REPLICA,
     IN_FLIGHT,
     ORDERED,
     PARKED,
@@ -44,6 +45,7 @@ def grant(pool: PoolState, entry: Entry, replica: str, load: Load, *, alone: boo
     serve(pool, entry, tokens / request.weight, at_grant=True)
     if entry.state == WAITING:
         leave_line(pool, entry)
+    pool.granted += 1
     entry.number += 1
     entry.attempt = f"{request.attempt_base}.{entry.number}"
     entry.replica, entry.state, entry.granted, entry.beats = replica, IN_FLIGHT, pool.now, 0
@@ -79,8 +81,8 @@ def fill(pool: PoolState, replica: str, limit: int) -> None:
 
 def run_fills(pool: PoolState) -> None:
     """Fill the replicas that the call marked."""
-    while pool.todo:
-        fill(pool, pool.todo.pop(0), GRANTS_PER_CALL)
+    while pool.todo and pool.granted < GRANTS_PER_CALL:
+        fill(pool, pool.todo.pop(0), GRANTS_PER_REPLICA)
 
 
 def find_room(pool: PoolState, entry: Entry, use: Callable[[str, Load], bool]) -> None:

@@ -12,7 +12,8 @@ from cluster.queue.ordered import ScoredSet
 
 MIDDLE = 5_000_000_000_000_000
 CHUNK = 1000
-GRANTS_PER_CALL = 32
+GRANTS_PER_REPLICA = 32
+GRANTS_PER_CALL = 128
 REPLICAS_TRIED = 32
 REPLICAS_SHOWN = 64
 
@@ -139,6 +140,7 @@ class PoolState:
         self.caused: list[Entry] | None = None
         self.reads_mail = False
         self.todo: list[str] = []
+        self.granted = 0
         self.limits = QueueLimits()
 
     def open(self, raw_ms: int, limits: QueueLimits, caller: str) -> None:

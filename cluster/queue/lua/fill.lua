@@ -36,6 +36,7 @@ function Q.grant(id, e, replica, l, waiting)
   end
   Q.serve(e[CLASS], e[TENANT], tokens / e[WEIGHT], true)
   if e[STATE] == 'w' then Q.leave_line(id, e) end
+  Q.granted = Q.granted + 1
   e[NUMBER] = e[NUMBER] + 1
   e[ATTEMPT] = e[BASE] .. '.' .. e[NUMBER]
   e[REPLICA], e[STATE], e[GRANTED], e[BEATS], e[PREFILLED] = replica, 'f', Q.now, 0, 0
@@ -191,9 +192,9 @@ end
 
 function Q.run_fills()
   local i = 1
-  while i <= #Q.todo do
+  while i <= #Q.todo and Q.granted < GRANTS_PER_CALL do
     Q.todo_set[Q.todo[i]] = nil
-    Q.fill(Q.todo[i], GRANTS_PER_CALL)
+    Q.fill(Q.todo[i], GRANTS_PER_REPLICA)
     i = i + 1
   end
 end

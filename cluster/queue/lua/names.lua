@@ -82,6 +82,7 @@ REPORTED = 12 -- 1 when USED_KV rests on a report
 -- Bounds.
 MIDDLE = 5000000000000000 -- first place; arrivals count up, returns count down, exact in a double
 CHUNK = 1000 -- entries that one call parks or forgets, so that none takes more than some milliseconds
-GRANTS_PER_CALL = 32 -- per replica
+GRANTS_PER_REPLICA = 32 -- in one call
+GRANTS_PER_CALL = 128 -- what is left waits for the next heartbeat, of which each replica sends one a second
 REPLICAS_TRIED = 32 -- by a submit
 REPLICAS_SHOWN = 64 -- registries up to this size come back with every heartbeat

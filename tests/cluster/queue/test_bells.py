@@ -9,7 +9,9 @@ import pytest
 from cluster.errors import QueueUnavailableError
 from cluster.models import Windows
 from cluster.queue import Settlement
+from cluster.queue.keys import bell_channel
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry, turns
+from tests.support.waiting import until
 
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)
 
@@ -111,8 +113,7 @@ async def test_the_bell_listens_again_after_its_connection_broke(redis_backend: 
     client = backend.server.client()
     try:
         assert client.client_kill_filter(_type="pubsub") == 1
-        while not client.pubsub_numsub("penstock:1:bell:A")[0][1]:
-            await asyncio.sleep(0.005)
+        await until(lambda: client.pubsub_numsub(bell_channel("A"))[0][1] == 1)
     finally:
         client.close()
 

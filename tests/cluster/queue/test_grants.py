@@ -285,3 +285,19 @@ async def test_when_all_is_released_nothing_is_left(scene: Scene, backend: Backe
 async def test_entries_that_cannot_be_stored_are_refused(scene: Scene, changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r".+"):
         await scene.queue.submit("A", entry("q1", **changes))
+
+
+async def test_one_call_grants_a_bounded_number_and_heartbeats_grant_the_rest(scene: Scene) -> None:
+    """So that no call blocks the store for long: 32 per replica and 128 in all."""
+    replicas = {f"r{i}": Windows(50, 10_000, 10_000) for i in range(6)}
+    await scene.start(replicas)
+    await scene.beat_router("A", connected=())
+    for i in range(300):
+        await scene.queue.submit("A", entry(f"q{i}"))
+
+    reply = await scene.beat_router("A")
+
+    assert reply.running == 128
+    for name in replicas:
+        await scene.beat_replica(name)
+    assert (await scene.beat_router("A")).running == 300

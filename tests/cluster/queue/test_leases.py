@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from cluster.models import ReplicaState, Windows
@@ -254,7 +256,7 @@ async def test_the_registry_version_follows_records_states_and_windows_only(scen
     await scene.queue.retire_replica("r1")
     versions.append((await scene.beat_router("A")).registry_version)
 
-    assert [b - a for a, b in zip(versions, versions[1:], strict=False)] == [0, 1, 1, 1, 1]
+    assert [b - a for a, b in itertools.pairwise(versions)] == [0, 1, 1, 1, 1]
 
 
 async def test_the_registry_shows_what_replicas_report(scene: Scene) -> None:

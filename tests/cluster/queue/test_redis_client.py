@@ -203,8 +203,9 @@ async def test_a_heartbeat_thread_uses_its_own_instance_and_loop(redis_backend: 
         async def run() -> None:
             assert redis_backend.server is not None
             mine = RedisQueue(redis_backend.server.url, "demo", clock=redis_backend.clock, run_id=lambda: "run-1")
-            for _ in range(20):
-                versions.append((await mine.heartbeat_router(RouterBeat("A", ("r1",)))).registry_version)
+            versions.extend(
+                [(await mine.heartbeat_router(RouterBeat("A", ("r1",)))).registry_version for _ in range(20)]
+            )
             await mine.close()
 
         asyncio.run(run())

@@ -282,7 +282,7 @@ def test_redis_and_its_twin_answer_alike(kind: str, redis_servers: dict[str, Ser
     server = redis_servers[kind]
 
     @settings(
-        max_examples=45 if kind == "redis-7.0" else 12,
+        max_examples=30 if kind == "redis-7.0" else 8,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
