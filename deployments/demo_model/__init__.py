@@ -3,7 +3,7 @@ r"""A tiny language model that answers questions about LLM serving, so that a fi
 Its weights are kept in `weights/` and in the wheel. `train.py` made them from scratch on a CPU: a Llama with 2.6
 million parameters in bfloat16 (hidden size 256, 3 layers, 8 query and 4 key-value heads of size 32, context 2,048) and
 a byte-level BPE tokenizer with 2,048 tokens, both trained only on `questions.jsonl`, in which the authors wrote about
-250 answers and some 700 further wordings of the questions. To change an answer, edit that file and train again.
+250 answers and some 500 further wordings of the questions. To change an answer, edit that file and train again.
 
 Three prompt formats work: chat messages through the chat template, a bare question, and `Question: ...\nAnswer:`. The
 model repeats an answer word for word under greedy decoding when it recognizes the question. To most other prompts it
