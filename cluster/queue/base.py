@@ -133,7 +133,7 @@ class RouterBeat:
     started: tuple[tuple[str, str], ...] = ()
     """(request id, attempt) of grants that it started since its last acknowledged heartbeat."""
     registry_version: int = -1
-    """The version of the registry it has; replicas come back only when there is a newer one or -1."""
+    """The version of the registry it has, -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,8 @@ class RouterBeatReply:
 
     mail: Mail
     replicas: tuple[ReplicaRecord, ...] | None
-    """All replicas with a live lease; None when nothing changed since `registry_version`."""
+    """All replicas with a live lease. None when the registry did not change since `registry_version`, in pools of more
+    than 64 replicas; these too are sent every few seconds, for their load."""
     registry_version: int
     waiting: tuple[int, int, int]
     """Waiting entries per class, without those of routers that have no lease."""
@@ -168,7 +169,8 @@ class ReplicaBeat:
     prefilled: tuple[str, ...] = ()
     """Request ids whose first token came since the last acknowledged heartbeat; they leave the prefill window."""
     kv_tokens: int | None = None
-    """KV tokens really in use; None where unknown."""
+    """KV tokens in use; None where unknown. Takes the place of the estimates of all in `running`, up or down, so a
+    replica that keeps room for what they will still grow counts that room too."""
     stats: Mapping[str, float] = field(default_factory=dict)
 
 

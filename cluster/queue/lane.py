@@ -60,7 +60,7 @@ class Lane:
         if len(self._pending) >= self._max_pending:
             raise QueueUnavailableError(f"{self._max_pending} queue calls wait already")
         loop = asyncio.get_running_loop()
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = loop.create_task(self._run(), name="queue-lane")
         reply: asyncio.Future[Any] = loop.create_future()
         self._pending.append(_Call(script, command, reply))

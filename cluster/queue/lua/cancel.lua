@@ -1,6 +1,6 @@
 -- Stop a request wherever it is.
 --
--- Needs: common, line, fill. Keys and ARGV: common.lua.
+-- Keys: names.lua. ARGV: common.lua.
 -- A: router, tenant, request id or client key, by key (0 or 1)
 -- Reply: request id, or nil when the tenant has no such entry
 

@@ -1,6 +1,6 @@
 -- Read a router's mailbox and let its bell ring again.
 --
--- Needs: common. Keys and ARGV: common.lua.
+-- Keys: names.lua. ARGV: common.lua.
 -- A: router
 -- Reply: members of `owners` that are mail
 

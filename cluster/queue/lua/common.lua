@@ -2,8 +2,9 @@
 -- numbers from names.lua.
 --
 -- KEYS: in the order of names.lua.
--- ARGV: now (ms) and run id ("" takes the server's own; tests set them), pool, lease (ms), attach grace (ms), max_waiting,
--- lookahead, grant_heartbeats, three class shares, packed arguments of the script, of which the first is the caller.
+-- ARGV: now (ms) and run id ("" takes the server's own; tests set them), pool, lease (ms), attach grace (ms),
+-- max_waiting, lookahead, grant_heartbeats, three class shares, packed arguments of the script, of which the first is
+-- the caller.
 
 local call, K = redis.call, KEYS
 local A = cmsgpack.unpack(ARGV[12])

@@ -13,7 +13,8 @@ function Q.suits(replica, l, e)
 end
 
 function Q.takes_grants(replica, l)
-  return l and l[R_STATE] == 'ready' and l[CLOSED] == 0 and l[HELD] + l[EXTRA] < l[W_SEQUENCES] and Q.replica_live(replica)
+  return l and l[R_STATE] == 'ready' and l[CLOSED] == 0 and l[HELD] + l[EXTRA] < l[W_SEQUENCES]
+    and Q.replica_live(replica)
 end
 
 -- Count served tokens per class while classes compete; a class that is away neither saves nor owes.
@@ -117,8 +118,9 @@ end
 
 function Q.skips_of(id) return tonumber(call('HGET', K[SKIPS], id)) or 0 end
 
--- Choose the entry that this replica takes next: the first of Q.lookahead candidates that prefers it, else the first that
--- fits. One that was passed over Q.lookahead times is passed no more; too big for what is free, it reserves the replica.
+-- Choose the entry that this replica takes next: the first of `lookahead` candidates that prefers it, else the first
+-- that fits. One that was passed over `lookahead` times is passed no more; too big for what is free, it reserves the
+-- replica.
 function Q.choose(replica, l, waiting)
   local wanted = call('HEXISTS', K[PREFS], replica) == 1
   local passed, fallback, fallback_at = {}, nil, 0

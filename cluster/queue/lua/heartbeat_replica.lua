@@ -1,8 +1,8 @@
 -- Renew a replica's lease, publish it, reconcile what it runs with the slots on record, reap and fill.
 --
--- Needs: common, line, fill, leases. Keys and ARGV: common.lua.
--- A: replica, record, state, windows x3, KV tokens in use (-1: unknown), stats, flat list of (request id, attempt) running,
---    list of request ids that are past their prefill
+-- Keys: names.lua. ARGV: common.lua.
+-- A: replica, record, state, windows x3, KV tokens in use (-1: unknown), stats, flat list of (request id, attempt)
+--    running, list of request ids that are past their prefill
 -- Reply: {live routers, run id}
 
 Q.open_pool()
@@ -40,8 +40,8 @@ for _, id in ipairs(A[10]) do
   end
 end
 
--- Slots on record against what runs. A slot of a dead router goes when a replica that had a heartbeat since the grant does
--- not report it.
+-- Slots on record against what runs. A slot of a dead router goes when a replica that had a heartbeat since the grant
+-- does not report it.
 local running, left = {}, 0
 for i = 1, #A[9], 2 do
   local pair = A[9][i] .. '\0' .. A[9][i + 1]

@@ -1,6 +1,6 @@
 -- Renew a router's lease, note its links and started grants, revoke grants it never started, reap and fill.
 --
--- Needs: common, line, fill, leases. Keys and ARGV: common.lua.
+-- Keys: names.lua. ARGV: common.lua.
 -- A: router, list of connected replicas, flat list of (request id, attempt) started, registry version it has
 -- Reply: {mail, replicas or nil, registry version, waiting per class, running, live routers, flat positions, run id};
 --        a replica is {id, record, state, windows x3, sequences, KV tokens, prefill tokens, age (ms), stats}
@@ -42,7 +42,7 @@ Q.run_fills()
 local function registry()
   local names = Q.live_names(K[REPLICAS])
   -- Large registries come back with every change, and for their load once in four seconds.
-  if A[4] == P[P_VERSION] and #names > 64 and math.floor(Q.now / 1000) % 4 ~= 0 then return false end
+  if A[4] == P[P_VERSION] and #names > REPLICAS_SHOWN and math.floor(Q.now / 1000) % 4 ~= 0 then return false end
   local list = {}
   for _, name in ipairs(names) do
     local l, shown = Q.get_load(name), cmsgpack.unpack(call('HGET', K[REGISTRY], name))
@@ -60,5 +60,6 @@ for _, member in ipairs(Q.members(K[OWNERS], A[1] .. '\0w\0', 256)) do
 end
 local replicas = registry()
 Q.close_pool()
-return {Q.mailbox(A[1]), replicas, P[P_VERSION], {Q.count(K[LINE], '0\0'), Q.count(K[LINE], '1\0'), Q.count(K[LINE], '2\0')},
-  call('ZCARD', K[SLOTS]), Q.live_names(K[ROUTERS]), positions, P[P_RUN]}
+local waiting = {Q.count(K[LINE], '0\0'), Q.count(K[LINE], '1\0'), Q.count(K[LINE], '2\0')}
+local running, routers = call('ZCARD', K[SLOTS]), Q.live_names(K[ROUTERS])
+return {Q.mailbox(A[1]), replicas, P[P_VERSION], waiting, running, routers, positions, P[P_RUN]}

@@ -1,7 +1,7 @@
 -- Shared by the scripts that judge who lives.
 
--- Note a heartbeat. After a gap in which nobody could renew, a clock that ran backward or a new run id, everybody has one
--- full lease.
+-- Note a heartbeat. After a gap in which nobody could renew, a clock that ran backward or a new run id, everybody has
+-- one full lease.
 function Q.tick()
   local run = ARGV[2]
   if run == '' then run = string.match(call('INFO', 'server'), 'run_id:(%w+)') end
@@ -136,7 +136,9 @@ function Q.reap()
     local till = tonumber(call('ZSCORE', K[ROUTERS], router))
     freed = freed + Q.part_router(router, till + tonumber(ARGV[5]))
   end
-  for _, replica in ipairs(call('ZRANGEBYSCORE', K[REPLICAS], '-inf', Q.now)) do freed = freed + Q.remove_replica(replica) end
+  for _, replica in ipairs(call('ZRANGEBYSCORE', K[REPLICAS], '-inf', Q.now)) do
+    freed = freed + Q.remove_replica(replica)
+  end
   for _, router in ipairs(call('ZRANGE', K[PARTED], 0, -1)) do moved = moved + Q.park(router) end
   for _, router in ipairs(call('ZRANGEBYSCORE', K[PARTED], '-inf', Q.now)) do
     local dropped = Q.drop_waiting(router)

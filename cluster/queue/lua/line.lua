@@ -20,8 +20,8 @@ function Q.floor_of(class)
   return P[P_V + class], false
 end
 
--- Add weighted tokens to a tenant's service. A tenant that is not in the line and not above the floor counts as being at
--- the floor, so forgetting it changes nothing. At a grant the virtual time follows the least service.
+-- Add weighted tokens to a tenant's service. A tenant that is not in the line and not above the floor counts as being
+-- at the floor, so forgetting it changes nothing. At a grant the virtual time follows the least service.
 function Q.serve(class, tenant, amount, at_grant)
   local floor, any = Q.floor_of(class)
   if call('ZSCORE', K[ACTIVE + class], tenant) then

@@ -1,5 +1,5 @@
--- Numbers with names: positions in KEYS, and of fields in the packed arrays. Lua 5.1 has no constants, and every captured
--- local costs every call (a walk along the open upvalues), so the loader writes the numbers into the scripts.
+-- Numbers with names: positions in KEYS, and of fields in the packed arrays. Lua 5.1 has no constants, and every
+-- captured local costs every call (a walk along the open upvalues), so the loader writes the numbers into the scripts.
 --
 -- Keys. All belong to one pool and one hash slot; lifetimes are in keys.py.
 POOL = 1 -- STRING packed array, fields P_* below
@@ -7,8 +7,8 @@ ENTRIES = 2 -- HASH request id -> packed array, fields of an entry below
 LINE = 3 -- ZSET score 0, "class\0tenant\0place\0id" of every entry that may be granted
 ACTIVE = 4 -- + class: ZSET tenants in the line, by weighted service
 IDLE = 7 -- + class: ZSET tenants out of the line whose service is above the floor
-OWNERS = 10 -- ZSET score 0, what a router owns, "router\0letter\0...": w place id waiting, p place id parked, r id running;
---             its mail: g id attempt replica grant, c id order to cancel, e id order expired
+OWNERS = 10 -- ZSET score 0, what a router owns, "router\0letter\0...": w place id waiting, p place id parked, r id
+--             running; its mail: g id attempt replica grant, c id order to cancel, e id order expired
 SLOTS = 11 -- ZSET score 0, "replica\0letter\0id\0attempt": g granted, r started; who holds the replica's slots
 LOAD = 12 -- HASH replica -> packed array, fields of a load below
 FREE = 13 -- ZSET replicas that may take one more sequence, by share of slots held

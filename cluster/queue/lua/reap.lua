@@ -1,6 +1,6 @@
 -- Apply leases and deadlines that ended.
 --
--- Needs: common, line, fill, leases. Keys and ARGV: common.lua.
+-- Keys: names.lua. ARGV: common.lua.
 -- A: ""
 -- Reply: how many entries were freed
 

@@ -1,6 +1,6 @@
 -- Give a grant back; its replica takes no more until its next heartbeat.
 --
--- Needs: common, line, fill. Keys and ARGV: common.lua.
+-- Keys: names.lua. ARGV: common.lua.
 -- A: router, request id, attempt
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 

@@ -1,6 +1,6 @@
 -- End an attempt, or forget an entry that left the line by an order; fill the slot again.
 --
--- Needs: common, line, fill. Keys and ARGV: common.lua.
+-- Keys: names.lua. ARGV: common.lua.
 -- A: router, request id, attempt ("" for one without a slot), output tokens
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 

@@ -1,6 +1,6 @@
 -- End the lease of a router or replica now.
 --
--- Needs: common, line, fill, leases. Keys and ARGV: common.lua.
+-- Keys: names.lua. ARGV: common.lua.
 -- A: name, "router" or "replica"
 -- Reply: 1
 

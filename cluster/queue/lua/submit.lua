@@ -1,6 +1,6 @@
 -- Add an entry; grant it at once where there is room and its turn allows.
 --
--- Needs: common, line, fill. Keys and ARGV: common.lua.
+-- Keys: names.lua. ARGV: common.lua.
 -- A: router, request id, attempt base, tenant, class, prompt tokens, expected tokens, KV tokens, start within (ms),
 --    client key, preferred replicas ("" or "\0a\0b\0"), weight, resume (0 or 1)
 -- Reply: {1, attempt, replica} granted; {0, position} waiting; {-1} the waiting room is full

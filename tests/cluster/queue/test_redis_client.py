@@ -20,6 +20,7 @@ from cluster.queue import RedisQueue, ReplicaBeat, RouterBeat, Settlement
 from tests.cluster.queue import servers
 from tests.cluster.queue.backends import Backend, Scene, entry
 from tests.cluster.queue.servers import Server
+from tests.support.waiting import until
 
 MANY = Windows(sequences=1000, kv_tokens=10**6, prefill_tokens=10**6)
 
@@ -121,7 +122,7 @@ async def test_a_server_that_stops_answering_fails_calls_in_time_and_comes_back(
     try:
         began = time.monotonic()
         first = asyncio.create_task(queue.submit("A", entry("q1")))
-        await asyncio.sleep(0.1)
+        await until(lambda: bool(queue._lane._in_flight))
         behind = asyncio.create_task(queue.submit("A", entry("q2")))
         results = await asyncio.gather(first, behind, return_exceptions=True)
         took = time.monotonic() - began
@@ -170,7 +171,7 @@ async def test_closing_ends_calls_in_flight_and_refuses_new_ones(own_server: Ser
     os.kill(own_server.process.pid, signal.SIGSTOP)
     try:
         waiting = asyncio.create_task(queue.submit("A", entry("q1")))
-        await asyncio.sleep(0.05)
+        await until(lambda: bool(queue._lane._in_flight))
         began = time.monotonic()
         await queue.close()
         with pytest.raises(QueueUnavailableError):
