@@ -135,5 +135,5 @@ async def test_steps_take_their_time() -> None:
     start = loop.time()
     _, end = await generate(engine, GenerationSpec(PROMPT, greedy(11)))
     assert loop.time() - start >= 0.105
-    assert end.decode_s == pytest.approx(0.1, rel=0.5)
+    assert end.prefill_s + end.decode_s >= 0.105
     await engine.close()
