@@ -276,6 +276,7 @@ STEPS = (
 )
 
 
+@pytest.mark.timeout(600)  # shrinking a failure takes minutes
 @pytest.mark.parametrize("kind", KINDS)
 def test_redis_and_its_twin_answer_alike(kind: str, redis_servers: dict[str, Server]) -> None:
     """Random operations get equal answers and leave equal amounts of state, and in the end nothing."""
