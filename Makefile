@@ -23,7 +23,7 @@ $(STAMP): requirements/cpu.txt pyproject.toml
 	@echo "penstock: installing the installer"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
 	@echo "penstock: installing pinned packages (about 200, 1 GB; a minute or two from an ordinary connection)"
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install $(TORCH_BACKEND) --no-deps -r requirements/cpu.txt
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install $(TORCH_BACKEND) --compile-bytecode --no-deps -r requirements/cpu.txt
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
 	@touch $@
 

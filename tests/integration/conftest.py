@@ -19,7 +19,7 @@ from tests.support.tiny_model import make_tiny_model
 @pytest.fixture(scope="session")
 def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model with random weights: unlike a trained one its logits hide nothing."""
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "random")
+    return make_tiny_model(tmp_path_factory.mktemp("random-model"))
 
 
 @pytest.fixture(scope="session")
