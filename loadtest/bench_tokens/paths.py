@@ -25,6 +25,7 @@ from cluster.bootstrap.local import LocalCluster, free_port
 from cluster.bootstrap.process import ChildProcess
 from cluster.settings import load_settings
 from deployments.engines.factory import resolve_model
+from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE
 from loadtest.bench_tokens.cpu import descendants, is_engine, title
 from loadtest.bench_tokens.load import Send, StreamTimes
 
@@ -237,4 +238,10 @@ def _all_ray(cluster: LocalCluster) -> list[psutil.Process]:
 
 def engine_environment() -> dict[str, str]:
     """Return the environment of engines that Penstock does not start itself; the same as its own adapter sets."""
-    return {**os.environ, "VLLM_CPU_OMP_THREADS_BIND": ENGINE_CORES, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    return {
+        **os.environ,
+        "VLLM_CPU_OMP_THREADS_BIND": ENGINE_CORES,
+        NAP_VARIABLE: str(CPU_ENGINE_NAP_US),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }

@@ -95,8 +95,8 @@ def test_two_ranks_generate_and_repeat_themselves(client: Client) -> None:
         pytest.param(one_of("red", "green"), lambda text: text in ("red", "green"), id="choice"),
         pytest.param(regex("[0-9]{3}-[a-f]{2}"), lambda text: re.fullmatch("[0-9]{3}-[a-f]{2}", text), id="regex"),
         pytest.param(
-            json_schema({"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
-                         "additionalProperties": False}),
+            # An enumeration: where a schema leaves white space free, an untrained model may never stop writing it.
+            json_schema({"enum": [{"ok": True}, {"ok": False}]}),
             lambda text: isinstance(json.loads(text)["ok"], bool), id="json schema",
         ),
         pytest.param(grammar('root ::= "yes" | "no"'), lambda text: text in ("yes", "no"), id="grammar"),

@@ -15,7 +15,7 @@ from cluster.settings import PoolSettings
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
 from deployments.engines.vllm.arguments import core_binding, engine_arguments
-from deployments.engines.vllm.plugin import REPLICA_PID_VARIABLE
+from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend, FrontendEvents
@@ -53,6 +53,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
     context = AsyncEngineArgs(**_model_arguments(pool, model)).create_model_config().max_model_len
     environment = {REPLICA_PID_VARIABLE: str(os.getpid())}
     if on_cpu:
+        environment[NAP_VARIABLE] = str(CPU_ENGINE_NAP_US)
         environment["VLLM_CPU_OMP_THREADS_BIND"] = core_binding(
             cpu_cores, pool.tensor_parallel_size, sorted(os.sched_getaffinity(0))
         )
