@@ -54,6 +54,9 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
     environment = {REPLICA_PID_VARIABLE: str(os.getpid())}
     if on_cpu:
         environment[NAP_VARIABLE] = str(CPU_ENGINE_NAP_US)
+        # Ray sets it to the actor's CPUs, and EngineCore would then run its small tensors on several threads. The
+        # workers' threads come from the binding below.
+        environment["OMP_NUM_THREADS"] = "1"
         environment["VLLM_CPU_OMP_THREADS_BIND"] = core_binding(
             cpu_cores, pool.tensor_parallel_size, sorted(os.sched_getaffinity(0))
         )
