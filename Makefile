@@ -20,6 +20,7 @@ setup: $(STAMP) ## create .venv with everything for a CPU machine
 $(STAMP): requirements/cpu.txt pyproject.toml
 	@echo "penstock: creating $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
 	@echo "penstock: installing the installer"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
 	@echo "penstock: installing pinned packages (about 200, 1 GB; a minute or two from an ordinary connection)"

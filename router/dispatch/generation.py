@@ -52,9 +52,11 @@ class Generation:
 
     async def wait(self) -> None:
         """Wait until `take` has something: output, a change, or the time to tell the position again."""
-        if not self._waiting():
-            await self._news.wait()
-            self._news.clear()
+        news = self._news
+        if self._streams_one() or not self._waiting():
+            if not news.is_set():
+                await news.wait()
+            news.clear()
             return
         try:
             await asyncio.wait_for(self._news.wait(), max(0.0, self._queued_at + QUEUED_PERIOD_S - time.monotonic()))
@@ -68,6 +70,9 @@ class Generation:
         Raises:
             PenstockError: a choice failed; what was delivered before stays valid.
         """
+        if self._streams_one() and self.choices[0].has_output:
+            # Nearly every call: one choice in the middle of its output.
+            return [api.StreamGenerateResponse(delta=self.choices[0].take_delta())]
         events: list[api.StreamGenerateResponse] = []
         for choice in self.choices:
             if not choice.announced:
@@ -105,6 +110,10 @@ class Generation:
     def error(self) -> PenstockError | None:
         """Why the request cannot be completed."""
         return next((choice.error for choice in self.choices if choice.error is not None), None)
+
+    def _streams_one(self) -> bool:
+        first = self.choices[0]
+        return first.state is ChoiceState.RUNNING and first.announced and len(self.choices) == 1
 
     def _waiting(self) -> bool:
         return any(choice.state is ChoiceState.WAITING for choice in self.choices)
