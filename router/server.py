@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection
 from penstock.v1 import admin_pb2, inference_pb2
 
 from cluster.channels import SERVER_OPTIONS
-from cluster.errors import BootstrapError, QueueUnavailableError
+from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.base import Bell, Queue
 from cluster.secret import ClusterSecret
@@ -37,6 +37,9 @@ from router.service.inference import InferenceServicer
 from router.service.opening import Opening
 
 _LOG = logging.getLogger(__name__)
+
+LEARN_RETRY_S = 0.5
+"""Pause between attempts to get a pool's tokenizer."""
 
 _SERVICES = tuple(
     file.services_by_name[name]
@@ -84,6 +87,7 @@ class Router:
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
         self.pools: dict[str, Pool] = {}
         self._inference: InferenceServicer
+        self._catalog: Catalog
 
     @property
     def metrics_port(self) -> int:
@@ -107,6 +111,8 @@ class Router:
         self._owner.spawn(self._listen(self._bell), "bell")
         self._metrics_server = MetricsServer(settings.router.host, self._metrics_port, self._metrics.registry)
         await self._open_port()
+        for pool in self.pools.values():
+            self._owner.spawn(self._learn(pool), "learn")
         for name in ("", *(service.full_name for service in _SERVICES)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         _LOG.info("router.ready", extra={"router": self.router_id, "port": self.port})
@@ -125,7 +131,7 @@ class Router:
 
     async def _open_port(self) -> None:
         settings = self._settings.router
-        catalog = Catalog(self.pools, self._cache_dir())
+        catalog = self._catalog = Catalog(self.pools, self._cache_dir())
         opening = Opening(catalog, self._secret, self.router_id, settings.expected_output_tokens)
         self._inference = InferenceServicer(
             self.pools, catalog, opening, RequestLimits(settings.max_prompt_bytes), self._metrics
@@ -156,6 +162,16 @@ class Router:
             raise BootstrapError("router", f"port {address} can't be bound") from error
         await server.start()
         self._server = server
+
+    async def _learn(self, pool: Pool) -> None:
+        # Now rather than with the first request, which may come with a thousand others.
+        await pool.replicas.first_seen.wait()
+        while True:
+            try:
+                await self._catalog.model(pool)
+                return
+            except UnavailableError:
+                await asyncio.sleep(LEARN_RETRY_S)
 
     def _cache_dir(self) -> Path:
         return self._settings.cluster.state_dir.expanduser() / "router-cache"

@@ -25,6 +25,8 @@ _LOG = logging.getLogger(__name__)
 PROTOCOL_VERSIONS = (1,)
 """Frame versions that this router speaks, newest first."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
+FETCH_TIMEOUT_S = 60.0
+"""For a tokenizer; a router that opens thousands of streams at the same time may be slow to read it."""
 RETRY_S = 0.2
 """Pause between attempts to connect."""
 
@@ -146,7 +148,7 @@ class ReplicaLink:
         metadata, _answer = caller_metadata(self._secret, self._router_id)
         try:
             reply = await self._stub.GetTokenizer(
-                pb.GetTokenizerRequest(digest=digest), metadata=metadata, timeout=10.0, wait_for_ready=True
+                pb.GetTokenizerRequest(digest=digest), metadata=metadata, timeout=FETCH_TIMEOUT_S, wait_for_ready=True
             )
         except grpc.aio.AioRpcError as error:
             raise LinkLostError(f"tokenizer of {self.replica_id}: {error.code().name}: {error.details()}") from error
