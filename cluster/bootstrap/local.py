@@ -249,7 +249,8 @@ class LocalCluster:
             self._progress("routers", "stopped")
         if self.ray_host is not None:
             self._progress("ray", "draining replicas and stopping")
-            await self.ray_host.stop(self.settings.replica.drain_s + 40)
+            # Ray's dashboard leaves a fork server behind.
+            await self.ray_host.stop_family(self.settings.replica.drain_s + 40)
             self.ray_host = None
             self._progress("ray", "stopped")
         if self.redis is not None:

@@ -10,16 +10,37 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from cluster.errors import BootstrapError
 
 _PR_SET_PDEATHSIG = 1
 _LOG_TAIL = 2_000
+_LINGER_S = 2.0
+"""How long descendants may take to follow their parent."""
 
 
 def _die_with_parent() -> None:
     # Runs between fork and exec: a killed `penstock up` must not leave servers behind.
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _end_all(processes: list[psutil.Process]) -> None:
+    _gone, alive = psutil.wait_procs(processes, timeout=_LINGER_S)
+    for process in alive:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(alive, timeout=_LINGER_S)
 
 
 class ChildProcess:
@@ -79,6 +100,12 @@ class ChildProcess:
             except TimeoutError:
                 self.kill()
                 await self._process.wait()
+
+    async def stop_family(self, grace_s: float) -> None:
+        """As `stop`, for a process whose descendants may outlive it; when it returns they are gone too."""
+        family = await asyncio.to_thread(_descendants, self.pid)
+        await self.stop(grace_s)
+        await asyncio.to_thread(_end_all, family)
 
     def kill(self) -> None:
         """End it and its group at once."""
