@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from cluster.errors import EngineDeadError, EngineRequestError, EngineStartError
 from cluster.models import EngineStats, FinishReason, GenerationSpec
 from cluster.settings import PoolSettings
@@ -58,6 +60,8 @@ class VllmEngine:
         self._limits_live = False
         self._launched: launch.Launched
         self._release: SlotRelease
+        self._family: list[psutil.Process] = []
+        """All engine processes as they were after start: a dead parent no longer leads to its children."""
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -76,6 +80,7 @@ class VllmEngine:
         self._release = SlotRelease(self._frontend, self._slot_free)
         try:
             await generate_once(self)
+            self._family = processes.tree_of(self._frontend.engine_pids())
             self._limits = self._launched.limits
             self._limits_live = await limits_move(self._frontend, self._limits)
             return launch.identify(self._pool, self._launched, live_batch_limits=self._limits_live)
@@ -89,11 +94,11 @@ class VllmEngine:
             return
         self._closed = True
         self._end_all("the engine was closed")
-        tree = processes.tree_of(self._frontend.engine_pids())
+        family = {*self._family, *processes.tree_of(self._frontend.engine_pids())}
         self._frontend.silence()
         await self._release.close()
         await asyncio.to_thread(self._frontend.close)
-        await asyncio.to_thread(processes.end_all, tree, _EXIT_S)
+        await asyncio.to_thread(processes.end_all, family, _EXIT_S)
 
     async def check_health(self) -> None:
         """Ask vLLM, and look for progress.
