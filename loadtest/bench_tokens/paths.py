@@ -132,7 +132,8 @@ async def vllm_http(console: Console) -> AsyncIterator[ServingPath]:
                 "--disable-uvicorn-access-log",
             ],
             Path(folder) / "http.log",
-            engine_environment(),
+            # A connection may lie idle for a whole phase; uvicorn would close it after 5 s, under the next request.
+            {**engine_environment(), "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600"},
         )
         connector = aiohttp.TCPConnector(limit=0)
         timeout = aiohttp.ClientTimeout(total=None)

@@ -237,20 +237,21 @@ class Choice:
         """Whether a delta is pending."""
         return bool(self._ids or self._texts)
 
-    def take_delta(self) -> api.Delta:
-        """Return all pending output as one delta."""
+    def take_output(self) -> api.StreamGenerateResponse:
+        """Return all pending output as one event."""
         ids, self._ids = self._ids, []
         texts, self._texts = self._texts, []
-        delta = api.Delta(
-            choice_index=self.index,
-            text=texts[0] if len(texts) == 1 else "".join(texts),
-            token_ids=ids,
-            offset=self.tokens - len(ids),
-        )
+        event = api.StreamGenerateResponse()
+        # Filled in place: a finished delta given to the constructor would be copied.
+        delta = event.delta
+        delta.choice_index = self.index
+        delta.text = texts[0] if len(texts) == 1 else "".join(texts)
+        delta.token_ids.extend(ids)
+        delta.offset = self.tokens - len(ids)
         if self._logprobs:
             delta.logprobs.extend(self._logprobs)
             self._logprobs = []
-        return delta
+        return event
 
     def abandon(self) -> None:
         """Cancel it and expect nobody to read on; what the replica keeps is forgotten at the end."""

@@ -72,14 +72,14 @@ class Generation:
         """
         if self._streams_one() and self.choices[0].has_output:
             # Nearly every call: one choice in the middle of its output.
-            return [api.StreamGenerateResponse(delta=self.choices[0].take_delta())]
+            return [self.choices[0].take_output()]
         events: list[api.StreamGenerateResponse] = []
         for choice in self.choices:
             if not choice.announced:
                 choice.announced = True
                 events.append(api.StreamGenerateResponse(started=self._started(choice)))
             if choice.has_output:
-                events.append(api.StreamGenerateResponse(delta=choice.take_delta()))
+                events.append(choice.take_output())
         if self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
             self._queued_at = time.monotonic()
             events.append(api.StreamGenerateResponse(queued=self._queued()))
