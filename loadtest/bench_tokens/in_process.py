@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from loadtest.bench_tokens import load
-from loadtest.bench_tokens.paths import CONTEXT, KV_MB, MAX_SEQS, MODEL, TEMPERATURE
+from loadtest.bench_tokens.paths import CONTEXT, DTYPE, KV_MB, MAX_SEQS, MODEL, TEMPERATURE
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ async def _main() -> None:
 
     args = AsyncEngineArgs(
         model=str(resolve_model(MODEL)),
-        dtype="bfloat16",
+        dtype=DTYPE,
         max_model_len=CONTEXT,
         max_num_seqs=MAX_SEQS,
         max_num_batched_tokens=CONTEXT * 4,

@@ -26,6 +26,7 @@ from cluster.bootstrap.process import ChildProcess
 from cluster.settings import load_settings
 from deployments.engines.factory import resolve_model
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE
+from deployments.engines.vllm.precision import cpu_flags, has_bfloat16
 from loadtest.bench_tokens.cpu import descendants, is_engine, title
 from loadtest.bench_tokens.load import Send, StreamTimes
 
@@ -35,6 +36,8 @@ KV_MB = 256
 MAX_SEQS = 256
 ENGINE_CORES = "0"
 """The engine's worker computes on core 0 in every path; everything else runs where the kernel puts it."""
+DTYPE = "bfloat16" if has_bfloat16(cpu_flags()) else "float32"
+"""What a pool that leaves it open takes on this machine."""
 START_TIMEOUT_S = 300.0
 TEMPERATURE = 0.8
 
@@ -125,7 +128,7 @@ async def vllm_http(console: Console) -> AsyncIterator[ServingPath]:
             [
                 *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model),
                 *("--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)),
-                *("--dtype", "bfloat16", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(MAX_SEQS)),
+                *("--dtype", DTYPE, "--max-model-len", str(CONTEXT), "--max-num-seqs", str(MAX_SEQS)),
                 *("--max-num-batched-tokens", str(CONTEXT * 4), "--no-enable-chunked-prefill"),
                 *("--kv-cache-memory-bytes", str(KV_MB << 20), "--block-size", "32", "--enforce-eager"),
                 *("--distributed-executor-backend", "mp", "--uvicorn-log-level", "warning"),
@@ -187,7 +190,7 @@ async def penstock(console: Console) -> AsyncIterator[ServingPath]:
                     MODEL: {
                         "model": MODEL,
                         "vllm": {
-                            "dtype": "bfloat16",
+                            "dtype": DTYPE,
                             "max_model_len": CONTEXT,
                             "max_num_seqs": MAX_SEQS,
                             "max_num_batched_tokens": CONTEXT * 4,

@@ -14,6 +14,7 @@ from cluster.models import Capabilities, ModelInfo, Windows
 from cluster.settings import PoolSettings
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
+from deployments.engines.vllm import precision
 from deployments.engines.vllm.arguments import core_binding, engine_arguments
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
 
@@ -50,6 +51,8 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
     from deployments.engines.vllm.adapter import Frontend, UsageContext
 
     on_cpu = current_platform.is_cpu()
+    if on_cpu:
+        pool = precision.settled(pool, model)
     context = AsyncEngineArgs(**_model_arguments(pool, model)).create_model_config().max_model_len
     environment = {REPLICA_PID_VARIABLE: str(os.getpid())}
     if on_cpu:
