@@ -12,6 +12,7 @@ from ray import serve
 
 from cluster.bootstrap.serve_config import DEPLOYMENT
 from cluster.errors import EngineDeadError
+from cluster.heap import settle_heap
 from cluster.queue.redis_queue import RedisQueue
 from cluster.queue.settings import limits_from
 from cluster.secret import ClusterSecret
@@ -52,6 +53,7 @@ class ReplicaHost:
         )
         await replica.start()
         self._replica = replica
+        settle_heap()
 
     async def check_health(self) -> None:
         """Ask the engine; a dead one ends this process, so that Serve replaces it at its next look."""

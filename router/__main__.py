@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.errors import SetupError
+from cluster.heap import settle_heap
 from cluster.lifecycle import stop_signals
 from cluster.queue.redis_bell import RedisBell
 from cluster.queue.redis_queue import RedisQueue
@@ -78,6 +79,7 @@ async def _run(
     stop = asyncio.Event()
     with stop_signals(stop.set):
         await router.start()
+        settle_heap()
         try:
             if ready_file is not None:
                 write_ready(ready_file, router)
