@@ -42,6 +42,7 @@ class VllmSettings(Section):
     """Configures a vLLM engine. Unset fields keep vLLM's own default for the hardware."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """"auto" is the model's own, but float32 on a CPU without bfloat16 instructions if the weights are small enough."""
     quantization: str | None = None
     """A vLLM quantization method, such as "awq", "gptq", "fp8"."""
     kv_cache_dtype: str = "auto"
