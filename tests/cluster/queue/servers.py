@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,6 +16,8 @@ from pathlib import Path
 
 import pytest
 import redis
+
+from tests.support.waiting import until_sync
 
 KINDS = ("redis-6.2", "redis-7.0", "redis-cluster")
 
@@ -103,7 +104,7 @@ def _wait_ready(server: Server) -> None:
         wait_answer(client)
         if server.kind == "redis-cluster":
             client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-            _wait_for(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
+            until_sync(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 20)
 
 
 def wait_answer(client: redis.Redis) -> None:
@@ -114,15 +115,7 @@ def wait_answer(client: redis.Redis) -> None:
             return bool(client.ping())
         return False
 
-    _wait_for(answers)
-
-
-def _wait_for(condition: object) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "the Redis server did not come up within 20 s"
-        time.sleep(0.02)
+    until_sync(answers, 20)
 
 
 def _free_port() -> int:

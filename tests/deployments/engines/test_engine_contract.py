@@ -226,11 +226,15 @@ async def test_resumed_sequence_goes_on_token_for_token(started: Started) -> Non
 async def test_resumed_stop_string_may_begin_in_what_was_held_back(started: Started) -> None:
     prompt = tuple(range(550, 590))
     whole, _ = await generate(started.engine, GenerationSpec(prompt, greedy(40)))
-    cut = sum(len(text) for text in whole.texts[:15])
-    stop = whole.text[cut - 1 : cut + 2]
-    if whole.text.index(stop) != cut - 1:
-        pytest.skip("the text around the cut is not unique")
-    resume = ResumeRecord(tuple(whole.tokens[:15]), cut - 2, started.identity.model.digest)
+    # A stop string that lies across the cut and occurs nowhere before it.
+    kept, cut, stop = next(
+        (kept, cut, stop)
+        for kept in range(10, 30)
+        if (cut := sum(len(text) for text in whole.texts[:kept])) >= 2
+        and len(stop := whole.text[cut - 1 : cut + 2]) == 3
+        and whole.text.index(stop) == cut - 1
+    )
+    resume = ResumeRecord(tuple(whole.tokens[:kept]), cut - 2, started.identity.model.digest)
     rest, end = await generate(started.engine, GenerationSpec(prompt, greedy(40, stop=(stop,)), resume=resume))
     assert end.stop_match == stop
     assert rest.text == whole.text[cut - 2 : cut - 1]
