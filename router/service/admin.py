@@ -10,6 +10,7 @@ from penstock.v1 import admin_pb2 as api
 import cluster
 from cluster.wire import duration_to_wire, replica_state_to_wire
 from router.dispatch.pool import Pool
+from router.identity import Caller
 
 
 class AdminServicer:
@@ -20,7 +21,7 @@ class AdminServicer:
         self._router_id = router_id
 
     async def GetClusterStatus(  # noqa: N802
-        self, request: api.GetClusterStatusRequest, context: Any
+        self, request: api.GetClusterStatusRequest, context: Any, caller: Caller
     ) -> api.GetClusterStatusResponse:
         """Report what the newest heartbeats said."""
         return api.GetClusterStatusResponse(

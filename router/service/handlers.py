@@ -14,10 +14,14 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from cluster.errors import CancelledError, InvalidRequestError, PenstockError
+from router.identity import Caller
 from router.metrics import RouterMetrics
 from router.status import abort
 
 _LOG = logging.getLogger(__name__)
+
+Authenticate = Callable[[Any], Caller]
+"""Takes the call's context; raises when nobody may call so."""
 
 
 class Malformed:
@@ -28,9 +32,11 @@ class Malformed:
 
 
 def service_handler(
-    service: ServiceDescriptor, servicer: object, metrics: RouterMetrics
+    service: ServiceDescriptor, servicer: object, metrics: RouterMetrics, authenticate: Authenticate
 ) -> grpc.GenericRpcHandler[Any, Any]:
-    """Build the handlers of all methods of a service; each is a method of `servicer` with the RPC's name."""
+    """Build the handlers of all methods of a service; each is a method of `servicer` with the RPC's name, and takes the
+    request, the call's context and the caller.
+    """
     handlers = {}
     for method in service.methods:
         behaviour = getattr(servicer, method.name)
@@ -38,7 +44,7 @@ def service_handler(
         build = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
         wrap = _stream if method.server_streaming else _unary
         handlers[method.name] = build(
-            wrap(name, behaviour, metrics),
+            wrap(name, behaviour, metrics, authenticate),
             request_deserializer=_decoder(GetMessageClass(method.input_type)),
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
@@ -56,11 +62,13 @@ def _decoder(message: type[Message]) -> Callable[[bytes], Message | Malformed]:
     return decode
 
 
-def _unary(name: str, behaviour: Callable[..., Awaitable[Message]], metrics: RouterMetrics) -> Any:
+def _unary(
+    name: str, behaviour: Callable[..., Awaitable[Message]], metrics: RouterMetrics, authenticate: Authenticate
+) -> Any:
     async def handle(request: Message | Malformed, context: Any) -> Message:
         began = time.monotonic()
         try:
-            reply = await behaviour(_checked(request), context)
+            reply = await behaviour(_checked(request), context, authenticate(context))
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
             await _fail(name, error, context, metrics, began)
         _count(name, metrics, began, "OK", None)
@@ -69,11 +77,13 @@ def _unary(name: str, behaviour: Callable[..., Awaitable[Message]], metrics: Rou
     return handle
 
 
-def _stream(name: str, behaviour: Callable[..., AsyncIterator[None]], metrics: RouterMetrics) -> Any:
+def _stream(
+    name: str, behaviour: Callable[..., AsyncIterator[None]], metrics: RouterMetrics, authenticate: Authenticate
+) -> Any:
     async def handle(request: Message | Malformed, context: Any) -> None:
         began = time.monotonic()
         try:
-            await behaviour(_checked(request), context)  # type: ignore[misc]
+            await behaviour(_checked(request), context, authenticate(context))  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
             await _fail(name, error, context, metrics, began)
         _count(name, metrics, began, "OK", None)

@@ -22,10 +22,11 @@ from router.admission import (
 from router.admission.sampling import MAX_CHOICES_PER_REQUEST
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
+from router.identity import Caller
 from router.metrics import RouterMetrics
 from router.service.catalog import Catalog
 from router.service.collect import Collector
-from router.service.opening import ANONYMOUS, Opening
+from router.service.opening import Opening
 
 REQUEST_ID_HEADER = "penstock-request-id"
 RESUME_TOKEN_HEADER = "penstock-resume-token-bin"  # noqa: S105 - a header's name
@@ -56,13 +57,13 @@ class InferenceServicer:
 
     # --- generation ---------------------------------------------------------------------------------------------------
 
-    async def StreamGenerate(self, request: api.StreamGenerateRequest, context: Any) -> None:  # noqa: N802
+    async def StreamGenerate(self, request: api.StreamGenerateRequest, context: Any, caller: Caller) -> None:  # noqa: N802
         """Stream a generation."""
         checked = check_stream(request, self._limits)
         self._enter()
         try:
             generation = await self._opening.open(
-                checked.generate, tenant=ANONYMOUS, time_left_s=context.time_remaining(), resume=checked.resume
+                checked.generate, caller=caller, time_left_s=context.time_remaining(), resume=checked.resume
             )
             try:
                 await self._write_events(generation, context, checked.flush_interval_s)
@@ -86,12 +87,12 @@ class InferenceServicer:
                     self._metrics.finished(generation.pool, event.finished)
                 await write(event)
 
-    async def Generate(self, request: api.GenerateRequest, context: Any) -> api.GenerateResponse:  # noqa: N802
+    async def Generate(self, request: api.GenerateRequest, context: Any, caller: Caller) -> api.GenerateResponse:  # noqa: N802
         """Generate and return everything at the end."""
         checked = check_request(request, self._limits)
         self._enter()
         try:
-            generation = await self._opening.open(checked, tenant=ANONYMOUS, time_left_s=context.time_remaining())
+            generation = await self._opening.open(checked, caller=caller, time_left_s=context.time_remaining())
             try:
                 await context.send_initial_metadata(
                     ((REQUEST_ID_HEADER, generation.request_id), (RESUME_TOKEN_HEADER, generation.token()))
@@ -126,19 +127,21 @@ class InferenceServicer:
 
     # --- control ------------------------------------------------------------------------------------------------------
 
-    async def Cancel(self, request: api.CancelRequest, context: Any) -> api.CancelResponse:  # noqa: N802
+    async def Cancel(self, request: api.CancelRequest, context: Any, caller: Caller) -> api.CancelResponse:  # noqa: N802
         """Cancel one request, wherever it runs."""
         target = check_cancel(request)
         by_key = bool(target.idempotency_key)
         name = target.idempotency_key or target.request_id
-        found = await asyncio.gather(*(self._cancel_in(pool, name, by_key) for pool in self._pools.values()))
+        found = await asyncio.gather(
+            *(self._cancel_in(pool, caller.tenant, name, by_key) for pool in self._pools.values())
+        )
         request_id = next((hit for hit in found if hit is not None), None)
         if request_id is None:
             raise RequestNotFoundError(name)
         return api.CancelResponse(request_id=request_id)
 
-    async def _cancel_in(self, pool: Pool, name: str, by_key: bool) -> str | None:
-        hit = await pool.cancel(ANONYMOUS, name, by_key=by_key)
+    async def _cancel_in(self, pool: Pool, tenant: str, name: str, by_key: bool) -> str | None:
+        hit = await pool.cancel(tenant, name, by_key=by_key)
         if hit is not None and "/" not in hit:
             return hit
         # A request with several choices has an entry per choice, and only the first carries the key.
@@ -146,16 +149,16 @@ class InferenceServicer:
         if hit is None and by_key:
             return None
         entries = (f"{request_id}/{index}" for index in range(MAX_CHOICES_PER_REQUEST))
-        hits = await asyncio.gather(*(pool.cancel(ANONYMOUS, entry, by_key=False) for entry in entries))
+        hits = await asyncio.gather(*(pool.cancel(tenant, entry, by_key=False) for entry in entries))
         return request_id if hit is not None or any(hits) else None
 
     # --- models -------------------------------------------------------------------------------------------------------
 
-    async def ListModels(self, request: api.ListModelsRequest, context: Any) -> api.ListModelsResponse:  # noqa: N802
+    async def ListModels(self, request: api.ListModelsRequest, context: Any, caller: Caller) -> api.ListModelsResponse:  # noqa: N802
         """List the models."""
         return api.ListModelsResponse(models=[await self._describe(self._pools[name]) for name in sorted(self._pools)])
 
-    async def GetModel(self, request: api.GetModelRequest, context: Any) -> api.GetModelResponse:  # noqa: N802
+    async def GetModel(self, request: api.GetModelRequest, context: Any, caller: Caller) -> api.GetModelResponse:  # noqa: N802
         """Describe one model."""
         pool = self._catalog.pool(check_get_model(request))
         return api.GetModelResponse(model=await self._describe(pool))
@@ -169,7 +172,9 @@ class InferenceServicer:
                 return self._catalog.describe(pool)
         return self._catalog.describe(pool)
 
-    async def CountTokens(self, request: api.CountTokensRequest, context: Any) -> api.CountTokensResponse:  # noqa: N802
+    async def CountTokens(  # noqa: N802
+        self, request: api.CountTokensRequest, context: Any, caller: Caller
+    ) -> api.CountTokensResponse:
         """Count the tokens of a prompt."""
         checked = check_count(request, self._limits)
         _info, tokenizer = await self._catalog.model(self._catalog.pool(checked.model))

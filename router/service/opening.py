@@ -20,10 +20,8 @@ from router.admission import CheckedRequest, ResumePoint, choice_sampling, resol
 from router.dispatch.choice import Choice
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
+from router.identity import Caller
 from router.service.catalog import Catalog
-
-ANONYMOUS = "anonymous"
-"""The tenant of calls without an identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class _Admitted:
     """Is a request that its model can serve."""
 
     checked: CheckedRequest
-    tenant: str
+    caller: Caller
     ids: Sequence[int]
     params: SamplingParams
     n: int
@@ -49,7 +47,7 @@ class Opening:
         self._expected_output_tokens = expected_output_tokens
 
     async def open(
-        self, checked: CheckedRequest, *, tenant: str, time_left_s: float | None, resume: ResumePoint | None = None
+        self, checked: CheckedRequest, *, caller: Caller, time_left_s: float | None, resume: ResumePoint | None = None
     ) -> Generation:
         """Start a generation, or continue one.
 
@@ -63,11 +61,11 @@ class Opening:
         info, tokenizer = await self._catalog.model(pool)
         ids = await tokenizer.encode_prompt(checked.prompt)
         params, n = resolve(checked, info, len(ids))
-        admitted = _Admitted(checked, tenant, ids, params, n, time_left_s)
+        admitted = _Admitted(checked, caller, ids, params, n, time_left_s)
         old = self._ticket(resume, admitted, pool) if resume is not None else None
         request_id = old.request_id if old is not None else secrets.token_hex(12)
         choices = [self._choice(admitted, pool, info, request_id, index) for index in range(n)]
-        ticket = ResumeTicket(request_id, pool.name, tenant, len(ids), ())
+        ticket = ResumeTicket(request_id, pool.name, caller.tenant, len(ids), ())
         generation = Generation(
             ticket, choices, self._secret, self._router_id, arrived_at=arrived_at, admitted_at=time.monotonic()
         )
@@ -90,7 +88,7 @@ class Opening:
         entry = QueueEntry(
             request_id=request_id if admitted.n == 1 else f"{request_id}/{index}",
             attempt_base=secrets.token_hex(6),
-            tenant=admitted.tenant,
+            tenant=admitted.caller.tenant,
             request_class=checked.request_class,
             prompt_tokens=prompt_tokens,
             expected_tokens=expected,
@@ -110,7 +108,7 @@ class Opening:
 
     def _ticket(self, resume: ResumePoint, admitted: _Admitted, pool: Pool) -> ResumeTicket:
         ticket = ResumeTicket.open(resume.token, self._secret)
-        expected = (pool.name, admitted.tenant, len(admitted.ids), admitted.n)
+        expected = (pool.name, admitted.caller.tenant, len(admitted.ids), admitted.n)
         if (ticket.pool, ticket.tenant, ticket.prompt_tokens, len(ticket.choices)) != expected:
             raise InvalidRequestError.of("resume.resume_token", "belongs to another request")
         return ticket

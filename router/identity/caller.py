@@ -1,0 +1,35 @@
+"""An authenticated caller."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from cluster.models import RequestClass
+
+
+class Role(enum.IntEnum):
+    """Is what a caller may do; each role includes the ones before it."""
+
+    USER = 0
+    """Generate, cancel and watch its own tenant's requests and jobs."""
+    OPERATOR = 1
+    """Also read the state of the cluster and of every tenant."""
+    ADMIN = 2
+    """Also change the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Is who makes a call. Requests, jobs and quotas belong to the tenant, never to the key that was used."""
+
+    tenant: str
+    role: Role = Role.USER
+    models: frozenset[str] | None = None
+    """Models it may use; None for all."""
+    classes: frozenset[RequestClass] | None = None
+    """Request classes it may use; None for all."""
+
+
+ANONYMOUS = Caller("anonymous", Role.ADMIN)
+"""Stands for every caller where nobody has to say who they are."""
