@@ -5,7 +5,11 @@ PenstockError
 │   ├── InvalidRequestError         fields are wrong; carries one violation per field
 │   ├── ModelNotFoundError          no pool has this name
 │   ├── RequestNotFoundError        no request has this id or key, or it is another tenant's
-│   ├── QueueFullError              the waiting room is full; carries when to retry
+│   ├── QueueFullError              the waiting room, or the tenant's part of it, is full; carries when to retry
+│   ├── QuotaExceededError          the tenant's quota does not allow it; carries when to retry
+│   ├── NotInTimeError              it would not start or end in time; carries when to retry
+│   ├── KeyReusedError              the idempotency key belongs to a different request
+│   ├── TakenOverError              another call of the client took the stream over
 │   ├── QueueTimeoutError           the request waited longer than it may
 │   ├── DeadlineError               the call's deadline passed
 │   └── CancelledError              the request was cancelled by its client or an operator
@@ -99,11 +103,67 @@ class QueueFullError(RequestError):
 
     reason = "QUEUE_FULL"
 
-    def __init__(self, pool: str, limit: int, retry_after_s: float) -> None:
+    def __init__(self, pool: str, limit: int, retry_after_s: float, tenant: str = "") -> None:
+        """`tenant` is set where only its own requests are too many."""
         self.pool = pool
         self.limit = limit
         self.retry_after_s = retry_after_s
-        super().__init__(f"{limit} requests already wait for {pool!r}; retry in {retry_after_s:.1f} s")
+        self.tenant = tenant
+        whose = f" of tenant {tenant!r}" if tenant else ""
+        super().__init__(f"{limit} requests{whose} already wait for {pool!r}; retry in {retry_after_s:.1f} s")
+
+
+class QuotaExceededError(RequestError):
+    """Is raised when a tenant's quota does not allow a request."""
+
+    reason = "QUOTA_EXCEEDED"
+
+    def __init__(self, pool: str, tenant: str, quota: str, limit: int, retry_after_s: float | None) -> None:
+        """`quota` names the setting; `retry_after_s` is None for a request that the quota can never allow."""
+        self.pool = pool
+        self.tenant = tenant
+        self.quota = quota
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+        when = "it is larger than that" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
+        super().__init__(f"tenant {tenant!r} may use {limit} {quota.replace('_', ' ')} of {pool!r}; {when}")
+
+
+class NotInTimeError(RequestError):
+    """Is raised when a request would not start, or not end, in the time that its client gives it."""
+
+    reason = "NOT_IN_TIME"
+
+    def __init__(self, bound: str, wait_s: float, bound_s: float, retry_after_s: float) -> None:
+        """`bound` names what is too short: "queue_timeout" or "deadline"."""
+        self.bound = bound
+        self.wait_s = wait_s
+        self.bound_s = bound_s
+        self.retry_after_s = retry_after_s
+        super().__init__(
+            f"{bound}: {bound_s:.1f} s is less than the estimated {wait_s:.1f} s; retry in {retry_after_s:.1f} s"
+        )
+
+
+class KeyReusedError(RequestError):
+    """Is raised when an idempotency key comes with another request than the first time."""
+
+    reason = "IDEMPOTENCY_KEY_REUSED"
+
+    def __init__(self, key: str, request_id: str) -> None:
+        self.key = key
+        self.request_id = request_id
+        super().__init__(f"idempotency_key {key!r} belongs to another request, {request_id}")
+
+
+class TakenOverError(RequestError):
+    """Is raised in a call whose request another call of the same client took over."""
+
+    reason = "TAKEN_OVER"
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        super().__init__(f"another call with the same idempotency key or resume token took over {request_id}")
 
 
 class QueueTimeoutError(RequestError):

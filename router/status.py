@@ -23,11 +23,16 @@ from cluster.errors import (
     EngineRequestError,
     GenerationFailedError,
     InvalidRequestError,
+    KeyReusedError,
     ModelNotFoundError,
+    NotInTimeError,
     PenstockError,
     QueueFullError,
     QueueTimeoutError,
+    QuotaExceededError,
+    RequestError,
     RequestNotFoundError,
+    TakenOverError,
     UnavailableError,
 )
 from cluster.wire import duration_to_wire
@@ -64,21 +69,8 @@ async def abort(context: ServicerContext[Any, Any], error: BaseException) -> NoR
 def to_rpc_status(error: BaseException) -> status_pb2.Status:
     """Build the message that travels in the trailers."""
     match error:
-        case InvalidRequestError():
-            return _invalid(error)
-        case ModelNotFoundError():
-            return _status(code_pb2.NOT_FOUND, error, {"model": error.model})
-        case RequestNotFoundError():
-            return _status(code_pb2.NOT_FOUND, error, {"target": error.target})
-        case QueueFullError():
-            facts = {"pool": error.pool, "limit": str(error.limit)}
-            return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, _retry_after(error.retry_after_s))
-        case QueueTimeoutError():
-            return _status(code_pb2.DEADLINE_EXCEEDED, error, {"waited_s": f"{error.waited_s:.3f}"})
-        case DeadlineError():
-            return _status(code_pb2.DEADLINE_EXCEEDED, error)
-        case CancelledError():
-            return _status(code_pb2.CANCELLED, error)
+        case RequestError():
+            return _request_status(error)
         case UnavailableError():
             return _status(code_pb2.UNAVAILABLE, error, {}, _retry_after(error.retry_after_s))
         case GenerationFailedError():
@@ -87,6 +79,39 @@ def to_rpc_status(error: BaseException) -> status_pb2.Status:
             return _status(code_pb2.ABORTED, error, facts)
         case EngineRequestError():
             return _hidden(code_pb2.INVALID_ARGUMENT, error, "the engine refuses this request")
+        case _:
+            return _hidden(code_pb2.INTERNAL, error, "internal error")
+
+
+def _request_status(error: RequestError) -> status_pb2.Status:  # noqa: C901 - one line per error
+    match error:
+        case InvalidRequestError():
+            return _invalid(error)
+        case ModelNotFoundError():
+            return _status(code_pb2.NOT_FOUND, error, {"model": error.model})
+        case RequestNotFoundError():
+            return _status(code_pb2.NOT_FOUND, error, {"target": error.target})
+        case QueueFullError():
+            facts = {"pool": error.pool, "limit": str(error.limit)}
+            if error.tenant:
+                facts["tenant"] = error.tenant
+            return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, _retry_after(error.retry_after_s))
+        case QuotaExceededError():
+            facts = {"pool": error.pool, "quota": error.quota, "limit": str(error.limit)}
+            return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, *_quota_details(error))
+        case NotInTimeError():
+            facts = {"bound": error.bound, "estimate_s": f"{error.wait_s:.3f}"}
+            return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, _retry_after(error.retry_after_s))
+        case KeyReusedError():
+            return _status(code_pb2.ALREADY_EXISTS, error, {"request_id": error.request_id})
+        case TakenOverError():
+            return _status(code_pb2.ABORTED, error, {"request_id": error.request_id})
+        case QueueTimeoutError():
+            return _status(code_pb2.DEADLINE_EXCEEDED, error, {"waited_s": f"{error.waited_s:.3f}"})
+        case DeadlineError():
+            return _status(code_pb2.DEADLINE_EXCEEDED, error)
+        case CancelledError():
+            return _status(code_pb2.CANCELLED, error)
         case _:
             return _hidden(code_pb2.INTERNAL, error, "internal error")
 
@@ -129,6 +154,16 @@ def _pack(
         packed.Pack(detail)
         status.details.append(packed)
     return status
+
+
+def _quota_details(error: QuotaExceededError) -> list[Message]:
+    failure = error_details_pb2.QuotaFailure()
+    failure.violations.add(
+        subject=_cut(f"tenant:{error.tenant}/pool:{error.pool}", _MAX_FACT_BYTES),
+        description=_cut(str(error), _MAX_MESSAGE_BYTES),
+    )
+    # Nothing to wait for when the request alone is more than the quota.
+    return [failure] if error.retry_after_s is None else [failure, _retry_after(error.retry_after_s)]
 
 
 def _retry_after(seconds: float) -> error_details_pb2.RetryInfo:

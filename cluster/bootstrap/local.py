@@ -36,7 +36,7 @@ RAY_ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     # Ray starts workers at niceness 15; replicas are the product here, not background work.
     "RAY_worker_niceness": "0",
-    # How often the Serve controller looks, in seconds. At its own 0.1 it takes 3 % of a core from the engines beside it.
+    # Seconds between looks of the Serve controller. At its own 0.1 it takes 3 % of a core from the engines beside it.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
 }
 RAY_TIMEOUT_S = 120.0

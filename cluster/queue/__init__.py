@@ -1,13 +1,17 @@
 """The waiting room: contract in `base`, Redis in `redis_queue`, the in-memory twin in `memory_queue`."""
 
 from cluster.queue.base import (
+    NO_QUOTA,
+    Adopted,
     Bell,
     Grant,
+    KnownRequest,
     Mail,
     Order,
     Queue,
     QueueEntry,
     QueueLimits,
+    Quota,
     ReplicaBeat,
     ReplicaBeatReply,
     ReplicaRecord,
@@ -15,6 +19,7 @@ from cluster.queue.base import (
     RouterBeatReply,
     Settlement,
     Submitted,
+    UsageLine,
 )
 from cluster.queue.memory_queue import MemoryBell, MemoryQueue, MemoryStore
 from cluster.queue.redis_bell import RedisBell
@@ -22,8 +27,11 @@ from cluster.queue.redis_queue import RedisQueue
 from cluster.queue.settings import limits_from
 
 __all__ = [
+    "NO_QUOTA",
+    "Adopted",
     "Bell",
     "Grant",
+    "KnownRequest",
     "Mail",
     "MemoryBell",
     "MemoryQueue",
@@ -32,6 +40,7 @@ __all__ = [
     "Queue",
     "QueueEntry",
     "QueueLimits",
+    "Quota",
     "RedisBell",
     "RedisQueue",
     "ReplicaBeat",
@@ -41,5 +50,6 @@ __all__ = [
     "RouterBeatReply",
     "Settlement",
     "Submitted",
+    "UsageLine",
     "limits_from",
 ]

@@ -15,7 +15,7 @@ Times inside are pool time: the store's clock, never going back, in milliseconds
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -36,6 +36,37 @@ class QueueLimits:
     """A grant that its router has not listed as started after so many heartbeats is revoked."""
     class_shares: tuple[float, float, float] = (0.0, 0.2, 0.05)
     """Reserved part of the served tokens per RequestClass; the rest goes to the most urgent class."""
+    preempt_after_ms: int = 500
+    """BATCH gives way where INTERACTIVE waited so long; 0 is never."""
+    preempt_quantum_ms: int = 2_000
+    """A sequence runs at least so long before it gives way."""
+    max_preemptions: int = 2
+    """A request gives way at most so often."""
+    result_ms: int = 600_000
+    """How long the result of a request with a client key is kept; 0 keeps none."""
+    max_result_bytes: int = 256 << 20
+    """Of all kept results together; the oldest go first."""
+    ledger_days: int = 62
+    """How long the ledger is kept; 0 keeps none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Is what a tenant may use of a pool; 0 is no bound."""
+
+    tokens_per_minute: int = 0
+    """Prompt and output tokens. The bucket holds one minute's worth."""
+    requests_per_minute: int = 0
+    concurrency: int = 0
+    """Requests that wait or run at a time."""
+    strict: bool = False
+    """Reserve all that a request may produce, and return nothing: what is granted in any T minutes never passes
+    (1 + T) x tokens_per_minute. Otherwise what is likely is reserved and corrected at the end, debt allowed."""
+    max_waiting: int = 0
+    """Requests of one class that wait at a time."""
+
+
+NO_QUOTA = Quota()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +93,11 @@ class QueueEntry:
     """The tenant's share weight, above 0."""
     resume: bool = False
     """Comes back from a failed attempt: head of its tenant's list, not charged again."""
+    max_tokens: int = 0
+    """The most output tokens it may produce; for quotas."""
+    quota: Quota = NO_QUOTA
+    digest: str = ""
+    """Identifies what the client asked for; a client key goes with one digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +115,17 @@ class Order:
 
     request_id: str
     kind: str
-    """"cancel" or "expired"; later "preempt"."""
+    """"cancel"; "expired"; "preempt": give way and `requeue`; "moved": another router adopted it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRequest:
+    """Is the request that a client key already belongs to; it runs, or has ended not long ago."""
+
+    request_id: str
+    """Without the number of a choice."""
+    result: bytes | None
+    """As given to `finish_key`; None while it runs, or when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +135,17 @@ class Submitted:
     grant: Grant | None
     position: int
     """Waiting entries ahead; 0 when granted."""
+    known: KnownRequest | None = None
+    """Nothing was submitted: the client key belongs to this request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Answers `adopt`: where the entry is."""
+
+    grant: Grant | None
+    """Its slot, started or not."""
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +158,31 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """Is what an attempt really used; corrects the tenant's charge."""
+    """Is what an attempt really used; corrects the tenant's charge and goes into the ledger."""
 
     output_tokens: int
+    """Of all attempts of the entry."""
+    cached_tokens: int = 0
+    gpu_seconds: float = 0.0
+    """Of this attempt."""
+    cost: float = 0.0
+    """Of this attempt, in the currency of the settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLine:
+    """Is what a tenant used on one day of pool time."""
+
+    day: int
+    """Days since 1970-01-01."""
+    tenant: str
+    requests: int
+    """Choices that ended; a request with n choices counts n times."""
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    gpu_seconds: float
+    cost: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +233,10 @@ class RouterBeatReply:
     """Waiting entries ahead, for each of this router's waiting entries (the first 256 of them)."""
     run_id: str
     """The store's identity; changes when it restarted and may have forgotten something."""
+    granted: tuple[int, int, int] = (0, 0, 0)
+    """Grants ever made per class."""
+    time_ms: int = 0
+    """Pool time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +255,8 @@ class ReplicaBeat:
     """KV tokens in use; None where unknown. Takes the place of the estimates of all in `running`, up or down, so a
     replica that keeps room for what they will still grow counts that room too."""
     stats: Mapping[str, float] = field(default_factory=dict)
+    produced: tuple[int, ...] = ()
+    """Output tokens so far of each in `running`; without them nothing here gives way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +280,12 @@ class Queue(Protocol):
 
         The same request_id again changes nothing and answers as the first time.
 
+        A client key that is known already submits nothing and tells whose it is.
+
         Raises:
-            QueueFullError: `max_waiting` entries wait already.
+            QueueFullError: `max_waiting` entries wait already, or as many of this tenant as its quota allows.
+            QuotaExceededError: the tenant's quota does not allow it now, or ever.
+            KeyReusedError: the client key belongs to a request with another digest.
         """
         ...
 
@@ -207,6 +296,28 @@ class Queue(Protocol):
         changes nothing. An entry that left the line by an order (cancel, expired) is forgotten with attempt "" or its
         last one.
         """
+        ...
+
+    async def requeue(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Mail:
+        """End an attempt whose request goes on: free the slot; the entry waits for another one at the head of its
+        tenant's list, its charge kept and without a bound on its wait. Returns grants as `release` does.
+        """
+        ...
+
+    async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
+        """Make an entry this router's own; its old owner is sent an Order "moved" and answers with `release`. None when
+        this tenant has no such entry or it was cancelled.
+        """
+        ...
+
+    async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
+        """Keep a request's result under its client key for `result_ms`; an empty one lets the key be used again.
+        `request_id` is without the number of a choice. False when the key is another request's.
+        """
+        ...
+
+    async def usage(self, tenant: str, first_day: int, last_day: int, limit: int = 10_000) -> Sequence[UsageLine]:
+        """Read the ledger, ordered by day and tenant; tenant "" reads all."""
         ...
 
     async def refuse(self, router_id: str, request_id: str, attempt: str) -> Mail:

@@ -7,9 +7,12 @@ from typing import Any
 
 import msgpack
 
+from cluster.errors import KeyReusedError, QueueFullError, QuotaExceededError
 from cluster.models import ReplicaState, Windows
 from cluster.queue.base import (
+    Adopted,
     Grant,
+    KnownRequest,
     Mail,
     Order,
     QueueEntry,
@@ -19,16 +22,31 @@ from cluster.queue.base import (
     ReplicaRecord,
     RouterBeat,
     RouterBeatReply,
+    Settlement,
     Submitted,
+    UsageLine,
 )
 
-_ORDER_KINDS = {b"c": "cancel", b"e": "expired"}
+RETRY_FULL_S = 1.0
+"""What clients are told when the line is full."""
+
+_ORDER_KINDS = {b"c": "cancel", b"d": "moved", b"e": "expired", b"f": "preempt"}
+_QUOTAS = {1: "tokens_per_minute", 2: "requests_per_minute", 3: "concurrency"}
 
 
 def pack_limits(limits: QueueLimits) -> tuple[bytes, ...]:
     """Write the limits as the scripts' leading arguments."""
     numbers = (limits.lease_ms, limits.attach_grace_ms, limits.max_waiting, limits.lookahead, limits.grant_heartbeats)
-    return (*(b"%d" % n for n in numbers), *(repr(share).encode() for share in limits.class_shares))
+    more = (
+        limits.preempt_after_ms,
+        limits.preempt_quantum_ms,
+        limits.max_preemptions,
+        limits.result_ms,
+        limits.max_result_bytes,
+        limits.ledger_days,
+    )
+    shares = (repr(share).encode() for share in limits.class_shares)
+    return (*(b"%d" % n for n in numbers), *shares, *(b"%d" % n for n in more))
 
 
 def pack(*values: object) -> bytes:
@@ -53,7 +71,22 @@ def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
         "\0".join(("", *preferred, "")) if preferred else "",
         entry.weight,
         int(entry.resume),
+        entry.max_tokens,
+        entry.quota.max_waiting,
+        (
+            entry.quota.tokens_per_minute,
+            entry.quota.requests_per_minute,
+            entry.quota.concurrency,
+            int(entry.quota.strict),
+        ),
+        entry.digest,
     )
+
+
+def pack_settlement(router_id: str, request_id: str, attempt: str, settlement: Settlement) -> bytes:
+    """Write the arguments of `release`."""
+    used = (settlement.output_tokens, settlement.cached_tokens, settlement.gpu_seconds, settlement.cost)
+    return pack(router_id, request_id, attempt, *used)
 
 
 def pack_router_beat(beat: RouterBeat) -> bytes:
@@ -75,14 +108,46 @@ def pack_replica_beat(beat: ReplicaBeat) -> bytes:
         msgpack.packb(dict(beat.stats)),
         _flat(beat.running),
         beat.prefilled,
+        beat.produced,
     )
 
 
-def read_submitted(request_id: str, reply: Sequence[Any]) -> Submitted | None:
-    """Read the answer of `submit`; None when the waiting room is full."""
+def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequence[Any]) -> Submitted:
+    """Read the answer of `submit`, and raise the error that it is."""
+    match reply:
+        case [1, attempt, replica]:
+            return Submitted(Grant(entry.request_id, attempt.decode(), replica.decode()), 0)
+        case [0, position]:
+            return Submitted(None, position)
+        case [2, request_id, *result]:
+            return Submitted(None, 0, KnownRequest(request_id.decode(), result[0] if result else None))
+        case [-2, which, retry_ms, limit]:
+            retry_s = retry_ms / 1000 if retry_ms >= 0 else None
+            raise QuotaExceededError(pool, entry.tenant, _QUOTAS[which], limit, retry_s)
+        case [-3]:
+            raise QueueFullError(pool, entry.quota.max_waiting, RETRY_FULL_S, tenant=entry.tenant)
+        case [-4, request_id]:
+            raise KeyReusedError(entry.client_key, request_id.decode())
+        case _:
+            raise QueueFullError(pool, max_waiting, RETRY_FULL_S)
+
+
+def read_adopted(request_id: str, reply: Sequence[Any] | None) -> Adopted | None:
+    """Read the answer of `adopt`."""
+    if reply is None:
+        return None
     if reply[0] == 1:
-        return Submitted(Grant(request_id, reply[1].decode(), reply[2].decode()), 0)
-    return Submitted(None, reply[1]) if reply[0] == 0 else None
+        return Adopted(Grant(request_id, reply[1].decode(), reply[2].decode()), 0)
+    return Adopted(None, reply[1])
+
+
+def read_usage(reply: Sequence[Any]) -> tuple[UsageLine, ...]:
+    """Read the answer of `usage`."""
+    lines = []
+    for field, packed in reply:
+        day, tenant = field.decode().split("\0")
+        lines.append(UsageLine(int(day), tenant, *msgpack.unpackb(packed)))
+    return tuple(sorted(lines, key=lambda line: (line.day, line.tenant)))
 
 
 def read_grants(reply: Sequence[Sequence[bytes]]) -> Mail:
@@ -104,7 +169,7 @@ def read_mailbox(reply: Sequence[bytes]) -> Mail:
 
 def read_router_reply(reply: Sequence[Any]) -> RouterBeatReply:
     """Read the answer of `heartbeat_router`."""
-    mail, replicas, version, waiting, running, routers, positions, run_id = reply
+    mail, replicas, version, waiting, running, routers, positions, run_id, granted, time_ms = reply
     return RouterBeatReply(
         mail=read_mailbox(mail),
         replicas=None if replicas is None else tuple(sorted(map(_read_record, replicas), key=lambda r: r.replica_id)),
@@ -114,6 +179,8 @@ def read_router_reply(reply: Sequence[Any]) -> RouterBeatReply:
         routers=_names(routers),
         positions={name.decode(): ahead for name, ahead in zip(positions[::2], positions[1::2], strict=True)},
         run_id=run_id.decode(),
+        granted=tuple(granted),
+        time_ms=time_ms,
     )
 
 

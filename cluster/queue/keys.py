@@ -31,11 +31,19 @@ POOL_KEYS = (
     "routers",  # ZSET: router leases.
     "parted",  # ZSET: routers whose lease ended, until their waiting entries went (attach_grace).
     "links",  # ZSET: which router reaches which replica; rewritten by heartbeats, gone with the router.
-    "keys",  # HASH: clients' idempotency keys; a field lives as long as its entry.
+    "keys",  # HASH: clients' idempotency keys; a field lives as long as its request, and then as long as its result.
     "skips",  # HASH: how often a waiting entry was passed over, until it leaves the line.
     "prefs",  # HASH: how many waiting entries prefer a replica; a field lives while it is above 0.
     "deadlines",  # ZSET: waiting entries with a bound, by time; until they leave the line.
     "bells",  # HASH: routers whose bell rang; until they look.
+    "key_due",  # ZSET: keys whose request is over, by the end of the result's window.
+    "results",  # HASH: results of requests that had a key; for the result's window, the oldest go first for room.
+    "quotas",  # HASH: what tenants used of their quotas; an hour after the last request, or until a debt is drained.
+    "outputs",  # HASH: how long tenants' outputs are; as long as `quotas`.
+    "open_counts",  # HASH: requests of tenants with a bound on concurrency; a field lives while it is above 0.
+    "tenant_due",  # ZSET: tenants in `quotas` and `outputs`, by when they go.
+    "ledger",  # HASH: a line per tenant and day, for as many days as the settings say.
+    "ledger_days",  # ZSET: fields of `ledger`, by day.
 )
 
 

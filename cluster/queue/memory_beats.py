@@ -16,9 +16,10 @@ from cluster.queue.base import (
 from cluster.queue.memory_fill import give_back, run_fills
 from cluster.queue.memory_leases import drop, mark_started, reap, tick, unpark
 from cluster.queue.memory_line import position
+from cluster.queue.memory_preempt import preempt
 from cluster.queue.memory_state import IN_FLIGHT, REPLICAS_SHOWN, Load, PoolState, Slots
 
-_ORDER_KINDS = {"c": "cancel", "e": "expired"}
+_ORDER_KINDS = {"c": "cancel", "d": "moved", "e": "expired", "f": "preempt"}
 _POSITIONS = 256
 
 
@@ -29,7 +30,7 @@ def mailbox(pool: PoolState, router: str) -> Mail:
     if owned is None:
         return Mail()
     entries = [pool.entries[name] for name in sorted(owned.granted)]
-    orders = sorted((kind, name) for name, kind in owned.orders.items())
+    orders = sorted([*((kind, name) for name, kind in owned.orders.items()), *(("d", name) for name in owned.moved)])
     return Mail(
         tuple(Grant(entry.id, entry.attempt, entry.replica) for entry in entries),
         tuple(Order(name, _ORDER_KINDS[kind]) for kind, name in orders),
@@ -68,6 +69,8 @@ def beat_router(pool: PoolState, beat: RouterBeat, run_id: str) -> RouterBeatRep
         routers=tuple(sorted(pool.live_names(pool.routers))),
         positions={name: position(pool, pool.entries[name]) for _, name in waiting},
         run_id=pool.run_id,
+        granted=(pool.granted_ever[0], pool.granted_ever[1], pool.granted_ever[2]),
+        time_ms=pool.now,
     )
 
 
@@ -100,6 +103,8 @@ def beat_replica(pool: PoolState, beat: ReplicaBeat, run_id: str) -> ReplicaBeat
     reap(pool)
     pool.want_fill(replica)
     run_fills(pool)
+    produced = (*beat.produced, *(0 for _ in beat.running))
+    preempt(pool, replica, load, dict(zip(beat.running, produced, strict=False)))
     return ReplicaBeatReply(tuple(sorted(pool.live_names(pool.routers))), pool.run_id)
 
 

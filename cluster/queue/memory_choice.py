@@ -78,7 +78,7 @@ def _candidates(pool: PoolState, replica: str, load: Load) -> Iterator[Entry]:
     """Yield the first `lookahead` entries in fair order that suit the replica, out of the first 8 times as many."""
     seen, raw, raw_limit = 0, 0, 8 * pool.limits.lookahead
     for class_ in _class_order(pool):
-        walk = _Walk(pool, class_, raw_limit)
+        walk = Walk(pool, class_, raw_limit)
         while seen < pool.limits.lookahead and raw < raw_limit:
             entry = walk.next()
             if entry is None:
@@ -97,7 +97,7 @@ class _Tenant:
     taken: int = 0
 
 
-class _Walk:
+class Walk:
     """Walks one class in fair order: the tenant of least service first, charged for what it would get."""
 
     def __init__(self, pool: PoolState, class_: int, limit: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from cluster.models import ReplicaState
 from cluster.queue.memory_choice import choose, fits, suits
+from cluster.queue.memory_keys import close_key
 from cluster.queue.memory_line import enter_line, leave_line, next_place, serve
 from cluster.queue.memory_state import (
     GRANTS_PER_CALL,
@@ -20,6 +21,7 @@ from cluster.queue.memory_state import (
     PoolState,
     remove_place,
 )
+from cluster.queue.memory_tenants import leave_tenant
 
 
 def takes_grants(pool: PoolState, replica: str, load: Load | None) -> bool:
@@ -46,6 +48,7 @@ def grant(pool: PoolState, entry: Entry, replica: str, load: Load, *, alone: boo
     if entry.state == WAITING:
         leave_line(pool, entry)
     pool.granted += 1
+    pool.granted_ever[entry.line[0]] += 1
     entry.number += 1
     entry.attempt = f"{request.attempt_base}.{entry.number}"
     entry.replica, entry.state, entry.granted, entry.beats = replica, IN_FLIGHT, pool.now, 0
@@ -128,6 +131,8 @@ def free_slot(pool: PoolState, entry: Entry) -> None:
     slots.started.pop(entry.id, None)
     pool.tidy_slots(replica)
     pool.slot_count -= 1
+    if entry.order == "f":
+        clear_order(pool, entry)
     load = pool.loads.get(replica)
     if load is not None:
         load.held = max(0, load.held - 1)
@@ -138,15 +143,25 @@ def free_slot(pool: PoolState, entry: Entry) -> None:
         pool.want_fill(replica)
 
 
-def forget(pool: PoolState, entry: Entry) -> None:
-    """Remove an entry that is neither in the line nor in a slot. With the last one the counters go too."""
+def clear_order(pool: PoolState, entry: Entry) -> None:
+    """Take an order back."""
+    pool.owned(entry.owner).orders.pop(entry.id, None)
+    pool.tidy_owner(entry.owner)
+    if entry.order == "f":
+        pool.yielding -= 1
+    entry.order = ""
+
+
+def forget(pool: PoolState, entry: Entry, *, ended: bool = False) -> None:
+    """Remove an entry that is neither in the line nor in a slot. With the last one the counters go too. `ended`: its
+    owner says that it is over.
+    """
     pool.entries.pop(entry.id, None)
     if entry.order:
-        pool.owned(entry.owner).orders.pop(entry.id, None)
-        pool.tidy_owner(entry.owner)
-    key = (entry.request.tenant, entry.request.client_key)
-    if entry.request.client_key and pool.client_keys.get(key) == entry.id:
-        del pool.client_keys[key]
+        clear_order(pool, entry)
+    if entry.request.client_key:
+        close_key(pool, entry, ended=ended)
+    leave_tenant(pool, entry)
     if not pool.entries:
         for idle in pool.idle:
             idle.clear()
@@ -163,13 +178,19 @@ def withdraw(pool: PoolState, entry: Entry) -> None:
 
 
 def order(pool: PoolState, entry: Entry, kind: str) -> None:
-    """Have the owner of an entry end it: "c" cancel, "e" expired. A waiting one leaves the line."""
+    """Have the owner of an entry end it: "c" cancel, "e" expired. A waiting one leaves the line. "f" has one in flight
+    give way.
+    """
+    if entry.order == "f" and kind != "f":
+        clear_order(pool, entry)
     if entry.order:
         return
     if entry.state != IN_FLIGHT:
         withdraw(pool, entry)
         entry.state = ORDERED
     entry.order = kind
+    if kind == "f":
+        pool.yielding += 1
     pool.owned(entry.owner).orders[entry.id] = kind
     pool.ring(entry.owner)
 
@@ -182,6 +203,35 @@ def give_back(pool: PoolState, entry: Entry) -> None:
         return
     entry.place = next_place(pool, at_head=True)
     enter_line(pool, entry)
+
+
+def move(pool: PoolState, entry: Entry, router: str) -> None:
+    """Give an entry to another router, and tell the old one."""
+    old, request_id = pool.owned(entry.owner), entry.id
+    was = entry.owner
+    started = request_id in old.running
+    order_kind = old.orders.pop(request_id, "")
+    if entry.state == IN_FLIGHT:
+        old.granted.discard(request_id)
+        old.running.discard(request_id)
+    else:
+        withdraw(pool, entry)
+    if was in pool.routers:
+        pool.owned(was).moved.add(request_id)
+        pool.ring(was)
+    pool.tidy_owner(was)
+    entry.owner = router
+    new = pool.owned(router)
+    new.moved.discard(request_id)
+    if entry.state == IN_FLIGHT:
+        (new.running if started else new.granted).add(request_id)
+        if order_kind:
+            new.orders[request_id] = order_kind
+        entry.beats = 0
+    else:
+        enter_line(pool, entry)
+    if router not in pool.routers and router not in pool.parted:
+        pool.routers.add(router, pool.now + pool.limits.lease_ms)
 
 
 def _account(pool: PoolState, entry: Entry, tokens: int) -> None:

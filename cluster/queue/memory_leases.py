@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from cluster.queue.memory_fill import forget, free_slot, order, withdraw
+from cluster.queue.memory_keys import tidy_keys
 from cluster.queue.memory_line import enter_line, leave_line
 from cluster.queue.memory_state import CHUNK, IN_FLIGHT, PARKED, Entry, PoolState, insert_place
+from cluster.queue.memory_tenants import tidy_tenants
 
 
 def tick(pool: PoolState, run_id: str) -> None:
@@ -73,6 +75,8 @@ def drop_waiting(pool: PoolState, router: str) -> int:
         [name for _, name in owned.parked[:CHUNK]],
         *(sorted(name for name, kind in owned.orders.items() if kind == letter) for letter in "ce"),
     ]
+    owned.moved.clear()
+    pool.tidy_owner(router)
     dropped = 0
     for names in listed:
         for name in names:
@@ -126,6 +130,8 @@ def reap(pool: PoolState) -> int:
         freed += 1
     if freed + moved:
         pool.want_free(8)
+    tidy_keys(pool)
+    tidy_tenants(pool)
     return freed
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from cluster.clock import Clock, SystemClock
 from cluster.errors import QueueFullError, QueueUnavailableError
 from cluster.queue.base import (
+    Adopted,
     Grant,
     Mail,
     QueueEntry,
@@ -21,13 +22,29 @@ from cluster.queue.base import (
     RouterBeatReply,
     Settlement,
     Submitted,
+    UsageLine,
 )
 from cluster.queue.checks import check_entry, check_id
+from cluster.queue.codec import RETRY_FULL_S
 from cluster.queue.memory_beats import beat_replica, beat_router, mailbox
-from cluster.queue.memory_fill import find_room, forget, free_slot, give_back, grant, order, place, run_fills, withdraw
+from cluster.queue.memory_fill import (
+    find_room,
+    forget,
+    free_slot,
+    give_back,
+    grant,
+    move,
+    order,
+    place,
+    run_fills,
+    withdraw,
+)
+from cluster.queue.memory_keys import field_of, find_key, finish_key, id_of_key, open_key
 from cluster.queue.memory_leases import drop_waiting, part_router, reap, remove_replica
+from cluster.queue.memory_ledger import enter_ledger, read_ledger
 from cluster.queue.memory_line import enter_line, next_place, position, serve
 from cluster.queue.memory_state import IN_FLIGHT, ORDERED, PARKED, WAITING, Entry, Load, PoolState
+from cluster.queue.memory_tenants import note_output, settle_quota, take_quota
 
 
 class MemoryStore:
@@ -92,6 +109,10 @@ class MemoryQueue:
         check_entry(entry)
         with self._call(router_id) as pool:
             stored = pool.entries.get(entry.request_id)
+            if stored is None and entry.client_key and not entry.resume:
+                known = find_key(pool, entry)
+                if known is not None:
+                    return Submitted(None, 0, known)
             if stored is None:
                 stored = self._admit(pool, router_id, entry)
             if stored.state == IN_FLIGHT:
@@ -103,6 +124,9 @@ class MemoryQueue:
         with self._call(router_id) as pool:
             entry = pool.entries.get(request_id)
             if entry is None or entry.owner != router_id:
+                if router_id in pool.owners:
+                    pool.owned(router_id).moved.discard(request_id)
+                    pool.tidy_owner(router_id)
                 return Mail()
             if entry.state == ORDERED:
                 if attempt in ("", entry.attempt):
@@ -113,8 +137,54 @@ class MemoryQueue:
             pool.caused = []
             _settle(pool, entry, settlement)
             free_slot(pool, entry)
-            forget(pool, entry)
+            forget(pool, entry, ended=True)
             return _filled(pool)
+
+    async def requeue(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Mail:
+        """See `Queue.requeue`."""
+        with self._call(router_id) as pool:
+            entry = pool.entries.get(request_id)
+            if entry is None or entry.owner != router_id or entry.state != IN_FLIGHT or entry.attempt != attempt:
+                return Mail()
+            pool.caused = []
+            used = Settlement(0, 0, settlement.gpu_seconds, settlement.cost)
+            enter_ledger(pool, entry.request.tenant, used, requests=0, prompt_tokens=0, output_tokens=0)
+            if entry.order == "f":
+                entry.preemptions += 1
+            entry.start_by = 0
+            give_back(pool, entry)
+            if entry.state == WAITING:
+                place(pool, entry)
+            return _filled(pool)
+
+    async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
+        """See `Queue.adopt`."""
+        check_id("router_id", router_id)
+        with self._call(router_id) as pool:
+            entry = pool.entries.get(request_id)
+            if entry is None or entry.request.tenant != tenant or entry.state == ORDERED or entry.order == "c":
+                return None
+            pool.caused = []
+            if entry.owner != router_id:
+                move(pool, entry, router_id)
+            if entry.state == WAITING:
+                place(pool, entry)
+            run_fills(pool)
+            if any(other is not entry for other in pool.caused):
+                pool.ring(router_id)
+            if entry.state == IN_FLIGHT:
+                return Adopted(_grant_of(entry), 0)
+            return Adopted(None, position(pool, entry))
+
+    async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
+        """See `Queue.finish_key`."""
+        with self._call(router_id) as pool:
+            return finish_key(pool, field_of(tenant, client_key), request_id, result)
+
+    async def usage(self, tenant: str, first_day: int, last_day: int, limit: int = 10_000) -> Sequence[UsageLine]:
+        """See `Queue.usage`."""
+        with self._call("") as pool:
+            return read_ledger(pool, tenant, first_day, last_day, limit)
 
     async def refuse(self, router_id: str, request_id: str, attempt: str) -> Mail:
         """See `Queue.refuse`."""
@@ -134,7 +204,7 @@ class MemoryQueue:
     async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
         """See `Queue.cancel`."""
         with self._call(router_id) as pool:
-            request_id = pool.client_keys.get((tenant, target), "") if by_key else target
+            request_id = id_of_key(pool, tenant, target) if by_key else target
             entry = pool.entries.get(request_id)
             if entry is None or entry.request.tenant != tenant:
                 return None
@@ -199,18 +269,24 @@ class MemoryQueue:
 
     def _admit(self, pool: PoolState, router_id: str, request: QueueEntry) -> Entry:
         if not request.resume and len(pool.entries) - pool.slot_count >= self.limits.max_waiting:
-            raise QueueFullError(self.pool, self.limits.max_waiting, retry_after_s=1.0)
+            raise QueueFullError(self.pool, self.limits.max_waiting, RETRY_FULL_S)
         pool.caused = []
         entry = Entry(
             request=request,
             owner=router_id,
-            place=next_place(pool, at_head=request.resume),
+            place=0,
             start_by=pool.now + request.start_within_ms if request.start_within_ms else 0,
             submitted=pool.now,
             adopted_run=pool.run_id,
         )
+        if not request.resume:
+            most = request.quota.max_waiting
+            if most and len(pool.lines.get(entry.line, ())) >= most:
+                raise QueueFullError(self.pool, most, RETRY_FULL_S, tenant=request.tenant)
+            take_quota(pool, entry)
+        entry.place = next_place(pool, at_head=request.resume)
         if request.client_key:
-            pool.client_keys.setdefault((request.tenant, request.client_key), entry.id)
+            open_key(pool, request)
         if router_id not in pool.routers and router_id not in pool.parted:
             pool.routers.add(router_id, pool.now + self.limits.lease_ms)
         if not any(pool.line_counts):
@@ -286,3 +362,9 @@ def _settle(pool: PoolState, entry: Entry, settlement: Settlement) -> None:
         pool.served[entry.line[0]] += correction
         pool.served_all += correction
     serve(pool, entry, correction / request.weight, at_grant=False)
+    output, prompt = settlement.output_tokens, request.prompt_tokens
+    if entry.held_tokens:
+        note_output(pool, request.tenant, output)
+        settle_quota(pool, entry, prompt + output)
+    charged = 0 if request.resume else prompt
+    enter_ledger(pool, request.tenant, settlement, requests=1, prompt_tokens=charged, output_tokens=output)

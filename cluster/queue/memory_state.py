@@ -14,6 +14,8 @@ MIDDLE = 5_000_000_000_000_000
 CHUNK = 1000
 GRANTS_PER_REPLICA = 32
 GRANTS_PER_CALL = 128
+KEYS_PER_CALL = 64
+PREEMPT_SCAN = 16
 REPLICAS_TRIED = 32
 REPLICAS_SHOWN = 64
 
@@ -44,6 +46,8 @@ class Entry:
     reserved: str = ""
     order: str = ""
     preemptions: int = 0
+    held_tokens: int = 0
+    counted_open: bool = False
 
     @property
     def id(self) -> str:
@@ -83,11 +87,13 @@ class Owned:
     granted: set[str] = field(default_factory=set)
     running: set[str] = field(default_factory=set)
     orders: dict[str, str] = field(default_factory=dict)
-    """Request id to "c" or "e"."""
+    """Request id to "c", "e" or "f"."""
+    moved: set[str] = field(default_factory=set)
+    """Requests that another router adopted."""
 
     def empty(self) -> bool:
         """Whether nothing is left."""
-        return not (self.waiting or self.parked or self.granted or self.running or self.orders)
+        return not (self.waiting or self.parked or self.granted or self.running or self.orders or self.moved)
 
 
 @dataclass(slots=True)
@@ -96,6 +102,16 @@ class Slots:
 
     granted: dict[str, str] = field(default_factory=dict)
     started: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Used:
+    """Is what a tenant used of its quota."""
+
+    tokens: float
+    tokens_at: int
+    requests: float
+    requests_at: int
 
 
 class PoolState:
@@ -124,7 +140,17 @@ class PoolState:
         self.routers = ScoredSet()
         self.parted = ScoredSet()
         self.links: dict[str, set[str]] = {}
-        self.client_keys: dict[tuple[str, str], str] = {}
+        self.client_keys: dict[str, tuple[str, str]] = {}
+        self.key_due = ScoredSet()
+        self.results: dict[str, bytes] = {}
+        self.result_bytes = 0
+        self.quotas: dict[str, Used] = {}
+        self.outputs: dict[str, list[int]] = {}
+        self.open_counts: dict[str, int] = {}
+        self.tenant_due = ScoredSet()
+        self.ledger: dict[tuple[int, str], list[float]] = {}
+        self.granted_ever = [0, 0, 0]
+        self.yielding = 0
         self.skips: dict[str, int] = {}
         self.preferences: dict[str, int] = {}
         self.deadlines = ScoredSet()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cluster.clock import Clock
-from cluster.errors import QueueFullError
 from cluster.queue import codec
 from cluster.queue.base import (
+    Adopted,
     Mail,
     QueueEntry,
     QueueLimits,
@@ -18,6 +18,7 @@ from cluster.queue.base import (
     RouterBeatReply,
     Settlement,
     Submitted,
+    UsageLine,
 )
 from cluster.queue.checks import check_entry, check_id
 from cluster.queue.connections import ConnectionSource, RedisTarget
@@ -69,15 +70,31 @@ class RedisQueue:
         check_id("router_id", router_id)
         check_entry(entry)
         reply = await self._call("submit", codec.pack_entry(router_id, entry))
-        submitted = codec.read_submitted(entry.request_id, reply)
-        if submitted is None:
-            raise QueueFullError(self.pool, self.limits.max_waiting, retry_after_s=1.0)
-        return submitted
+        return codec.read_submitted(self.pool, self.limits.max_waiting, entry, reply)
 
     async def release(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Mail:
         """See `Queue.release`."""
-        arguments = codec.pack(router_id, request_id, attempt, settlement.output_tokens)
+        arguments = codec.pack_settlement(router_id, request_id, attempt, settlement)
         return codec.read_grants(await self._call("release", arguments))
+
+    async def requeue(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Mail:
+        """See `Queue.requeue`."""
+        used = (settlement.output_tokens, settlement.gpu_seconds, settlement.cost)
+        return codec.read_grants(await self._call("requeue", codec.pack(router_id, request_id, attempt, *used)))
+
+    async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
+        """See `Queue.adopt`."""
+        check_id("router_id", router_id)
+        return codec.read_adopted(request_id, await self._call("adopt", codec.pack(router_id, tenant, request_id)))
+
+    async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
+        """See `Queue.finish_key`."""
+        arguments = codec.pack(router_id, tenant, client_key, request_id, result)
+        return bool(await self._call("finish_key", arguments))
+
+    async def usage(self, tenant: str, first_day: int, last_day: int, limit: int = 10_000) -> Sequence[UsageLine]:
+        """See `Queue.usage`."""
+        return codec.read_usage(await self._call("usage", codec.pack(tenant, first_day, last_day, limit)))
 
     async def refuse(self, router_id: str, request_id: str, attempt: str) -> Mail:
         """See `Queue.refuse`."""

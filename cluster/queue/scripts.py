@@ -26,8 +26,12 @@ SCRIPTS = (
     "heartbeat_replica",
     "reap",
     "retire",
+    "adopt",
+    "requeue",
+    "finish_key",
+    "usage",
 )
-_SHARED = ("line", "fill", "leases")
+SHARED = ("line", "fill", "preempt", "tenant", "keys", "ledger", "leases")
 _CONSTANT = re.compile(r"^([A-Z][A-Z_]+) = (\d+)", re.MULTILINE)
 _FUNCTION = re.compile(r"^function Q\.(\w+)\([^\n]*?(?: end|(?:\n(?!end$)[^\n]*)*\nend)$", re.MULTILINE)
 _USE = re.compile(r"\bQ\.(\w+)\(")
@@ -48,7 +52,7 @@ def load_scripts() -> Mapping[str, Script]:
     """Read all scripts, by name."""
     constants = load_constants()
     preamble, functions = _split(_read("common"))
-    for part in _SHARED:
+    for part in SHARED:
         functions |= _split(_read(part))[1]
     return MappingProxyType({name: _assemble(name, preamble, functions, constants) for name in SCRIPTS})
 

@@ -6,7 +6,7 @@
 
 Q.open_pool()
 local tenant, id = A[2], A[3]
-if A[4] == 1 then id = call('HGET', K[CLIENT_KEYS], tenant .. '\0' .. id) end
+if A[4] == 1 then id = Q.id_of_key(tenant, id) end
 local e = id and Q.get(id)
 if not e or e[TENANT] ~= tenant then return false end
 

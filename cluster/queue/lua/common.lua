@@ -3,11 +3,12 @@
 --
 -- KEYS: in the order of names.lua.
 -- ARGV: now (ms) and run id ("" takes the server's own; tests set them), pool, lease (ms), attach grace (ms),
--- max_waiting, lookahead, grant_heartbeats, three class shares, packed arguments of the script, of which the first is
--- the caller.
+-- max_waiting, lookahead, grant_heartbeats, three class shares, preemption: after (ms), quantum (ms), most per request;
+-- how long results are kept (ms), bytes of all results, days of the ledger; packed arguments of the script, of which the
+-- first is the caller.
 
 local call, K = redis.call, KEYS
-local A = cmsgpack.unpack(ARGV[12])
+local A = cmsgpack.unpack(ARGV[18])
 local P -- the pool
 -- The queue: functions, and the state of this call. `caused`: list of {id, attempt, replica} granted to the caller, nil
 -- where it is rung like others. `reads_mail`: the caller reads its mailbox at the end, so its bell stays silent.
@@ -30,7 +31,7 @@ function Q.open_pool()
     P = cmsgpack.unpack(packed)
   else
     -- The first version is a number that no router can have seen before, also when Redis forgot everything.
-    P = {0, 0, 0, 0, raw, MIDDLE, MIDDLE, 0, 0, 0, 0, 0, 0, 0, ''}
+    P = {0, 0, 0, 0, raw, MIDDLE, MIDDLE, 0, 0, 0, 0, 0, 0, 0, '', 0, 0, 0, 0, 0}
     Q.changed = true
   end
   Q.raw = raw

@@ -38,6 +38,7 @@ function Q.grant(id, e, replica, l, waiting)
   Q.serve(e[CLASS], e[TENANT], tokens / e[WEIGHT], true)
   if e[STATE] == 'w' then Q.leave_line(id, e) end
   Q.granted = Q.granted + 1
+  Q.set(P_GRANTED + e[CLASS], P[P_GRANTED + e[CLASS]] + 1)
   e[NUMBER] = e[NUMBER] + 1
   e[ATTEMPT] = e[BASE] .. '.' .. e[NUMBER]
   e[REPLICA], e[STATE], e[GRANTED], e[BEATS], e[PREFILLED] = replica, 'f', Q.now, 0, 0
@@ -230,6 +231,7 @@ end
 function Q.free_slot(id, e)
   call('ZREM', K[OWNERS], Q.grant_member(id, e), Q.owned_member('r', id, e))
   call('ZREM', K[SLOTS], Q.slot_member('g', id, e), Q.slot_member('r', id, e))
+  if e[ORDER] == 'f' then Q.clear_order(id, e) end
   local l = Q.get_load(e[REPLICA])
   if l then
     l[HELD] = math.max(0, l[HELD] - 1)
@@ -241,15 +243,20 @@ function Q.free_slot(id, e)
   e[REPLICA] = ''
 end
 
--- Remove an entry that is neither in the line nor in a slot. With the last one the counters go too.
-function Q.forget(id, e)
+function Q.clear_order(id, e)
+  call('ZREM', K[OWNERS], Q.owned_member(e[ORDER], id, e))
+  if e[ORDER] == 'f' then Q.set(P_YIELDING, P[P_YIELDING] - 1) end
+  e[ORDER] = ''
+end
+
+-- Remove an entry that is neither in the line nor in a slot. With the last one the counters go too. `ended`: its owner
+-- says that it is over, so its client key waits for the result.
+function Q.forget(id, e, ended)
   Q.entries[id] = nil
   call('HDEL', K[ENTRIES], id)
-  if e[ORDER] ~= '' then call('ZREM', K[OWNERS], Q.owned_member(e[ORDER], id, e)) end
-  if e[CLIENT_KEY] ~= '' then
-    local field = e[TENANT] .. '\0' .. e[CLIENT_KEY]
-    if call('HGET', K[CLIENT_KEYS], field) == id then call('HDEL', K[CLIENT_KEYS], field) end
-  end
+  if e[ORDER] ~= '' then Q.clear_order(id, e) end
+  if e[CLIENT_KEY] ~= '' then Q.close_key(id, e, ended) end
+  Q.leave_tenant(e)
   if call('HLEN', K[ENTRIES]) == 0 then
     call('DEL', K[IDLE + 0], K[IDLE + 1], K[IDLE + 2])
     for class = 0, 2 do
@@ -269,14 +276,17 @@ function Q.withdraw(id, e)
   end
 end
 
--- Have the owner of an entry end it: "c" cancel, "e" expired. A waiting one leaves the line.
+-- Have the owner of an entry end it: "c" cancel, "e" expired. A waiting one leaves the line. "f" has one in flight give
+-- way; any other order takes its place.
 function Q.order(id, e, kind)
+  if e[ORDER] == 'f' and kind ~= 'f' then Q.clear_order(id, e) end
   if e[ORDER] ~= '' then return end
   if e[STATE] ~= 'f' then
     Q.withdraw(id, e)
     e[STATE] = 'o'
   end
   e[ORDER] = kind
+  if kind == 'f' then Q.set(P_YIELDING, P[P_YIELDING] + 1) end
   call('ZADD', K[OWNERS], 0, Q.owned_member(kind, id, e))
   Q.put(id, e)
   Q.ring(e[OWNER])
@@ -284,7 +294,7 @@ end
 
 -- Bring a grant that was not started back to the head of its tenant's list.
 function Q.give_back(id, e)
-  Q.free_slot(id, e)
+  Q.free_slot(id, e) -- an order to give way is thereby obeyed
   if e[ORDER] ~= '' then
     e[STATE] = 'o'
     Q.put(id, e)

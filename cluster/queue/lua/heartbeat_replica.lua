@@ -2,7 +2,7 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: replica, record, state, windows x3, KV tokens in use (-1: unknown), stats, flat list of (request id, attempt)
---    running, list of request ids that are past their prefill
+--    running, list of request ids that are past their prefill, list of output tokens of those running
 -- Reply: {live routers, run id}
 
 Q.open_pool()
@@ -84,6 +84,9 @@ Q.put_load(replica, l)
 Q.reap()
 Q.want_fill(replica)
 Q.run_fills()
+local produced = {}
+for i = 1, #A[9], 2 do produced[A[9][i] .. '\0' .. A[9][i + 1]] = A[11][(i + 1) / 2] or 0 end
+Q.preempt(replica, l, produced)
 local routers = Q.live_names(K[ROUTERS])
 Q.close_pool()
 return {routers, P[P_RUN]}

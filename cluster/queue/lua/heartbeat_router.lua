@@ -2,7 +2,8 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, list of connected replicas, flat list of (request id, attempt) started, registry version it has
--- Reply: {mail, replicas or nil, registry version, waiting per class, running, live routers, flat positions, run id};
+-- Reply: {mail, replicas or nil, registry version, waiting per class, running, live routers, flat positions, run id,
+--        grants ever made per class, pool time (ms)};
 --        a replica is {id, record, state, windows x3, sequences, KV tokens, prefill tokens, age (ms), stats}
 
 Q.open_pool()
@@ -62,4 +63,5 @@ local replicas = registry()
 Q.close_pool()
 local waiting = {Q.count(K[LINE], '0\0'), Q.count(K[LINE], '1\0'), Q.count(K[LINE], '2\0')}
 local running, routers = call('ZCARD', K[SLOTS]), Q.live_names(K[ROUTERS])
-return {Q.mailbox(A[1]), replicas, P[P_VERSION], waiting, running, routers, positions, P[P_RUN]}
+return {Q.mailbox(A[1]), replicas, P[P_VERSION], waiting, running, routers, positions, P[P_RUN],
+  {P[P_GRANTED], P[P_GRANTED + 1], P[P_GRANTED + 2]}, Q.now}

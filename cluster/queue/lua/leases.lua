@@ -90,6 +90,8 @@ function Q.drop_waiting(router)
       end
     end
   end
+  -- Nothing of it is left with this router.
+  for _, member in ipairs(Q.members(K[OWNERS], router .. '\0d\0')) do call('ZREM', K[OWNERS], member) end
   return dropped
 end
 
@@ -153,6 +155,8 @@ function Q.reap()
     freed = freed + 1
   end
   if freed + moved > 0 then Q.want_free(8) end
+  Q.tidy_keys()
+  Q.tidy_tenants()
   return freed
 end
 

@@ -8,7 +8,8 @@ LINE = 3 -- ZSET score 0, "class\0tenant\0place\0id" of every entry that may be 
 ACTIVE = 4 -- + class: ZSET tenants in the line, by weighted service
 IDLE = 7 -- + class: ZSET tenants out of the line whose service is above the floor
 OWNERS = 10 -- ZSET score 0, what a router owns, "router\0letter\0...": w place id waiting, p place id parked, r id
---             running; its mail: g id attempt replica grant, c id order to cancel, e id order expired
+--             running; its mail: g id attempt replica grant; orders: c id cancel, d id moved to another router,
+--             e id expired, f id give way
 SLOTS = 11 -- ZSET score 0, "replica\0letter\0id\0attempt": g granted, r started; who holds the replica's slots
 LOAD = 12 -- HASH replica -> packed array, fields of a load below
 FREE = 13 -- ZSET replicas that may take one more sequence, by share of slots held
@@ -17,11 +18,19 @@ REPLICAS = 15 -- ZSET replica leases, by end (ms)
 ROUTERS = 16 -- ZSET router leases, by end (ms)
 PARTED = 17 -- ZSET routers without lease, by when their waiting entries go (ms)
 LINKS = 18 -- ZSET score 0, "router\0replica": the router has a healthy link there
-CLIENT_KEYS = 19 -- HASH "tenant\0client key" -> request id
+CLIENT_KEYS = 19 -- HASH "tenant\0client key" -> packed {request id without choice, digest of the request}
 SKIPS = 20 -- HASH request id -> how often it was passed over
 PREFS = 21 -- HASH replica -> entries in the line that prefer it
 DEADLINES = 22 -- ZSET request ids in the line, by the last moment of a grant (ms)
 BELLS = 23 -- HASH router -> 1 while its bell has rung and it has not looked
+KEY_DUE = 24 -- ZSET "tenant\0client key" whose request is over, by when it is forgotten (ms)
+RESULTS = 25 -- HASH "tenant\0client key" -> stored result
+QUOTAS = 26 -- HASH tenant -> packed {tokens used, as of (ms), requests used, as of (ms)}; drains with time
+OUTPUTS = 27 -- HASH tenant -> packed histogram of output tokens, see tenant.lua
+OPEN_COUNTS = 28 -- HASH tenant -> entries that count against its concurrency
+TENANT_DUE = 29 -- ZSET tenants in QUOTAS or OUTPUTS, by when they are forgotten (ms)
+LEDGER = 30 -- HASH "day\0tenant" -> packed {requests, prompt, output, cached tokens, GPU-seconds, cost}
+LEDGER_DAYS = 31 -- ZSET fields of LEDGER, by day
 
 -- Pool.
 P_TIME = 1 -- ms, the latest pool time that was stored
@@ -35,6 +44,9 @@ P_V = 8 -- + class: virtual time, weighted tokens
 P_S = 11 -- + class: tokens served while classes competed
 P_SERVED = 14 -- all of them
 P_RUN = 15 -- run id of the server
+P_GRANTED = 16 -- + class: grants ever made
+P_YIELDING = 19 -- entries in flight that were told to give way
+P_RESULTS = 20 -- bytes of stored results
 
 -- An entry.
 OWNER = 1
@@ -60,10 +72,13 @@ PREFILLED = 20 -- 0 or 1
 CHARGED = 21 -- tokens, -1 before the first grant
 COUNTED = 22 -- 1 when charged to its class as well
 RESERVED = 23 -- replica that is kept for it, or ""
-ORDER = 24 -- "", "c" or "e"
+ORDER = 24 -- "", "c", "e" or "f"
 ADOPTED_RUN = 25 -- run id under which its owner is known to want it
 RESUME = 26 -- 0 or 1
 PREEMPTIONS = 27
+HELD_TOKENS = 28 -- of its tenant's quota, until it is settled; 0 when there is nothing to settle
+TOKEN_RATE = 29 -- tokens per minute of that quota
+COUNTED_OPEN = 30 -- 1 when it counts against its tenant's concurrency
 
 -- A load.
 W_SEQUENCES = 1
@@ -85,4 +100,6 @@ CHUNK = 1000 -- entries that one call parks or forgets, so that none takes more 
 GRANTS_PER_REPLICA = 32 -- in one call
 GRANTS_PER_CALL = 128 -- what is left waits for the next heartbeat, of which each replica sends one a second
 REPLICAS_TRIED = 32 -- by a submit
+KEYS_PER_CALL = 64 -- keys, tenants or days that one call forgets
+PREEMPT_SCAN = 16 -- waiting entries that are looked at for whom others might give way
 REPLICAS_SHOWN = 64 -- registries up to this size come back with every heartbeat

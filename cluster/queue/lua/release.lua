@@ -1,13 +1,18 @@
 -- End an attempt, or forget an entry that left the line by an order; fill the slot again.
 --
 -- Keys: names.lua. ARGV: common.lua.
--- A: router, request id, attempt ("" for one without a slot), output tokens
+-- A: router, request id, attempt ("" for one without a slot), output tokens of all attempts, cached tokens, GPU-seconds
+--    and cost of this attempt
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 
 Q.open_pool()
 local id, attempt, output = A[2], A[3], A[4]
 local e = Q.get(id)
-if not e or e[OWNER] ~= A[1] then return {} end
+if not e or e[OWNER] ~= A[1] then
+  -- The answer to the order "d": it is another router's now.
+  call('ZREM', K[OWNERS], A[1] .. '\0d\0' .. id)
+  return {}
+end
 
 if e[STATE] == 'o' then
   if attempt == '' or attempt == e[ATTEMPT] then Q.forget(id, e) end
@@ -26,8 +31,13 @@ if e[COUNTED] == 1 then
   Q.set(P_SERVED, P[P_SERVED] + correction)
 end
 Q.serve(e[CLASS], e[TENANT], correction / e[WEIGHT], false)
+if e[HELD_TOKENS] > 0 then
+  Q.note_output(e[TENANT], output)
+  Q.settle_quota(e, e[PROMPT] + output)
+end
+Q.enter_ledger(e, 1, e[RESUME] == 0 and e[PROMPT] or 0, output, A[5], A[6], A[7])
 Q.free_slot(id, e)
-Q.forget(id, e)
+Q.forget(id, e, true)
 Q.run_fills()
 Q.close_pool()
 return Q.caused

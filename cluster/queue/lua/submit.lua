@@ -2,8 +2,11 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, request id, attempt base, tenant, class, prompt tokens, expected tokens, KV tokens, start within (ms),
---    client key, preferred replicas ("" or "\0a\0b\0"), weight, resume (0 or 1)
--- Reply: {1, attempt, replica} granted; {0, position} waiting; {-1} the waiting room is full
+--    client key, preferred replicas ("" or "\0a\0b\0"), weight, resume (0 or 1), most output tokens, most waiting of its
+--    tenant (0: any), quota {tokens and requests per minute, concurrency, strict}, digest of the request
+-- Reply: {1, attempt, replica} granted; {0, position} waiting; {2, request id, result or nil} the client key is known;
+--        {-1} the waiting room is full; {-2, which, retry after (ms), limit} quota, see tenant.lua; {-3} too many of its
+--        tenant wait; {-4, request id} the client key is that of another request
 
 Q.open_pool()
 Q.caused = {}
@@ -17,13 +20,22 @@ end
 local known = Q.get(id)
 if known then return answer(known) end
 local resume = A[13]
+if resume == 0 and A[10] ~= '' then
+  local other = Q.find_key(A[4], A[10], id, A[17])
+  if other then return other end
+end
 -- Work that is under way is not turned away at the door.
 if resume == 0 and call('HLEN', K[ENTRIES]) - call('ZCARD', K[SLOTS]) >= tonumber(ARGV[6]) then return {-1} end
 
 local e = {A[1], A[4], A[5], Q.next_place(resume == 1), A[6], A[7], A[8], A[9] > 0 and Q.now + A[9] or 0, A[10], A[11],
-  A[12], A[3], 0, '', '', '', Q.now, 0, 0, 0, -1, 0, '', '', P[P_RUN], resume, 0}
+  A[12], A[3], 0, '', '', '', Q.now, 0, 0, 0, -1, 0, '', '', P[P_RUN], resume, 0, 0, 0, 0}
+if resume == 0 then
+  if A[15] > 0 and call('ZCARD', K[LINE]) >= A[15] and Q.count(K[LINE], Q.tenant_prefix(e)) >= A[15] then return {-3} end
+  local refused = Q.take_quota(e, A[14], A[16])
+  if refused then return {-2, unpack(refused)} end
+end
 Q.entries[id] = e
-if e[CLIENT_KEY] ~= '' then call('HSETNX', K[CLIENT_KEYS], e[TENANT] .. '\0' .. e[CLIENT_KEY], id) end
+if e[CLIENT_KEY] ~= '' then Q.open_key(id, e, A[17]) end
 if not call('ZSCORE', K[ROUTERS], A[1]) and not call('ZSCORE', K[PARTED], A[1]) then
   -- A router that was never heard of: its lease starts here, so that what it leaves behind is reaped.
   call('ZADD', K[ROUTERS], Q.now + Q.lease, A[1])

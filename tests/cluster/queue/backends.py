@@ -28,8 +28,11 @@ from tests.cluster.queue.servers import Server
 
 POOL = "demo"
 WIDE = Windows(sequences=4, kv_tokens=100_000, prefill_tokens=100_000)
-KEPT_WHEN_IDLE = {"pool", "load", "free", "registry", "replicas", "routers", "links"}
-"""Keys that a pool without requests may have."""
+KEPT_WHEN_IDLE = {
+    *("pool", "load", "free", "registry", "replicas", "routers", "links"),
+    *("quotas", "outputs", "tenant_due", "ledger", "ledger_days", "keys", "key_due", "results"),
+}
+"""Keys that a pool without requests may have; those of the second row are bounded by time."""
 
 
 @dataclass
@@ -92,7 +95,10 @@ def flush(server: Server) -> None:
         client.close()
 
 
-HASHES = {"entries", "load", "registry", "keys", "skips", "prefs", "bells"}
+HASHES = {
+    *("entries", "load", "registry", "keys", "skips", "prefs", "bells"),
+    *("results", "quotas", "outputs", "open_counts", "ledger"),
+}
 
 
 def redis_sizes(client: redis.Redis, pool: str = POOL) -> dict[str, int]:
@@ -120,7 +126,10 @@ def memory_sizes(store: MemoryStore, pool: str = POOL) -> dict[str, int]:
         "line": waiting,
         **{f"active:{c}": len(state.active[c]) for c in range(3)},
         **{f"idle:{c}": len(state.idle[c]) for c in range(3)},
-        "owners": sum(len(o.waiting) + len(o.parked) + len(o.granted) + len(o.running) + len(o.orders) for o in owned),
+        "owners": sum(
+            len(o.waiting) + len(o.parked) + len(o.granted) + len(o.running) + len(o.orders) + len(o.moved)
+            for o in owned
+        ),
         "slots": sum(len(s.granted) + len(s.started) for s in state.slots.values()),
         "load": len(state.loads),
         "free": len(state.free),
@@ -134,6 +143,14 @@ def memory_sizes(store: MemoryStore, pool: str = POOL) -> dict[str, int]:
         "prefs": len(state.preferences),
         "deadlines": len(state.deadlines),
         "bells": len(state.bells),
+        "key_due": len(state.key_due),
+        "results": len(state.results),
+        "quotas": len(state.quotas),
+        "outputs": len(state.outputs),
+        "open_counts": len(state.open_counts),
+        "tenant_due": len(state.tenant_due),
+        "ledger": len(state.ledger),
+        "ledger_days": len(state.ledger),
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.queue import QueueLimits, limits_from
 from cluster.queue.keys import POOL_KEYS, bell_channel, pool_keys
-from cluster.queue.scripts import SCRIPTS, load_constants, load_scripts
+from cluster.queue.scripts import SCRIPTS, SHARED, load_constants, load_scripts
 from cluster.settings import QueueSettings
 
 LUA = files("cluster.queue") / "lua"
@@ -53,7 +53,7 @@ def test_a_script_says_what_it_takes_and_returns(name: str) -> None:
 
 def test_every_shared_function_is_used() -> None:
     shared = set()
-    for part in ("common", "line", "fill", "leases"):
+    for part in ("common", *SHARED):
         shared |= set(re.findall(r"^function Q\.(\w+)", (LUA / f"{part}.lua").read_text(), re.MULTILINE))
     sent = set()
     for script in load_scripts().values():

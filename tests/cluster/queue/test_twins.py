@@ -12,14 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cluster.clock import ManualClock
-from cluster.errors import QueueFullError
+from cluster.errors import KeyReusedError, QueueFullError, QuotaExceededError
 from cluster.models import ReplicaState, RequestClass, Windows
 from cluster.queue import (
+    NO_QUOTA,
     Grant,
     MemoryQueue,
     MemoryStore,
     QueueEntry,
     QueueLimits,
+    Quota,
     RedisQueue,
     ReplicaBeat,
     RouterBeat,
@@ -28,7 +30,7 @@ from cluster.queue import (
     Submitted,
 )
 from cluster.queue.base import Mail
-from tests.cluster.queue.backends import POOL, flush, memory_sizes, redis_sizes
+from tests.cluster.queue.backends import KEPT_WHEN_IDLE, POOL, flush, memory_sizes, redis_sizes
 from tests.cluster.queue.servers import KINDS, Server
 
 ROUTERS = ("A", "B", "C")
@@ -42,6 +44,12 @@ WINDOWS = (
     Windows(0, 400, 200),
 )
 
+QUOTAS = (
+    Quota(tokens_per_minute=2000, requests_per_minute=60),
+    Quota(tokens_per_minute=300, strict=True),
+    Quota(requests_per_minute=20, concurrency=4),
+    Quota(concurrency=2, max_waiting=1),
+)
 Answer = tuple[str, Any]
 
 
@@ -57,7 +65,14 @@ class Pair:
             lookahead=self.random.choice((1, 2, 4)),
             grant_heartbeats=self.random.choice((1, 2, 3)),
             class_shares=(0.0, 0.3, 0.1),
+            preempt_after_ms=self.random.choice((0, 300, 1000)),
+            preempt_quantum_ms=self.random.choice((0, 500)),
+            max_preemptions=self.random.choice((1, 2)),
+            result_ms=self.random.choice((0, 2000, 600_000)),
+            max_result_bytes=25,
+            ledger_days=self.random.choice((0, 1, 30)),
         )
+        self.quotas = {name: self.random.choice((NO_QUOTA, NO_QUOTA, *QUOTAS)) for name in TENANTS}
         self.calm = self.random.random() < 0.6
         """Replicas keep their windows and report truly, links are up, so that queues build up and wear on."""
         self.windows = {name: self.random.choice(WINDOWS[:4]) for name in REPLICAS}
@@ -108,10 +123,13 @@ class Pair:
         rnd = self.random
         self.minted += 1
         name = f"q{self.minted}"
+        tenant = rnd.choice(TENANTS)
+        if rnd.random() < 0.1:
+            name = f"{name}/0"
         new = QueueEntry(
             name,
             f"base{self.minted}",
-            rnd.choice(TENANTS),
+            tenant,
             rnd.choice(list(RequestClass)),
             prompt_tokens=rnd.choice((0, 10, 30, 90, 150)),
             expected_tokens=rnd.choice((1, 7, 50, 300)),
@@ -121,6 +139,9 @@ class Pair:
             preferred_replicas=tuple(rnd.sample(REPLICAS, rnd.choice((0, 0, 1, 2)))),
             weight=rnd.choice((1.0, 1.0, 3.0, 0.7)),
             resume=rnd.random() < 0.1,
+            max_tokens=rnd.choice((1, 50, 4096)),
+            quota=self.quotas[tenant],
+            digest=rnd.choice(("", "", "d2")),
         )
         router = rnd.choice(ROUTERS)
         self.entries[name] = (router, new)
@@ -133,8 +154,47 @@ class Pair:
 
     async def release(self) -> None:
         router, name, attempt = self.pick()
-        used = Settlement(self.random.choice((0, 3, 400)))
+        used = self.used()
         await self.both(lambda queue: queue.release(router, name, attempt, used))
+
+    def used(self) -> Settlement:
+        rnd = self.random
+        return Settlement(rnd.choice((0, 3, 400, 70_000)), rnd.choice((0, 5)), rnd.choice((0.0, 0.1)), 0.3)
+
+    async def requeue(self) -> None:
+        router, name, attempt = self.pick()
+        used = self.used()
+        await self.both(lambda queue: queue.requeue(router, name, attempt, used))
+
+    async def adopt(self) -> None:
+        _, name, _ = self.pick()
+        router = self.random.choice(ROUTERS)
+        tenant = self.entries[name][1].tenant if name in self.entries else "acme"
+        adopted = await self.both(lambda queue: queue.adopt(router, tenant, name))
+        if adopted is not None:
+            self.entries[name] = (router, self.entries[name][1])
+            if adopted.grant:
+                self.attempts[name] = adopted.grant
+
+    async def answer_moves(self, router: str = "") -> None:
+        router = router or self.random.choice(ROUTERS)
+        mail = await self.both(lambda queue: queue.collect(router))
+        for order in mail.orders:
+            if order.kind == "moved":
+                await self.both(lambda queue, order=order: queue.release(router, order.request_id, "", Settlement(0)))
+
+    async def finish_key(self) -> None:
+        _, name, _ = self.pick()
+        if name not in self.entries:
+            return
+        router, old = self.entries[name]
+        result = self.random.choice((b"", b"result", b"r" * 20))
+        request = name.split("/")[0]
+        await self.both(lambda queue: queue.finish_key(router, old.tenant, old.client_key, request, result))
+
+    async def usage(self) -> None:
+        tenant, limit = self.random.choice(("", *TENANTS)), self.random.choice((1, 100))
+        await self.both(lambda queue: queue.usage(tenant, 0, 10**6, limit))
 
     async def refuse(self) -> None:
         router, name, attempt = self.pick()
@@ -181,6 +241,7 @@ class Pair:
             prefilled,
             None if self.calm else rnd.choice((None, None, 0, 45, 300)),
             {"load": 0.1},
+            tuple(rnd.choice((0, 5, 30)) for _ in running) if rnd.random() < 0.8 else (),
         )
         await self.both(lambda queue: queue.heartbeat_replica(beat))
 
@@ -242,19 +303,34 @@ class Pair:
                     del self.entries[name]
                     continue
                 owner, attempt = stored.owner, stored.attempt if stored.state == "f" else ""
+                self.entries[name] = (owner, old)
                 await self.both(lambda queue, o=owner, n=name, a=attempt: queue.release(o, n, a, Settlement(1)))
             if not self.entries:
                 break
+        for router in ROUTERS:
+            await self.answer_moves(router)
+        await self.check_leftovers(KEPT_WHEN_IDLE)
+        # What is bounded by time goes with time; the ledger only as new lines come.
+        self.clock.advance(1_000_000)
+        for _ in range(6):
+            await self.beat_all()
+            self.clock.advance(1)
+        await self.both(lambda queue: queue.reap())
+        timed = {"quotas", "outputs", "tenant_due", "keys", "key_due", "results"}
+        await self.check_leftovers(KEPT_WHEN_IDLE - timed)
+        assert self.store._pools[POOL].yielding == 0
+        assert self.store._pools[POOL].result_bytes == 0
+
+    async def check_leftovers(self, kept: set[str]) -> None:
         sizes = redis_sizes(self.counter)
-        kept = {"pool", "load", "free", "registry", "replicas", "routers", "parted", "links", "bells"}
-        assert {name: n for name, n in sizes.items() if n and name not in kept} == {}
+        assert {name: n for name, n in sizes.items() if n and name not in {*kept, "parted", "bells"}} == {}
 
 
 async def _answer(ask: Callable[[Any], Awaitable[Any]], queue: Any) -> Answer:
     try:
         return "answer", await ask(queue)
-    except QueueFullError as error:
-        return "full", str(error)
+    except (QueueFullError, QuotaExceededError, KeyReusedError) as error:
+        return type(error).__name__, str(error)
 
 
 STEPS = (
@@ -262,6 +338,11 @@ STEPS = (
     "submit_again",
     *["release"] * 6,
     "refuse",
+    "requeue",
+    *["adopt"] * 2,
+    "answer_moves",
+    *["finish_key"] * 2,
+    "usage",
     *["cancel"] * 2,
     "collect",
     *["beat_router"] * 3,

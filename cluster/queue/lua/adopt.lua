@@ -1,0 +1,49 @@
+-- Make an entry this router's own.
+--
+-- Keys: names.lua. ARGV: common.lua.
+-- A: router, tenant, request id
+-- Reply: {0, position} waiting; {1, attempt, replica} granted or running; nil when the tenant has no such entry, or it
+--        is on its way out
+
+Q.open_pool()
+Q.caused = {}
+local id = A[3]
+local e = Q.get(id)
+if not e or e[TENANT] ~= A[2] or e[STATE] == 'o' or e[ORDER] == 'c' then return false end
+
+if e[OWNER] ~= A[1] then
+  local was, state = e[OWNER], e[STATE]
+  local started = state == 'f' and call('ZSCORE', K[OWNERS], Q.owned_member('r', id, e))
+  if state == 'f' then
+    call('ZREM', K[OWNERS], Q.grant_member(id, e), Q.owned_member('r', id, e))
+    if e[ORDER] ~= '' then call('ZREM', K[OWNERS], Q.owned_member(e[ORDER], id, e)) end
+  else
+    Q.withdraw(id, e)
+  end
+  -- A router that is gone needs no word.
+  if call('ZSCORE', K[ROUTERS], was) then
+    call('ZADD', K[OWNERS], 0, was .. '\0d\0' .. id)
+    Q.ring(was)
+  end
+  e[OWNER] = A[1]
+  call('ZREM', K[OWNERS], A[1] .. '\0d\0' .. id)
+  if state == 'f' then
+    call('ZADD', K[OWNERS], 0, started and Q.owned_member('r', id, e) or Q.grant_member(id, e))
+    if e[ORDER] ~= '' then call('ZADD', K[OWNERS], 0, Q.owned_member(e[ORDER], id, e)) end
+    e[BEATS] = 0
+    Q.put(id, e)
+  else
+    Q.enter_line(id, e)
+  end
+  if not call('ZSCORE', K[ROUTERS], A[1]) and not call('ZSCORE', K[PARTED], A[1]) then
+    call('ZADD', K[ROUTERS], Q.now + Q.lease, A[1])
+  end
+end
+if e[STATE] == 'w' then Q.place(id, e) end
+Q.run_fills()
+for _, mine in ipairs(Q.caused) do
+  if mine[1] ~= id then Q.ring(A[1]) end
+end
+Q.close_pool()
+if e[STATE] == 'f' then return {1, e[ATTEMPT], e[REPLICA]} end
+return {0, Q.position(id, e)}

@@ -1,0 +1,27 @@
+-- Store the result of a client key's request, or let the key be used again.
+--
+-- Keys: names.lua. ARGV: common.lua.
+-- A: router, tenant, client key, request id, result ("" to forget the key)
+-- Reply: 1, or 0 when the key is another request's
+
+Q.open_pool()
+local field, result = A[2] .. '\0' .. A[3], A[5]
+if not Q.owns_key(field, A[4]) then return 0 end
+
+if result == '' or tonumber(ARGV[15]) == 0 then
+  Q.drop_key(field)
+else
+  Q.drop_result(field)
+  call('HSET', K[RESULTS], field, result)
+  call('ZADD', K[KEY_DUE], Q.now + tonumber(ARGV[15]), field)
+  Q.set(P_RESULTS, P[P_RESULTS] + #result)
+  -- The oldest make room.
+  local most = tonumber(ARGV[16])
+  while P[P_RESULTS] > most do
+    local oldest = call('ZRANGE', K[KEY_DUE], 0, 0)[1]
+    if not oldest then break end
+    Q.drop_key(oldest)
+  end
+end
+Q.close_pool()
+return 1

@@ -1,0 +1,66 @@
+-- Shared: clients' idempotency keys. A key belongs to one request from its submit to the end of its result's window.
+
+-- A key is the request's, not a choice's: "id/2" belongs to "id".
+function Q.request_of(id) return string.match(id, '^([^/]+)/%d+$') or id end
+
+-- What `submit` answers when the key is known already; nil when it is not.
+function Q.find_key(tenant, key, id, digest)
+  local field = tenant .. '\0' .. key
+  local packed = call('HGET', K[CLIENT_KEYS], field)
+  if not packed then return nil end
+  local record = cmsgpack.unpack(packed)
+  if record[2] ~= digest then return {-4, record[1]} end
+  if record[1] == Q.request_of(id) then return nil end
+  return {2, record[1], call('HGET', K[RESULTS], field)}
+end
+
+function Q.open_key(id, e, digest)
+  local field, request = e[TENANT] .. '\0' .. e[CLIENT_KEY], Q.request_of(id)
+  call('HSETNX', K[CLIENT_KEYS], field, cmsgpack.pack({request, digest}))
+  if Q.owns_key(field, request) then call('ZREM', K[KEY_DUE], field) end
+end
+
+-- The entry is gone. One that `ended` keeps its key until the result is stored; the others' may be used again.
+function Q.close_key(id, e, ended)
+  local field = e[TENANT] .. '\0' .. e[CLIENT_KEY]
+  if not Q.owns_key(field, Q.request_of(id)) then return end
+  if ended then
+    call('ZADD', K[KEY_DUE], Q.now + tonumber(ARGV[15]), field)
+  else
+    Q.drop_key(field)
+  end
+end
+
+function Q.owns_key(field, request)
+  local packed = call('HGET', K[CLIENT_KEYS], field)
+  return packed and cmsgpack.unpack(packed)[1] == request
+end
+
+function Q.drop_key(field)
+  call('HDEL', K[CLIENT_KEYS], field)
+  call('ZREM', K[KEY_DUE], field)
+  Q.drop_result(field)
+end
+
+function Q.drop_result(field)
+  local size = call('HSTRLEN', K[RESULTS], field)
+  if size > 0 then
+    call('HDEL', K[RESULTS], field)
+    Q.set(P_RESULTS, P[P_RESULTS] - size)
+  end
+end
+
+-- The entry of a key's request; of several choices the first that is still there.
+function Q.id_of_key(tenant, key)
+  local packed = call('HGET', K[CLIENT_KEYS], tenant .. '\0' .. key)
+  if not packed then return nil end
+  local id = cmsgpack.unpack(packed)[1]
+  if Q.get(id) then return id end
+  return id .. '/0'
+end
+
+function Q.tidy_keys()
+  for _, field in ipairs(call('ZRANGEBYSCORE', K[KEY_DUE], '-inf', Q.now, 'LIMIT', 0, KEYS_PER_CALL)) do
+    Q.drop_key(field)
+  end
+end

@@ -1,0 +1,21 @@
+-- Shared: the ledger, one line per tenant and day of pool time (UTC while the clock is right).
+
+function Q.enter_ledger(e, requests, prompt, output, cached, gpu_seconds, cost)
+  local days = tonumber(ARGV[17])
+  if days == 0 then return end
+  local day = math.floor(Q.now / 86400000)
+  local field = string.format('%d', day) .. '\0' .. e[TENANT]
+  local packed = call('HGET', K[LEDGER], field)
+  local line = packed and cmsgpack.unpack(packed)
+  if not line then
+    line = {0, 0, 0, 0, 0, 0}
+    call('ZADD', K[LEDGER_DAYS], day, field)
+    for _, old in ipairs(call('ZRANGEBYSCORE', K[LEDGER_DAYS], '-inf', day - days, 'LIMIT', 0, KEYS_PER_CALL)) do
+      call('ZREM', K[LEDGER_DAYS], old)
+      call('HDEL', K[LEDGER], old)
+    end
+  end
+  local more = {requests, prompt, output, cached, gpu_seconds, cost}
+  for i = 1, 6 do line[i] = line[i] + more[i] end
+  call('HSET', K[LEDGER], field, cmsgpack.pack(line))
+end

@@ -1,0 +1,54 @@
+-- Shared: which batch work gives way.
+
+-- Have BATCH sequences of a replica give way where INTERACTIVE entries have waited long enough for want of room: the one
+-- with the least work to redo first, none in its first quantum, none too often, and not below the share that is reserved
+-- for the class. `produced`: "id\0attempt" -> output tokens, of everything that runs there.
+function Q.preempt(replica, l, produced)
+  local after = tonumber(ARGV[12])
+  if after == 0 or l[R_STATE] ~= 'ready' or call('ZCARD', K[ACTIVE]) == 0 then return end
+  if Q.share(2) > 0 and P[P_SERVED] > 0 and P[P_S + 2] < Q.share(2) * P[P_SERVED] then return end
+
+  local late, spared = {}, P[P_YIELDING]
+  local following = Q.class_candidates(0, PREEMPT_SCAN)
+  for _ = 1, PREEMPT_SCAN do
+    local id, tenant = following()
+    if not id then break end
+    local e = Q.get(id)
+    tenant[2] = tenant[2] + (e[PROMPT] + e[EXPECTED]) / e[WEIGHT]
+    if Q.now - e[SUBMITTED] >= after and Q.suits(replica, l, e) then
+      -- Others were told to give way already, here or elsewhere.
+      if spared > 0 then spared = spared - 1 else late[#late + 1] = e end
+    end
+  end
+  if #late == 0 then return end
+
+  local sequences = l[W_SEQUENCES] - l[HELD] - l[EXTRA]
+  local kv, victims = l[W_KV] - l[USED_KV], {}
+  local quantum, most = tonumber(ARGV[13]), tonumber(ARGV[14])
+  for _, member in ipairs(Q.members(K[SLOTS], replica .. '\0r\0')) do
+    local parts = Q.split(member)
+    local id, tokens = parts[3], produced[parts[3] .. '\0' .. parts[4]]
+    local e = tokens and Q.get(id)
+    if e and e[ORDER] ~= '' then
+      sequences, kv = sequences + 1, kv + e[KV]
+    elseif e and e[CLASS] == 2 and e[PREEMPTIONS] < most and Q.now - e[GRANTED] >= quantum then
+      victims[#victims + 1] = {e[PROMPT] + tokens, id, e}
+    end
+  end
+  table.sort(victims, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
+  local taken = 0
+  for _, e in ipairs(late) do
+    local from = taken
+    while (sequences < 1 or kv < e[KV]) and victims[taken + 1] do
+      taken = taken + 1
+      sequences, kv = sequences + 1, kv + victims[taken][3][KV]
+    end
+    if sequences < 1 or kv < e[KV] then
+      -- Even all of them would not make room.
+      taken = from
+      break
+    end
+    sequences, kv = sequences - 1, kv - e[KV]
+  end
+  for i = 1, taken do Q.order(victims[i][2], victims[i][3], 'f') end
+end

@@ -1,0 +1,134 @@
+-- Shared: what a tenant may use. A quota is a bucket that holds a minute's worth; what was used drains with pool time, so
+-- "used" is stored, and a tenant that is not stored has used nothing.
+
+-- {tokens, as of, requests, as of}, brought to now.
+function Q.used_of(tenant, tokens_per_minute, requests_per_minute)
+  local packed = call('HGET', K[QUOTAS], tenant)
+  if not packed then return {0, Q.now, 0, Q.now} end
+  local used = cmsgpack.unpack(packed)
+  if tokens_per_minute > 0 then
+    used[1], used[2] = math.max(0, used[1] - (Q.now - used[2]) / 60000 * tokens_per_minute), Q.now
+  end
+  if requests_per_minute > 0 then
+    used[3], used[4] = math.max(0, used[3] - (Q.now - used[4]) / 60000 * requests_per_minute), Q.now
+  end
+  return used
+end
+
+-- Store what was used. It is forgotten an hour after the last request, or when a debt of tokens is drained.
+function Q.put_used(tenant, used, tokens_per_minute)
+  call('HSET', K[QUOTAS], tenant, cmsgpack.pack(used))
+  local drained = 0
+  if tokens_per_minute > 0 then drained = math.ceil(used[1] / tokens_per_minute * 60000) end
+  call('ZADD', K[TENANT_DUE], Q.now + math.max(3600000, drained), tenant)
+end
+
+-- The histogram of a tenant's outputs: counts of [1, 2) [2, 3) [3, 4) [4, 6) [6, 8) ... tokens, two per doubling, the
+-- first is for none. Its counts are halved when they reach 256, so it follows changes.
+function Q.bucket_of(tokens)
+  local bucket, edge, step = 1, 1, 1
+  while tokens >= edge and bucket < 32 do
+    bucket = bucket + 1
+    if bucket > 4 and bucket % 2 == 1 then step = step * 2 end
+    edge = edge + step
+  end
+  return bucket
+end
+
+-- The first count of tokens above a bucket.
+function Q.edge_of(bucket)
+  local edge, step = 1, 1
+  for i = 2, bucket do
+    if i > 4 and i % 2 == 1 then step = step * 2 end
+    edge = edge + step
+  end
+  return edge
+end
+
+function Q.note_output(tenant, tokens)
+  local packed = call('HGET', K[OUTPUTS], tenant)
+  local counts = packed and cmsgpack.unpack(packed)
+  if not counts then
+    counts = {}
+    for i = 1, 32 do counts[i] = 0 end
+  end
+  local bucket, total = Q.bucket_of(tokens), 0
+  counts[bucket] = counts[bucket] + 1
+  for i = 1, 32 do total = total + counts[i] end
+  if total >= 256 then
+    for i = 1, 32 do counts[i] = math.floor(counts[i] / 2) end
+  end
+  call('HSET', K[OUTPUTS], tenant, cmsgpack.pack(counts))
+end
+
+-- The 95th percentile of a tenant's outputs, as the edge of its bucket; `default` with fewer than 20 of them.
+function Q.likely_output(tenant, default)
+  local packed = call('HGET', K[OUTPUTS], tenant)
+  if not packed then return default end
+  local counts, total, seen = cmsgpack.unpack(packed), 0, 0
+  for i = 1, 32 do total = total + counts[i] end
+  if total < 20 then return default end
+  for i = 1, 32 do
+    seen = seen + counts[i]
+    if seen >= 0.95 * total then return Q.edge_of(i) end
+  end
+end
+
+-- Take an entry's part of its tenant's quota, or say what is in the way: {which, retry after (ms, -1 never), limit}.
+-- which: 1 tokens, 2 requests, 3 concurrency. `quota`: {tokens per minute, requests per minute, concurrency, strict}.
+function Q.take_quota(e, max_tokens, quota)
+  local tenant, tokens, requests, open = e[TENANT], quota[1], quota[2], quota[3]
+  if open > 0 then
+    if (tonumber(call('HGET', K[OPEN_COUNTS], tenant)) or 0) >= open then return {3, 1000, open} end
+  end
+  if tokens > 0 or requests > 0 then
+    local used = Q.used_of(tenant, tokens, requests)
+    local strict = quota[4] == 1
+    if requests > 0 and used[3] + 1 > requests then
+      return {2, math.ceil((used[3] + 1 - requests) / requests * 60000), requests}
+    end
+    local need = e[PROMPT] + max_tokens
+    if tokens > 0 then
+      if not strict then need = e[PROMPT] + math.min(max_tokens, Q.likely_output(tenant, e[EXPECTED])) end
+      local asked = need
+      -- What never fits a minute goes into debt from a full bucket, except where nothing may be overdrawn.
+      if not strict then asked = math.min(need, tokens) end
+      if asked > tokens then return {1, -1, tokens} end
+      if used[1] + asked > tokens then return {1, math.ceil((used[1] + asked - tokens) / tokens * 60000), tokens} end
+      used[1] = used[1] + need
+      if not strict then e[HELD_TOKENS], e[TOKEN_RATE] = need, tokens end
+    end
+    if requests > 0 then used[3] = used[3] + 1 end
+    Q.put_used(tenant, used, tokens)
+  end
+  if open > 0 then
+    call('HINCRBY', K[OPEN_COUNTS], tenant, 1)
+    e[COUNTED_OPEN] = 1
+  end
+  return nil
+end
+
+-- Correct what was held of a quota to what was used.
+function Q.settle_quota(e, tokens)
+  if e[HELD_TOKENS] == 0 then return end
+  local used = Q.used_of(e[TENANT], e[TOKEN_RATE], 0)
+  used[1] = math.max(0, used[1] + tokens - e[HELD_TOKENS])
+  e[HELD_TOKENS] = 0
+  Q.put_used(e[TENANT], used, e[TOKEN_RATE])
+end
+
+-- An entry is gone. What was never granted gives back what it held; what a dead router ran stays charged.
+function Q.leave_tenant(e)
+  if e[NUMBER] == 0 then Q.settle_quota(e, 0) end
+  if e[COUNTED_OPEN] == 1 and call('HINCRBY', K[OPEN_COUNTS], e[TENANT], -1) <= 0 then
+    call('HDEL', K[OPEN_COUNTS], e[TENANT])
+  end
+end
+
+function Q.tidy_tenants()
+  for _, tenant in ipairs(call('ZRANGEBYSCORE', K[TENANT_DUE], '-inf', Q.now, 'LIMIT', 0, KEYS_PER_CALL)) do
+    call('HDEL', K[QUOTAS], tenant)
+    call('HDEL', K[OUTPUTS], tenant)
+    call('ZREM', K[TENANT_DUE], tenant)
+  end
+end

@@ -1,0 +1,105 @@
+"""The twin's idempotency keys; mirrors lua/keys.lua, where the reasons are."""
+
+from __future__ import annotations
+
+import re
+
+from cluster.errors import KeyReusedError
+from cluster.queue.base import KnownRequest, QueueEntry
+from cluster.queue.memory_state import KEYS_PER_CALL, Entry, PoolState
+
+_CHOICE = re.compile(r"([^/]+)/\d+")
+
+
+def request_of(request_id: str) -> str:
+    """Return the request of a choice."""
+    match = _CHOICE.fullmatch(request_id)
+    return match[1] if match else request_id
+
+
+def field_of(tenant: str, key: str) -> str:
+    """Name a key."""
+    return f"{tenant}\0{key}"
+
+
+def find_key(pool: PoolState, request: QueueEntry) -> KnownRequest | None:
+    """Return the request that the client key of another one belongs to.
+
+    Raises:
+        KeyReusedError: that is a different one.
+    """
+    field = field_of(request.tenant, request.client_key)
+    if field not in pool.client_keys:
+        return None
+    owner, digest = pool.client_keys[field]
+    if digest != request.digest:
+        raise KeyReusedError(request.client_key, owner)
+    return None if owner == request_of(request.request_id) else KnownRequest(owner, pool.results.get(field))
+
+
+def open_key(pool: PoolState, request: QueueEntry) -> None:
+    """Note a key."""
+    field, owner = field_of(request.tenant, request.client_key), request_of(request.request_id)
+    pool.client_keys.setdefault(field, (owner, request.digest))
+    if owns_key(pool, field, owner):
+        pool.key_due.discard(field)
+
+
+def close_key(pool: PoolState, entry: Entry, *, ended: bool) -> None:
+    """Note that the entry of a key is gone."""
+    field = field_of(entry.request.tenant, entry.request.client_key)
+    if not owns_key(pool, field, request_of(entry.id)):
+        return
+    if ended:
+        pool.key_due.add(field, pool.now + pool.limits.result_ms)
+    else:
+        drop_key(pool, field)
+
+
+def finish_key(pool: PoolState, field: str, request_id: str, result: bytes) -> bool:
+    """Keep a result, or drop the key."""
+    if not owns_key(pool, field, request_id):
+        return False
+    if not result or not pool.limits.result_ms:
+        drop_key(pool, field)
+        return True
+    _drop_result(pool, field)
+    pool.results[field] = result
+    pool.key_due.add(field, pool.now + pool.limits.result_ms)
+    pool.result_bytes += len(result)
+    while pool.result_bytes > pool.limits.max_result_bytes and len(pool.key_due):
+        drop_key(pool, pool.key_due.first(1)[0][1])
+    return True
+
+
+def owns_key(pool: PoolState, field: str, request_id: str) -> bool:
+    """Whether a key belongs to a request."""
+    return field in pool.client_keys and pool.client_keys[field][0] == request_id
+
+
+def drop_key(pool: PoolState, field: str) -> None:
+    """Forget a key and its result."""
+    pool.client_keys.pop(field, None)
+    pool.key_due.discard(field)
+    _drop_result(pool, field)
+
+
+def id_of_key(pool: PoolState, tenant: str, key: str) -> str:
+    """Return the entry of a key; empty when there is no such key."""
+    field = field_of(tenant, key)
+    if field not in pool.client_keys:
+        return ""
+    request_id = pool.client_keys[field][0]
+    return request_id if request_id in pool.entries else f"{request_id}/0"
+
+
+def tidy_keys(pool: PoolState) -> None:
+    """Forget keys whose window is over."""
+    for field in pool.key_due.up_to(pool.now, KEYS_PER_CALL):
+        drop_key(pool, field)
+
+
+def _drop_result(pool: PoolState, field: str) -> None:
+    result = pool.results.pop(field, None)
+    if result is not None:
+        pool.result_bytes -= len(result)

@@ -1,0 +1,72 @@
+"""The twin's choice of what gives way; mirrors lua/preempt.lua, where the reasons are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cluster.models import ReplicaState, RequestClass
+from cluster.queue.memory_choice import Walk, suits
+from cluster.queue.memory_fill import order
+from cluster.queue.memory_state import PREEMPT_SCAN, Entry, Load, PoolState, Slots
+
+_BATCH = int(RequestClass.BATCH)
+
+
+def preempt(pool: PoolState, replica: str, load: Load, produced: Mapping[tuple[str, str], int]) -> None:
+    """Have BATCH sequences of a replica give way where INTERACTIVE entries have waited long enough for want of room."""
+    limits = pool.limits
+    if not limits.preempt_after_ms or load.state is not ReplicaState.READY or not pool.line_counts[0]:
+        return
+    share = limits.class_shares[_BATCH]
+    if share > 0 and pool.served_all > 0 and pool.served[_BATCH] < share * pool.served_all:
+        return
+    late = _late(pool, replica, load)
+    if not late:
+        return
+    sequences = load.windows.sequences - load.held - load.extra
+    kv = load.windows.kv_tokens - load.kv
+    victims: list[tuple[int, str, Entry]] = []
+    for request_id, attempt in sorted(pool.slots.get(replica, Slots()).started.items()):
+        tokens = produced.get((request_id, attempt))
+        if tokens is None:
+            continue
+        entry = pool.entries[request_id]
+        if entry.order:
+            sequences, kv = sequences + 1, kv + entry.request.kv_tokens
+        elif (
+            entry.line[0] == _BATCH
+            and entry.preemptions < limits.max_preemptions
+            and pool.now - entry.granted >= limits.preempt_quantum_ms
+        ):
+            victims.append((entry.request.prompt_tokens + tokens, request_id, entry))
+    victims.sort(key=lambda victim: victim[:2])
+    taken = 0
+    for waiting in late:
+        before = taken
+        need = waiting.request.kv_tokens
+        while (sequences < 1 or kv < need) and taken < len(victims):
+            sequences, kv = sequences + 1, kv + victims[taken][2].request.kv_tokens
+            taken += 1
+        if sequences < 1 or kv < need:
+            taken = before
+            break
+        sequences, kv = sequences - 1, kv - need
+    for _, _, entry in victims[:taken]:
+        order(pool, entry, "f")
+
+
+def _late(pool: PoolState, replica: str, load: Load) -> list[Entry]:
+    late: list[Entry] = []
+    spared = pool.yielding
+    walk = Walk(pool, int(RequestClass.INTERACTIVE), PREEMPT_SCAN)
+    for _ in range(PREEMPT_SCAN):
+        entry = walk.next()
+        if entry is None:
+            break
+        walk.charge(entry)
+        if pool.now - entry.submitted >= pool.limits.preempt_after_ms and suits(pool, replica, load, entry):
+            if spared:
+                spared -= 1
+            else:
+                late.append(entry)
+    return late
