@@ -134,15 +134,14 @@ class NotInTimeError(RequestError):
 
     reason = "NOT_IN_TIME"
 
-    def __init__(self, bound: str, wait_s: float, bound_s: float, retry_after_s: float) -> None:
-        """`bound` names what is too short: "queue_timeout" or "deadline"."""
+    def __init__(self, bound: str, wait_s: float, bound_s: float, retry_after_s: float | None) -> None:
+        """`bound`: "queue_timeout" or "deadline". `retry_after_s`: None where no time is right."""
         self.bound = bound
         self.wait_s = wait_s
         self.bound_s = bound_s
         self.retry_after_s = retry_after_s
-        super().__init__(
-            f"{bound}: {bound_s:.1f} s is less than the estimated {wait_s:.1f} s; retry in {retry_after_s:.1f} s"
-        )
+        when = "whenever it starts" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
+        super().__init__(f"{bound}: {bound_s:.1f} s is less than the estimated {wait_s:.1f} s; {when}")
 
 
 class KeyReusedError(RequestError):

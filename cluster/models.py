@@ -83,6 +83,8 @@ class ResumeRecord:
     prior_text_length: int
     """Characters of text that the client already has."""
     model_digest: str
+    prior_text: str = ""
+    """That text; engines do not need it, who attaches later does."""
 
 
 @dataclass(frozen=True, slots=True)

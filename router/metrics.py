@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from cluster.telemetry.metrics import LATENCY_BUCKETS
 from cluster.wire import duration_from_wire
+from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
 
 
@@ -38,6 +39,9 @@ class RouterMetrics:
         self._queue = self._histogram("penstock_router_queue_seconds", "Acceptance to the grant of a slot.")
         self._ttft = self._histogram("penstock_router_ttft_seconds", "Arrival of the call to the first token.")
         self._itl = self._histogram("penstock_router_inter_token_seconds", "Mean inter-token latency per choice.")
+        self._eta_error = self._histogram(
+            "penstock_router_eta_error_seconds", "Difference of the wait and its estimate on arrival."
+        )
         self._total = self._histogram("penstock_router_request_seconds", "Arrival of the call to the end.")
 
     def _histogram(self, name: str, text: str) -> Histogram:
@@ -53,17 +57,20 @@ class RouterMetrics:
         if reason is not None:
             self._errors.labels(method, reason).inc()
 
-    def finished(self, pool: str, end: api.Finished) -> None:
+    def finished(self, generation: Generation, end: api.Finished) -> None:
         """Count a request that ended well."""
-        receipt = end.receipt
+        pool, receipt = generation.pool, end.receipt
+        for choice in generation.choices:
+            if choice.predicted_wait_s is not None and choice.waited_s is not None:
+                self._eta_error.labels(pool).observe(abs(choice.predicted_wait_s - choice.waited_s))
         self._tokens.labels(pool, "prompt").inc(end.usage.prompt_tokens)
         self._tokens.labels(pool, "output").inc(end.usage.output_tokens)
         self._tokens.labels(pool, "cached").inc(end.usage.cached_tokens)
         self._total.labels(pool).observe(duration_from_wire(receipt.total_time))
         if receipt.HasField("time_to_first_token"):
             self._ttft.labels(pool).observe(duration_from_wire(receipt.time_to_first_token))
-        for choice in end.choices:
-            self._requests.labels(pool, types.FinishReason.Name(choice.finish_reason).lower()).inc()
+        for ended in end.choices:
+            self._requests.labels(pool, types.FinishReason.Name(ended.finish_reason).lower()).inc()
         for attempt in receipt.attempts:
             self._queue.labels(pool).observe(duration_from_wire(attempt.queue_time))
             if attempt.output_tokens > 1:

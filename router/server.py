@@ -30,7 +30,7 @@ from cluster.settings import Settings
 from cluster.telemetry import MetricsServer
 from router.admission import RequestLimits
 from router.dispatch.pool import Pool
-from router.identity import ANONYMOUS, Caller
+from router.identity import ANONYMOUS, Caller, TenantPolicies
 from router.metrics import RouterMetrics
 from router.service.admin import AdminServicer
 from router.service.catalog import Catalog
@@ -134,7 +134,9 @@ class Router:
     async def _open_port(self) -> None:
         settings = self._settings.router
         catalog = self._catalog = Catalog(self.pools, self._cache_dir())
-        opening = Opening(catalog, self._secret, self.router_id, settings.expected_output_tokens)
+        opening = Opening(
+            catalog, self._secret, self.router_id, TenantPolicies(self._settings), settings.expected_output_tokens
+        )
         self._inference = InferenceServicer(
             self.pools, catalog, opening, RequestLimits(settings.max_prompt_bytes), self._metrics
         )
@@ -204,6 +206,7 @@ class Router:
             except TimeoutError:
                 _LOG.warning("router.drain_over", extra={"open_calls": self._inference.open_calls})
             await self._server.stop(grace=0.2)
+            await self._inference.close()
         if self._bell is not None:
             await self._bell.close()
         await self._owner.close()

@@ -101,6 +101,8 @@ def _request_status(error: RequestError) -> status_pb2.Status:  # noqa: C901 - o
             return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, *_quota_details(error))
         case NotInTimeError():
             facts = {"bound": error.bound, "estimate_s": f"{error.wait_s:.3f}"}
+            if error.retry_after_s is None:
+                return _status(code_pb2.DEADLINE_EXCEEDED, error, facts)
             return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, _retry_after(error.retry_after_s))
         case KeyReusedError():
             return _status(code_pb2.ALREADY_EXISTS, error, {"request_id": error.request_id})

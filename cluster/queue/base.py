@@ -144,8 +144,10 @@ class Adopted:
     """Answers `adopt`: where the entry is."""
 
     grant: Grant | None
-    """Its slot, started or not."""
+    """Its slot."""
     position: int
+    started: bool = False
+    """Whether the attempt of `grant` is known to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,10 @@ class Settlement:
 
     output_tokens: int
     """Of all attempts of the entry."""
+    requests: int = 0
+    """1 in the entry that stands for its request in the ledger."""
+    prompt_tokens: int = 0
+    """As they count in the ledger: once per request."""
     cached_tokens: int = 0
     gpu_seconds: float = 0.0
     """Of this attempt."""
@@ -177,7 +183,6 @@ class UsageLine:
     """Days since 1970-01-01."""
     tenant: str
     requests: int
-    """Choices that ended; a request with n choices counts n times."""
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int

@@ -85,8 +85,8 @@ def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
 
 def pack_settlement(router_id: str, request_id: str, attempt: str, settlement: Settlement) -> bytes:
     """Write the arguments of `release`."""
-    used = (settlement.output_tokens, settlement.cached_tokens, settlement.gpu_seconds, settlement.cost)
-    return pack(router_id, request_id, attempt, *used)
+    once = (settlement.output_tokens, settlement.requests, settlement.prompt_tokens, settlement.cached_tokens)
+    return pack(router_id, request_id, attempt, *once, settlement.gpu_seconds, settlement.cost)
 
 
 def pack_router_beat(beat: RouterBeat) -> bytes:
@@ -137,7 +137,7 @@ def read_adopted(request_id: str, reply: Sequence[Any] | None) -> Adopted | None
     if reply is None:
         return None
     if reply[0] == 1:
-        return Adopted(Grant(request_id, reply[1].decode(), reply[2].decode()), 0)
+        return Adopted(Grant(request_id, reply[1].decode(), reply[2].decode()), 0, bool(reply[3]))
     return Adopted(None, reply[1])
 
 

@@ -8,9 +8,7 @@ from cluster.queue.memory_state import KEYS_PER_CALL, PoolState
 DAY_MS = 86_400_000
 
 
-def enter_ledger(
-    pool: PoolState, tenant: str, used: Settlement, *, requests: int, prompt_tokens: int, output_tokens: int
-) -> None:
+def enter_ledger(pool: PoolState, tenant: str, used: Settlement) -> None:
     """Add to a tenant's line of today."""
     days = pool.limits.ledger_days
     if not days:
@@ -21,7 +19,8 @@ def enter_ledger(
         line = pool.ledger[day, tenant] = [0, 0, 0, 0, 0, 0]
         for key in sorted(key for key in pool.ledger if key[0] <= day - days)[:KEYS_PER_CALL]:
             del pool.ledger[key]
-    more = (requests, prompt_tokens, output_tokens, used.cached_tokens, used.gpu_seconds, used.cost)
+    tokens = (used.prompt_tokens, used.output_tokens, used.cached_tokens)
+    more = (used.requests, *tokens, used.gpu_seconds, used.cost)
     for i, amount in enumerate(more):
         line[i] += amount
 

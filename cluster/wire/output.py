@@ -31,12 +31,14 @@ def resume_record_to_wire(record: ResumeRecord) -> replica_pb2.ResumeRecord:
         prior_token_ids=record.prior_token_ids,
         prior_text_length=record.prior_text_length,
         model_digest=record.model_digest,
+        prior_text=record.prior_text,
     )
 
 
 def resume_record_from_wire(record: replica_pb2.ResumeRecord) -> ResumeRecord:
     """Convert a record."""
-    return ResumeRecord(tuple(record.prior_token_ids), record.prior_text_length, record.model_digest)
+    prior = tuple(record.prior_token_ids)
+    return ResumeRecord(prior, record.prior_text_length, record.model_digest, record.prior_text)
 
 
 def _token_to_wire(token: TokenLogprob) -> types_pb2.TokenLogprob:

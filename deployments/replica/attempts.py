@@ -86,13 +86,14 @@ class AttemptTable:
         """
         key = (request_id, attempt)
         if key in self._attempts:
-            return self.attach(request_id, attempt, outlet, sink, 0)
+            prior = len(spec.resume.prior_token_ids) if spec.resume else 0
+            return self.attach(request_id, attempt, outlet, sink, prior)
         if self.draining:
             return Refused.DRAINING, "the replica drains"
         prompt_tokens = len(spec.prompt_token_ids)
         if (full := self._window_full(prompt_tokens)) is not None:
             return Refused.WINDOW_FULL, full
-        log = OutputLog(request_id, attempt, self._changed)
+        log = OutputLog(request_id, attempt, self._changed, spec.resume)
         log.outlet, log.sink = outlet, sink
         self._attempts[key] = Attempt(log, prompt_tokens)
         self.sequences += 1
@@ -123,6 +124,10 @@ class AttemptTable:
         if old_outlet is not None and (old_outlet is not outlet or old_sink != sink):
             old_outlet.detach(old_sink)
         return None
+
+    def history(self, request_id: str, attempt: str, offset: int) -> tuple[list[int], str]:
+        """Return the output of an attempt before an offset to which somebody attached."""
+        return self._attempts[request_id, attempt].log.before(offset)
 
     async def abort(self, keys: list[tuple[str, str]], reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Stop attempts; their logs end when the slots are free."""
@@ -168,9 +173,9 @@ class AttemptTable:
         """Stop everything that runs."""
         await self.abort([key for key, item in self._attempts.items() if item.live], reason)
 
-    def running(self) -> tuple[tuple[str, str], ...]:
-        """List (request id, attempt) of everything that holds a slot; safe to call from another thread."""
-        return tuple(key for key, item in list(self._attempts.items()) if item.live)
+    def progress(self) -> tuple[tuple[str, str, int], ...]:
+        """List (request id, attempt, output tokens) of everything that holds a slot; safe from another thread."""
+        return tuple((*key, item.log.tokens) for key, item in list(self._attempts.items()) if item.live)
 
     def take_prefilled(self) -> tuple[str, ...]:
         """Return and clear the requests whose first token came."""

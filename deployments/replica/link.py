@@ -149,6 +149,9 @@ class LinkSession:
             return
         self._keys[attach.sink] = key
         self._extra.attached.append(attach.sink)
+        if attach.want_history and attach.from_offset:
+            ids, text = self._table.history(*key, attach.from_offset)
+            self._extra.histories.add(sink=attach.sink, token_ids=ids, text=text)
         self._touch()
 
     def _refuse(self, sink: int, reason: Refused, detail: str) -> None:

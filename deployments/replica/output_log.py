@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from cluster.models import PositionLogprobs, SequenceEnd
+from cluster.models import PositionLogprobs, ResumeRecord, SequenceEnd
 
 Entry = tuple[int, Sequence[int], str, Sequence[PositionLogprobs] | None]
 """(offset of the first token, token ids, text they released, log probabilities). Only the last entry may have no
@@ -27,14 +27,36 @@ class Outlet(Protocol):
 class OutputLog:
     """Is a `TokenSink` that remembers. Offsets count output tokens, so they mean the same on every link."""
 
-    __slots__ = ("_on_change", "attempt", "cursor", "dirty", "end", "entries", "outlet", "request_id", "sink", "tokens")
+    __slots__ = (
+        "_on_change",
+        "attempt",
+        "begun",
+        "cursor",
+        "dirty",
+        "end",
+        "entries",
+        "outlet",
+        "request_id",
+        "sink",
+        "tokens",
+    )
 
-    def __init__(self, request_id: str, attempt: str, on_change: Callable[[OutputLog, bool], None]) -> None:
-        """`on_change(log, ended)` is called at the first token and at the end."""
+    def __init__(
+        self,
+        request_id: str,
+        attempt: str,
+        on_change: Callable[[OutputLog, bool], None],
+        resume: ResumeRecord | None = None,
+    ) -> None:
+        """`on_change(log, ended)` is called at the first token and at the end. The output before a resume is in the log
+        too, for who attaches later with nothing.
+        """
         self.request_id = request_id
         self.attempt = attempt
         self.entries: list[Entry] = []
         self.tokens = 0
+        self.begun = False
+        """Whether this attempt has had output."""
         self.end: SequenceEnd | None = None
         self.outlet: Outlet | None = None
         self.sink = 0
@@ -44,6 +66,10 @@ class OutputLog:
         self.dirty = False
         """Whether the outlet already knows that there is something to send."""
         self._on_change = on_change
+        if resume is not None and resume.prior_token_ids:
+            self.entries.append((0, resume.prior_token_ids, resume.prior_text, None))
+            self.tokens = len(resume.prior_token_ids)
+            self.cursor = 1
 
     # --- TokenSink ----------------------------------------------------------------------------------------------------
 
@@ -55,7 +81,8 @@ class OutputLog:
         if not self.dirty and self.outlet is not None:
             self.dirty = True
             self.outlet.mark(self)
-        if offset == 0:
+        if not self.begun:
+            self.begun = True
             self._on_change(self, False)
 
     def on_end(self, end: SequenceEnd) -> None:
@@ -103,6 +130,11 @@ class OutputLog:
             else:
                 high = middle
         return low if low < len(self.entries) and self.entries[low][0] == offset else None
+
+    def before(self, offset: int) -> tuple[list[int], str]:
+        """Return the tokens and text before an offset that is the end of a delta."""
+        entries = self.entries[: self._cursor_at(offset)]
+        return [token for entry in entries for token in entry[1]], "".join(entry[2] for entry in entries)
 
     def size_bytes(self) -> int:
         """Estimate the memory it takes."""

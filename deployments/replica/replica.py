@@ -171,12 +171,14 @@ class Replica:
             self._queue = self._open_queue()
         stats = self._engine.stats()
         prefilled = self.table.take_prefilled()
+        progress = self.table.progress()
         beat = ReplicaBeat(
             replica_id=self.plan.replica_id,
             record=self._record,
             state=self._state,
             windows=self.table.windows,
-            running=self.table.running(),
+            running=tuple((request_id, attempt) for request_id, attempt, _ in progress),
+            produced=tuple(tokens for _, _, tokens in progress),
             prefilled=prefilled,
             kv_tokens=int(stats.kv_usage * self.table.windows.kv_tokens),
             stats={

@@ -6,6 +6,8 @@ also where it is part of a stream's request, so that clients of both calls read 
 
 from __future__ import annotations
 
+import hashlib
+
 from google.protobuf.duration_pb2 import Duration
 from penstock.v1 import inference_pb2, types_pb2
 
@@ -69,7 +71,9 @@ def check_stream(request: inference_pb2.StreamGenerateRequest, limits: RequestLi
         found.number("flush_interval", flush_interval_s, 0, MAX_FLUSH_INTERVAL_S)
     resume = None
     if request.HasField("resume"):
-        found.count("resume.resume_token", len(request.resume.resume_token), 1, MAX_RESUME_TOKEN_BYTES, "bytes")
+        # A key finds the request as well as a token does.
+        least = 0 if generate.idempotency_key else 1
+        found.count("resume.resume_token", len(request.resume.resume_token), least, MAX_RESUME_TOKEN_BYTES, "bytes")
         if found.count("resume.received_tokens", len(request.resume.received_tokens), 0, generate.n):
             resume = ResumePoint(request.resume.resume_token, tuple(request.resume.received_tokens))
     found.raise_any()
@@ -142,7 +146,16 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
         idempotency_key=request.idempotency_key,
         lora_adapter=request.lora_adapter,
         session_id=request.session_id,
+        digest=_digest(request) if request.idempotency_key else "",
     )
+
+
+def _digest(request: inference_pb2.GenerateRequest) -> str:
+    """Identify what is asked for; how long the client would wait for it does not matter."""
+    asked = inference_pb2.GenerateRequest()
+    asked.CopyFrom(request)
+    asked.ClearField("queue_timeout")
+    return hashlib.sha256(asked.SerializeToString(deterministic=True)).hexdigest()[:32]
 
 
 def _check_prompt(found: Violations, field: str, wire: types_pb2.Prompt, limits: RequestLimits) -> Prompt:

@@ -67,6 +67,8 @@ class CheckedRequest:
     """Empty for the base model."""
     session_id: str
     """Empty for none."""
+    digest: str = ""
+    """Identifies what is asked for; empty without an idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class ResumePoint:
     """Says where a client wants to go on."""
 
     token: bytes
+    """Empty: the idempotency key says which request."""
     received_tokens: tuple[int, ...]
     """Per choice; a missing entry counts as 0."""
 

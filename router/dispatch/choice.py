@@ -6,6 +6,7 @@ import enum
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.v1 import inference_pb2 as api
@@ -18,16 +19,20 @@ from cluster.errors import (
     InvalidRequestError,
     PenstockError,
     QueueTimeoutError,
+    TakenOverError,
 )
 from cluster.queue.base import Grant, QueueEntry
 from cluster.ticket import TicketChoice
-from cluster.wire import duration_to_wire
+from router.dispatch.account import Account, Prices, Ran
+from router.dispatch.history import History
 
 if TYPE_CHECKING:
     from router.dispatch.link import ReplicaLink
 
 _LOG = logging.getLogger(__name__)
 
+
+NO_PRICES = Prices()
 
 MAX_ATTEMPTS = 3
 """Replicas on which a choice without output is tried."""
@@ -45,8 +50,16 @@ class ChoiceState(enum.Enum):
 class Dispatch(Protocol):
     """Is what a choice asks of its pool."""
 
-    def release(self, choice: Choice, output_tokens: int) -> None:
-        """Give the slot back; the attempt is over."""
+    def release(self, choice: Choice) -> None:
+        """Give the slot back; the choice is over."""
+        ...
+
+    def requeue(self, choice: Choice) -> None:
+        """Give the slot back, and wait for another one to go on."""
+        ...
+
+    def hand_over(self, choice: Choice) -> None:
+        """Let go of a choice that is another router's, or another call's, now."""
         ...
 
     def refuse(self, choice: Choice) -> None:
@@ -58,10 +71,29 @@ class Dispatch(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Is where an attempt runs."""
+
+    link: ReplicaLink
+    group_id: str
+    price_per_s: float
+    model_digest: str
+
+
 class Choice:
     """Is a `Receiver`. Collects output until the request's writer takes it."""
 
-    def __init__(self, index: int, entry: QueueEntry, start: pb.Start, pool: Dispatch) -> None:
+    def __init__(
+        self,
+        index: int,
+        entry: QueueEntry,
+        start: pb.Start,
+        pool: Dispatch,
+        prices: Prices = NO_PRICES,
+        deadline: float | None = None,
+    ) -> None:
+        """`deadline` is the moment on the monotonic clock by which it must have ended."""
         self.index = index
         self.entry = entry
         self.state = ChoiceState.WAITING
@@ -75,19 +107,37 @@ class Choice:
         """Output tokens handed on or pending."""
         self.link: ReplicaLink | None = None
         self.sink = 0
-        self.group_id = ""
-        self.price_per_s = 0.0
+        self.history = History()
+        """All output, where it is known."""
+        self.prefix: api.Delta | None = None
+        """The output before this choice attached."""
+        self.predicted_wait_s: float | None = None
+        """The estimate when it got in line; None when it did not have to wait, or nothing was known."""
+        self.waited_s: float | None = None
+        """How long it waited for its first slot."""
+        self.account = Account(index, entry.prompt_tokens, prices)
+        self.goes_on = False
+        """Whether an earlier attempt had output."""
+        self.exact = True
+        """Whether the output is what an undisturbed run would have given."""
         self.submitted_at = time.monotonic()
         self.granted_at = 0.0
         self.first_token_at = 0.0
         self.announced = True
-        """False while a `started` event is owed to the client."""
+        """False while a `started` or `resumed` event is owed to the client."""
         self._start = start
         self._pool = pool
         self._wake = _nothing
         self._cancelled = False
         self._abandoned = False
         self._attempts = 0
+        self._yielding = False
+        """It was told to give way, and its attempt is being stopped."""
+        self._deadline = deadline
+        self._queued_at = self.submitted_at
+        self._began_at = 0.0
+        """First token of this attempt."""
+        self._placement: Placement | None = None
         self._ids: list[int] = []
         self._texts: list[str] = []
         self._logprobs: list[types.PositionLogprobs] = []
@@ -98,37 +148,49 @@ class Choice:
 
     # --- from the pool ------------------------------------------------------------------------------------------------
 
-    def run_on(self, grant: Grant, link: ReplicaLink, group_id: str, price_per_s: float) -> None:
-        """Start on the replica that the grant names."""
+    def run_on(self, grant: Grant, place: Placement) -> None:
+        """Start, or go on, on the replica that the grant names."""
+        self._take_place(grant.attempt, place)
         self.granted_at = time.monotonic()
-        self._take_link(grant.attempt, link, group_id, price_per_s)
+        if self.waited_s is None:
+            self.waited_s = self.queue_s
         start = pb.Start()
         start.CopyFrom(self._start)
-        self.sink = link.open_sink(self, self.entry.request_id, grant.attempt)
-        link.send_start(self.sink, start)
+        if self._deadline is not None:
+            start.time_left_ms = max(1, int((self._deadline - self.granted_at) * 1000))
+        if self.tokens:
+            start.resume.CopyFrom(self.history.record(place.model_digest))
+        self.sink = place.link.open_sink(self, self.entry.request_id, grant.attempt, self.tokens)
+        place.link.send_start(self.sink, start)
 
-    def attach_to(self, attempt: str, link: ReplicaLink, group_id: str, price_per_s: float, offset: int) -> None:
+    def attach_to(self, attempt: str, place: Placement, offset: int) -> None:
         """Take over a running attempt; the client already has `offset` tokens."""
-        self._take_link(attempt, link, group_id, price_per_s)
+        self._take_place(attempt, place)
         self.tokens = offset
-        self.sink = link.open_sink(self, self.entry.request_id, attempt, offset)
-        link.send_attach(self.sink)
+        self.sink = place.link.open_sink(self, self.entry.request_id, attempt, offset, want_history=True)
+        place.link.send_attach(self.sink)
 
-    def _take_link(self, attempt: str, link: ReplicaLink, group_id: str, price_per_s: float) -> None:
+    def _take_place(self, attempt: str, place: Placement) -> None:
         self.state = ChoiceState.RUNNING
         self._attempts += 1
-        self.attempt, self.link = attempt, link
-        self.group_id, self.price_per_s = group_id, price_per_s
+        self.granted_at = self._began_at = 0.0
+        self.attempt, self.link, self._placement = attempt, place.link, place
         self.announced = False
         self._wake()
 
     def ordered(self, kind: str) -> None:
-        """Obey an order of the queue: "cancel" or "expired"."""
+        """Obey an order of the queue; see `cluster.queue.Order`."""
         if kind == "expired" and self.state is ChoiceState.WAITING:
             self._fail(QueueTimeoutError(time.monotonic() - self.submitted_at))
-            self._pool.release(self, 0)
+            self._pool.release(self)
         elif kind == "cancel":
             self.cancel()
+        elif kind == "moved":
+            self.on_detached()
+        elif kind == "preempt" and self.state is ChoiceState.RUNNING and not (self._cancelled or self._yielding):
+            self._yielding = True
+            if self.link is not None:
+                self.link.send_abort(self.sink)
 
     def cancel(self, *, deadline: bool = False) -> None:
         """Stop wherever it is; the end comes at once when it waits, else when the replica says its slot is free."""
@@ -151,8 +213,10 @@ class Choice:
             _LOG.error("choice.gap", extra={"request": self.entry.request_id, "have": self.tokens, "got": offset})
             self._fail(GenerationFailedError(self.entry.request_id, self.tokens))
             return
-        if not self.first_token_at:
-            self.first_token_at = time.monotonic()
+        if not self._began_at:
+            self._began_at = time.monotonic()
+            self.first_token_at = self.first_token_at or self._began_at
+        self.history.add(token_ids, text)
         self.tokens = offset + len(token_ids)
         self._ids.extend(token_ids)
         if text:
@@ -161,18 +225,29 @@ class Choice:
             self._logprobs.extend(logprobs)  # type: ignore[arg-type]
         self._wake()
 
+    def on_history(self, token_ids: Sequence[int], text: str) -> None:
+        """Take the output that the client had before this choice attached."""
+        self.history.add(token_ids, text)
+        if not self._start.sampling.HasField("logprobs"):
+            # Log probabilities are not remembered, so a result with them could not be whole.
+            self.prefix = api.Delta(choice_index=self.index, token_ids=token_ids, text=text)
+
     def on_end(self, end: pb.AttemptEnd) -> None:
         """Learn that the attempt ended and its slot is free."""
         if self.state is ChoiceState.ENDED:
             return
         if end.finish_reason == types.FINISH_REASON_ERROR:
-            if self.tokens == 0 and not self._cancelled and self._attempts < MAX_ATTEMPTS:
+            if self._unbegun and not self._cancelled and self._attempts < MAX_ATTEMPTS:
                 self._wait_again()
                 return
             _LOG.error("choice.engine_failed", extra={"request": self.entry.request_id, "error": end.error})
             self.error = GenerationFailedError(self.entry.request_id, self.tokens)
+        self._note_attempt(end)
+        if self._yielding and not self._cancelled and end.finish_reason == types.FINISH_REASON_CANCELLED:
+            self._give_way()
+            return
         self._finish(end)
-        self._pool.release(self, end.output_tokens)
+        self._pool.release(self)
 
     def on_refused(self, refusal: pb.Refusal) -> None:
         """Learn that a start or attach was refused."""
@@ -181,43 +256,78 @@ class Choice:
         if self._cancelled:
             # Cancelled before it was started: nothing runs, so the slot is free.
             self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_CANCELLED))
-            self._pool.release(self, 0)
+            self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_INVALID:
             self._fail(refused_by_engine(refusal.detail))
-            self._pool.release(self, 0)
-        elif self.tokens == 0:
+            self._pool.release(self)
+        elif self._unbegun:
             # Window full, draining, or a start that a broken link swallowed: nothing ran, so wait for another slot.
             self._wait_again()
         else:
             self._lost(refusal.detail)
 
     def on_detached(self) -> None:
-        """Learn that another router took over: nothing more comes here, and the slot is the other router's."""
-        if self.state is ChoiceState.RUNNING:
+        """Learn that another router or call took over: nothing more comes here, and the slot is not ours."""
+        if self.state is not ChoiceState.ENDED:
             self.state = ChoiceState.ENDED
-            self.error = GenerationFailedError(self.entry.request_id, self.tokens)
+            self.error = TakenOverError(self.entry.request_id)
+            self._pool.hand_over(self)
             self._wake()
 
     def on_link_lost(self) -> None:
         """Learn that the link did not come back in time."""
         if self.state is not ChoiceState.RUNNING:
             return
-        if self.tokens == 0 and not self._cancelled and self._attempts < MAX_ATTEMPTS:
+        if self._unbegun and not self._cancelled and self._attempts < MAX_ATTEMPTS:
             self._wait_again()
         else:
             self._lost("the link did not come back")
 
+    @property
+    def _unbegun(self) -> bool:
+        """Whether this attempt had no output, and all output before it is known here."""
+        return not self._began_at and self.tokens == len(self.history)
+
     def _wait_again(self) -> None:
-        # The client has no output yet, so another replica may do it from the start.
-        if self.link is not None:
-            self.link.close_sink(self.sink, acknowledge=False)
-        self.state, self.link, self.sink = ChoiceState.WAITING, None, 0
+        # The client has no output of this attempt, so another replica may do it from its start.
+        self._leave_place(acknowledge=False)
         self._pool.refuse(self)
+
+    def _give_way(self) -> None:
+        # Its turn comes again; what was delivered goes along. Only greedy output does not depend on where it is drawn.
+        self._yielding = False
+        self._attempts -= 1
+        self.goes_on = self.tokens > 0
+        self.exact = self.exact and self._start.sampling.temperature == 0.0
+        self._leave_place(acknowledge=True)
+        self._pool.requeue(self)
+
+    def _leave_place(self, *, acknowledge: bool) -> None:
+        if self.link is not None:
+            self.link.close_sink(self.sink, acknowledge=acknowledge)
+        self.state, self.link, self.sink = ChoiceState.WAITING, None, 0
+        self._queued_at = time.monotonic()
+
+    def _note_attempt(self, end: pb.AttemptEnd) -> None:
+        place = self._placement
+        if place is not None:
+            timed = self.granted_at and self._began_at
+            prefill_s = self._began_at - self.granted_at if timed else end.prefill_s
+            self.account.add(
+                Ran(place.link.replica_id, place.group_id, self.queue_s, prefill_s, end, place.price_per_s)
+            )
+
+    @property
+    def queue_s(self) -> float:
+        """How long it waited for its slot; 0 where another router got it."""
+        return self.granted_at - self._queued_at if self.granted_at else 0.0
 
     def _lost(self, detail: str) -> None:
         _LOG.error("choice.lost", extra={"request": self.entry.request_id, "detail": detail, "tokens": self.tokens})
         self._fail(GenerationFailedError(self.entry.request_id, self.tokens))
-        self._pool.release(self, self.tokens)
+        if self.end is not None:
+            self._note_attempt(self.end)
+        self._pool.release(self)
 
     def _fail(self, error: PenstockError) -> None:
         self.error = error
@@ -272,26 +382,8 @@ class Choice:
         """Say where it runs."""
         if self.link is None:
             return TicketChoice()
-        return TicketChoice(self.attempt, self.link.replica_id, self.link.address, self.group_id)
-
-    def receipt(self) -> types.AttemptReceipt | None:
-        """Explain the attempt; None when it never ran."""
-        end = self.end
-        if end is None or self.link is None:
-            return None
-        prefill = self.first_token_at - self.granted_at if self.granted_at and self.first_token_at else end.prefill_s
-        return types.AttemptReceipt(
-            choice_index=self.index,
-            replica_id=self.link.replica_id,
-            group_id=self.group_id,
-            queue_time=duration_to_wire(self.granted_at - self.submitted_at if self.granted_at else 0.0),
-            prefill_time=duration_to_wire(prefill),
-            decode_time=duration_to_wire(end.decode_s),
-            engine_wait_time=duration_to_wire(end.engine_wait_s),
-            output_tokens=end.output_tokens,
-            cached_tokens=end.cached_tokens,
-            gpu_seconds=end.gpu_seconds,
-        )
+        group = self._placement.group_id if self._placement is not None else ""
+        return TicketChoice(self.attempt, self.link.replica_id, self.link.address, group)
 
 
 def refused_by_engine(detail: str) -> InvalidRequestError:

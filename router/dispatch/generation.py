@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
@@ -28,17 +28,19 @@ class Generation:
         choices: Sequence[Choice],
         secret: ClusterSecret,
         router_id: str,
+        wait_s: Callable[[Choice], float | None],
         *,
         arrived_at: float,
         admitted_at: float,
     ) -> None:
-        """`arrived_at` and `admitted_at` are monotonic seconds."""
+        """`wait_s` estimates the rest of a choice's wait; `arrived_at` and `admitted_at` are monotonic seconds."""
         self.request_id = ticket.request_id
         self.pool = ticket.pool
         self.choices = tuple(choices)
         self._ticket = ticket
         self._secret = secret
         self._router_id = router_id
+        self._wait_s = wait_s
         self._arrived_at = arrived_at
         self._admitted_at = admitted_at
         self._news = asyncio.Event()
@@ -75,11 +77,15 @@ class Generation:
             return [self.choices[0].take_output()]
         events: list[api.StreamGenerateResponse] = []
         for choice in self.choices:
-            if not choice.announced:
+            if not choice.announced and not choice.goes_on:
                 choice.announced = True
                 events.append(api.StreamGenerateResponse(started=self._started(choice)))
             if choice.has_output:
                 events.append(choice.take_output())
+            if not choice.announced:
+                choice.announced = True
+                going_on = api.Resumed(choice_index=choice.index, offset=choice.tokens, exact=choice.exact)
+                events.append(api.StreamGenerateResponse(resumed=going_on))
         if self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
             self._queued_at = time.monotonic()
             events.append(api.StreamGenerateResponse(queued=self._queued()))
@@ -145,7 +151,12 @@ class Generation:
 
     def _queued(self) -> api.Queued:
         position = max(choice.position for choice in self.choices if choice.state is ChoiceState.WAITING)
-        return api.Queued(request_id=self.request_id, resume_token=self.token(), position=position)
+        queued = api.Queued(request_id=self.request_id, resume_token=self.token(), position=position)
+        waits = [self._wait_s(choice) for choice in self.choices if choice.state is ChoiceState.WAITING]
+        known = [wait for wait in waits if wait is not None]
+        if known and len(known) == len(waits):
+            queued.eta.CopyFrom(duration_to_wire(max(known)))
+        return queued
 
     def _started(self, choice: Choice) -> api.Started:
         return api.Started(
@@ -153,7 +164,7 @@ class Generation:
             resume_token=self.token(),
             choice_index=choice.index,
             replica_id=choice.link.replica_id if choice.link is not None else "",
-            queue_time=duration_to_wire(choice.granted_at - choice.submitted_at if choice.granted_at else 0.0),
+            queue_time=duration_to_wire(choice.queue_s),
             prompt_tokens=self._ticket.prompt_tokens,
         )
 
@@ -166,28 +177,28 @@ class Generation:
                     index=index,
                     finish_reason=end.finish_reason,
                     stop_match=end.stop_match,
-                    output_tokens=end.output_tokens,
+                    output_tokens=self.choices[index].tokens,
                 )
                 for index, end in enumerate(ends)
                 if end is not None
             ],
             usage=types.Usage(
                 prompt_tokens=self._ticket.prompt_tokens,
-                output_tokens=sum(end.output_tokens for end in ends if end is not None),
-                cached_tokens=sum(end.cached_tokens for end in ends if end is not None),
+                output_tokens=sum(choice.tokens for choice in self.choices),
+                cached_tokens=sum(choice.account.cached_tokens for choice in self.choices),
             ),
             receipt=self._receipt(),
         )
 
     def _receipt(self) -> types.Receipt:
-        attempts = [attempt for choice in self.choices if (attempt := choice.receipt()) is not None]
+        attempts = [attempt for choice in self.choices for attempt in choice.account.receipts()]
         receipt = types.Receipt(
             attempts=attempts,
             total_time=duration_to_wire(time.monotonic() - self._arrived_at),
             admission_time=duration_to_wire(self._admitted_at - self._arrived_at),
-            gpu_seconds=sum(attempt.gpu_seconds for attempt in attempts),
-            cost=sum(c.end.gpu_seconds * c.price_per_s for c in self.choices if c.end is not None),
-            exact=True,
+            gpu_seconds=sum(choice.account.gpu_seconds for choice in self.choices),
+            cost=sum(choice.account.cost(choice.tokens) for choice in self.choices),
+            exact=all(choice.exact for choice in self.choices),
             router_id=self._router_id,
         )
         firsts = [choice.first_token_at for choice in self.choices if choice.first_token_at]

@@ -38,6 +38,8 @@ class _Sink:
     attempt: str
     offset: int = 0
     """Output tokens that arrived here; where a re-attach continues."""
+    want_history: bool = False
+    """Whether the output before the offset is still to come."""
 
 
 class ReplicaLink:
@@ -106,11 +108,15 @@ class ReplicaLink:
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
-    def open_sink(self, receiver: Receiver, request_id: str, attempt: str, offset: int = 0) -> int:
-        """Register a receiver; its number is valid on this link only."""
+    def open_sink(
+        self, receiver: Receiver, request_id: str, attempt: str, offset: int = 0, *, want_history: bool = False
+    ) -> int:
+        """Register a receiver; its number is valid on this link only. `want_history`: it lacks the output before the
+        offset.
+        """
         sink = self._next_sink
         self._next_sink += 1
-        self._sinks[sink] = _Sink(receiver, request_id, attempt, offset)
+        self._sinks[sink] = _Sink(receiver, request_id, attempt, offset, want_history and offset > 0)
         return sink
 
     def send_start(self, sink: int, start: pb.Start) -> None:
@@ -123,6 +129,7 @@ class ReplicaLink:
         """Take over the output of this sink's attempt."""
         item = self._sinks[sink]
         attach = pb.Attach(sink=sink, request_id=item.request_id, attempt=item.attempt, from_offset=item.offset)
+        attach.want_history = item.want_history
         self._send(pb.LinkCommand(attach=attach))
 
     def send_abort(self, sink: int, *, deadline: bool = False) -> None:
@@ -242,6 +249,10 @@ class ReplicaLink:
     def _deliver(self, frame: pb.LinkResponse) -> None:
         self._heard_at = time.monotonic()
         sinks = self._sinks
+        for history in frame.histories:
+            if (item := sinks.get(history.sink)) is not None and item.want_history:
+                item.want_history = False
+                item.receiver.on_history(history.token_ids, history.text)
         if frame.sinks:
             tokens = list(frame.token_ids)
             logprobs = {item.delta: item.positions for item in frame.logprobs} if frame.logprobs else None

@@ -5,15 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cluster.errors import QueueUnavailableError
 from cluster.keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner
-from cluster.queue.base import Grant, Mail, Queue, RouterBeat, RouterBeatReply, Settlement
+from cluster.queue.base import (
+    Adopted,
+    Grant,
+    KnownRequest,
+    Mail,
+    Queue,
+    RouterBeat,
+    RouterBeatReply,
+    Settlement,
+    UsageLine,
+)
 from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
-from router.dispatch.choice import Choice, ChoiceState
+from router.dispatch.account import Prices
+from router.dispatch.choice import Choice, ChoiceState, Placement
+from router.dispatch.estimate import PoolEstimate
+from router.dispatch.link import ReplicaLink
 from router.dispatch.replicas import ReplicaSet
 
 _LOG = logging.getLogger(__name__)
@@ -36,6 +49,8 @@ class Pool:
         """`queue` belongs to this loop; `open_queue` makes another one on the thread that renews the lease."""
         self.name = name
         self.settings = settings
+        self.prices = Prices.of(settings)
+        self.estimate = PoolEstimate()
         self.queue_settings = queue_settings
         self._router_id = router_id
         self._queue = queue
@@ -56,6 +71,8 @@ class Pool:
         self._started_lock = threading.Lock()
         self._unreleased: dict[tuple[str, str], Settlement] = {}
         """Ends that Redis does not know yet."""
+        self._unqueued: dict[tuple[str, str], Settlement] = {}
+        """Ends of attempts whose requests go on, that Redis does not know yet."""
         self._collecting = False
         self.beat: RouterBeatReply | None = None
         """The newest heartbeat's answer; None before the first."""
@@ -105,11 +122,13 @@ class Pool:
 
     # --- for requests -------------------------------------------------------------------------------------------------
 
-    async def submit(self, choice: Choice) -> None:
+    async def submit(self, choice: Choice) -> KnownRequest | None:
         """Put a choice in line, or start it at once.
 
+        Returns the request that the choice's client key already belongs to; nothing is in line then.
+
         Raises:
-            QueueFullError: too many wait.
+            QueueFullError, QuotaExceededError, KeyReusedError: not this one, or not now.
             QueueUnavailableError: the queue does not answer.
         """
         self._choices[choice.entry.request_id] = choice
@@ -120,13 +139,62 @@ class Pool:
             self._choices.pop(choice.entry.request_id, None)
             self._owner.spawn(self._withdraw(choice), "withdraw")
             raise
+        if submitted.known is not None:
+            self._choices.pop(choice.entry.request_id, None)
+            return submitted.known
         choice.position = submitted.position
         if submitted.grant is not None:
             self._granted(submitted.grant)
+        else:
+            choice.predicted_wait_s = self.wait_s(choice)
+        return None
 
-    def adopt(self, choice: Choice) -> None:
-        """Take a choice that already runs somewhere."""
+    def wait_s(self, choice: Choice) -> float | None:
+        """Estimate how long a waiting choice still waits."""
+        return self.estimate.wait_s(choice.entry.request_class, choice.position)
+
+    async def adopt(self, choice: Choice) -> Adopted | None:
+        """Make an entry of the queue this choice's; None when there is none. A call of this router that had it is told.
+
+        Raises:
+            QueueUnavailableError: the queue does not answer.
+        """
+        request_id = choice.entry.request_id
+        adopted = await self._queue.adopt(self._router_id, choice.entry.tenant, request_id)
+        if adopted is not None:
+            self.take(choice)
+            choice.position = adopted.position
+        return adopted
+
+    def take(self, choice: Choice) -> None:
+        """Deliver to this choice from now on."""
+        old = self._choices.get(choice.entry.request_id)
         self._choices[choice.entry.request_id] = choice
+        if old is not None and old is not choice:
+            old.on_detached()
+
+    def start_adopted(self, choice: Choice, grant: Grant) -> bool:
+        """Attach to an adopted choice's attempt from its first token; False when its replica is not reached.
+
+        A start does both: it attaches where the attempt runs already.
+        """
+        place = self.place(grant.replica_id)
+        if place is None:
+            return False
+        choice.run_on(grant, place)
+        return True
+
+    async def finish_key(self, tenant: str, key: str, request_id: str, result: bytes) -> None:
+        """Keep a result for whoever repeats the key; an empty one frees the key."""
+        try:
+            await self._queue.finish_key(self._router_id, tenant, key, request_id, result)
+        except QueueUnavailableError as error:
+            # The key is forgotten with its window; until then a repeat finds neither request nor result.
+            _LOG.warning("result.not_kept", extra={"request": request_id, "error": str(error)})
+
+    async def usage(self, tenant: str, first_day: int, last_day: int, limit: int) -> Sequence[UsageLine]:
+        """Read the ledger; see `Queue.usage`."""
+        return await self._queue.usage(tenant, first_day, last_day, limit)
 
     async def cancel(self, tenant: str, target: str, *, by_key: bool) -> str | None:
         """Cancel any request of the pool; see `Queue.cancel`."""
@@ -137,11 +205,26 @@ class Pool:
 
     # --- Dispatch -----------------------------------------------------------------------------------------------------
 
-    def release(self, choice: Choice, output_tokens: int) -> None:
+    def release(self, choice: Choice) -> None:
         """Give the slot back."""
-        self._choices.pop(choice.entry.request_id, None)
-        self._unreleased[choice.entry.request_id, choice.attempt] = Settlement(output_tokens)
-        self._owner.spawn(self._release(choice.entry.request_id, choice.attempt), "release")
+        request_id = choice.entry.request_id
+        self._choices.pop(request_id, None)
+        choice.account.teach(self.estimate)
+        self._unreleased[request_id, choice.attempt] = choice.account.final(choice.tokens)
+        self._owner.spawn(self._release(request_id, choice.attempt), "release")
+
+    def requeue(self, choice: Choice) -> None:
+        """Give the slot back, and wait for another one."""
+        key = choice.entry.request_id, choice.attempt
+        self._unqueued[key] = choice.account.partial(choice.tokens)
+        self._owner.spawn(self._requeue(*key), "requeue")
+
+    def hand_over(self, choice: Choice) -> None:
+        """Let go of a choice."""
+        request_id = choice.entry.request_id
+        if self._choices.get(request_id) is choice:
+            del self._choices[request_id]
+            self._give_back(request_id, "")
 
     def refuse(self, choice: Choice) -> None:
         """Wait for another slot."""
@@ -162,6 +245,18 @@ class Pool:
             _LOG.warning("release.later", extra={"request": request_id, "error": str(error)})
             return
         self._unreleased.pop((request_id, attempt), None)
+        self._deliver(mail)
+
+    async def _requeue(self, request_id: str, attempt: str) -> None:
+        settlement = self._unqueued.get((request_id, attempt))
+        if settlement is None:
+            return
+        try:
+            mail = await self._queue.requeue(self._router_id, request_id, attempt, settlement)
+        except QueueUnavailableError as error:
+            _LOG.warning("requeue.later", extra={"request": request_id, "error": str(error)})
+            return
+        self._unqueued.pop((request_id, attempt), None)
         self._deliver(mail)
 
     async def _refuse(self, request_id: str, attempt: str) -> None:
@@ -217,16 +312,25 @@ class Pool:
             _LOG.warning("grant.fenced", extra={"request": grant.request_id})
             return
         choice.attempt = grant.attempt
-        link = self.replicas.link(grant.replica_id)
-        if link is None:
+        place = self.place(grant.replica_id)
+        if place is None:
             self.refuse(choice)
             return
-        announcement = self.replicas.announcements.get(grant.replica_id)
-        group = announcement.group_id if announcement is not None else ""
-        price = announcement.price_per_gpu_hour / 3600 if announcement is not None else 0.0
-        choice.run_on(grant, link, group, price)
+        choice.run_on(grant, place)
         with self._started_lock:
             self._started.append((grant.request_id, grant.attempt))
+
+    def place(self, replica_id: str) -> Placement | None:
+        """Return what is known of a replica that this router reaches."""
+        link = self.replicas.link(replica_id)
+        return self.placement(link) if link is not None else None
+
+    def placement(self, link: ReplicaLink) -> Placement:
+        """Return what is known of a link's replica."""
+        known = self.replicas.announcements.get(link.replica_id)
+        if known is None:
+            return Placement(link, "", 0.0, "")
+        return Placement(link, known.group_id, known.price_per_gpu_hour / 3600, known.model.digest)
 
     def _give_back(self, request_id: str, attempt: str) -> None:
         self._unreleased[request_id, attempt] = Settlement(0)
@@ -259,6 +363,7 @@ class Pool:
 
     def _beaten(self, reply: RouterBeatReply) -> None:
         self.beat = reply
+        self.estimate.beat(reply)
         if reply.replicas is not None:
             self.replicas.update(reply.replicas)
         for request_id, position in reply.positions.items():
@@ -267,6 +372,8 @@ class Pool:
         self._deliver(reply.mail)
         for request_id, attempt in list(self._unreleased):
             self._owner.spawn(self._release(request_id, attempt), "release_again")
+        for request_id, attempt in list(self._unqueued):
+            self._owner.spawn(self._requeue(request_id, attempt), "requeue_again")
 
     def _links_changed(self) -> None:
         # The queue grants only where it knows us connected: tell it now, not in a second.

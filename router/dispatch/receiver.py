@@ -15,6 +15,10 @@ class Receiver(Protocol):
         """Take new output; `logprobs` are PositionLogprobs messages, empty when not asked for."""
         ...
 
+    def on_history(self, token_ids: Sequence[int], text: str) -> None:
+        """Take the output before the offset to which this receiver attached; comes before any delta."""
+        ...
+
     def on_end(self, end: pb.AttemptEnd) -> None:
         """Learn that the attempt ended; the last call but for nothing."""
         ...

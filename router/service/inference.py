@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
 from cluster.errors import CancelledError, DeadlineError, PenstockError, RequestNotFoundError, ShuttingDownError
+from cluster.lifecycle import TaskOwner
 from router.admission import (
+    CheckedRequest,
     RequestLimits,
     check_cancel,
     check_count,
@@ -26,6 +28,7 @@ from router.identity import Caller
 from router.metrics import RouterMetrics
 from router.service.catalog import Catalog
 from router.service.collect import Collector
+from router.service.kept import KeptResult, read_result, replay
 from router.service.opening import Opening
 
 REQUEST_ID_HEADER = "penstock-request-id"
@@ -48,6 +51,7 @@ class InferenceServicer:
         self._opening = opening
         self._limits = limits
         self._metrics = metrics
+        self._owner = TaskOwner("inference")
         self.draining = False
         self.open_calls = 0
         """Generations that are open."""
@@ -57,22 +61,29 @@ class InferenceServicer:
 
     # --- generation ---------------------------------------------------------------------------------------------------
 
-    async def StreamGenerate(self, request: api.StreamGenerateRequest, context: Any, caller: Caller) -> None:  # noqa: N802
+    async def StreamGenerate(  # noqa: N802
+        self, request: api.StreamGenerateRequest, context: Any, caller: Caller
+    ) -> None:
         """Stream a generation."""
         checked = check_stream(request, self._limits)
         self._enter()
         try:
-            generation = await self._opening.open(
+            opened = await self._opening.open(
                 checked.generate, caller=caller, time_left_s=context.time_remaining(), resume=checked.resume
             )
-            try:
-                await self._write_events(generation, context, checked.flush_interval_s)
-            finally:
-                generation.close()
+            if isinstance(opened, bytes):
+                received = checked.resume.received_tokens if checked.resume is not None else ()
+                for event in replay(opened, received):
+                    await context.write(event)
+                return
+            kept = self._kept(opened, checked.generate, caller)
+            await self._guard(opened, kept, self._write_events(opened, kept, context, checked.flush_interval_s))
         finally:
             self._leave()
 
-    async def _write_events(self, generation: Generation, context: Any, flush_interval_s: float) -> None:
+    async def _write_events(
+        self, generation: Generation, kept: KeptResult | None, context: Any, flush_interval_s: float
+    ) -> None:
         write = context.write
         wrote_at = 0.0
         while not generation.finished:
@@ -84,35 +95,83 @@ class InferenceServicer:
                 if event.HasField("delta"):
                     wrote_at = time.monotonic() if flush_interval_s else 0.0
                 elif event.HasField("finished"):
-                    self._metrics.finished(generation.pool, event.finished)
+                    self._metrics.finished(generation, event.finished)
+                if kept is not None:
+                    kept.add(event)
                 await write(event)
 
-    async def Generate(self, request: api.GenerateRequest, context: Any, caller: Caller) -> api.GenerateResponse:  # noqa: N802
+    async def Generate(  # noqa: N802
+        self, request: api.GenerateRequest, context: Any, caller: Caller
+    ) -> api.GenerateResponse:
         """Generate and return everything at the end."""
         checked = check_request(request, self._limits)
         self._enter()
         try:
-            generation = await self._opening.open(checked, caller=caller, time_left_s=context.time_remaining())
-            try:
-                await context.send_initial_metadata(
-                    ((REQUEST_ID_HEADER, generation.request_id), (RESUME_TOKEN_HEADER, generation.token()))
-                )
-                return await self._collect(generation)
-            finally:
-                generation.close()
+            opened = await self._opening.open(checked, caller=caller, time_left_s=context.time_remaining())
+            if isinstance(opened, bytes):
+                return read_result(opened)[0]
+            await context.send_initial_metadata(
+                ((REQUEST_ID_HEADER, opened.request_id), (RESUME_TOKEN_HEADER, opened.token()))
+            )
+            kept = self._kept(opened, checked, caller)
+            collector = Collector()
+            await self._guard(opened, kept, self._collect(opened, kept, collector))
+            raise_if_stopped({choice.finish_reason for choice in collector.finished.choices})
+            return collector.response()
         finally:
             self._leave()
 
-    async def _collect(self, generation: Generation) -> api.GenerateResponse:
-        collector = Collector()
+    async def _collect(self, generation: Generation, kept: KeptResult | None, collector: Collector) -> None:
         while not generation.finished:
             await generation.wait()
             for event in generation.take():
                 collector.add(event)
-        self._metrics.finished(generation.pool, collector.finished)
-        reasons = {choice.finish_reason for choice in collector.finished.choices}
-        raise_if_stopped(reasons)
-        return collector.response()
+                if kept is not None:
+                    kept.add(event)
+        self._metrics.finished(generation, collector.finished)
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _kept(self, generation: Generation, checked: CheckedRequest, caller: Caller) -> KeptResult | None:
+        if not checked.idempotency_key:
+            return None
+        return KeptResult(generation, self._pools[generation.pool], caller.tenant, checked.idempotency_key)
+
+    async def _guard(self, generation: Generation, kept: KeptResult | None, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work of a call, then end its generation. One with a key outlives its client for a while."""
+        lingers = False
+        try:
+            await work
+        except asyncio.CancelledError:
+            lingers = kept is not None and not self.draining
+            raise
+        finally:
+            if lingers and kept is not None:
+                self._owner.spawn(self._linger(kept), "linger")
+            else:
+                generation.close()
+                if kept is not None:
+                    self._owner.spawn(kept.settle(), "settle")
+
+    async def _linger(self, kept: KeptResult) -> None:
+        """Go on without a client, until the same key comes again or the grace is over."""
+        generation = kept.generation
+        try:
+            async with asyncio.timeout(self._pools[generation.pool].queue_settings.attach_grace_s):
+                while not generation.finished:
+                    await generation.wait()
+                    for event in generation.take():
+                        kept.add(event)
+        except (TimeoutError, PenstockError):
+            # Nobody came, it failed, or another call took over.
+            pass
+        finally:
+            generation.close()
+        await kept.settle()
+
+    async def close(self) -> None:
+        """End what goes on without a client."""
+        await self._owner.close()
 
     def _enter(self) -> None:
         if self.draining:

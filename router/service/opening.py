@@ -10,18 +10,22 @@ from dataclasses import dataclass
 
 from penstock.v1 import replica_pb2 as pb
 
-from cluster.errors import GenerationFailedError, InvalidRequestError
+from cluster.errors import GenerationFailedError, InvalidRequestError, NotInTimeError, QueueUnavailableError
 from cluster.models import ModelInfo, SamplingParams
-from cluster.queue.base import QueueEntry
+from cluster.queue.base import Adopted, KnownRequest, QueueEntry
 from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket, TicketChoice
 from cluster.wire import sampling_to_wire
 from router.admission import CheckedRequest, ResumePoint, choice_sampling, resolve
-from router.dispatch.choice import Choice
+from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
-from router.identity import Caller
+from router.identity import Caller, TenantPolicies
 from router.service.catalog import Catalog
+
+JOIN_S = 5.0
+"""How long the result of a request that has just ended is waited for."""
+JOIN_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,61 +34,176 @@ class _Admitted:
 
     checked: CheckedRequest
     caller: Caller
+    pool: Pool
+    info: ModelInfo
     ids: Sequence[int]
     params: SamplingParams
     n: int
-    time_left_s: float | None
-    """Until the call's deadline."""
+    deadline: float | None
+    """When the call must have ended; monotonic seconds, as `arrived_at`."""
+    arrived_at: float
+
+    def run_s(self) -> float | None:
+        """Estimate how long it runs."""
+        return self.pool.estimate.run_s(len(self.ids), self.params.max_tokens)
+
+    def start_within_ms(self) -> int:
+        """Return how long it may wait: until its queue timeout, or until it could not end in time; 0 is no bound.
+
+        Raises:
+            NotInTimeError: it could not end in time if it started now.
+        """
+        bounds = []
+        if self.checked.queue_timeout_s is not None:
+            bounds.append(self.checked.queue_timeout_s)
+        if self.deadline is not None:
+            left_s, run_s = self.deadline - time.monotonic(), self.run_s() or 0.0
+            if run_s > left_s:
+                raise NotInTimeError("deadline", run_s, left_s, None)
+            bounds.append(left_s - run_s)
+        return max(1, int(min(bounds) * 1000)) if bounds else 0
 
 
 class Opening:
     """Admits requests: tokenizes, settles them against the model, and puts their choices in line."""
 
-    def __init__(self, catalog: Catalog, secret: ClusterSecret, router_id: str, expected_output_tokens: int) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        secret: ClusterSecret,
+        router_id: str,
+        policies: TenantPolicies,
+        expected_output_tokens: int,
+    ) -> None:
         self._catalog = catalog
+        self._policies = policies
         self._secret = secret
         self._router_id = router_id
         self._expected_output_tokens = expected_output_tokens
 
     async def open(
         self, checked: CheckedRequest, *, caller: Caller, time_left_s: float | None, resume: ResumePoint | None = None
-    ) -> Generation:
-        """Start a generation, or continue one.
+    ) -> Generation | bytes:
+        """Start a generation, continue one, or return the kept result of its idempotency key (see `kept`).
 
         Raises:
-            InvalidRequestError: the request can't be served as asked.
+            InvalidRequestError, KeyReusedError: the request can't be served as asked.
             ModelNotFoundError: the cluster does not serve the model.
-            QueueFullError, UnavailableError: not now.
+            QueueFullError, QuotaExceededError, NotInTimeError, UnavailableError: not now.
         """
         arrived_at = time.monotonic()
         pool = self._catalog.pool(checked.model)
         info, tokenizer = await self._catalog.model(pool)
         ids = await tokenizer.encode_prompt(checked.prompt)
         params, n = resolve(checked, info, len(ids))
-        admitted = _Admitted(checked, caller, ids, params, n, time_left_s)
-        old = self._ticket(resume, admitted, pool) if resume is not None else None
-        request_id = old.request_id if old is not None else secrets.token_hex(12)
-        choices = [self._choice(admitted, pool, info, request_id, index) for index in range(n)]
-        ticket = ResumeTicket(request_id, pool.name, caller.tenant, len(ids), ())
-        generation = Generation(
-            ticket, choices, self._secret, self._router_id, arrived_at=arrived_at, admitted_at=time.monotonic()
-        )
+        deadline = None if time_left_s is None else arrived_at + time_left_s
+        admitted = _Admitted(checked, caller, pool, info, ids, params, n, deadline, arrived_at)
+        if resume is not None and resume.token:
+            return await self._continue(admitted, resume)
+        return await self._start(admitted, resume.received_tokens if resume is not None else ())
+
+    async def _start(self, admitted: _Admitted, received: Sequence[int]) -> Generation | bytes:
+        joined_at = time.monotonic()
+        while True:
+            generation = self._generation(admitted, secrets.token_hex(12))
+            known = await self._submit(admitted, generation)
+            if known is None:
+                return generation
+            if known.result is not None:
+                return known.result
+            # The key's request runs, or has ended a moment ago and its result is on the way.
+            joined = await self._join(admitted, known.request_id, received)
+            if joined is not None:
+                return joined
+            if time.monotonic() - joined_at > JOIN_S and admitted.n == 1:
+                # Its router died between end and result.
+                await admitted.pool.finish_key(
+                    admitted.caller.tenant, admitted.checked.idempotency_key, known.request_id, b""
+                )
+            await asyncio.sleep(JOIN_POLL_S)
+
+    async def _submit(self, admitted: _Admitted, generation: Generation) -> KnownRequest | None:
+        """Put the choices in line, or tell whose their client key is."""
+        pool, choices = admitted.pool, generation.choices
+        first, rest = choices[0], choices[1:]
         try:
-            if old is not None and resume is not None:
-                await self._attach(pool, choices, old, resume)
-            elif n == 1:
-                await pool.submit(choices[0])
-            else:
-                await asyncio.gather(*(pool.submit(choice) for choice in choices))
+            # The first one carries the key.
+            known = await pool.submit(first) if not rest or first.entry.client_key else None
+            if known is not None:
+                return known
+            if rest:
+                left = rest if first.entry.client_key else choices
+                await asyncio.gather(*(pool.submit(choice) for choice in left))
+            for choice in choices:
+                self._check_in_time(admitted, choice)
         except BaseException:
             generation.close()
             raise
+        return None
+
+    def _check_in_time(self, admitted: _Admitted, choice: Choice) -> None:
+        """Raise NotInTimeError for a choice that waits and, as it looks, will do so for too long."""
+        wait_s = choice.predicted_wait_s
+        if wait_s is None or choice.state is not ChoiceState.WAITING:
+            return
+        bound_s = admitted.checked.queue_timeout_s
+        if bound_s is not None and wait_s > bound_s:
+            raise NotInTimeError("queue_timeout", wait_s, bound_s, wait_s - bound_s)
+        if admitted.deadline is not None:
+            left_s, run_s = admitted.deadline - time.monotonic(), admitted.run_s() or 0.0
+            if wait_s + run_s > left_s:
+                raise NotInTimeError("deadline", wait_s + run_s, left_s, wait_s + run_s - left_s)
+
+    async def _join(self, admitted: _Admitted, request_id: str, received: Sequence[int]) -> Generation | None:
+        """Take over the running request of the same key; None when it can't be: it has just ended."""
+        if admitted.n > 1:
+            # Its choices may have ended one by one, so there is only its result to wait for.
+            return None
+        generation = self._generation(admitted, request_id)
+        choice = generation.choices[0]
+        try:
+            adopted = await admitted.pool.adopt(choice)
+        except BaseException:
+            generation.close()
+            raise
+        if adopted is None:
+            return None
+        self._follow(admitted.pool, choice, adopted, received[0] if received else 0)
         return generation
 
-    def _choice(self, admitted: _Admitted, pool: Pool, info: ModelInfo, request_id: str, index: int) -> Choice:
-        checked, params = admitted.checked, admitted.params
+    def _follow(self, pool: Pool, choice: Choice, adopted: Adopted, received: int) -> None:
+        """Have an adopted choice deliver."""
+        grant = adopted.grant
+        if grant is None:
+            return
+        place = pool.place(grant.replica_id)
+        if place is None:
+            choice.attempt = grant.attempt
+            pool.refuse(choice)
+        elif adopted.started:
+            choice.attach_to(grant.attempt, place, received)
+        else:
+            # Its router may have sent the start already; the replica takes the same start twice as an attach.
+            choice.run_on(grant, place)
+
+    def _generation(self, admitted: _Admitted, request_id: str) -> Generation:
+        choices = [self._choice(admitted, request_id, index) for index in range(admitted.n)]
+        ticket = ResumeTicket(request_id, admitted.pool.name, admitted.caller.tenant, len(admitted.ids), ())
+        return Generation(
+            ticket,
+            choices,
+            self._secret,
+            self._router_id,
+            admitted.pool.wait_s,
+            arrived_at=admitted.arrived_at,
+            admitted_at=time.monotonic(),
+        )
+
+    def _choice(self, admitted: _Admitted, request_id: str, index: int) -> Choice:
+        checked, params, pool = admitted.checked, admitted.params, admitted.pool
         prompt_tokens = len(admitted.ids)
         expected = min(params.max_tokens, max(self._expected_output_tokens, params.min_tokens))
+        policy = self._policies.of(admitted.caller.tenant, pool.name)
         entry = QueueEntry(
             request_id=request_id if admitted.n == 1 else f"{request_id}/{index}",
             attempt_base=secrets.token_hex(6),
@@ -93,53 +212,67 @@ class Opening:
             prompt_tokens=prompt_tokens,
             expected_tokens=expected,
             kv_tokens=prompt_tokens + expected,
-            start_within_ms=start_within_ms(checked.queue_timeout_s, admitted.time_left_s),
+            start_within_ms=admitted.start_within_ms(),
             client_key=checked.idempotency_key if index == 0 else "",
+            weight=policy.weight,
+            max_tokens=params.max_tokens,
+            quota=policy.quota,
+            digest=checked.digest,
         )
         start = pb.Start(
             prompt_token_ids=admitted.ids,
             sampling=sampling_to_wire(choice_sampling(params, index)),
             lora_adapter=checked.lora_adapter,
-            time_left_ms=int(admitted.time_left_s * 1000) if admitted.time_left_s is not None else 0,
         )
-        return Choice(index, entry, start, pool)
+        return Choice(index, entry, start, pool, pool.prices, admitted.deadline)
 
     # --- resume -------------------------------------------------------------------------------------------------------
 
-    def _ticket(self, resume: ResumePoint, admitted: _Admitted, pool: Pool) -> ResumeTicket:
+    async def _continue(self, admitted: _Admitted, resume: ResumePoint) -> Generation | bytes:
         ticket = ResumeTicket.open(resume.token, self._secret)
-        expected = (pool.name, admitted.caller.tenant, len(admitted.ids), admitted.n)
+        expected = (admitted.pool.name, admitted.caller.tenant, len(admitted.ids), admitted.n)
         if (ticket.pool, ticket.tenant, ticket.prompt_tokens, len(ticket.choices)) != expected:
             raise InvalidRequestError.of("resume.resume_token", "belongs to another request")
-        return ticket
-
-    async def _attach(self, pool: Pool, choices: Sequence[Choice], ticket: ResumeTicket, resume: ResumePoint) -> None:
-        received = (*resume.received_tokens, *(0 for _ in choices))
-        await asyncio.gather(
-            *(
-                self._attach_one(pool, choice, where, received[choice.index])
-                for choice, where in zip(choices, ticket.choices, strict=True)
+        generation = self._generation(admitted, ticket.request_id)
+        received = (*resume.received_tokens, *(0 for _ in generation.choices))
+        try:
+            kept = await asyncio.gather(
+                *(
+                    self._attach(admitted, choice, where, received[choice.index])
+                    for choice, where in zip(generation.choices, ticket.choices, strict=True)
+                )
             )
-        )
+        except BaseException:
+            generation.close()
+            raise
+        if kept[0] is not None:
+            generation.close()
+            return kept[0]
+        return generation
 
-    async def _attach_one(self, pool: Pool, choice: Choice, where: TicketChoice, received: int) -> None:
-        if not where.attempt:
-            # It still waited: its place went with its router, so it queues again.
-            await pool.submit(choice)
-            return
-        link = await pool.replicas.reach(where.replica_id, where.address, pool.queue_settings.attach_grace_s)
-        if link is None:
-            if received == 0:
-                await pool.submit(choice)
-                return
-            raise GenerationFailedError(choice.entry.request_id, received)
-        announcement = pool.replicas.announcements.get(where.replica_id)
-        price = announcement.price_per_gpu_hour / 3600 if announcement is not None else 0.0
-        pool.adopt(choice)
-        choice.attach_to(where.attempt, link, where.group_id, price, received)
+    async def _attach(self, admitted: _Admitted, choice: Choice, where: TicketChoice, received: int) -> bytes | None:
+        """Continue one choice; returns the kept result when its request is over and had a key."""
+        pool = admitted.pool
+        adopted = await self._adopt(pool, choice)
+        if adopted is not None and (adopted.grant is None or adopted.grant.attempt != where.attempt):
+            # It still waits, or has got a slot since the token was made.
+            self._follow(pool, choice, adopted, received)
+            return None
+        if where.attempt:
+            link = await pool.replicas.reach(where.replica_id, where.address, pool.queue_settings.attach_grace_s)
+            if link is not None:
+                pool.take(choice)
+                choice.attach_to(where.attempt, pool.placement(link), received)
+                return None
+            if received:
+                raise GenerationFailedError(choice.entry.request_id, received)
+        # Its place went with its router, and nothing was delivered: it queues again.
+        known = await pool.submit(choice)
+        return known.result if known is not None else None
 
-
-def start_within_ms(queue_timeout_s: float | None, time_left_s: float | None) -> int:
-    """Return how long the request may wait: the tighter of queue timeout and deadline; 0 is no bound."""
-    bounds = [bound for bound in (queue_timeout_s, time_left_s) if bound is not None]
-    return max(1, int(min(bounds) * 1000)) if bounds else 0
+    async def _adopt(self, pool: Pool, choice: Choice) -> Adopted | None:
+        try:
+            return await pool.adopt(choice)
+        except QueueUnavailableError:
+            # A running attempt is found without the queue.
+            return None

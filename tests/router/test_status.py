@@ -26,6 +26,49 @@ CASES = [
         {"pool": "p", "limit": "9"},
         "RetryInfo",
     ),
+    (
+        errors.QueueFullError("p", 9, 1.0, tenant="t"),
+        "RESOURCE_EXHAUSTED",
+        "QUEUE_FULL",
+        {"pool": "p", "limit": "9", "tenant": "t"},
+        "RetryInfo",
+    ),
+    (
+        errors.QuotaExceededError("p", "t", "concurrency", 3, 1.0),
+        "RESOURCE_EXHAUSTED",
+        "QUOTA_EXCEEDED",
+        {"pool": "p", "quota": "concurrency", "limit": "3"},
+        "QuotaFailure RetryInfo",
+    ),
+    (
+        errors.QuotaExceededError("p", "t", "tokens_per_minute", 3, None),
+        "RESOURCE_EXHAUSTED",
+        "QUOTA_EXCEEDED",
+        {"pool": "p", "quota": "tokens_per_minute", "limit": "3"},
+        "QuotaFailure",
+    ),
+    (
+        errors.NotInTimeError("queue_timeout", 3.0, 1.0, 2.0),
+        "RESOURCE_EXHAUSTED",
+        "NOT_IN_TIME",
+        {"bound": "queue_timeout", "estimate_s": "3.000"},
+        "RetryInfo",
+    ),
+    (
+        errors.NotInTimeError("deadline", 3.0, 1.0, None),
+        "DEADLINE_EXCEEDED",
+        "NOT_IN_TIME",
+        {"bound": "deadline", "estimate_s": "3.000"},
+        None,
+    ),
+    (
+        errors.KeyReusedError("k", "r"),
+        "ALREADY_EXISTS",
+        "IDEMPOTENCY_KEY_REUSED",
+        {"request_id": "r"},
+        None,
+    ),
+    (errors.TakenOverError("r"), "ABORTED", "TAKEN_OVER", {"request_id": "r"}, None),
     (errors.QueueTimeoutError(1.5), "DEADLINE_EXCEEDED", "QUEUE_TIMEOUT", {"waited_s": "1.500"}, None),
     (errors.DeadlineError(), "DEADLINE_EXCEEDED", "DEADLINE", {}, None),
     (errors.CancelledError(), "CANCELLED", "CANCELLED", {}, None),
@@ -68,7 +111,7 @@ def test_what_the_client_sees(error, code, reason, metadata, detail):
     assert (code_of(status), status.message) == (code, str(error))
     assert (info.reason, info.domain, dict(info.metadata)) == (reason, DOMAIN, metadata)
     kinds = [packed.TypeName().rpartition(".")[2] for packed in status.details]
-    assert kinds == (["ErrorInfo", detail] if detail else ["ErrorInfo"])
+    assert kinds == ["ErrorInfo", *(detail or "").split()]
 
 
 def test_the_cases_cover_every_error_meant_for_clients():

@@ -2,7 +2,7 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, tenant, request id
--- Reply: {0, position} waiting; {1, attempt, replica} granted or running; nil when the tenant has no such entry, or it
+-- Reply: {0, position} waiting; {1, attempt, replica, started (0 or 1)} granted; nil when the tenant has no such entry, or it
 --        is on its way out
 
 Q.open_pool()
@@ -45,5 +45,7 @@ for _, mine in ipairs(Q.caused) do
   if mine[1] ~= id then Q.ring(A[1]) end
 end
 Q.close_pool()
-if e[STATE] == 'f' then return {1, e[ATTEMPT], e[REPLICA]} end
+if e[STATE] == 'f' then
+  return {1, e[ATTEMPT], e[REPLICA], call('ZSCORE', K[OWNERS], Q.owned_member('r', id, e)) and 1 or 0}
+end
 return {0, Q.position(id, e)}

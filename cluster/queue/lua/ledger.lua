@@ -1,6 +1,7 @@
 -- Shared: the ledger, one line per tenant and day of pool time (UTC while the clock is right).
 
-function Q.enter_ledger(e, requests, prompt, output, cached, gpu_seconds, cost)
+-- Add requests, prompt, output and cached tokens, GPU-seconds and cost to the tenant's line of today.
+function Q.enter_ledger(e, ...)
   local days = tonumber(ARGV[17])
   if days == 0 then return end
   local day = math.floor(Q.now / 86400000)
@@ -15,7 +16,6 @@ function Q.enter_ledger(e, requests, prompt, output, cached, gpu_seconds, cost)
       call('HDEL', K[LEDGER], old)
     end
   end
-  local more = {requests, prompt, output, cached, gpu_seconds, cost}
-  for i = 1, 6 do line[i] = line[i] + more[i] end
+  for i = 1, 6 do line[i] = line[i] + select(i, ...) end
   call('HSET', K[LEDGER], field, cmsgpack.pack(line))
 end

@@ -1,8 +1,8 @@
 -- End an attempt, or forget an entry that left the line by an order; fill the slot again.
 --
 -- Keys: names.lua. ARGV: common.lua.
--- A: router, request id, attempt ("" for one without a slot), output tokens of all attempts, cached tokens, GPU-seconds
---    and cost of this attempt
+-- A: router, request id, attempt ("" for one without a slot), output tokens of all attempts; for the ledger: requests,
+--    prompt and cached tokens, and GPU-seconds and cost of this attempt
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 
 Q.open_pool()
@@ -35,7 +35,7 @@ if e[HELD_TOKENS] > 0 then
   Q.note_output(e[TENANT], output)
   Q.settle_quota(e, e[PROMPT] + output)
 end
-Q.enter_ledger(e, 1, e[RESUME] == 0 and e[PROMPT] or 0, output, A[5], A[6], A[7])
+Q.enter_ledger(e, A[5], A[6], output, A[7], A[8], A[9])
 Q.free_slot(id, e)
 Q.forget(id, e, true)
 Q.run_fills()

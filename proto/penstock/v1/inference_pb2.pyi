@@ -39,7 +39,12 @@ class GenerateRequest(_message.Message):
     request_class: _types_pb2.RequestClass.ValueType
     """Says how urgent the request is. Default STANDARD."""
     idempotency_key: _builtins.str
-    """Is the client's own name for this request, used by Cancel. 1 to 128 bytes of printable ASCII; default: none."""
+    """Is the client's own name for this request, unique for its tenant; also used by Cancel. The same request again under
+    the same key attaches to the running one, whose earlier call ends with ABORTED, or gets its result for as long as it
+    is kept (ten minutes by default); another request under the same key is refused with ALREADY_EXISTS. With a key, a
+    lost connection does not cancel the request for attach_grace (5 s by default). 1 to 128 bytes of printable ASCII;
+    default: none.
+    """
     lora_adapter: _builtins.str
     """Names a LoRA adapter of the pool. Default: the base model."""
     session_id: _builtins.str
@@ -209,7 +214,9 @@ class Resume(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     RECEIVED_TOKENS_FIELD_NUMBER: _builtins.int
     resume_token: _builtins.bytes
-    """Is the newest resume token of the stream. Required."""
+    """Is the newest resume token of the stream. Required without an idempotency key; with one, empty means that the key
+    says which stream.
+    """
     @_builtins.property
     def received_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Gives, per choice index, how many output tokens the client already has. Missing entries count as 0. Each must be the

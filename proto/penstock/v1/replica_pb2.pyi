@@ -267,10 +267,13 @@ class ResumeRecord(_message.Message):
     PRIOR_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     PRIOR_TEXT_LENGTH_FIELD_NUMBER: _builtins.int
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
+    PRIOR_TEXT_FIELD_NUMBER: _builtins.int
     prior_text_length: _builtins.int
     """Counts the characters of text that the client already has."""
     model_digest: _builtins.str
     """Identifies the weights the prior tokens came from."""
+    prior_text: _builtins.str
+    """Is the text that the client already has, for a receiver that attaches later and has nothing."""
     @_builtins.property
     def prior_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Lists the output tokens that the client already has."""
@@ -281,10 +284,11 @@ class ResumeRecord(_message.Message):
         prior_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         prior_text_length: _builtins.int = ...,
         model_digest: _builtins.str = ...,
+        prior_text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_digest", b"model_digest", "prior_text_length", b"prior_text_length", "prior_token_ids", b"prior_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_digest", b"model_digest", "prior_text", b"prior_text", "prior_text_length", b"prior_text_length", "prior_token_ids", b"prior_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -300,6 +304,7 @@ class Attach(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     FROM_OFFSET_FIELD_NUMBER: _builtins.int
+    WANT_HISTORY_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """Is the router's number for the receiver; unique on this link."""
     request_id: _builtins.str
@@ -308,6 +313,8 @@ class Attach(_message.Message):
     """Is the attempt; another attempt's output is never sent."""
     from_offset: _builtins.int
     """Counts the output tokens that the client already has."""
+    want_history: _builtins.bool
+    """Asks for the output before from_offset too, as a history. Default false."""
     def __init__(
         self,
         *,
@@ -315,10 +322,11 @@ class Attach(_message.Message):
         request_id: _builtins.str = ...,
         attempt: _builtins.str = ...,
         from_offset: _builtins.int = ...,
+        want_history: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "from_offset", b"from_offset", "request_id", b"request_id", "sink", b"sink"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "from_offset", b"from_offset", "request_id", b"request_id", "sink", b"sink", "want_history", b"want_history"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -436,6 +444,7 @@ class LinkResponse(_message.Message):
     WELCOME_FIELD_NUMBER: _builtins.int
     PONG_FIELD_NUMBER: _builtins.int
     ATTACHED_FIELD_NUMBER: _builtins.int
+    HISTORIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sinks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Names each delta's receiver."""
@@ -484,6 +493,10 @@ class LinkResponse(_message.Message):
     def attached(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Lists receivers whose attach succeeded."""
 
+    @_builtins.property
+    def histories(self) -> _containers.RepeatedCompositeFieldContainer[Global___History]:
+        """Lists output before the offset of an attach, where it was asked for; comes before any delta of its receiver."""
+
     def __init__(
         self,
         *,
@@ -499,14 +512,47 @@ class LinkResponse(_message.Message):
         welcome: Global___Welcome | None = ...,
         pong: Global___Pong | None = ...,
         attached: _abc.Iterable[_builtins.int] | None = ...,
+        histories: _abc.Iterable[Global___History] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pong", b"pong", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "detached", b"detached", "ends", b"ends", "logprobs", b"logprobs", "offsets", b"offsets", "pong", b"pong", "refusals", b"refusals", "sinks", b"sinks", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "detached", b"detached", "ends", b"ends", "histories", b"histories", "logprobs", b"logprobs", "offsets", b"offsets", "pong", b"pong", "refusals", b"refusals", "sinks", b"sinks", "texts", b"texts", "token_counts", b"token_counts", "token_ids", b"token_ids", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinkResponse: _TypeAlias = LinkResponse  # noqa: Y015
+
+@_typing.final
+class History(_message.Message):
+    """Is the output that a client had before its receiver attached."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINK_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    sink: _builtins.int
+    """Is the receiver."""
+    text: _builtins.str
+    """Is their text."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Lists the tokens before the offset."""
+
+    def __init__(
+        self,
+        *,
+        sink: _builtins.int = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sink", b"sink", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___History: _TypeAlias = History  # noqa: Y015
 
 @_typing.final
 class DeltaLogprobs(_message.Message):

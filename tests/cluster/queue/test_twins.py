@@ -159,7 +159,7 @@ class Pair:
 
     def used(self) -> Settlement:
         rnd = self.random
-        return Settlement(rnd.choice((0, 3, 400, 70_000)), rnd.choice((0, 5)), rnd.choice((0.0, 0.1)), 0.3)
+        return Settlement(rnd.choice((0, 3, 400, 70_000)), 1, 7, rnd.choice((0, 5)), rnd.choice((0.0, 0.1)), 0.3)
 
     async def requeue(self) -> None:
         router, name, attempt = self.pick()

@@ -113,7 +113,7 @@ async def test_a_refused_request_leaves_nothing_behind(case: Case) -> None:
     refusal = await case.start("one")
 
     assert refusal == (Refused.INVALID, "no")
-    assert (0, 0, ()) == (case.table.sequences, case.table.prefill_tokens, case.table.running())
+    assert (0, 0, ()) == (case.table.sequences, case.table.prefill_tokens, case.table.progress())
     assert case.table.idle.is_set()
 
 

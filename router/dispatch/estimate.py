@@ -1,0 +1,81 @@
+"""How long requests wait and run: estimates from what the pool did lately."""
+
+from __future__ import annotations
+
+from cluster.models import RequestClass
+from cluster.queue.base import RouterBeatReply
+
+MEMORY_S = 10.0
+"""How far back rates look, by exponential weights."""
+LEARNING = 0.1
+"""Weight of a new attempt in the means."""
+
+
+class PoolEstimate:
+    """Learns from heartbeats and ended attempts. Estimates are None until there is something to learn from.
+
+    The wait is the entries ahead over the rate at which the pool grants. A class waits for its own entries and for the
+    more urgent ones; those that will still arrive are counted by taking from the rate what more urgent classes get.
+    """
+
+    def __init__(self) -> None:
+        self._last: RouterBeatReply | None = None
+        self._rates = [0.0, 0.0, 0.0]
+        """Grants per second and class."""
+        self._seen_s = 0.0
+        """How much time the rates rest on."""
+        self._prefill_s: float | None = None
+        """Per prompt token."""
+        self._token_s: float | None = None
+        """Per output token after the first."""
+        self._output: float | None = None
+        """Output tokens of a request."""
+
+    # --- learning -----------------------------------------------------------------------------------------------------
+
+    def beat(self, reply: RouterBeatReply) -> None:
+        """Learn from a heartbeat. Rates are learnt only while somebody waits: an idle pool could do more."""
+        last, self._last = self._last, reply
+        if last is None or last.run_id != reply.run_id:
+            return
+        seconds = (reply.time_ms - last.time_ms) / 1000
+        if seconds <= 0 or not (any(last.waiting) and any(reply.waiting)):
+            return
+        self._seen_s += seconds
+        weight = seconds / min(self._seen_s, MEMORY_S) if seconds < MEMORY_S else 1.0
+        for number in range(3):
+            rate = max(0, reply.granted[number] - last.granted[number]) / seconds
+            self._rates[number] += weight * (rate - self._rates[number])
+
+    def ran(self, prompt_tokens: int, output_tokens: int, prefill_s: float, decode_s: float) -> None:
+        """Learn from an attempt that ended."""
+        if prompt_tokens > 0 and prefill_s > 0:
+            self._prefill_s = _mixed(self._prefill_s, prefill_s / prompt_tokens)
+        if output_tokens > 1:
+            self._token_s = _mixed(self._token_s, decode_s / (output_tokens - 1))
+        self._output = _mixed(self._output, output_tokens)
+
+    # --- estimates ----------------------------------------------------------------------------------------------------
+
+    def wait_s(self, request_class: RequestClass, ahead: int) -> float | None:
+        """Return how long an entry with so many ahead of it waits, in seconds."""
+        total = sum(self._rates)
+        if self._seen_s < 1.0 or total <= 0:
+            return None
+        urgent_waiting = sum(self._last.waiting[:request_class]) if self._last is not None else 0
+        own = max(0, ahead - urgent_waiting) + 1
+        # Its own class gets what the classes above leave.
+        own_rate = total - sum(self._rates[:request_class])
+        if own_rate <= 0:
+            return (ahead + 1) / total
+        return min(ahead, urgent_waiting) / total + own / own_rate
+
+    def run_s(self, prompt_tokens: int, max_tokens: int) -> float | None:
+        """Return how long an attempt runs that produces as much as others do, but at most `max_tokens`, in seconds."""
+        if self._prefill_s is None or self._token_s is None or self._output is None:
+            return None
+        return prompt_tokens * self._prefill_s + max(0.0, min(max_tokens, self._output) - 1) * self._token_s
+
+
+def _mixed(old: float | None, new: float) -> float:
+    return new if old is None else old + LEARNING * (new - old)

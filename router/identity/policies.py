@@ -1,0 +1,41 @@
+"""What each tenant gets of each pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cluster.queue.base import Quota
+from cluster.settings import QueueSettings, QuotaSettings, Settings, TenantSettings
+
+
+@dataclass(frozen=True, slots=True)
+class TenantPolicy:
+    """Is a tenant's share and quota in one pool."""
+
+    weight: float
+    quota: Quota
+
+
+class TenantPolicies:
+    """Reads them from the settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._tenants: Mapping[str, TenantSettings] = settings.tenants
+        self._default = settings.default_tenant
+        self._queue = settings.queue
+
+    def of(self, tenant: str, pool: str) -> TenantPolicy:
+        """Return what a tenant gets of a pool."""
+        settings = self._tenants.get(tenant, self._default)
+        return TenantPolicy(settings.weight, _quota(settings, settings.pools.get(pool, settings.quota), self._queue))
+
+
+def _quota(tenant: TenantSettings, quota: QuotaSettings, queue: QueueSettings) -> Quota:
+    return Quota(
+        tokens_per_minute=quota.tokens_per_minute,
+        requests_per_minute=quota.requests_per_minute,
+        concurrency=quota.concurrency,
+        strict=quota.mode == "strict",
+        max_waiting=tenant.max_waiting or queue.max_waiting_per_tenant,
+    )
