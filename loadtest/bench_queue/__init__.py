@@ -10,6 +10,7 @@ is what Redis itself says of EVALSHA (`INFO commandstats`): wall time inside the
   fair order, less the release above.
 
 Entries are of all three classes and have a time limit; tenants take turns. Pools are filled through the product's own
-client, once per number of tenants with no replica up; each cell works on a copy of that pool made by Redis itself.
-The figures of one run compare; absolute figures of shared machines do not last.
+client, once per number of tenants with no replica up; each cell works on a copy of that pool made by Redis itself
+(COPY). The largest cell and the smallest are compared in a run of their own, in which they take turns: a busy neighbour
+then slows both. Absolute figures of shared machines do not last.
 """

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from cluster.bootstrap.redis_server import EmbeddedRedis
 from loadtest.bench_queue import cells, end_to_end, idle_path
-from loadtest.bench_queue.cells import Cell, Ground
+from loadtest.bench_queue.cells import Cell, Corners, Ground
 from loadtest.bench_queue.end_to_end import EndToEnd
 from loadtest.bench_queue.idle_path import RoundTrips
 from loadtest.bench_queue.meter import Meter
@@ -64,42 +64,58 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
                 f"{trips.after} after",
                 highlight=False,
             )
-            measured = [] if options.only == "end-to-end" else await _cells(options, server.url, client, meter, console)
+            measured: list[Cell] = []
+            corners: Corners | None = None
+            if options.only != "end-to-end":
+                measured, corners = await _cells(options, server.url, client, meter, console)
             ends = [] if options.only == "cells" else await _ends(options, server.url, meter, console)
         finally:
             await client.aclose()
             await server.stop()
-    _print_cells(measured, console)
+    _print_cells(measured, corners, console)
     _print_ends(ends, console)
     if options.json:
-        fields = {"redis": version} | _fields(trips, measured, ends)
+        fields = {"redis": version} | _fields(trips, measured, corners, ends)
         options.json.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
 async def _cells(
     options: argparse.Namespace, url: str, client: redis.asyncio.Redis, meter: Meter, console: Console
-) -> list[Cell]:
+) -> tuple[list[Cell], Corners]:
     measured = []
-    for tenants in sorted(options.tenants):
-        ground = Ground(url, client, tenants)
-        for waiting in sorted(options.waiting):
-            began = time.monotonic()
-            with Progress(console=console, transient=True) as progress:
-                bar = progress.add_task(f"{waiting:,} waiting, {tenants:,} tenants: loading", total=None)
-                await ground.grow(waiting, lambda n, p=progress, b=bar: p.advance(b, n))  # type: ignore[misc]
-            loaded = time.monotonic() - began
-            for replicas in sorted(options.replicas):
-                with console.status(f"{waiting:,} waiting, {tenants:,} tenants, {replicas} replicas: measuring"):
-                    cell = await cells.measure(ground, meter, waiting, replicas, tenants)
+    waitings, replicas, tenants = sorted(options.waiting), sorted(options.replicas), sorted(options.tenants)
+    for some_tenants in tenants:
+        ground = Ground(url, client, some_tenants, f"ground-{some_tenants}")
+        for some_waiting in waitings:
+            await _load(ground, some_waiting, console)
+            for some_replicas in replicas:
+                title = f"{some_waiting:,} waiting, {some_replicas} replicas, {some_tenants:,} tenants: "
+                with console.status(title + "measuring"):
+                    cell = await cells.measure(ground, meter, some_waiting, some_replicas)
                 measured.append(cell)
-                console.print(
-                    f"{waiting:,} waiting, {tenants:,} tenants, {replicas} replicas: submit {cell.submit_us:.0f} us, "
-                    f"fill {cell.fill_us:.0f} us, release {cell.release_us:.0f} us (loaded in {loaded:.0f} s)",
-                    highlight=False,
-                )
-        await ground.clear()
-    return measured
+                figures = f"submit {cell.submit_us:.0f}, fill {cell.fill_us:.0f}, release {cell.release_us:.0f} us"
+                console.print(title + figures, highlight=False)
+        if some_tenants != tenants[-1]:
+            await ground.clear()
+    small_ground = Ground(url, client, tenants[0], "small")
+    with console.status("the largest cell against the smallest"):
+        await small_ground.grow(waitings[0])
+        async with (
+            small_ground.scene(waitings[0], replicas[0]) as small,
+            ground.scene(waitings[-1], replicas[-1]) as large,
+        ):
+            corners = await cells.compare(small, large, meter)
+    return measured, corners
+
+
+async def _load(ground: Ground, waiting: int, console: Console) -> None:
+    began = time.monotonic()
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task(f"{waiting:,} waiting, {ground.tenants:,} tenants: loading", total=None)
+        await ground.grow(waiting, lambda count: progress.advance(bar, count))
+    title = f"{waiting:,} waiting, {ground.tenants:,} tenants: loaded after {time.monotonic() - began:.0f} s"
+    console.print(title, highlight=False)
 
 
 async def _ends(options: argparse.Namespace, url: str, meter: Meter, console: Console) -> list[EndToEnd]:
@@ -111,10 +127,12 @@ async def _ends(options: argparse.Namespace, url: str, meter: Meter, console: Co
     return ends
 
 
-def _fields(trips: RoundTrips, measured: list[Cell], ends: list[EndToEnd]) -> dict[str, object]:
+def _fields(
+    trips: RoundTrips, measured: list[Cell], corners: Corners | None, ends: list[EndToEnd]
+) -> dict[str, object]:
     fields: dict[str, object] = {"round_trips": asdict(trips), "cells": [asdict(cell) for cell in measured]}
-    if measured:
-        fields["largest_over_smallest"] = cells.ratios(measured)
+    if corners is not None:
+        fields["largest_over_smallest"] = asdict(corners)
     if ends:
         full, roomy = ends
         fields |= {
@@ -125,8 +143,8 @@ def _fields(trips: RoundTrips, measured: list[Cell], ends: list[EndToEnd]) -> di
     return fields
 
 
-def _print_cells(measured: list[Cell], console: Console) -> None:
-    if not measured:
+def _print_cells(measured: list[Cell], corners: Corners | None, console: Console) -> None:
+    if corners is None:
         return
     table = Table(title="CPU of Redis per call, us (in brackets: wall time inside the script)")
     for column in ("waiting", "replicas", "tenants", "submit", "fill", "release", "router beat", "replica beat"):
@@ -143,8 +161,8 @@ def _print_cells(measured: list[Cell], console: Console) -> None:
             f"{cell.replica_beat_us:,.0f}",
         )
     console.print(table)
-    for name, value in cells.ratios(measured).items():
-        console.print(f"{name:8} largest over smallest corner {value:.2f}", highlight=False)
+    for name, value in asdict(corners).items():
+        console.print(f"{name:8} largest over smallest cell {value:.2f}", highlight=False)
 
 
 def _print_ends(ends: list[EndToEnd], console: Console) -> None:

@@ -61,10 +61,12 @@ class Crew:
         """Attempts that are known to hold a slot."""
         return sum(map(len, self.running.values()))
 
-    async def submit(self, count: int, tick: Callable[[int], None] = lambda _: None) -> None:
-        """Submit the next entries."""
-        while count:
-            size = min(count, IN_FLIGHT)
+    async def submit(
+        self, count: int, tick: Callable[[int], None] = lambda _: None, *, in_flight: int = IN_FLIGHT
+    ) -> None:
+        """Submit the next entries, so many at a time."""
+        while count > 0:
+            size = min(count, in_flight)
             await asyncio.gather(*(self._submit(self.submitted + i) for i in range(size)))
             self.submitted += size
             count -= size
