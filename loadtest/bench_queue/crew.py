@@ -18,6 +18,8 @@ ROUTERS = ("router-1", "router-2")
 _WINDOWS = Windows(sequences=SEQUENCES, kv_tokens=10**9, prefill_tokens=10**9)
 _HOUR_MS = 3_600_000
 _TIMEOUT_S = 120.0
+_LIMITS = QueueLimits(lease_ms=30_000, max_waiting=10**9)
+"""Nobody's lease ends while others are busy in a large pool or on a slow machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Crew:
 
     def __init__(self, url: str, pool: str, tenants: int, first: int = 0) -> None:
         """Start with the entry of number `first`."""
-        self.queue = RedisQueue(url, pool, QueueLimits(max_waiting=10**9), _TIMEOUT_S)
+        self.queue = RedisQueue(url, pool, _LIMITS, _TIMEOUT_S)
         self.replicas: tuple[str, ...] = ()
         self.running: dict[str, dict[str, Running]] = {}
         """By replica, by request id, oldest first."""
@@ -81,7 +83,6 @@ class Crew:
     async def scale(self, replicas: int) -> None:
         """Bring replicas up."""
         self.replicas = tuple(f"replica-{i:03d}" for i in range(replicas))
-        await self.beat_routers()
         await self.fill()
 
     async def fill(self) -> None:
@@ -90,7 +91,7 @@ class Crew:
         while before < self.attempts:
             before = self.attempts
             await self.beat_replicas(ReplicaState.READY)
-            await self.collect()
+            await self.beat_routers()
 
     async def beat_replicas(self, state: ReplicaState) -> None:
         """Have every replica send one heartbeat."""
