@@ -115,8 +115,8 @@ function Q.count_line(counts, prefix)
   return n
 end
 
--- An estimate of the waiting entries ahead; exact for a single tenant. O(log n). `counts`: what entries share, for calls
--- that ask for many.
+-- An estimate of the waiting entries ahead; exact for a single tenant. O(log n). `counts`: what entries share, for
+-- calls that ask for many.
 function Q.position(id, e, counts)
   if e[STATE] ~= 'w' then return 0 end
   local class, prefix = e[CLASS], Q.tenant_prefix(e)
