@@ -6,20 +6,10 @@ function Q.fits(l, e)
     and (l[USED_PREFILL] == 0 or l[USED_PREFILL] + e[PROMPT] <= l[W_PREFILL])
 end
 
-function Q.linked(router, replica)
-  local member = router .. '\0' .. replica
-  local linked = Q.links[member]
-  if linked == nil then
-    linked = call('ZSCORE', K[LINKS], member) and true or false
-    Q.links[member] = linked
-  end
-  return linked
-end
-
 -- Whether an entry could ever be granted on this replica as things are, room aside.
 function Q.suits(replica, l, e)
   return e[STATE] == 'w' and (e[START_BY] == 0 or Q.now <= e[START_BY]) and e[KV] <= l[W_KV]
-    and Q.router_live(e[OWNER]) and Q.linked(e[OWNER], replica)
+    and Q.router_live(e[OWNER]) and call('ZSCORE', K[LINKS], e[OWNER] .. '\0' .. replica) and true or false
 end
 
 function Q.takes_grants(replica, l)
