@@ -75,14 +75,18 @@ function Q.class_order(waiting)
 end
 
 -- Entries of one class in fair order: the tenant of least service first, charged for what it would get. The first entry
--- costs two reads; only a second one reads the other tenants.
+-- costs two reads; further tenants are read as their turn comes.
 function Q.class_candidates(class, raw_limit)
-  local tenants, known
-  local function load_tenants(n)
-    local page = call('ZRANGE', K[ACTIVE + class], 0, n - 1, 'WITHSCORES')
-    local list = {}
-    for i = 1, #page, 2 do list[#list + 1] = {page[i], tonumber(page[i + 1]), {}, 0, 0} end
-    return list
+  local tenants, page_size, last, more = {}, 1, 0, true -- last: least service that an unread tenant may have
+  local function load_tenants()
+    local from = #tenants
+    local page = call('ZRANGE', K[ACTIVE + class], from, math.min(from + page_size, raw_limit) - 1, 'WITHSCORES')
+    for i = 1, #page, 2 do
+      last = tonumber(page[i + 1])
+      tenants[#tenants + 1] = {page[i], last, {}, 0, 0}
+    end
+    more = #tenants == from + page_size and #tenants < raw_limit
+    page_size = Q.lookahead
   end
   local function pull(tenant) -- name, service, page of members, offset of the page, taken of the page
     if tenant[5] == #tenant[3] then
@@ -97,22 +101,20 @@ function Q.class_candidates(class, raw_limit)
     return Q.split(tenant[3][tenant[5]])[4]
   end
   return function()
-    if not known then
-      tenants, known = load_tenants(1), 1
-    elseif known == 1 then
-      local first = tenants[1]
-      tenants, known = load_tenants(raw_limit), 2
-      if first then tenants[1] = first end
-    end
     while true do
       local best
       for _, tenant in ipairs(tenants) do
         if tenant[3] and (not best or tenant[2] < best[2]) then best = tenant end
       end
-      if not best then return nil end
-      local id = pull(best)
-      if id then return id, best end
-      best[3] = nil
+      if more and (not best or best[2] > last) then
+        load_tenants()
+      elseif not best then
+        return nil
+      else
+        local id = pull(best)
+        if id then return id, best end
+        best[3] = nil
+      end
     end
   end
 end

@@ -53,11 +53,11 @@ local function registry()
   return list
 end
 
-local positions = {}
+local positions, counts = {}, {}
 for _, member in ipairs(Q.members(K[OWNERS], A[1] .. '\0w\0', 256)) do
   local id = Q.split(member)[4]
   positions[#positions + 1] = id
-  positions[#positions + 1] = Q.position(id, Q.get(id))
+  positions[#positions + 1] = Q.position(id, Q.get(id), counts)
 end
 local replicas = registry()
 Q.close_pool()

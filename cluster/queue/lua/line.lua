@@ -109,14 +109,24 @@ function Q.leave_line(id, e)
   end
 end
 
--- An estimate of the waiting entries ahead; exact for a single tenant. O(log n).
-function Q.position(id, e)
+function Q.count_line(counts, prefix)
+  local n = counts[prefix] or Q.count(K[LINE], prefix)
+  counts[prefix] = n
+  return n
+end
+
+-- An estimate of the waiting entries ahead; exact for a single tenant. O(log n). `counts`: what entries share, for
+-- calls that ask for many.
+function Q.position(id, e, counts)
   if e[STATE] ~= 'w' then return 0 end
   local class, prefix = e[CLASS], Q.tenant_prefix(e)
   local ahead = 0
-  for urgent = 0, class - 1 do ahead = ahead + Q.count(K[LINE], urgent .. '\0') end
+  for urgent = 0, class - 1 do ahead = ahead + Q.count_line(counts, urgent .. '\0') end
   local mine = call('ZLEXCOUNT', K[LINE], '[' .. prefix, '(' .. Q.line_member(id, e))
-  local others = Q.count(K[LINE], class .. '\0') - Q.count(K[LINE], prefix)
-  local rounds = call('ZRANK', K[ACTIVE + class], e[TENANT]) + mine * (call('ZCARD', K[ACTIVE + class]) - 1)
+  local tenants = counts[class] or call('ZCARD', K[ACTIVE + class])
+  counts[class] = tenants
+  if tenants == 1 then return ahead + mine end
+  local others = Q.count_line(counts, class .. '\0') - Q.count_line(counts, prefix)
+  local rounds = call('ZRANK', K[ACTIVE + class], e[TENANT]) + mine * (tenants - 1)
   return ahead + mine + math.min(others, rounds)
 end

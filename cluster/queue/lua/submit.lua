@@ -14,7 +14,7 @@ local id = A[2]
 
 local function answer(e)
   if e[STATE] == 'f' then return {1, e[ATTEMPT], e[REPLICA]} end
-  return {0, Q.position(id, e)}
+  return {0, Q.position(id, e, {})}
 end
 
 local known = Q.get(id)

@@ -1,0 +1,145 @@
+"""Acts the routers and replicas of a pool."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.queue import Grant, Mail, QueueEntry, QueueLimits, RedisQueue, ReplicaBeat, RouterBeat, Settlement
+
+SEQUENCES = 64
+"""Slots of a replica."""
+IN_FLIGHT = 32
+"""Calls that share a pipeline."""
+ROUTERS = ("router-1", "router-2")
+_WINDOWS = Windows(sequences=SEQUENCES, kv_tokens=10**9, prefill_tokens=10**9)
+_HOUR_MS = 3_600_000
+_TIMEOUT_S = 120.0
+_LIMITS = QueueLimits(lease_ms=30_000, max_waiting=10**9)
+"""Nobody's lease ends while others are busy in a large pool or on a slow machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Is an attempt that holds a slot."""
+
+    owner: str
+    grant: Grant
+
+
+def entry(number: int, tenants: int) -> QueueEntry:
+    """Build the entry of a number; the same number gives the same entry."""
+    source = random.Random(number)
+    prompt, expected = source.randint(16, 2048), source.randint(16, 512)
+    return QueueEntry(
+        request_id=f"{source.getrandbits(64):016x}{number:08x}",
+        attempt_base=f"{source.getrandbits(64):016x}",
+        tenant=f"tenant-{number % tenants:05d}",
+        request_class=RequestClass(number % 3),
+        prompt_tokens=prompt,
+        expected_tokens=expected,
+        kv_tokens=prompt + expected,
+        start_within_ms=_HOUR_MS,
+    )
+
+
+class Crew:
+    """Is everybody who works on one pool, in one process. All routers reach all replicas."""
+
+    def __init__(self, url: str, pool: str, tenants: int, first: int = 0) -> None:
+        """Start with the entry of number `first`."""
+        self.queue = RedisQueue(url, pool, _LIMITS, _TIMEOUT_S)
+        self.replicas: tuple[str, ...] = ()
+        self.running: dict[str, dict[str, Running]] = {}
+        """By replica, by request id, oldest first."""
+        self.submitted = first
+        self._tenants = tenants
+
+    @property
+    def attempts(self) -> int:
+        """Attempts that are known to hold a slot."""
+        return sum(map(len, self.running.values()))
+
+    async def submit(
+        self, count: int, tick: Callable[[int], None] = lambda _: None, *, in_flight: int = IN_FLIGHT
+    ) -> None:
+        """Submit the next entries, so many at a time."""
+        while count > 0:
+            size = min(count, in_flight)
+            await asyncio.gather(*(self._submit(self.submitted + i) for i in range(size)))
+            self.submitted += size
+            count -= size
+            tick(size)
+
+    async def release(self, count: int) -> None:
+        """End the oldest attempts, of each replica in turn."""
+        chosen = self._oldest(count)
+        for at in range(0, len(chosen), IN_FLIGHT):
+            await asyncio.gather(*(self._release(running) for running in chosen[at : at + IN_FLIGHT]))
+
+    async def scale(self, replicas: int) -> None:
+        """Bring replicas up."""
+        self.replicas = tuple(f"replica-{i:03d}" for i in range(replicas))
+        await self.fill()
+
+    async def fill(self) -> None:
+        """Have every replica send heartbeats until nothing more is granted."""
+        before = -1
+        while before < self.attempts:
+            before = self.attempts
+            await self.beat_replicas(ReplicaState.READY)
+            await self.beat_routers()
+
+    async def beat_replicas(self, state: ReplicaState) -> None:
+        """Have every replica send one heartbeat."""
+        for at in range(0, len(self.replicas), IN_FLIGHT):
+            await asyncio.gather(*(self._beat(name, state) for name in self.replicas[at : at + IN_FLIGHT]))
+
+    async def beat_routers(self) -> None:
+        """Have every router send its heartbeat."""
+        for router in ROUTERS:
+            reply = await self.queue.heartbeat_router(RouterBeat(router, self.replicas))
+            self._take(router, reply.mail)
+
+    async def collect(self) -> None:
+        """Have every router read its mailbox."""
+        for router in ROUTERS:
+            self._take(router, await self.queue.collect(router))
+
+    async def close(self) -> None:
+        """Close the client."""
+        await self.queue.close()
+
+    def _oldest(self, count: int) -> Sequence[Running]:
+        per_replica = -(-count // len(self.replicas))
+        lists = [list(self.running.get(name, {}).values())[:per_replica] for name in self.replicas]
+        in_turn = [each[i] for i in range(per_replica) for each in lists if i < len(each)]
+        if len(in_turn) < count:
+            raise RuntimeError(f"{count} attempts were to end, {len(in_turn)} run")
+        return in_turn[:count]
+
+    async def _submit(self, number: int) -> None:
+        owner = ROUTERS[number % len(ROUTERS)]
+        submitted = await self.queue.submit(owner, entry(number, self._tenants))
+        if submitted.grant is not None:
+            self._note(owner, submitted.grant)
+
+    async def _release(self, running: Running) -> None:
+        grant = running.grant
+        del self.running[grant.replica_id][grant.request_id]
+        mail = await self.queue.release(running.owner, grant.request_id, grant.attempt, Settlement(100))
+        self._take(running.owner, mail)
+
+    async def _beat(self, name: str, state: ReplicaState) -> None:
+        running = tuple((r.grant.request_id, r.grant.attempt) for r in self.running.get(name, {}).values())
+        await self.queue.heartbeat_replica(ReplicaBeat(name, b"record", state, _WINDOWS, running))
+
+    def _take(self, router: str, mail: Mail) -> None:
+        for grant in mail.grants:
+            self._note(router, grant)
+
+    def _note(self, owner: str, grant: Grant) -> None:
+        self.running.setdefault(grant.replica_id, {}).setdefault(grant.request_id, Running(owner, grant))
