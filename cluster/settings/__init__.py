@@ -1,14 +1,18 @@
 """One typed tree of settings, from defaults, a TOML file, the environment and flags, later ones winning."""
 
+from cluster.settings.access import Access, access_of, is_loopback
 from cluster.settings.load import load_settings
 from cluster.settings.tree import (
+    AuthSettings,
     ClusterSettings,
     EngineKind,
     PoolSettings,
     QueueSettings,
     RedisSettings,
     ReplicaSettings,
+    ReplicaTlsSettings,
     RouterSettings,
+    RouterTlsSettings,
     Settings,
     SimSettings,
     SpeculativeSettings,
@@ -16,16 +20,22 @@ from cluster.settings.tree import (
 )
 
 __all__ = [
+    "Access",
+    "AuthSettings",
     "ClusterSettings",
     "EngineKind",
     "PoolSettings",
     "QueueSettings",
     "RedisSettings",
     "ReplicaSettings",
+    "ReplicaTlsSettings",
     "RouterSettings",
+    "RouterTlsSettings",
     "Settings",
     "SimSettings",
     "SpeculativeSettings",
     "VllmSettings",
+    "access_of",
+    "is_loopback",
     "load_settings",
 ]

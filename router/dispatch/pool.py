@@ -13,6 +13,7 @@ from cluster.lifecycle import TaskOwner
 from cluster.queue.base import Grant, Mail, Queue, RouterBeat, RouterBeatReply, Settlement
 from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
+from cluster.tls import LinkDialer
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.replicas import ReplicaSet
 
@@ -32,6 +33,7 @@ class Pool:
         settings: PoolSettings,
         queue_settings: QueueSettings,
         router_settings: RouterSettings,
+        dialer: LinkDialer,
     ) -> None:
         """`queue` belongs to this loop; `open_queue` makes another one on the thread that renews the lease."""
         self.name = name
@@ -46,6 +48,7 @@ class Pool:
             name,
             router_id,
             secret,
+            dialer,
             ping_s=router_settings.link_ping_s,
             attach_grace_s=queue_settings.attach_grace_s,
             on_change=self._links_changed,

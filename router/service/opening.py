@@ -20,7 +20,7 @@ from router.admission import CheckedRequest, ResumePoint, choice_sampling, resol
 from router.dispatch.choice import Choice
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
-from router.identity import Caller
+from router.identity import Caller, require_class
 from router.service.catalog import Catalog
 
 
@@ -52,12 +52,14 @@ class Opening:
         """Start a generation, or continue one.
 
         Raises:
+            PermissionDeniedError: the caller may not use this model or class.
             InvalidRequestError: the request can't be served as asked.
             ModelNotFoundError: the cluster does not serve the model.
             QueueFullError, UnavailableError: not now.
         """
         arrived_at = time.monotonic()
-        pool = self._catalog.pool(checked.model)
+        require_class(caller, checked.request_class)
+        pool = self._catalog.pool(checked.model, caller)
         info, tokenizer = await self._catalog.model(pool)
         ids = await tokenizer.encode_prompt(checked.prompt)
         params, n = resolve(checked, info, len(ids))

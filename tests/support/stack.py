@@ -42,6 +42,8 @@ class Stack:
     routers: list[Router] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
     channels: list[grpc.aio.Channel] = field(default_factory=list)
+    dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel
+    """Opens a channel to a router's host:port."""
 
     def inference(self, router: int = 0) -> Any:
         """Return a stub of a router's InferenceService."""
@@ -61,7 +63,7 @@ class Stack:
         router = Router(self.settings, SECRET, queues, port=0)
         await router.start()
         self.routers.append(router)
-        self.channels.append(grpc.aio.insecure_channel(f"127.0.0.1:{router.port}"))
+        self.channels.append(self.dial(f"127.0.0.1:{router.port}"))
         await self.linked()
         return router
 
@@ -109,18 +111,21 @@ async def running_stack(
     sim: dict[str, Any] | None = None,
     queue: dict[str, Any] | None = None,
     engine: Callable[[], Engine] | None = None,
+    sections: dict[str, Any] | None = None,
+    dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel,
 ) -> AsyncIterator[Stack]:
-    """Run a cluster of so many routers, and so many replicas of each pool."""
+    """Run a cluster of so many routers, and so many replicas of each pool; `sections` are further settings."""
     default = {"demo": sim_pool(**(sim or {}))}
     settings = load_settings(
         flags={
             "cluster": {"state_dir": str(state_dir)},
             "queue": {**FAST_QUEUE, **(queue or {})},
             "pools": pools or default,
+            **(sections or {}),
         },
         environ={},
     )
-    stack = Stack(settings, MemoryStore(SystemClock()))
+    stack = Stack(settings, MemoryStore(SystemClock()), dial=dial)
     try:
         for pool in settings.pools:
             for _ in range(replicas):
