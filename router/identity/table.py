@@ -52,11 +52,11 @@ class KeyTable:
         self._common_names = {
             entry.common_name: _entry(entry, entry.name) for entry in file.certificates if entry.common_name is not None
         }
-        self.tenants = frozenset(entry.tenant for entry in file.entries())
-        """Everyone who has an entry."""
 
-    def __len__(self) -> int:
-        return len(self._keys) + len(self._uris) + len(self._common_names)
+    def entries(self) -> dict[str, Entry]:
+        """Return all entries by name."""
+        everything = (*self._keys.values(), *self._uris.values(), *self._common_names.values())
+        return {entry.name: entry for entry in everything}
 
     def by_key(self, key: str) -> Entry | None:
         """Return the entry of a key; None when nobody has it. Takes the same time however much of the key is right."""
