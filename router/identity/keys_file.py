@@ -116,7 +116,7 @@ def read_keys_file(path: Path) -> KeysFile:
     try:
         return parse_keys_file(text)
     except SettingsError as error:
-        raise SettingsError(f"{SETTING}: {path}: {error}") from error.__cause__
+        raise SettingsError(f"{SETTING}: {path}: {error}") from None
 
 
 def parse_keys_file(text: str) -> KeysFile:
@@ -128,6 +128,7 @@ def parse_keys_file(text: str) -> KeysFile:
     try:
         return KeysFile.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"is not valid TOML: {error}") from error
+        raise SettingsError(f"is not valid TOML: {error}") from None
     except ValidationError as error:
-        raise SettingsError(describe_errors(error, hide=("sha256", "id"))) from error
+        # Without the cause: it quotes what was written, which may be a key in the wrong place.
+        raise SettingsError(describe_errors(error, hide=("sha256", "id"))) from None

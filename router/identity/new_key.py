@@ -48,7 +48,7 @@ def add_key(path: Path, plan: KeyPlan) -> str:
         try:
             parse_keys_file(text)
         except SettingsError as error:
-            raise SettingsError(f"new key: {error}") from error
+            raise SettingsError(f"new key: {error}") from None
         _replace(path, text)
     return key
 
