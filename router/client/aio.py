@@ -54,7 +54,7 @@ class AsyncClient:
             channel_options: added to, and winning over, CHANNEL_OPTIONS.
 
         Raises:
-            ValueError: there is no target, or the key would cross the network in the clear.
+            ValueError: there is no target, or the key can't be sent, or would cross the network in the clear.
         """
         access = Access(tls, api_key, allow_plaintext_key, metadata)
         self._connection = Connection.build(targets, access, timeout, retry, channel_options)

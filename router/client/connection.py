@@ -85,7 +85,7 @@ class Connection:
         """Normalise a client's arguments.
 
         Raises:
-            ValueError: there is no target, or the key would be sent in the clear to another machine.
+            ValueError: there is no target, or the key can't be sent, or would be in the clear to another machine.
         """
         names = (targets,) if isinstance(targets, str) else tuple(targets)
         if not names or not all(names):
@@ -97,6 +97,9 @@ class Connection:
         if tls is not None and tls.server_name:
             merged["grpc.ssl_target_name_override"] = tls.server_name
         credentials = Credentials(key) if key is not None else None
+        if credentials is not None and isinstance(key, str):
+            # A key that changes is checked when it is asked for.
+            credentials.metadata()
         return cls(names, tls, credentials, access.metadata, timeout, retry or RetryPolicy(), tuple(merged.items()))
 
     def attempts(self, timeout: float | None) -> Attempts:

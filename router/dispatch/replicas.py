@@ -69,7 +69,8 @@ class ReplicaSet:
 
     def _trust(self, record: ReplicaRecord) -> Announcement | None:
         announcement = Announcement.open(record.record, self._secret)
-        if announcement is None:
+        # A true record under another id or in another pool was copied there by somebody who only knows Redis.
+        if announcement is None or (announcement.replica_id, announcement.pool) != (record.replica_id, self._pool):
             _LOG.error("replica.untrusted", extra={"replica": record.replica_id})
             return None
         known = next(iter(self.announcements.values()), None)

@@ -100,8 +100,8 @@ async def test_a_router_sends_no_work_to_whom_does_not_know_the_secret(answer: b
     assert {"hello"} >= {command.WhichOneof("command") for command in impostor.heard}
 
 
-async def test_a_registry_record_that_was_not_signed_here_is_never_dialled(tmp_path: Path) -> None:
-    """Whoever can write to Redis can't make routers connect to an address of theirs."""
+async def test_a_registry_record_that_was_forged_or_copied_is_never_dialled(tmp_path: Path) -> None:
+    """Whoever can write to Redis can't make routers connect to an address of theirs, or to another pool's replica."""
     impostor = Impostor(b"")
     async with running_stack(tmp_path) as stack, served(impostor) as address:
         replica = stack.replicas[0]
@@ -109,12 +109,17 @@ async def test_a_registry_record_that_was_not_signed_here_is_never_dialled(tmp_p
         real = replica._announcement(replica._metrics_server.port)
         record = replace(real, replica_id="demo-evil", address=address)
         sealed = record.seal(SECRET)
-        tampered = sealed[:32] + sealed[32:].replace(b"demo-evil", b"demo-liar")
-        assert (None, None) == (Announcement.open(record.seal(OTHER), SECRET), Announcement.open(tampered, SECRET))
+        forged = {
+            "demo-evil": record.seal(OTHER),
+            "demo-liar": sealed[:32] + sealed[32:].replace(b"demo-evil", b"demo-liar"),
+        }
+        assert [None, None] == [Announcement.open(one, SECRET) for one in forged.values()]
+        # Signed by us, but of another replica and for another pool.
+        copied = {"demo-copy": sealed, "large-r0": replace(record, replica_id="large-r0", pool="large").seal(SECRET)}
         queue = stack.queue("demo")
         template = ReplicaBeat(
             replica_id="demo-evil",
-            record=record.seal(OTHER),
+            record=b"",
             state=replica._state,
             windows=replica.table.windows,
             running=(),
@@ -122,10 +127,10 @@ async def test_a_registry_record_that_was_not_signed_here_is_never_dialled(tmp_p
             kv_tokens=0,
             stats={},
         )
-        for beat in (template, replace(template, replica_id="demo-liar", record=tampered)):
-            await queue.heartbeat_replica(beat)
+        for replica_id, content in {**forged, **copied}.items():
+            await queue.heartbeat_replica(replace(template, replica_id=replica_id, record=content))
         pool = stack.routers[0].pools["demo"]
-        await until(lambda: pool.beat is not None and len(pool.beat.replicas or ()) == 3)
+        await until(lambda: pool.beat is not None and len(pool.beat.replicas or ()) == 5)
 
         assert (0, ["demo-r0"]) == (impostor.sessions, list(pool.replicas.records))
         assert 2 == (await stack.inference().Generate(request(max_tokens=2, ignore_eos=True))).usage.output_tokens
