@@ -16,8 +16,8 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
 from cluster.clock import SystemClock
-from cluster.queue import MemoryBell, MemoryQueue, MemoryStore, limits_from
-from cluster.queue.base import Queue
+from cluster.queue import MemoryBell, MemoryQueue, MemoryStore, RedisBell, RedisQueue, limits_from
+from cluster.queue.base import Bell, Queue
 from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
 from deployments.engines.base import Engine
@@ -55,11 +55,17 @@ class Stack:
 
     def queue(self, pool: str) -> Queue:
         """Open a connection to a pool's queue."""
-        return MemoryQueue(self.store, pool, limits_from(self.settings.queue))
+        limits, url = limits_from(self.settings.queue), self.settings.redis.url
+        return RedisQueue(url, pool, limits) if url else MemoryQueue(self.store, pool, limits)
+
+    def bell(self, router_id: str) -> Bell:
+        """Open a router's bell."""
+        url = self.settings.redis.url
+        return RedisBell(url, router_id) if url else MemoryBell(self.store, router_id)
 
     async def add_router(self) -> Router:
         """Start another router; returns when it is linked to every replica."""
-        queues = QueueFactory(queue=self.queue, bell=lambda router_id: MemoryBell(self.store, router_id))
+        queues = QueueFactory(queue=self.queue, bell=self.bell)
         router = Router(self.settings, SECRET, queues, port=0)
         await router.start()
         self.routers.append(router)

@@ -21,7 +21,6 @@ from penstock.v1 import types_pb2 as types
 
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
-from cluster.ticket import ResumeTicket
 from router.identity.key import mint_key
 from router.identity.new_key import KeyPlan, add_key
 from router.server import QueueFactory, Router
@@ -216,86 +215,6 @@ async def test_the_state_of_the_cluster_is_for_operators(stack: Stack, keys: Key
     call = status(asked, metadata=bearer(keys.acme))
     assert denied("method", "AdminService/GetClusterStatus") == await refusal(call)
     assert 2 == len((await status(asked, metadata=bearer(keys.operator))).pools)
-
-
-# --- what belongs to a tenant -----------------------------------------------------------------------------------------
-
-
-async def begin(stack: Stack, key: str, client_key: str = "") -> tuple[Any, api.StreamGenerateResponse]:
-    """Start an endless generation at the first router; returns the call and its `started` event."""
-    body = stream_request(**LONG)
-    body.generate.idempotency_key = client_key
-    call = stack.inference(0).StreamGenerate(body, metadata=bearer(key))
-    while not (event := await call.read()).HasField("started"):
-        pass
-    return call, event
-
-
-async def cancel(stack: Stack, key: str, router: int, **target: str) -> Any:
-    return await stack.inference(router).Cancel(api.CancelRequest(**target), metadata=bearer(key))
-
-
-@pytest.mark.parametrize("router", [0, 1])
-@pytest.mark.parametrize("state", ["running", "waiting"])
-async def test_only_its_tenant_cancels_a_request(stack: Stack, keys: Keys, router: int, state: str) -> None:
-    """By id or by key, where the other tenant uses the very same key; operators are another tenant too."""
-    blocker = (await begin(stack, keys.other))[0] if state == "waiting" else None
-    body = stream_request(**LONG)
-    body.generate.idempotency_key = "the-key"
-    call = stack.inference(0).StreamGenerate(body, metadata=bearer(keys.acme))
-    event = await call.read()
-    request_id = event.queued.request_id or event.started.request_id
-    if state == "waiting":
-        assert event.HasField("queued")
-
-    for thief in (keys.other, keys.operator):
-        for target in ({"request_id": request_id}, {"idempotency_key": "the-key"}):
-            stolen = stack.inference(router).Cancel(api.CancelRequest(**target), metadata=bearer(thief))
-            code, facts = await refusal(stolen)
-            assert (grpc.StatusCode.NOT_FOUND, "REQUEST_NOT_FOUND") == (code, facts["reason"])
-    # A second key of the same tenant is the same owner.
-    reply = await cancel(stack, keys.acme_too, router, idempotency_key="the-key")
-    assert request_id == reply.request_id
-    ended = await collect(call)
-    assert types.FINISH_REASON_CANCELLED == ended[-1].finished.choices[0].finish_reason
-    if blocker is not None:
-        blocker.cancel()
-    await until(lambda: stack.replicas[0].table.sequences == 0)
-
-
-@pytest.mark.parametrize("router", [0, 1])
-async def test_a_stolen_resume_token_is_worth_nothing_to_another_tenant(stack: Stack, keys: Keys, router: int) -> None:
-    call, started = await begin(stack, keys.acme)
-    token = started.started.resume_token
-    body = stream_request(**LONG)
-    body.resume.CopyFrom(api.Resume(resume_token=token, received_tokens=[0]))
-    for thief in (keys.other, keys.operator):
-        code, facts = await refusal(stack.inference(router).StreamGenerate(body, metadata=bearer(thief)))
-        assert (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST") == (code, facts["reason"])
-    # The owner lost nothing: the stream still runs, and the owner's other key may take it over.
-    first = await call.read()
-    taken = stack.inference(0).StreamGenerate(body, metadata=bearer(keys.acme_too))
-    while not (event := await taken.read()).HasField("delta"):
-        pass
-    assert (True, 0) == (first.HasField("delta"), event.delta.offset)
-    taken.cancel()
-    call.cancel()
-    await until(lambda: stack.replicas[0].table.sequences == 0)
-
-
-async def test_a_token_with_another_tenant_written_into_it_is_no_token(stack: Stack, keys: Keys) -> None:
-    call, started = await begin(stack, keys.acme)
-    sealed = started.started.resume_token
-    assert "acme" == ResumeTicket.open(sealed, SECRET).tenant
-    body = stream_request(**LONG)
-    forged = sealed.replace(b"\xa4acme", b"\xa5other")
-    assert forged != sealed
-    body.resume.CopyFrom(api.Resume(resume_token=forged, received_tokens=[0]))
-    code, _ = await refusal(stack.inference(1).StreamGenerate(body, metadata=bearer(keys.other)))
-
-    assert grpc.StatusCode.INVALID_ARGUMENT is code
-    call.cancel()
-    await until(lambda: stack.replicas[0].table.sequences == 0)
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------
