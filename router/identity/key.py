@@ -12,6 +12,7 @@ import re
 import secrets
 
 _SHAPE = re.compile(r"psk_([0-9a-f]{16})_[0-9a-f]{64}", re.ASCII)
+_LOOKS_LIKE = re.compile(r"psk_[0-9a-f]{16}_[0-9a-f]+", re.ASCII)
 
 
 def mint_key() -> str:
@@ -28,3 +29,8 @@ def key_id(key: str) -> str | None:
     """Return the public part; None when this is no key of ours."""
     match = _SHAPE.fullmatch(key)
     return match.group(1) if match is not None else None
+
+
+def redact(text: str) -> str:
+    """Take keys out of a text that quotes what somebody wrote."""
+    return _LOOKS_LIKE.sub("psk_***", text)

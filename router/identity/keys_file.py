@@ -30,6 +30,7 @@ from pydantic import AwareDatetime, Field, ValidationError, model_validator
 from cluster.errors import SettingsError
 from cluster.settings.load import describe_errors
 from cluster.settings.tree import PoolName, Section
+from router.identity.key import redact
 
 SETTING = "auth.keys_file"
 MAX_BYTES = 64 << 20
@@ -131,4 +132,4 @@ def parse_keys_file(text: str) -> KeysFile:
         raise SettingsError(f"is not valid TOML: {error}") from None
     except ValidationError as error:
         # Without the cause: it quotes what was written, which may be a key in the wrong place.
-        raise SettingsError(describe_errors(error, hide=("sha256", "id"))) from None
+        raise SettingsError(redact(describe_errors(error, hide=("sha256",)))) from None

@@ -84,11 +84,11 @@ def test_mistakes_are_named(text: str, expected: str) -> None:
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize("field", ["id", "sha256", "key"])
+@pytest.mark.parametrize("field", ["id", "sha256", "key", "role"])
 def test_a_key_in_the_wrong_place_is_not_repeated_in_the_error(field: str) -> None:
     key = mint_key()
     with pytest.raises(SettingsError) as caught:
-        parse_keys_file(f'[[keys]]\n{field} = "{key}"\ntenant = "a"\n')
+        parse_keys_file(f'[[keys]]\n{field} = "{key}"\ntenant = "a"\n{key} = 1\n')
     shown = "".join(traceback.format_exception(caught.value))
     assert (False, False) == (key in shown, key[21:41] in shown)
 
