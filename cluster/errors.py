@@ -2,6 +2,8 @@
 
 PenstockError
 ├── RequestError                    the client can do something about it
+│   ├── UnauthenticatedError        the caller did not say who it is, or did not prove it
+│   ├── PermissionDeniedError       the caller may not do this
 │   ├── InvalidRequestError         fields are wrong; carries one violation per field
 │   ├── ModelNotFoundError          no pool has this name
 │   ├── RequestNotFoundError        no request has this id or key, or it is another tenant's
@@ -75,6 +77,33 @@ class InvalidRequestError(RequestError):
     def of(cls, field: str, description: str) -> InvalidRequestError:
         """Build the error for one field."""
         return cls([FieldViolation(field, description)])
+
+
+class UnauthenticatedError(RequestError):
+    """Is raised for a call without credentials, or with some that are not valid now. Never carries them."""
+
+    reason = "UNAUTHENTICATED"
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        super().__init__(detail)
+
+
+class PermissionDeniedError(RequestError):
+    """Is raised when a known caller asks for what it may not have."""
+
+    reason = "PERMISSION_DENIED"
+
+    def __init__(self, tenant: str, subject: str, value: str, allowed: Sequence[str]) -> None:
+        """`subject` is what is restricted ("model", "class", "method"), `value` what was asked for."""
+        self.tenant = tenant
+        self.subject = subject
+        self.value = value
+        self.allowed = tuple(allowed)
+        super().__init__(
+            f"{subject} {value!r} is not allowed for this caller (tenant {tenant!r}); "
+            f"allowed: {', '.join(allowed) or 'none'}"
+        )
 
 
 class ModelNotFoundError(RequestError):

@@ -1,8 +1,9 @@
 """How the two ends of a link prove that they know the cluster secret.
 
-The router sends its id, a random nonce and an HMAC over both; the replica answers with an HMAC over the nonce. Neither
-sends the secret. Without TLS a listener on the wire could replay the router's proof, so use TLS on networks you do not
-trust.
+The router sends its id, a random nonce and an HMAC over both and the replica's id; the replica answers with an HMAC
+over the nonce and both ids. Neither sends the secret. Because the replica's id is part of it, whoever sits at the
+address of a replica that is gone can't pass a router's proof on to one that lives. A listener on the wire could still
+replay a proof to the same replica, and read along anyway, so use `replica.tls` on networks you do not trust.
 """
 
 from __future__ import annotations
@@ -16,28 +17,36 @@ from cluster.secret import ClusterSecret
 ROUTER_HEADER = "penstock-router"
 NONCE_HEADER = "penstock-nonce"
 PROOF_HEADER = "penstock-proof"
-_CALLER = "link-caller/1"
-_ANSWER = "link-answer/1"
+_CALLER = "link-caller/2"
+_ANSWER = "link-answer/2"
 
 Metadata = Sequence[tuple[str, str]]
 
 
-def caller_metadata(secret: ClusterSecret, router_id: str) -> tuple[Metadata, bytes]:
-    """Return the metadata of a call and the answer to expect from the replica."""
+def caller_metadata(secret: ClusterSecret, router_id: str, replica_id: str) -> tuple[Metadata, bytes]:
+    """Return the metadata of a call to one replica and the answer to expect from it."""
     nonce = secrets.token_hex(16)
-    proof = base64.b64encode(secret.sign(_CALLER, f"{router_id}\0{nonce}".encode())).decode()
+    claim = _claim(router_id, replica_id, nonce)
+    proof = base64.b64encode(secret.sign(_CALLER, claim)).decode()
     metadata = ((ROUTER_HEADER, router_id), (NONCE_HEADER, nonce), (PROOF_HEADER, proof))
-    return metadata, secret.sign(_ANSWER, nonce.encode())
+    return metadata, secret.sign(_ANSWER, claim)
 
 
-def check_caller(secret: ClusterSecret, metadata: Iterable[tuple[str, str | bytes]] | None) -> tuple[str, bytes] | None:
-    """Return the router's id and our answer to its nonce; None when the proof is missing or wrong."""
+def check_caller(
+    secret: ClusterSecret, replica_id: str, metadata: Iterable[tuple[str, str | bytes]] | None
+) -> tuple[str, bytes] | None:
+    """Return the router's id and our answer to its nonce; None when the proof is missing, wrong or not meant for us."""
     fields = {key: value for key, value in metadata or () if isinstance(value, str)}
     router_id, nonce = fields.get(ROUTER_HEADER, ""), fields.get(NONCE_HEADER, "")
     try:
         proof = base64.b64decode(fields.get(PROOF_HEADER, ""), validate=True)
     except ValueError:
         return None
-    if not router_id or not nonce or not secret.verify(_CALLER, f"{router_id}\0{nonce}".encode(), proof):
+    claim = _claim(router_id, replica_id, nonce)
+    if not router_id or not nonce or not secret.verify(_CALLER, claim, proof):
         return None
-    return router_id, secret.sign(_ANSWER, nonce.encode())
+    return router_id, secret.sign(_ANSWER, claim)
+
+
+def _claim(router_id: str, replica_id: str, nonce: str) -> bytes:
+    return "\0".join((router_id, replica_id, nonce)).encode()

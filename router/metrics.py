@@ -36,6 +36,12 @@ class RouterMetrics:
         self._tokens = Counter(
             "penstock_router_tokens", "Tokens of finished requests, by kind.", ["pool", "kind"], registry=self.registry
         )
+        self._reloads = Counter(
+            "penstock_router_file_reloads",
+            "Changes of keys and certificate files that were seen; bad ones left the last good content in force.",
+            ["file", "outcome"],
+            registry=self.registry,
+        )
         self._queue = self._histogram("penstock_router_queue_seconds", "Acceptance to the grant of a slot.")
         self._ttft = self._histogram("penstock_router_ttft_seconds", "Arrival of the call to the first token.")
         self._itl = self._histogram("penstock_router_inter_token_seconds", "Mean inter-token latency per choice.")
@@ -56,6 +62,10 @@ class RouterMetrics:
         self._calls.labels(method, code).inc()
         if reason is not None:
             self._errors.labels(method, reason).inc()
+
+    def reloaded(self, file: str, good: bool) -> None:
+        """Count a changed file. Called from any thread."""
+        self._reloads.labels(file, "good" if good else "bad").inc()
 
     def finished(self, generation: Generation, end: api.Finished) -> None:
         """Count a request that ended well."""

@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2
@@ -28,9 +27,10 @@ from cluster.queue.base import Bell, Queue
 from cluster.secret import ClusterSecret
 from cluster.settings import Settings
 from cluster.telemetry import MetricsServer
+from cluster.tls import LinkDialer, TlsFiles
 from router.admission import RequestLimits
 from router.dispatch.pool import Pool
-from router.identity import ANONYMOUS, Caller, TenantPolicies
+from router.identity import Authenticator, TenantPolicies
 from router.metrics import RouterMetrics
 from router.service.admin import AdminServicer
 from router.service.catalog import Catalog
@@ -72,7 +72,11 @@ class Router:
         metrics_port: int | None = None,
         shared_port: bool = False,
     ) -> None:
-        """`port` and `metrics_port` override the settings; `shared_port` lets several processes listen on one port."""
+        """`port` and `metrics_port` override the settings; `shared_port` lets several processes listen on one port.
+
+        Raises:
+            SettingsError: keys or certificates are not as they must be, or nobody could call.
+        """
         self.router_id = f"router-{secrets.token_hex(4)}"
         self.port = settings.router.port if port is None else port
         """After `start`: the port that was bound."""
@@ -83,8 +87,12 @@ class Router:
         self._owner = TaskOwner(self.router_id)
         self._bell: Bell | None = None
         self._metrics = RouterMetrics()
+        self._authenticate = Authenticator(settings, self._metrics.reloaded)
+        tls = settings.router.tls
+        self._tls = TlsFiles.of_router(tls, self._metrics.reloaded) if tls is not None else None
         self._metrics_port = settings.router.metrics_port if metrics_port is None else metrics_port
         self._metrics_server: MetricsServer | None = None
+        self._dialer = LinkDialer(settings.replica.tls)
         self._server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
         self.pools: dict[str, Pool] = {}
@@ -111,6 +119,7 @@ class Router:
             await pool.start()
         self._bell = self._queues.bell(self.router_id)
         self._owner.spawn(self._listen(self._bell), "bell")
+        self._owner.spawn(self._authenticate.watch(), "keys")
         self._metrics_server = MetricsServer(settings.router.host, self._metrics_port, self._metrics.registry)
         await self._open_port()
         for pool in self.pools.values():
@@ -129,6 +138,7 @@ class Router:
             self._settings.pools[name],
             self._settings.queue,
             self._settings.router,
+            self._dialer,
         )
 
     async def _open_port(self) -> None:
@@ -161,14 +171,14 @@ class Router:
             reflection.enable_server_reflection(names, server)
         address = f"{settings.host}:{self.port}"
         try:
-            self.port = server.add_insecure_port(address)
+            if self._tls is not None:
+                self.port = server.add_secure_port(address, self._tls.server_credentials())
+            else:
+                self.port = server.add_insecure_port(address)
         except RuntimeError as error:
             raise BootstrapError("router", f"port {address} can't be bound") from error
         await server.start()
         self._server = server
-
-    def _authenticate(self, _context: Any) -> Caller:
-        return ANONYMOUS
 
     async def _learn(self, pool: Pool) -> None:
         # Now rather than with the first request, which may come with a thousand others.

@@ -27,12 +27,14 @@ from cluster.errors import (
     ModelNotFoundError,
     NotInTimeError,
     PenstockError,
+    PermissionDeniedError,
     QueueFullError,
     QueueTimeoutError,
     QuotaExceededError,
     RequestError,
     RequestNotFoundError,
     TakenOverError,
+    UnauthenticatedError,
     UnavailableError,
 )
 from cluster.wire import duration_to_wire
@@ -87,6 +89,8 @@ def _request_status(error: RequestError) -> status_pb2.Status:  # noqa: C901 - o
     match error:
         case InvalidRequestError():
             return _invalid(error)
+        case UnauthenticatedError() | PermissionDeniedError():
+            return _not_admitted(error)
         case ModelNotFoundError():
             return _status(code_pb2.NOT_FOUND, error, {"model": error.model})
         case RequestNotFoundError():
@@ -122,6 +126,12 @@ def _status(
     code: code_pb2.Code.ValueType, error: PenstockError, facts: Mapping[str, str] | None = None, *details: Message
 ) -> status_pb2.Status:
     return _pack(code, str(error), error.reason, facts or {}, details)
+
+
+def _not_admitted(error: UnauthenticatedError | PermissionDeniedError) -> status_pb2.Status:
+    if isinstance(error, UnauthenticatedError):
+        return _status(code_pb2.UNAUTHENTICATED, error)
+    return _status(code_pb2.PERMISSION_DENIED, error, {"tenant": error.tenant, error.subject: error.value})
 
 
 def _invalid(error: InvalidRequestError) -> status_pb2.Status:

@@ -25,7 +25,7 @@ from cluster.bootstrap.serve_api import ServeApi
 from cluster.bootstrap.serve_config import app_name, serve_config
 from cluster.errors import BootstrapError
 from cluster.secret import ClusterSecret
-from cluster.settings import EngineKind, Settings
+from cluster.settings import EngineKind, Settings, access_of
 
 Progress = Callable[[str, str], None]
 """Called with a step's name and how it goes; the text "ready" ends the step."""
@@ -85,9 +85,12 @@ class LocalCluster:
         """Start everything; when it returns a request can be served.
 
         Raises:
+            SettingsError: nobody could call the routers.
             BootstrapError: names the component; everything that was started is stopped again.
         """
         try:
+            # Found here, it costs no minute of starting engines.
+            access_of(self.settings)
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self.run_dir.chmod(0o700)
             await asyncio.gather(self._start_redis(), self._start_ray())

@@ -23,8 +23,10 @@ def run_demo(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         flags: dict[str, Any] = {
             "cluster": {"state_dir": options.state_dir or folder, "log_level": "info"},
-            # Any free port: the demo must not collide with a cluster that is already up.
-            "router": {"port": 0},
+            # Any free port: the demo must not collide with a cluster that is already up. It asks without a key, so
+            # nobody else may reach it.
+            "router": {"port": 0, "host": "127.0.0.1"},
+            "auth": {"anonymous": True},
             "pools": {MODEL: {"engine": options.engine}},
         }
         settings = load_settings(options.settings, flags)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from cluster.cli.receipt import print_receipt
-from cluster.cli.target import report_call_errors
+from cluster.cli.target import open_client, report_call_errors
 
 if TYPE_CHECKING:
     from router.client import Client, Event, Message, Sampling
@@ -24,10 +24,8 @@ _PLAIN_FLAGS = (
 
 def run_generate(options: argparse.Namespace) -> int:
     """Stream an answer to standard output; the receipt goes to standard error."""
-    from router.client import Client
-
     errors = Console(stderr=True)
-    with report_call_errors(errors, options.target) as outcome, Client(options.target) as client:
+    with report_call_errors(errors, options.target) as outcome, open_client(options) as client:
         model = options.model or only_model(client)
         stream = client.stream(model, prompt_from(options), sampling_from(options), timeout=options.timeout)
         for event in stream:

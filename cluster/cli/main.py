@@ -42,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_status(commands)
     _add_down(commands)
+    _add_keys(commands)
     return parser
 
 
@@ -74,6 +75,15 @@ def _add_demo(commands: Commands) -> None:
 
 def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="127.0.0.1:50051", help="host:port of a router (default %(default)s)")
+    parser.add_argument("--api-key-file", help="file with the API key (default: the variable PENSTOCK_API_KEY)")
+    parser.add_argument(
+        "--allow-plaintext-key", action="store_true", help="send the key without TLS to another machine"
+    )
+    parser.add_argument("--tls", action="store_true", help="use TLS and trust the public authorities")
+    parser.add_argument("--tls-ca", metavar="FILE", help="use TLS and trust these authorities (PEM)")
+    parser.add_argument("--tls-cert", metavar="FILE", help="use TLS and show this certificate (PEM); needs --tls-key")
+    parser.add_argument("--tls-key", metavar="FILE", help="the certificate's private key (PEM)")
+    parser.add_argument("--tls-server-name", metavar="NAME", help="the router's name in its certificate")
 
 
 def _add_generate(commands: Commands) -> None:
@@ -124,6 +134,25 @@ def _add_down(commands: Commands) -> None:
     parser.set_defaults(run=_down)
 
 
+def _add_keys(commands: Commands) -> None:
+    keys = commands.add_parser("keys", help="make and check API keys")
+    actions = keys.add_subparsers(title="actions", required=True, metavar="ACTION")
+    new = actions.add_parser("new", help="print a new key and add its hash to the keys file")
+    check = actions.add_parser("check", help="check the keys file, or one key")
+    for parser in (new, check):
+        parser.add_argument("--file", help="the keys file (default: the setting auth.keys_file)")
+        parser.add_argument("--settings", help="TOML file with the settings tree")
+    new.add_argument("--tenant", required=True, help="whose requests and quotas the key's calls are")
+    new.add_argument("--role", choices=("user", "operator", "admin"), default="user", help="default %(default)s")
+    new.add_argument("--models", metavar="A,B", help="models it may use (default: all)")
+    new.add_argument("--classes", metavar="A,B", help="of interactive, standard and batch (default: all)")
+    new.add_argument("--not-before", metavar="WHEN", help="when it begins to count (default: at once)")
+    new.add_argument("--expires", metavar="WHEN", help="such as 90d or 2027-01-31T12:00 (default: never)")
+    new.set_defaults(run=_keys_new)
+    check.add_argument("--stdin", action="store_true", help="read one key from standard input and look it up")
+    check.set_defaults(run=_keys_check)
+
+
 def _up(options: argparse.Namespace) -> int:
     from cluster.cli.up import run_up
 
@@ -146,6 +175,18 @@ def _status(options: argparse.Namespace) -> int:
     from cluster.cli.status import run_status
 
     return run_status(options)
+
+
+def _keys_new(options: argparse.Namespace) -> int:
+    from cluster.cli.keys import run_new
+
+    return run_new(options)
+
+
+def _keys_check(options: argparse.Namespace) -> int:
+    from cluster.cli.keys import run_check
+
+    return run_check(options)
 
 
 def _down(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from cluster.cli.target import report_call_errors
+from cluster.cli.target import open_client, report_call_errors
 
 if TYPE_CHECKING:
     from router.client import ClusterStatus, PoolStatus
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def run_status(options: argparse.Namespace) -> int:
     """Show pools, replicas and routers as one router sees them."""
-    from router.client import Client
-
-    with report_call_errors(Console(stderr=True), options.target) as outcome, Client(options.target) as client:
+    with report_call_errors(Console(stderr=True), options.target) as outcome, open_client(options) as client:
         status = client.cluster_status(timeout=10.0)
         if options.json:
             sys.stdout.write(json.dumps(dataclasses.asdict(status), indent=2) + "\n")

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+
+from cluster.errors import SettingsError
+
+if TYPE_CHECKING:
+    from router.client import Client, Tls
+
+KEY_VARIABLE = "PENSTOCK_API_KEY"
+"""Not a flag: other users of a machine can read command lines."""
 
 
 @dataclass(slots=True)
@@ -36,3 +48,45 @@ def report_call_errors(console: Console, target: str) -> Iterator[Outcome]:
     except PenstockClientError as error:
         outcome.status = 1
         console.print(f"[red]penstock:[/] {error}", highlight=False)
+
+
+def open_client(options: argparse.Namespace) -> Client:
+    """Build the client that the flags and the environment describe.
+
+    Raises:
+        SettingsError: they don't fit together, or a file can't be read.
+    """
+    from router.client import Client
+
+    key = os.environ.get(KEY_VARIABLE) or None
+    if options.api_key_file:
+        key = _read("--api-key-file", options.api_key_file).decode(errors="replace").strip()
+    try:
+        return Client(options.target, tls=_tls(options), api_key=key, allow_plaintext_key=options.allow_plaintext_key)
+    except ValueError as error:
+        text = str(error).replace("allow_plaintext_key=True", "--allow-plaintext-key").replace("give tls", "give --tls")
+        raise SettingsError(text) from error
+
+
+def _tls(options: argparse.Namespace) -> Tls | None:
+    from router.client import Tls
+
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise SettingsError("--tls-cert and --tls-key must be given together")
+    if not (options.tls or options.tls_ca or options.tls_cert):
+        if options.tls_server_name:
+            raise SettingsError("--tls-server-name needs --tls or --tls-ca")
+        return None
+    return Tls(
+        root_certificates=_read("--tls-ca", options.tls_ca) if options.tls_ca else None,
+        certificate_chain=_read("--tls-cert", options.tls_cert) if options.tls_cert else None,
+        private_key=_read("--tls-key", options.tls_key) if options.tls_key else None,
+        server_name=options.tls_server_name or "",
+    )
+
+
+def _read(flag: str, name: str) -> bytes:
+    try:
+        return Path(name).expanduser().read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{flag}: {name} cannot be read: {error.strerror}") from error

@@ -1,7 +1,9 @@
 """One typed tree of settings, from defaults, a TOML file, the environment and flags, later ones winning."""
 
+from cluster.settings.access import Access, access_of, is_loopback
 from cluster.settings.load import load_settings
 from cluster.settings.tree import (
+    AuthSettings,
     ClassShares,
     ClusterSettings,
     EngineKind,
@@ -10,7 +12,9 @@ from cluster.settings.tree import (
     QuotaSettings,
     RedisSettings,
     ReplicaSettings,
+    ReplicaTlsSettings,
     RouterSettings,
+    RouterTlsSettings,
     Settings,
     SimSettings,
     SpeculativeSettings,
@@ -19,6 +23,8 @@ from cluster.settings.tree import (
 )
 
 __all__ = [
+    "Access",
+    "AuthSettings",
     "ClassShares",
     "ClusterSettings",
     "EngineKind",
@@ -27,11 +33,15 @@ __all__ = [
     "QuotaSettings",
     "RedisSettings",
     "ReplicaSettings",
+    "ReplicaTlsSettings",
     "RouterSettings",
+    "RouterTlsSettings",
     "Settings",
     "SimSettings",
     "SpeculativeSettings",
     "TenantSettings",
     "VllmSettings",
+    "access_of",
+    "is_loopback",
     "load_settings",
 ]

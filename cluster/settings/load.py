@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cluster.errors import SettingsError
 from cluster.settings.tree import Settings
@@ -45,7 +45,7 @@ def load_settings(
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise SettingsError(_describe(error)) from error
+        raise SettingsError(describe_errors(error)) from error
 
 
 def dump_settings(settings: Settings) -> str:
@@ -58,7 +58,7 @@ def parse_settings(text: str) -> Settings:
     try:
         return Settings.model_validate_json(text)
     except ValidationError as error:
-        raise SettingsError(_describe(error)) from error
+        raise SettingsError(describe_errors(error)) from error
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -105,13 +105,15 @@ def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
             into[key] = value
 
 
-def _describe(error: ValidationError) -> str:
+def describe_errors(error: ValidationError, hide: Collection[str] = ()) -> str:
+    """Say what is wrong, in one line; the values of fields named in `hide` are not shown."""
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "settings"
         if item["type"] == "extra_forbidden":
             lines.append(f"{where}: unknown setting")
         else:
-            shown = "" if isinstance(item["input"], Mapping) else f", got {item['input']!r}"
+            hidden = isinstance(item["input"], Mapping | BaseModel) or (item["loc"] and item["loc"][-1] in hide)
+            shown = "" if hidden else f", got {item['input']!r}"
             lines.append(f"{where}: {item['msg']}{shown}")
     return "; ".join(lines)

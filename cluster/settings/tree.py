@@ -6,9 +6,11 @@ import enum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+FilePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+"""Relative to the folder of the process that loads the settings; processes that it starts run in other folders."""
 
 
 class Section(BaseModel):
@@ -195,10 +197,37 @@ class TenantSettings(Section):
     """In these pools instead of `quota`."""
 
 
+class AuthSettings(Section):
+    """Says who may call routers."""
+
+    keys_file: FilePath | None = None
+    """TOML with the keys and client certificates that are let in; `penstock keys new` writes it. Read again when it
+    changes."""
+    anonymous: bool | None = None
+    """Whether callers without credentials are let in, as one tenant. Default: only where router.host is a loopback
+    address and keys_file is unset."""
+    anonymous_role: Literal["user", "operator", "admin"] | None = None
+    """What they may do. Default: admin by the default of `anonymous`, else user."""
+
+
+class RouterTlsSettings(Section):
+    """Switches TLS on for the public port. Files are PEM and read again when they change."""
+
+    certificate_file: FilePath
+    """The router's certificate, followed by those of intermediate authorities."""
+    private_key_file: FilePath
+    """Not encrypted."""
+    client_ca_file: FilePath | None = None
+    """Who signs clients' certificates; every client must then show one. Default: clients are asked for none."""
+
+
 class RouterSettings(Section):
     """Configures a router process."""
 
     host: str = "127.0.0.1"
+    """A name or address that others can reach needs the `auth` section."""
+    tls: RouterTlsSettings | None = None
+    """Default: the port speaks in the clear."""
     port: int = Field(default=50051, ge=0, le=65535)
     """0 takes a free port."""
     processes: int = Field(default=1, ge=1, le=64)
@@ -218,9 +247,27 @@ class RouterSettings(Section):
     """What a request without max_tokens is taken to produce when windows are checked."""
 
 
+class ReplicaTlsSettings(Section):
+    """Switches mutual TLS on for links. Routers and replicas each read their own machine's files under these names.
+    Files are PEM and read again when they change.
+    """
+
+    certificate_file: FilePath
+    """What this end shows; for replicas it carries `server_name`."""
+    private_key_file: FilePath
+    """Not encrypted."""
+    ca_file: FilePath
+    """Who signs the certificates of both ends; an authority of this cluster alone, because whoever has a certificate of
+    it may connect (and must then still prove the cluster secret)."""
+    server_name: str = Field(default="penstock-replica", min_length=1)
+    """DNS name in every replica's certificate; replicas are dialled by address, which certificates need not know."""
+
+
 class ReplicaSettings(Section):
     """Configures every replica."""
 
+    tls: ReplicaTlsSettings | None = None
+    """Default: links speak in the clear; both ends still prove the cluster secret."""
     host: str = "127.0.0.1"
     """Address that routers dial; on a cluster of machines the node's own address."""
     metrics_port: int = Field(default=0, ge=0, le=65535)
@@ -244,7 +291,7 @@ class ClusterSettings(Section):
     log_format: Literal["json", "text"] = "json"
 
 
-TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")]
+TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
 class Settings(Section):
@@ -253,6 +300,7 @@ class Settings(Section):
     cluster: ClusterSettings = ClusterSettings()
     redis: RedisSettings = RedisSettings()
     queue: QueueSettings = QueueSettings()
+    auth: AuthSettings = AuthSettings()
     router: RouterSettings = RouterSettings()
     replica: ReplicaSettings = ReplicaSettings()
     pools: dict[PoolName, PoolSettings] = Field(default_factory=lambda: {"demo": PoolSettings()}, min_length=1)

@@ -35,6 +35,7 @@ from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings
 from cluster.telemetry import MetricsServer
+from cluster.tls import TlsFiles
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.metrics import ReplicaMetrics
@@ -133,7 +134,12 @@ class Replica:
             options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_INNER_MESSAGE), ("grpc.so_reuseport", 0)]
         )
         pb_grpc.add_ReplicaServiceServicer_to_server(servicer, self._server)
-        port: int = self._server.add_insecure_port(f"{self.plan.settings.host}:0")
+        address, tls = f"{self.plan.settings.host}:0", self.plan.settings.tls
+        port: int = (
+            self._server.add_secure_port(address, TlsFiles.of_link(tls).server_credentials())
+            if tls is not None
+            else self._server.add_insecure_port(address)
+        )
         if port == 0:
             raise EngineStartError(f"no port could be bound on {self.plan.settings.host}")
         await self._server.start()

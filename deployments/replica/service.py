@@ -96,7 +96,7 @@ class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
         return pb.GetTokenizerResponse(files=files)
 
     async def _authenticate(self, context: Any) -> tuple[str, bytes]:
-        caller = check_caller(self._secret, context.invocation_metadata())
+        caller = check_caller(self._secret, self._replica_id, context.invocation_metadata())
         if caller is None:
             _LOG.warning("link.refused", extra={"peer": context.peer()})
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the caller did not prove the cluster secret")

@@ -18,6 +18,7 @@ from cluster.models import (
 )
 from router.client.aio import AsyncClient, AsyncStream
 from router.client.connection import CHANNEL_OPTIONS, DEFAULT_TARGET, Tls
+from router.client.credentials import ApiKey
 from router.client.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -27,7 +28,9 @@ from router.client.errors import (
     InvalidArgumentError,
     NotFoundError,
     PenstockClientError,
+    PermissionDeniedError,
     QueueFullError,
+    UnauthenticatedError,
     UnavailableError,
 )
 from router.client.events import ChoiceEnd, Delta, Event, Finished, Queued, Resumed, Started
@@ -60,6 +63,7 @@ from router.client.sync import Client, Stream
 __all__ = [
     "CHANNEL_OPTIONS",
     "DEFAULT_TARGET",
+    "ApiKey",
     "AsyncClient",
     "AsyncStream",
     "AttemptReceipt",
@@ -85,6 +89,7 @@ __all__ = [
     "ModelDescription",
     "NotFoundError",
     "PenstockClientError",
+    "PermissionDeniedError",
     "PoolStatus",
     "PositionLogprobs",
     "Prompt",
@@ -104,6 +109,7 @@ __all__ = [
     "Tls",
     "TokenCount",
     "TokenLogprob",
+    "UnauthenticatedError",
     "UnavailableError",
     "Usage",
     "grammar",

@@ -13,7 +13,8 @@ from penstock.v1 import inference_pb2
 
 from router.client import calls
 from router.client.calls import Result, UnaryCall
-from router.client.connection import DEFAULT_TARGET, Connection, MetadataHook, Stubs, Tls
+from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Stubs, Tls
+from router.client.credentials import ApiKey
 from router.client.errors import CancelledError, from_rpc_error
 from router.client.events import Event, StreamState
 from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
@@ -33,6 +34,8 @@ class AsyncClient:
         targets: str | Sequence[str] = DEFAULT_TARGET,
         *,
         tls: Tls | None = None,
+        api_key: ApiKey | None = None,
+        allow_plaintext_key: bool = False,
         metadata: MetadataHook | None = None,
         timeout: float | None = None,
         retry: RetryPolicy | None = None,
@@ -43,12 +46,18 @@ class AsyncClient:
         Args:
             targets: one or more routers, host:port; attempts go round among them.
             tls: None connects in the clear.
+            api_key: the key, or what returns the one to send now; asked before every attempt.
+            allow_plaintext_key: send the key in the clear also to other machines.
             metadata: returns what to send with every attempt.
             timeout: seconds for a whole call, retries included, where the call gives none; None waits for ever.
             retry: bounds of retries.
             channel_options: added to, and winning over, CHANNEL_OPTIONS.
+
+        Raises:
+            ValueError: there is no target, or the key can't be sent, or would cross the network in the clear.
         """
-        self._connection = Connection.build(targets, tls, metadata, timeout, retry, channel_options)
+        access = Access(tls, api_key, allow_plaintext_key, metadata)
+        self._connection = Connection.build(targets, access, timeout, retry, channel_options)
         self._rotation = self._connection.rotation()
         self._channels: list[grpc.aio.Channel] = []
         self._stubs: list[Stubs] = []

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc
 
+from router.client.credentials import ApiKey, Credentials, check_plaintext
 from router.client.retry import Attempts, RetryPolicy
 
 DEFAULT_TARGET = "127.0.0.1:50051"
@@ -51,11 +52,22 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """Is how a client proves who it is, and to whom it may."""
+
+    tls: Tls | None = None
+    api_key: ApiKey | None = field(default=None, repr=False)
+    allow_plaintext_key: bool = False
+    metadata: MetadataHook | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Connection:
     """Is everything that both clients need to know of their routers."""
 
     targets: tuple[str, ...]
     tls: Tls | None
+    credentials: Credentials | None
     metadata: MetadataHook | None
     timeout: float | None
     retry: RetryPolicy
@@ -65,8 +77,7 @@ class Connection:
     def build(
         cls,
         targets: str | Sequence[str],
-        tls: Tls | None,
-        metadata: MetadataHook | None,
+        access: Access,
         timeout: float | None,
         retry: RetryPolicy | None,
         options: Sequence[tuple[str, Any]],
@@ -74,15 +85,22 @@ class Connection:
         """Normalise a client's arguments.
 
         Raises:
-            ValueError: there is no target.
+            ValueError: there is no target, or the key can't be sent, or would be in the clear to another machine.
         """
         names = (targets,) if isinstance(targets, str) else tuple(targets)
         if not names or not all(names):
             raise ValueError(f"at least one target is needed and none may be empty, got {names}")
+        tls, key = access.tls, access.api_key
+        if key is not None and tls is None and not access.allow_plaintext_key:
+            check_plaintext(names)
         merged = dict(CHANNEL_OPTIONS) | dict(options)
         if tls is not None and tls.server_name:
             merged["grpc.ssl_target_name_override"] = tls.server_name
-        return cls(names, tls, metadata, timeout, retry or RetryPolicy(), tuple(merged.items()))
+        credentials = Credentials(key) if key is not None else None
+        if credentials is not None and isinstance(key, str):
+            # A key that changes is checked when it is asked for.
+            credentials.metadata()
+        return cls(names, tls, credentials, access.metadata, timeout, retry or RetryPolicy(), tuple(merged.items()))
 
     def attempts(self, timeout: float | None) -> Attempts:
         """Start the retry state of a call; its own timeout wins over the client's."""
@@ -90,7 +108,8 @@ class Connection:
 
     def call_metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata of one attempt."""
-        return tuple(self.metadata()) if self.metadata else ()
+        key = self.credentials.metadata() if self.credentials else ()
+        return (*key, *self.metadata()) if self.metadata else key
 
     def rotation(self) -> itertools.cycle[int]:
         """Return the order in which attempts visit targets, from a random start so that clients spread."""

@@ -1,6 +1,8 @@
 """Every error that the client raises for a call.
 
 PenstockClientError            any other status, such as UNIMPLEMENTED
+├── UnauthenticatedError       the key or certificate is missing or not valid now
+├── PermissionDeniedError      the caller may not use the model, class or method
 ├── InvalidArgumentError       fields are wrong; carries one violation per field
 ├── NotFoundError              no such model or request
 ├── QueueFullError             the waiting room is full; carries when to retry
@@ -67,6 +69,14 @@ class InvalidArgumentError(PenstockClientError):
         return self.details.violations
 
 
+class UnauthenticatedError(PenstockClientError):
+    """Is raised when the router does not know who calls: no key, or one that is unknown, expired or not valid yet."""
+
+
+class PermissionDeniedError(PenstockClientError):
+    """Is raised when the router knows who calls, and that one may not do this."""
+
+
 class NotFoundError(PenstockClientError):
     """Is raised when no such model or request exists."""
 
@@ -96,6 +106,8 @@ class InternalError(PenstockClientError):
 
 
 _BY_CODE: Mapping[grpc.StatusCode, type[PenstockClientError]] = {
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgumentError,
     grpc.StatusCode.NOT_FOUND: NotFoundError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,

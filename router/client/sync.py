@@ -12,7 +12,8 @@ import grpc
 
 from router.client import calls
 from router.client.calls import Result, UnaryCall
-from router.client.connection import DEFAULT_TARGET, Connection, MetadataHook, Stubs, Tls
+from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Stubs, Tls
+from router.client.credentials import ApiKey
 from router.client.errors import from_rpc_error
 from router.client.events import Event, StreamState
 from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
@@ -31,13 +32,16 @@ class Client:
         targets: str | Sequence[str] = DEFAULT_TARGET,
         *,
         tls: Tls | None = None,
+        api_key: ApiKey | None = None,
+        allow_plaintext_key: bool = False,
         metadata: MetadataHook | None = None,
         timeout: float | None = None,
         retry: RetryPolicy | None = None,
         channel_options: Sequence[tuple[str, Any]] = (),
     ) -> None:
         """Prepare a client; see AsyncClient for the arguments."""
-        self._connection = Connection.build(targets, tls, metadata, timeout, retry, channel_options)
+        access = Access(tls, api_key, allow_plaintext_key, metadata)
+        self._connection = Connection.build(targets, access, timeout, retry, channel_options)
         self._rotation = self._connection.rotation()
         self._channels = [self._channel(target) for target in self._connection.targets]
         self._stubs = [Stubs(channel) for channel in self._channels]

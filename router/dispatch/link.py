@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from cluster.errors import LinkError, LinkLostError, LinkRefusedError
 from cluster.lifecycle import TaskOwner
 from cluster.link_auth import caller_metadata
 from cluster.secret import ClusterSecret
+from cluster.tls import LinkDialer
 from router.dispatch.receiver import Receiver
 
 _LOG = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class ReplicaLink:
         address: str,
         router_id: str,
         secret: ClusterSecret,
+        dialer: LinkDialer,
         *,
         ping_s: float,
         attach_grace_s: float,
@@ -70,8 +73,8 @@ class ReplicaLink:
         self._ping_s = ping_s
         self._grace_s = attach_grace_s
         self._on_change = on_change
-        self._channel = grpc.aio.insecure_channel(address, options=list(INNER_CHANNEL_OPTIONS))
-        self._stub: Any = pb_grpc.ReplicaServiceStub(self._channel)
+        self._dialer = dialer
+        self._dial()
         self._sinks: dict[int, _Sink] = {}
         self._next_sink = 1
         self._outbox: list[pb.LinkCommand] = []
@@ -85,6 +88,11 @@ class ReplicaLink:
     def start(self) -> None:
         """Begin to connect."""
         self._owner.spawn(self._keep_open(), "open")
+
+    def _dial(self) -> None:
+        self._dialled_with = self._dialer.version
+        self._channel = self._dialer.dial(self.address, INNER_CHANNEL_OPTIONS)
+        self._stub: Any = pb_grpc.ReplicaServiceStub(self._channel)
 
     async def wait_up(self, seconds: float) -> bool:
         """Wait until the link is up; False when it is not within this time."""
@@ -152,7 +160,7 @@ class ReplicaLink:
         Raises:
             LinkError: the replica is gone or has another tokenizer.
         """
-        metadata, _answer = caller_metadata(self._secret, self._router_id)
+        metadata, _answer = caller_metadata(self._secret, self._router_id, self.replica_id)
         try:
             reply = await self._stub.GetTokenizer(
                 pb.GetTokenizerRequest(digest=digest), metadata=metadata, timeout=FETCH_TIMEOUT_S, wait_for_ready=True
@@ -177,10 +185,17 @@ class ReplicaLink:
                 lost_at = now
             if now - lost_at > self._grace_s:
                 self._lose_all()
+            self._renew_channel()
             await asyncio.sleep(RETRY_S)
 
+    def _renew_channel(self) -> None:
+        # A channel keeps the certificates that it was made with.
+        if self._dialer.version != self._dialled_with:
+            self._owner.spawn(self._channel.close(FETCH_TIMEOUT_S), "old_channel")
+            self._dial()
+
     async def _session(self) -> None:
-        metadata, answer = caller_metadata(self._secret, self._router_id)
+        metadata, answer = caller_metadata(self._secret, self._router_id, self.replica_id)
         call = self._stub.Link(metadata=metadata)
         tasks = TaskOwner(f"link.{self.replica_id}.session")
         try:
@@ -189,7 +204,7 @@ class ReplicaLink:
             first = await call.read()
             if first is _EOF or not first.HasField("welcome"):
                 raise LinkRefusedError(f"{self.replica_id} did not welcome us")
-            if first.welcome.proof != answer or first.welcome.replica_id != self.replica_id:
+            if not hmac.compare_digest(first.welcome.proof, answer) or first.welcome.replica_id != self.replica_id:
                 raise LinkRefusedError(f"{self.address} is not {self.replica_id} of this cluster")
             self._begin(first)
             tasks.spawn(self._write(call), "write")

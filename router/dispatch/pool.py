@@ -23,6 +23,7 @@ from cluster.queue.base import (
 )
 from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
+from cluster.tls import LinkDialer
 from router.dispatch.account import Prices
 from router.dispatch.choice import Choice, ChoiceState, Placement
 from router.dispatch.estimate import PoolEstimate
@@ -45,6 +46,7 @@ class Pool:
         settings: PoolSettings,
         queue_settings: QueueSettings,
         router_settings: RouterSettings,
+        dialer: LinkDialer,
     ) -> None:
         """`queue` belongs to this loop; `open_queue` makes another one on the thread that renews the lease."""
         self.name = name
@@ -61,6 +63,7 @@ class Pool:
             name,
             router_id,
             secret,
+            dialer,
             ping_s=router_settings.link_ping_s,
             attach_grace_s=queue_settings.attach_grace_s,
             on_change=self._links_changed,

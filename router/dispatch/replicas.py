@@ -11,6 +11,7 @@ from cluster.models import ReplicaState
 from cluster.queue.base import ReplicaRecord
 from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
+from cluster.tls import LinkDialer
 from router.dispatch.link import ReplicaLink
 
 _LOG = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ class ReplicaSet:
         pool: str,
         router_id: str,
         secret: ClusterSecret,
+        dialer: LinkDialer,
         *,
         ping_s: float,
         attach_grace_s: float,
@@ -33,6 +35,7 @@ class ReplicaSet:
         self._pool = pool
         self._router_id = router_id
         self._secret = secret
+        self._dialer = dialer
         self._ping_s = ping_s
         self._grace_s = attach_grace_s
         self._on_change = on_change
@@ -66,7 +69,8 @@ class ReplicaSet:
 
     def _trust(self, record: ReplicaRecord) -> Announcement | None:
         announcement = Announcement.open(record.record, self._secret)
-        if announcement is None:
+        # A true record under another id or in another pool was copied there by somebody who only knows Redis.
+        if announcement is None or (announcement.replica_id, announcement.pool) != (record.replica_id, self._pool):
             _LOG.error("replica.untrusted", extra={"replica": record.replica_id})
             return None
         known = next(iter(self.announcements.values()), None)
@@ -82,6 +86,7 @@ class ReplicaSet:
             address,
             self._router_id,
             self._secret,
+            self._dialer,
             ping_s=self._ping_s,
             attach_grace_s=self._grace_s,
             on_change=self._on_change,

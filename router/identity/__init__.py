@@ -1,6 +1,20 @@
 """Who calls, and what that one may do."""
 
+from router.identity.authenticator import Authenticator
 from router.identity.caller import ANONYMOUS, Caller, Role
 from router.identity.policies import TenantPolicies, TenantPolicy
+from router.identity.rights import may_use, minimum_role, require_class, require_model, require_role
 
-__all__ = ["ANONYMOUS", "Caller", "Role", "TenantPolicies", "TenantPolicy"]
+__all__ = [
+    "ANONYMOUS",
+    "Authenticator",
+    "Caller",
+    "Role",
+    "TenantPolicies",
+    "TenantPolicy",
+    "may_use",
+    "minimum_role",
+    "require_class",
+    "require_model",
+    "require_role",
+]

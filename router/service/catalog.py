@@ -15,6 +15,7 @@ from cluster.models import ModelInfo
 from cluster.registry import model_from_fields
 from cluster.wire import capabilities_to_wire
 from router.dispatch.pool import Pool
+from router.identity import Caller, may_use, require_model
 from router.tokens import Tokenizer, TokenizerStore
 
 _LOG = logging.getLogger(__name__)
@@ -32,15 +33,17 @@ class Catalog:
         self._models: dict[str, ModelInfo] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
 
-    def pool(self, model: str) -> Pool:
+    def pool(self, model: str, caller: Caller) -> Pool:
         """Return the pool that serves a model.
 
         Raises:
+            PermissionDeniedError: the caller may not use it.
             ModelNotFoundError: there is none.
         """
+        require_model(caller, model)
         pool = self._pools.get(model)
         if pool is None:
-            raise ModelNotFoundError(model, sorted(self._pools))
+            raise ModelNotFoundError(model, [name for name in sorted(self._pools) if may_use(caller, name)])
         return pool
 
     async def model(self, pool: Pool) -> tuple[ModelInfo, Tokenizer]:

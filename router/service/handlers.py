@@ -14,14 +14,14 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from cluster.errors import CancelledError, InvalidRequestError, PenstockError
-from router.identity import Caller
+from router.identity import Caller, Role, minimum_role, require_role
 from router.metrics import RouterMetrics
 from router.status import abort
 
 _LOG = logging.getLogger(__name__)
 
 Authenticate = Callable[[Any], Caller]
-"""Takes the call's context; raises when nobody may call so."""
+"""Takes the call's context; raises UnauthenticatedError or PermissionDeniedError."""
 
 
 class Malformed:
@@ -43,12 +43,22 @@ def service_handler(
         name = f"{service.name}/{method.name}"
         build = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
         wrap = _stream if method.server_streaming else _unary
+        admit = _admission(name, minimum_role(service.name, method.name), authenticate)
         handlers[method.name] = build(
-            wrap(name, behaviour, metrics, authenticate),
+            wrap(name, behaviour, metrics, admit),
             request_deserializer=_decoder(GetMessageClass(method.input_type)),
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def _admission(name: str, role: Role, authenticate: Authenticate) -> Authenticate:
+    def admit(context: Any) -> Caller:
+        caller = authenticate(context)
+        require_role(caller, role, name)
+        return caller
+
+    return admit
 
 
 def _decoder(message: type[Message]) -> Callable[[bytes], Message | Malformed]:
@@ -62,13 +72,12 @@ def _decoder(message: type[Message]) -> Callable[[bytes], Message | Malformed]:
     return decode
 
 
-def _unary(
-    name: str, behaviour: Callable[..., Awaitable[Message]], metrics: RouterMetrics, authenticate: Authenticate
-) -> Any:
+def _unary(name: str, behaviour: Callable[..., Awaitable[Message]], metrics: RouterMetrics, admit: Authenticate) -> Any:
     async def handle(request: Message | Malformed, context: Any) -> Message:
         began = time.monotonic()
         try:
-            reply = await behaviour(_checked(request), context, authenticate(context))
+            caller = admit(context)
+            reply = await behaviour(_checked(request), context, caller)
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
             await _fail(name, error, context, metrics, began)
         _count(name, metrics, began, "OK", None)
@@ -78,12 +87,13 @@ def _unary(
 
 
 def _stream(
-    name: str, behaviour: Callable[..., AsyncIterator[None]], metrics: RouterMetrics, authenticate: Authenticate
+    name: str, behaviour: Callable[..., AsyncIterator[None]], metrics: RouterMetrics, admit: Authenticate
 ) -> Any:
     async def handle(request: Message | Malformed, context: Any) -> None:
         began = time.monotonic()
         try:
-            await behaviour(_checked(request), context, authenticate(context))  # type: ignore[misc]
+            caller = admit(context)
+            await behaviour(_checked(request), context, caller)  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
             await _fail(name, error, context, metrics, began)
         _count(name, metrics, began, "OK", None)

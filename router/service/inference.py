@@ -24,7 +24,7 @@ from router.admission import (
 from router.admission.sampling import MAX_CHOICES_PER_REQUEST
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
-from router.identity import Caller
+from router.identity import Caller, may_use
 from router.metrics import RouterMetrics
 from router.service.catalog import Catalog
 from router.service.collect import Collector
@@ -215,11 +215,12 @@ class InferenceServicer:
 
     async def ListModels(self, request: api.ListModelsRequest, context: Any, caller: Caller) -> api.ListModelsResponse:  # noqa: N802
         """List the models."""
-        return api.ListModelsResponse(models=[await self._describe(self._pools[name]) for name in sorted(self._pools)])
+        names = [name for name in sorted(self._pools) if may_use(caller, name)]
+        return api.ListModelsResponse(models=[await self._describe(self._pools[name]) for name in names])
 
     async def GetModel(self, request: api.GetModelRequest, context: Any, caller: Caller) -> api.GetModelResponse:  # noqa: N802
         """Describe one model."""
-        pool = self._catalog.pool(check_get_model(request))
+        pool = self._catalog.pool(check_get_model(request), caller)
         return api.GetModelResponse(model=await self._describe(pool))
 
     async def _describe(self, pool: Pool) -> api.Model:
@@ -236,7 +237,7 @@ class InferenceServicer:
     ) -> api.CountTokensResponse:
         """Count the tokens of a prompt."""
         checked = check_count(request, self._limits)
-        _info, tokenizer = await self._catalog.model(self._catalog.pool(checked.model))
+        _info, tokenizer = await self._catalog.model(self._catalog.pool(checked.model, caller))
         ids = await tokenizer.encode_prompt(checked.prompt)
         return api.CountTokensResponse(tokens=len(ids), token_ids=ids)
 

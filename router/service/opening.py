@@ -20,7 +20,7 @@ from router.admission import CheckedRequest, ResumePoint, choice_sampling, resol
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
-from router.identity import Caller, TenantPolicies
+from router.identity import Caller, TenantPolicies, require_class
 from router.service.catalog import Catalog
 
 JOIN_S = 5.0
@@ -87,12 +87,14 @@ class Opening:
         """Start a generation, continue one, or return the kept result of its idempotency key (see `kept`).
 
         Raises:
+            PermissionDeniedError: the caller may not use this model or class.
             InvalidRequestError, KeyReusedError: the request can't be served as asked.
             ModelNotFoundError: the cluster does not serve the model.
             QueueFullError, QuotaExceededError, NotInTimeError, UnavailableError: not now.
         """
         arrived_at = time.monotonic()
-        pool = self._catalog.pool(checked.model)
+        require_class(caller, checked.request_class)
+        pool = self._catalog.pool(checked.model, caller)
         info, tokenizer = await self._catalog.model(pool)
         ids = await tokenizer.encode_prompt(checked.prompt)
         params, n = resolve(checked, info, len(ids))

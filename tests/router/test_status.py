@@ -17,6 +17,14 @@ from router.status import DOMAIN, abort, to_rpc_status
 
 CASES = [
     (errors.InvalidRequestError.of("n", "must be 1"), "INVALID_ARGUMENT", "INVALID_REQUEST", {}, "BadRequest"),
+    (errors.UnauthenticatedError("who?"), "UNAUTHENTICATED", "UNAUTHENTICATED", {}, None),
+    (
+        errors.PermissionDeniedError("acme", "model", "m", ["a"]),
+        "PERMISSION_DENIED",
+        "PERMISSION_DENIED",
+        {"tenant": "acme", "model": "m"},
+        None,
+    ),
     (errors.ModelNotFoundError("m", ["a"]), "NOT_FOUND", "MODEL_NOT_FOUND", {"model": "m"}, None),
     (errors.RequestNotFoundError("r"), "NOT_FOUND", "REQUEST_NOT_FOUND", {"target": "r"}, None),
     (

@@ -16,8 +16,8 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
 from cluster.clock import SystemClock
-from cluster.queue import MemoryBell, MemoryQueue, MemoryStore, limits_from
-from cluster.queue.base import Queue
+from cluster.queue import MemoryBell, MemoryQueue, MemoryStore, RedisBell, RedisQueue, limits_from
+from cluster.queue.base import Bell, Queue
 from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
 from deployments.engines.base import Engine
@@ -42,6 +42,8 @@ class Stack:
     routers: list[Router] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
     channels: list[grpc.aio.Channel] = field(default_factory=list)
+    dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel
+    """Opens a channel to a router's host:port."""
 
     def inference(self, router: int = 0) -> Any:
         """Return a stub of a router's InferenceService."""
@@ -53,15 +55,21 @@ class Stack:
 
     def queue(self, pool: str) -> Queue:
         """Open a connection to a pool's queue."""
-        return MemoryQueue(self.store, pool, limits_from(self.settings.queue))
+        limits, url = limits_from(self.settings.queue), self.settings.redis.url
+        return RedisQueue(url, pool, limits) if url else MemoryQueue(self.store, pool, limits)
+
+    def bell(self, router_id: str) -> Bell:
+        """Open a router's bell."""
+        url = self.settings.redis.url
+        return RedisBell(url, router_id) if url else MemoryBell(self.store, router_id)
 
     async def add_router(self) -> Router:
         """Start another router; returns when it is linked to every replica."""
-        queues = QueueFactory(queue=self.queue, bell=lambda router_id: MemoryBell(self.store, router_id))
+        queues = QueueFactory(queue=self.queue, bell=self.bell)
         router = Router(self.settings, SECRET, queues, port=0)
         await router.start()
         self.routers.append(router)
-        self.channels.append(grpc.aio.insecure_channel(f"127.0.0.1:{router.port}"))
+        self.channels.append(self.dial(f"127.0.0.1:{router.port}"))
         await self.linked()
         return router
 
@@ -109,18 +117,21 @@ async def running_stack(
     sim: dict[str, Any] | None = None,
     queue: dict[str, Any] | None = None,
     engine: Callable[[], Engine] | None = None,
+    sections: dict[str, Any] | None = None,
+    dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel,
 ) -> AsyncIterator[Stack]:
-    """Run a cluster of so many routers, and so many replicas of each pool."""
+    """Run a cluster of so many routers, and so many replicas of each pool; `sections` are further settings."""
     default = {"demo": sim_pool(**(sim or {}))}
     settings = load_settings(
         flags={
             "cluster": {"state_dir": str(state_dir)},
             "queue": {**FAST_QUEUE, **(queue or {})},
             "pools": pools or default,
+            **(sections or {}),
         },
         environ={},
     )
-    stack = Stack(settings, MemoryStore(SystemClock()))
+    stack = Stack(settings, MemoryStore(SystemClock()), dial=dial)
     try:
         for pool in settings.pools:
             for _ in range(replicas):

@@ -26,7 +26,8 @@ from router.client import (
 
 def threads() -> None:
     """Use the client for threads."""
-    with Client(["a:1", "b:1"], metadata=lambda: [("authorization", "key")], timeout=5) as client:
+    Client(api_key="psk", allow_plaintext_key=True).close()
+    with Client(["a:1", "b:1"], metadata=lambda: [("x-trace", "1")], api_key=lambda: "psk", timeout=5) as client:
         assert_type(client.generate("m", "text"), Completion)
         assert_type(client.generate("m", [Message("user", "hi")], Sampling(max_tokens=4)).text, str)
         assert_type(client.count_tokens("m", [1, 2, 3]), TokenCount)

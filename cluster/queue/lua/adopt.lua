@@ -48,4 +48,4 @@ Q.close_pool()
 if e[STATE] == 'f' then
   return {1, e[ATTEMPT], e[REPLICA], call('ZSCORE', K[OWNERS], Q.owned_member('r', id, e)) and 1 or 0}
 end
-return {0, Q.position(id, e)}
+return {0, Q.position(id, e, {})}

@@ -177,7 +177,7 @@ async def test_a_caller_without_the_secret_is_refused(tmp_path: Path, method: st
         grpc.aio.insecure_channel(stack.replicas[0].address) as wire,
     ):
         stub = pb_grpc.ReplicaServiceStub(wire)
-        wrong, _ = caller_metadata(ClusterSecret(b"not the cluster's secret at all"), "router-x")
+        wrong, _ = caller_metadata(ClusterSecret(b"not the cluster's secret at all"), "router-x", "demo-r0")
         for metadata in ((), wrong):
             if method == "Link":
                 answer = stub.Link(iter([pb.LinkRequest()]), metadata=metadata).read()
@@ -193,7 +193,7 @@ async def test_a_link_without_a_common_version_is_refused(tmp_path: Path) -> Non
         running_stack(tmp_path, routers=0) as stack,
         grpc.aio.insecure_channel(stack.replicas[0].address) as wire,
     ):
-        metadata, _ = caller_metadata(SECRET, "router-x")
+        metadata, _ = caller_metadata(SECRET, "router-x", "demo-r0")
         hello = pb.LinkCommand(hello=pb.Hello(protocol_versions=[999], router_id="router-x"))
         call = pb_grpc.ReplicaServiceStub(wire).Link(iter([pb.LinkRequest(commands=[hello])]), metadata=metadata)
         with pytest.raises(grpc.aio.AioRpcError) as caught:

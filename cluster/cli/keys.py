@@ -1,0 +1,128 @@
+"""`penstock keys new` and `penstock keys check`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from cluster.errors import SettingsError
+
+if TYPE_CHECKING:
+    from router.identity.table import Entry
+
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def run_new(options: argparse.Namespace) -> int:
+    """Mint a key: the key goes to standard output, once, and its hash into the file."""
+    from router.identity.new_key import KeyPlan, add_key
+
+    now = datetime.now(UTC)
+    path = keys_path(options)
+    plan = KeyPlan(
+        tenant=options.tenant,
+        role=options.role,
+        models=names(options.models),
+        classes=names(options.classes),
+        not_before=moment(options.not_before, now, "--not-before"),
+        expires=moment(options.expires, now, "--expires"),
+    )
+    sys.stdout.write(add_key(path, plan) + "\n")
+    Console(stderr=True).print(
+        f"[dim]its hash is in {path}; the key itself is shown only here[/]", highlight=False, soft_wrap=True
+    )
+    return 0
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """Check the file; with --stdin look a key up, and say in the exit status whether it is valid now."""
+    from router.identity.keys_file import read_keys_file
+    from router.identity.table import KeyTable, Validity
+
+    path = keys_path(options)
+    file = read_keys_file(path)
+    table = KeyTable(file)
+    now_ms = _now_ms()
+    if not options.stdin:
+        lines = [describe(entry, now_ms) for entry in table.entries().values()]
+        sys.stdout.write("\n".join((*lines, f"{len(file.keys)} keys, {len(file.certificates)} certificates", "")))
+        return 0
+    entry = table.by_key(sys.stdin.read().strip())
+    if entry is None:
+        sys.stdout.write(f"not known: no entry of {path} is this key's\n")
+        return 1
+    sys.stdout.write(describe(entry, now_ms) + "\n")
+    return 0 if entry.validity(now_ms) is Validity.VALID else 1
+
+
+def keys_path(options: argparse.Namespace) -> Path:
+    """Return the file that the flags or the settings name.
+
+    Raises:
+        SettingsError: neither does.
+    """
+    from cluster.settings import load_settings
+
+    if options.file:
+        return Path(options.file).expanduser()
+    path = load_settings(Path(options.settings) if options.settings else None).auth.keys_file
+    if path is None:
+        raise SettingsError("auth.keys_file: is not set; name the file with --file or the settings with --settings")
+    return path
+
+
+def names(text: str | None) -> tuple[str, ...] | None:
+    """Split a list at its commas; None stays None."""
+    return None if text is None else tuple(name.strip() for name in text.split(","))
+
+
+def moment(text: str | None, now: datetime, flag: str) -> datetime | None:
+    """Read a moment: a time from now on, such as 90d, 12h or 30m, or an ISO 8601 date and time (UTC unless it says).
+
+    Raises:
+        SettingsError: it is neither.
+    """
+    if text is None:
+        return None
+    if match := re.fullmatch(r"(\d{1,6})([mhd])", text):
+        return now + timedelta(**{_UNITS[match.group(2)]: int(match.group(1))})
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(f"{flag}: must be like 90d, 12h, 30m or 2027-01-31T12:00, got {text!r}") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def describe(entry: Entry, now_ms: int) -> str:
+    """Say in one line whether an entry counts, and what for."""
+    caller, validity = entry.caller, entry.validity(now_ms)
+    classes = None if caller.classes is None else [one.name.lower() for one in sorted(caller.classes)]
+    parts = [
+        f"tenant {caller.tenant}",
+        f"role {caller.role.name.lower()}",
+        f"models {_all_or(caller.models)}",
+        f"classes {_all_or(classes)}",
+        *([f"not before {_time(entry.not_before_ms)}"] if math.isfinite(entry.not_before_ms) else []),
+        *([f"expires {_time(entry.expires_ms)}"] if math.isfinite(entry.expires_ms) else []),
+    ]
+    return f"{validity.value}: {entry.name}: {'; '.join(parts)}"
+
+
+def _all_or(names: Iterable[str] | None) -> str:
+    return "all" if names is None else ", ".join(sorted(names)) or "none"
+
+
+def _time(ms: float) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "seconds")
+
+
+def _now_ms() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)

@@ -1,0 +1,142 @@
+"""TLS on gRPC ports and links, with certificates that may be replaced while streams are open.
+
+A server looks at its files whenever somebody connects. Connections that are open keep the certificate that they began
+with, so nothing is cut; a client that should be locked out at once needs its connection closed.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from cluster.errors import SettingsError
+from cluster.settings import ReplicaTlsSettings, RouterTlsSettings
+from cluster.watched import OnReload, Watched, read_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TlsMaterial:
+    """Is a certificate with its key, and who signs the peer's certificate. PEM; the key is kept out of repr."""
+
+    certificate: bytes
+    private_key: bytes = field(repr=False)
+    peer_ca: bytes | None
+    """None asks the peer for no certificate."""
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        """Build what a server shows and trusts."""
+        return grpc.ssl_server_certificate_configuration([(self.private_key, self.certificate)], self.peer_ca)
+
+
+class TlsFiles(Watched[TlsMaterial]):
+    """Is the material of one port or link, as its files are now."""
+
+    def __init__(
+        self,
+        section: str,
+        certificate_file: Path,
+        private_key_file: Path,
+        peer_ca_file: Path | None,
+        on_reload: OnReload = lambda _name, _good: None,
+    ) -> None:
+        """Read the files; `section` names the settings in errors.
+
+        Raises:
+            SettingsError: a file is missing or no PEM, or the key is not the certificate's.
+        """
+        self._section = section
+        self._files = (certificate_file, private_key_file, peer_ca_file)
+        paths = [path for path in self._files if path is not None]
+        super().__init__(section, paths, self._material, on_reload)
+
+    @classmethod
+    def of_router(cls, settings: RouterTlsSettings, on_reload: OnReload) -> TlsFiles:
+        """Read what a router's public port shows and trusts."""
+        return cls(
+            "router.tls", settings.certificate_file, settings.private_key_file, settings.client_ca_file, on_reload
+        )
+
+    @classmethod
+    def of_link(cls, settings: ReplicaTlsSettings) -> TlsFiles:
+        """Read what either end of a link shows and trusts."""
+        return cls("replica.tls", settings.certificate_file, settings.private_key_file, settings.ca_file)
+
+    def _material(self) -> TlsMaterial:
+        certificate, key, peer_ca = self._files
+        material = TlsMaterial(
+            read_bytes(certificate, f"{self._section}.certificate_file"),
+            read_bytes(key, f"{self._section}.private_key_file"),
+            read_bytes(peer_ca, f"{self._section} CA file") if peer_ca is not None else None,
+        )
+        self._check(certificate, key, peer_ca)
+        return material
+
+    def _check(self, certificate: Path, key: Path, peer_ca: Path | None) -> None:
+        # gRPC would take a key of another certificate and then fail every handshake.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(certificate, key, password=_no_password)
+        except (OSError, ValueError) as error:
+            what = f"{certificate} and {key} are no certificate with its unencrypted private key"
+            raise SettingsError(f"{self._section}: {what}: {error}") from error
+        if peer_ca is not None:
+            try:
+                context.load_verify_locations(peer_ca)
+            except (OSError, ValueError) as error:
+                raise SettingsError(f"{self._section}: {peer_ca} has no CA certificate: {error}") from error
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Build what a port needs. With a peer CA only clients with a certificate of it can connect."""
+        shown = self.version
+
+        # gRPC calls this for every new connection, on a thread of its own.
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal shown
+            self.refresh()
+            if self.version == shown:
+                return None
+            shown = self.version
+            return self.content.configuration()
+
+        require = self.content.peer_ca is not None
+        # The stubs do not know that None means "as before".
+        return grpc.dynamic_ssl_server_credentials(self.content.configuration(), fetch, require)  # type: ignore[arg-type]
+
+
+def _no_password() -> str:
+    # Without this OpenSSL would ask at the terminal.
+    raise ValueError("the private key is encrypted")
+
+
+class LinkDialer:
+    """Opens a router's channels to replicas, in the clear or over mutual TLS."""
+
+    def __init__(self, settings: ReplicaTlsSettings | None) -> None:
+        """Read the certificate files, if any.
+
+        Raises:
+            SettingsError: a file is not as it must be.
+        """
+        self._files = TlsFiles.of_link(settings) if settings is not None else None
+        self._server_name = settings.server_name if settings is not None else ""
+
+    @property
+    def version(self) -> int:
+        """Grow whenever a new channel would use other certificates. Looks at the files."""
+        if self._files is None:
+            return 0
+        self._files.refresh()
+        return self._files.version
+
+    def dial(self, address: str, options: tuple[tuple[str, int], ...]) -> grpc.aio.Channel:
+        """Open a channel to host:port."""
+        if self._files is None:
+            return grpc.aio.insecure_channel(address, options=list(options))
+        material = self._files.content
+        credentials = grpc.ssl_channel_credentials(material.peer_ca, material.private_key, material.certificate)
+        # Replicas are dialled by address; their certificates carry one common name instead of every address.
+        named = [*options, ("grpc.ssl_target_name_override", self._server_name)]
+        return grpc.aio.secure_channel(address, credentials, options=named)

@@ -1,0 +1,69 @@
+"""The key that a client sends."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+ApiKey = str | Callable[[], str]
+"""A key, or what returns the one to send now; asked before every attempt, so that keys can change under a client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Writes a key into metadata. The key is kept out of repr and of every error."""
+
+    key: ApiKey = field(repr=False)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the metadata of one attempt.
+
+        Raises:
+            ValueError: the key can't be sent.
+        """
+        key = self.key if isinstance(self.key, str) else self.key()
+        # gRPC would print a value that it can't send.
+        if not key or not key.isascii() or not key.isprintable() or " " in key:
+            raise ValueError("the API key must be printable ASCII without spaces or line ends, and not empty")
+        return (("authorization", f"Bearer {key}"),)
+
+
+def check_plaintext(targets: Sequence[str]) -> None:
+    """Make sure that a key sent in the clear stays on this machine.
+
+    Raises:
+        ValueError: a target is elsewhere.
+    """
+    if away := [target for target in targets if not is_local(target)]:
+        raise ValueError(
+            f"the API key would cross the network in the clear to {', '.join(away)}: "
+            f"give tls, or allow_plaintext_key=True where the network is trusted"
+        )
+
+
+def is_local(target: str) -> bool:
+    """Say whether a gRPC target surely is on this machine; a name other than localhost could be anywhere."""
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    address = target
+    for scheme in ("dns:", "ipv4:", "ipv6:"):
+        address = address.removeprefix(scheme)
+    # dns://authority/host:port
+    address = address.rpartition("/")[2] if address.startswith("//") else address
+    return all(_is_loopback(_host(one)) for one in address.split(","))
+
+
+def _host(address: str) -> str:
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,135 @@
+"""The file of API keys and client certificates that are let in.
+
+```toml
+[[keys]]
+id = "5d41402abc4b2a76"
+sha256 = "..."                        # of the whole key; the key itself is nowhere
+tenant = "acme"
+role = "user"                         # user (default), operator, admin
+models = ["small"]                    # absent: all
+classes = ["standard", "batch"]       # absent: all
+not_before = 2026-01-01T00:00:00Z     # absent: at once
+expires = 2026-07-01T00:00:00Z        # absent: never
+
+[[certificates]]
+uri = "spiffe://example.org/acme"     # or common_name = "..."; then as above, from tenant on
+tenant = "acme"
+```
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field, ValidationError, model_validator
+
+from cluster.errors import SettingsError
+from cluster.settings.load import describe_errors
+from cluster.settings.tree import PoolName, Section
+from router.identity.key import redact
+
+SETTING = "auth.keys_file"
+MAX_BYTES = 64 << 20
+"""Some 200,000 keys."""
+ANONYMOUS_TENANT = "anonymous"
+TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+ClassName = Literal["interactive", "standard", "batch"]
+
+
+class _Entry(Section):
+    tenant: TenantName
+    role: Literal["user", "operator", "admin"] = "user"
+    models: tuple[PoolName, ...] | None = None
+    classes: tuple[ClassName, ...] | None = None
+    not_before: AwareDatetime | None = None
+    expires: AwareDatetime | None = None
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> _Entry:
+        if self.tenant == ANONYMOUS_TENANT:
+            raise ValueError(f"tenant {ANONYMOUS_TENANT!r} is kept for callers without credentials")
+        if self.not_before is not None and self.expires is not None and self.expires <= self.not_before:
+            raise ValueError(f"expires must be after not_before = {self.not_before}, got {self.expires}")
+        return self
+
+
+class KeyEntry(_Entry):
+    """Is one key."""
+
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
+
+
+class CertificateEntry(_Entry):
+    """Is one name in clients' certificates. The two kinds of names are never taken for each other."""
+
+    common_name: Annotated[str, Field(min_length=1)] | None = None
+    uri: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _has_one_name(self) -> CertificateEntry:
+        if (self.common_name is None) == (self.uri is None):
+            raise ValueError("exactly one of common_name and uri must be given")
+        return self
+
+    @property
+    def name(self) -> str:
+        """Return what the entry is called in messages."""
+        return f"common_name {self.common_name}" if self.uri is None else f"uri {self.uri}"
+
+
+class KeysFile(Section):
+    """Is the whole file."""
+
+    keys: tuple[KeyEntry, ...] = ()
+    certificates: tuple[CertificateEntry, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> KeysFile:
+        counts = Counter([*(f"key {entry.id}" for entry in self.keys), *(entry.name for entry in self.certificates)])
+        if twice := sorted(name for name, count in counts.items() if count > 1):
+            raise ValueError(f"given more than once: {', '.join(twice)}")
+        return self
+
+    def entries(self) -> Iterator[KeyEntry | CertificateEntry]:
+        """Give all entries, keys first."""
+        yield from self.keys
+        yield from self.certificates
+
+
+def read_keys_file(path: Path) -> KeysFile:
+    """Read and check a file.
+
+    Raises:
+        SettingsError: names every wrong entry and field; never a key's hash.
+    """
+    try:
+        size = path.stat().st_size
+        text = path.read_text(encoding="utf-8") if size <= MAX_BYTES else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{SETTING}: {path} cannot be read: {error}") from error
+    if size > MAX_BYTES:
+        raise SettingsError(f"{SETTING}: {path} must have at most {MAX_BYTES} bytes, got {size}")
+    try:
+        return parse_keys_file(text)
+    except SettingsError as error:
+        raise SettingsError(f"{SETTING}: {path}: {error}") from None
+
+
+def parse_keys_file(text: str) -> KeysFile:
+    """Read and check a file's content.
+
+    Raises:
+        SettingsError: as `read_keys_file`.
+    """
+    try:
+        return KeysFile.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"is not valid TOML: {error}") from None
+    except ValidationError as error:
+        # Without the cause: it quotes what was written, which may be a key in the wrong place.
+        raise SettingsError(redact(describe_errors(error, hide=("sha256",)))) from None

@@ -1,0 +1,56 @@
+"""What a caller may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cluster.errors import PermissionDeniedError
+from cluster.models import RequestClass
+from router.identity.caller import Caller, Role
+
+ADMIN_SERVICE = "AdminService"
+_ADMIN_METHODS: Mapping[str, Role] = {"GetClusterStatus": Role.OPERATOR}
+
+
+def minimum_role(service: str, method: str) -> Role:
+    """Return the least role that a method takes. A method of AdminService that nobody thought of takes the highest; the
+    other services serve tenants, so every role may call them.
+    """
+    return _ADMIN_METHODS.get(method, Role.ADMIN) if service == ADMIN_SERVICE else Role.USER
+
+
+def require_role(caller: Caller, role: Role, method: str) -> None:
+    """Let through who has the role.
+
+    Raises:
+        PermissionDeniedError: the role is too low.
+    """
+    if caller.role < role:
+        allowed = [f"role {enough.name.lower()}" for enough in Role if enough >= role]
+        raise PermissionDeniedError(caller.tenant, "method", method, allowed)
+
+
+def may_use(caller: Caller, model: str) -> bool:
+    """Say whether a caller may see and use a model."""
+    return caller.models is None or model in caller.models
+
+
+def require_model(caller: Caller, model: str) -> None:
+    """Let through who may use the model. Asked before it is looked up, so that nobody learns what exists.
+
+    Raises:
+        PermissionDeniedError: the caller may not.
+    """
+    if not may_use(caller, model):
+        raise PermissionDeniedError(caller.tenant, "model", model, sorted(caller.models or ()))
+
+
+def require_class(caller: Caller, request_class: RequestClass) -> None:
+    """Let through who may use the request class.
+
+    Raises:
+        PermissionDeniedError: the caller may not.
+    """
+    if caller.classes is not None and request_class not in caller.classes:
+        allowed = [one.name.lower() for one in sorted(caller.classes)]
+        raise PermissionDeniedError(caller.tenant, "class", request_class.name.lower(), allowed)

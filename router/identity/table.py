@@ -1,0 +1,91 @@
+"""Who a key or a client certificate belongs to, and whether it counts now."""
+
+from __future__ import annotations
+
+import enum
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from cluster.models import RequestClass
+from router.identity.caller import Caller, Role
+from router.identity.key import hash_key, key_id
+from router.identity.keys_file import CertificateEntry, KeyEntry, KeysFile
+
+_NOBODY = "0" * 64
+"""Is no key's hash that anybody could know; an unknown id costs the same comparison as a known one."""
+
+
+class Validity(enum.StrEnum):
+    """Says whether an entry counts at a moment."""
+
+    VALID = "valid"
+    EARLY = "not valid yet"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Is a caller, and when its key or certificate counts."""
+
+    name: str
+    """For messages: a key's public id, or a certificate's name."""
+    caller: Caller
+    not_before_ms: float
+    expires_ms: float
+    sha256: str = _NOBODY
+
+    def validity(self, now_ms: int) -> Validity:
+        """Look at the time, in milliseconds since the Unix epoch. `expires` itself is too late."""
+        if now_ms < self.not_before_ms:
+            return Validity.EARLY
+        return Validity.VALID if now_ms < self.expires_ms else Validity.EXPIRED
+
+
+class KeyTable:
+    """Finds entries."""
+
+    def __init__(self, file: KeysFile) -> None:
+        self._keys = {entry.id: _entry(entry, entry.id, entry.sha256) for entry in file.keys}
+        self._uris = {entry.uri: _entry(entry, entry.name) for entry in file.certificates if entry.uri is not None}
+        self._common_names = {
+            entry.common_name: _entry(entry, entry.name) for entry in file.certificates if entry.common_name is not None
+        }
+
+    def entries(self) -> dict[str, Entry]:
+        """Return all entries by name."""
+        everything = (*self._keys.values(), *self._uris.values(), *self._common_names.values())
+        return {entry.name: entry for entry in everything}
+
+    def by_key(self, key: str) -> Entry | None:
+        """Return the entry of a key; None when nobody has it. Takes the same time however much of the key is right."""
+        public = key_id(key)
+        entry = self._keys.get(public) if public is not None else None
+        expected = entry.sha256 if entry is not None else _NOBODY
+        same = hmac.compare_digest(expected, hash_key(key))
+        return entry if same else None
+
+    def by_certificate(self, uris: Iterable[str], common_names: Iterable[str]) -> Entry | None:
+        """Return the entry of a verified certificate, by its first URI that has one, else by its common name."""
+        for uri in uris:
+            if (entry := self._uris.get(uri)) is not None:
+                return entry
+        for name in common_names:
+            if (entry := self._common_names.get(name)) is not None:
+                return entry
+        return None
+
+
+def _entry(entry: KeyEntry | CertificateEntry, name: str, sha256: str = _NOBODY) -> Entry:
+    caller = Caller(
+        tenant=entry.tenant,
+        role=Role[entry.role.upper()],
+        models=frozenset(entry.models) if entry.models is not None else None,
+        classes=frozenset(RequestClass[c.upper()] for c in entry.classes) if entry.classes is not None else None,
+    )
+    return Entry(name, caller, _ms(entry.not_before, float("-inf")), _ms(entry.expires, float("inf")), sha256)
+
+
+def _ms(moment: datetime | None, default: float) -> float:
+    return default if moment is None else moment.timestamp() * 1000

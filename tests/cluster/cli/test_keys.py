@@ -1,0 +1,168 @@
+"""`penstock keys`, and keys on the command line of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import stat
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from cluster.cli.main import main
+from router.identity.key import key_id, mint_key
+from router.identity.keys_file import read_keys_file
+from tests.router.client.fake_router import FakeRouter, serving
+from tests.support.certificates import LOOPBACK, Authority
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys.toml"
+
+
+def new(file: Path, capsys: Captured, *flags: str) -> str:
+    assert 0 == main(["keys", "new", "--file", str(file), *flags])
+    return capsys.readouterr().out
+
+
+def check(file: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, key: str) -> tuple[int, str]:
+    monkeypatch.setattr("sys.stdin", io.StringIO(key + "\n"))
+    return main(["keys", "check", "--file", str(file), "--stdin"]), capsys.readouterr().out
+
+
+def test_a_new_key_is_printed_once_and_works(file: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = ("--tenant", "acme", "--role", "operator", "--models", "a, b", "--classes", "batch", "--expires", "2h")
+    key = new(file, capsys, *flags).strip()
+    [entry] = read_keys_file(file).keys
+
+    assert (key_id(key), 0o600) == (entry.id, stat.S_IMODE(file.stat().st_mode))
+    status, said = check(file, capsys, monkeypatch, key)
+    assert 0 == status
+    assert f"valid: {entry.id}: tenant acme; role operator; models a, b; classes batch; expires " == said[:-26]
+    assert key[21:] not in file.read_text() + said
+
+
+def test_a_key_that_does_not_count_now_fails_the_check(
+    file: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early = new(file, capsys, "--tenant", "acme", "--not-before", "1d").strip()
+    old = new(file, capsys, "--tenant", "acme", "--expires", "2020-01-01").strip()
+
+    assert (1, "not valid yet") == ((found := check(file, capsys, monkeypatch, early))[0], found[1].split(":")[0])
+    assert (1, "expired") == ((found := check(file, capsys, monkeypatch, old))[0], found[1].split(":")[0])
+    assert (1, "not known") == ((found := check(file, capsys, monkeypatch, mint_key()))[0], found[1].split(":")[0])
+
+
+def test_the_whole_file_is_checked_and_listed(file: Path, capsys: Captured) -> None:
+    key = new(file, capsys, "--tenant", "acme").strip()
+    file.write_text(file.read_text() + '\n[[certificates]]\nuri = "spiffe://x"\ntenant = "other"\n')
+
+    assert 0 == main(["keys", "check", "--file", str(file)])
+    assert [
+        f"valid: {key_id(key)}: tenant acme; role user; models all; classes all",
+        "valid: uri spiffe://x: tenant other; role user; models all; classes all",
+        "1 keys, 1 certificates",
+    ] == capsys.readouterr().out.splitlines()
+
+    file.write_text("[[keys]]\n")
+    assert 2 == main(["keys", "check", "--file", str(file)])
+    assert "keys.0.tenant" in capsys.readouterr().err
+
+
+def test_the_file_of_the_settings_is_the_default(file: Path, capsys: Captured, tmp_path: Path) -> None:
+    settings = tmp_path / "cluster.toml"
+    settings.write_text(f'[auth]\nkeys_file = "{file}"\n')
+
+    assert 0 == main(["keys", "new", "--settings", str(settings), "--tenant", "acme"])
+    assert 1 == len(read_keys_file(file).keys)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("--tenant", "a b"), "tenant"),
+        (("--tenant", "a", "--expires", "90x"), "--expires: must be like 90d"),
+        (("--tenant", "a", "--classes", "fast"), "classes"),
+        (("--tenant", "a", "--expires", "0m"), ""),
+    ],
+)
+def test_wrong_flags_are_named(file: Path, capsys: Captured, flags: tuple[str, ...], expected: str) -> None:
+    status = main(["keys", "new", "--file", str(file), *flags])
+    assert (2 if expected else 0) == status
+    assert expected in capsys.readouterr().err
+
+
+def test_without_a_file_nothing_is_made(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_SETTINGS", raising=False)
+    monkeypatch.delenv("PENSTOCK_AUTH__KEYS_FILE", raising=False)
+
+    assert 2 == main(["keys", "new", "--tenant", "a"])
+    assert ("", True) == ((said := capsys.readouterr()).out, "auth.keys_file" in said.err)
+
+
+@pytest.mark.parametrize("auth", ["", "[auth]\nanonymous = false\n"])
+def test_a_cluster_that_others_reach_does_not_start_without_keys(capsys: Captured, tmp_path: Path, auth: str) -> None:
+    """Found before Redis, Ray and engines are started."""
+    settings = tmp_path / "cluster.toml"
+    settings.write_text(f'[router]\nhost = "0.0.0.0"\n{auth}')
+
+    assert 2 == main(["up", "--settings", str(settings), "--state-dir", str(tmp_path / "state")])
+    said = " ".join(capsys.readouterr().err.split())
+    assert all(word in said for word in ("auth.keys_file: must be set", "auth.anonymous = true"))
+    assert not (tmp_path / "state" / "run").exists()
+
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str) -> int:
+    return main([arguments[0], "--target", *arguments[1:]])
+
+
+@pytest.mark.parametrize("source", ["variable", "file"])
+async def test_commands_send_the_key_over_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, source: str
+) -> None:
+    authority, fake = Authority(), FakeRouter()
+    server, client = authority.issue("router.test", *LOOPBACK), authority.issue("me")
+    ca, (certificate, key) = authority.write(tmp_path), client.write(tmp_path, "me")
+    flags = ["--tls-ca", ca, "--tls-cert", certificate, "--tls-key", key]
+    if source == "variable":
+        monkeypatch.setenv("PENSTOCK_API_KEY", "the-key")
+    else:
+        monkeypatch.setenv("PENSTOCK_API_KEY", "another")
+        await asyncio.to_thread((tmp_path / "key").write_text, "the-key\n")
+        flags += ["--api-key-file", str(tmp_path / "key")]
+    credentials = grpc.ssl_server_credentials([(server.key, server.certificate)], authority.pem, True)
+    async with serving(fake, credentials=credentials) as port:
+        assert 0 == await asyncio.to_thread(run, "generate", f"127.0.0.1:{port}", *flags, "--max-tokens", "2", "hello")
+
+    assert "w0 w1" in capsys.readouterr().out
+    assert {"Bearer the-key"} == {one["authorization"] for one in fake.metadata}
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((), "in the clear to router.example.org:1: give --tls, or --allow-plaintext-key"),
+        (("--tls-cert", "x"), "--tls-cert and --tls-key must be given together"),
+        (("--tls-server-name", "x"), "--tls-server-name needs --tls"),
+        (("--tls-ca", "/no/such/file"), "--tls-ca: /no/such/file cannot be read"),
+        (("--api-key-file", "/no/such/file"), "--api-key-file: /no/such/file cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("command", [("status",), ("generate", "x")])
+def test_flags_that_do_not_fit_are_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured, command: tuple[str, ...], flags: tuple[str, ...], expected: Any
+) -> None:
+    monkeypatch.setenv("PENSTOCK_API_KEY", "the-key")
+    name, *rest = command
+
+    assert 2 == run(name, "router.example.org:1", *flags, *rest)
+    said = " ".join(capsys.readouterr().err.split())
+    assert (True, False) == (expected in said, "the-key" in said)
