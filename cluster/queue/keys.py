@@ -44,6 +44,7 @@ POOL_KEYS = (
     "tenant_due",  # ZSET: tenants in `quotas` and `outputs`, by when they go.
     "ledger",  # HASH: a line per tenant and day, for as many days as the settings say.
     "ledger_days",  # ZSET: fields of `ledger`, by day.
+    "outstanding",  # HASH: what tenants were charged by estimate; a field lives while it is above 0.
 )
 
 

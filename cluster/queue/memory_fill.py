@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cluster.models import ReplicaState
 from cluster.queue.memory_choice import choose, fits, suits
 from cluster.queue.memory_keys import close_key
-from cluster.queue.memory_line import enter_line, leave_line, next_place, serve
+from cluster.queue.memory_line import enter_line, leave_line, next_place, note_estimate, serve
 from cluster.queue.memory_state import (
     GRANTS_PER_CALL,
     GRANTS_PER_REPLICA,
@@ -42,6 +42,7 @@ def grant(pool: PoolState, entry: Entry, replica: str, load: Load, *, alone: boo
     if entry.charged < 0:
         tokens = 0 if request.resume else request.prompt_tokens + request.expected_tokens
         entry.charged = tokens
+        note_estimate(pool, entry, 1)
         if not alone:
             _account(pool, entry, tokens)
     serve(pool, entry, tokens / request.weight, at_grant=True)
@@ -162,6 +163,7 @@ def forget(pool: PoolState, entry: Entry, *, ended: bool = False) -> None:
     if entry.request.client_key:
         close_key(pool, entry, ended=ended)
     leave_tenant(pool, entry)
+    note_estimate(pool, entry, -1)
     if not pool.entries:
         for idle in pool.idle:
             idle.clear()

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 
 from cluster.queue.memory_state import WAITING, Entry, PoolState, insert_place, remove_place
 
 
 def floor_of(pool: PoolState, class_: int) -> tuple[float, bool]:
-    """Return the least service of a tenant in the line, else the virtual time; and whether there is such a tenant."""
+    """Return the settled service of the tenant that is next, else the virtual time; and whether there is a tenant."""
     head = pool.active[class_].first(1)
-    return (head[0][0], True) if head else (pool.virtual[class_], False)
+    if not head:
+        return pool.virtual[class_], False
+    service, tenant = head[0]
+    return service - pool.outstanding.get((class_, tenant), 0) / 1000, True
+
+
+def note_estimate(pool: PoolState, entry: Entry, sign: int) -> None:
+    """Note what an entry is charged by estimate (1), or that it is settled (-1)."""
+    if entry.charged <= 0:
+        return
+    amount = math.floor(entry.charged / entry.request.weight * 1000 + 0.5)
+    left = pool.outstanding.get(entry.line, 0) + sign * amount
+    if left > 0:
+        pool.outstanding[entry.line] = left
+    else:
+        pool.outstanding.pop(entry.line, None)
 
 
 def serve(pool: PoolState, entry: Entry, amount: float, *, at_grant: bool) -> None:

@@ -149,6 +149,7 @@ class PoolState:
         self.open_counts: dict[str, int] = {}
         self.tenant_due = ScoredSet()
         self.ledger: dict[tuple[int, str], list[float]] = {}
+        self.outstanding: dict[tuple[int, str], int] = {}
         self.granted_ever = [0, 0, 0]
         self.yielding = 0
         self.skips: dict[str, int] = {}

@@ -33,6 +33,7 @@ function Q.grant(id, e, replica, l, waiting)
   if e[CHARGED] < 0 then
     if e[RESUME] == 0 then tokens = e[PROMPT] + e[EXPECTED] end
     e[CHARGED] = tokens
+    Q.note_estimate(e, 1)
     if waiting then Q.account(e, tokens, waiting) end
   end
   Q.serve(e[CLASS], e[TENANT], tokens / e[WEIGHT], true)
@@ -259,6 +260,7 @@ function Q.forget(id, e, ended)
   if e[ORDER] ~= '' then Q.clear_order(id, e) end
   if e[CLIENT_KEY] ~= '' then Q.close_key(id, e, ended) end
   Q.leave_tenant(e)
+  Q.note_estimate(e, -1)
   if call('HLEN', K[ENTRIES]) == 0 then
     call('DEL', K[IDLE + 0], K[IDLE + 1], K[IDLE + 2])
     for class = 0, 2 do

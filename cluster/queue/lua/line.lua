@@ -13,11 +13,21 @@ function Q.want_free(n)
   for _, replica in ipairs(call('ZRANGE', K[FREE], 0, n - 1)) do Q.want_fill(replica) end
 end
 
--- The least service of a tenant in the line; without one, the class's virtual time. Second: whether there is one.
+-- The service of the tenant that is next in the line, without what it was only charged by estimate: who returns must not
+-- be lifted to tokens that were never served. Without one, the class's virtual time. Second: whether there is one.
 function Q.floor_of(class)
   local head = call('ZRANGE', K[ACTIVE + class], 0, 0, 'WITHSCORES')
-  if head[1] then return tonumber(head[2]), true end
-  return P[P_V + class], false
+  if not head[1] then return P[P_V + class], false end
+  local open = tonumber(call('HGET', K[OUTSTANDING], class .. '\0' .. head[1])) or 0
+  return tonumber(head[2]) - open / 1000, true
+end
+
+-- Note what an entry is charged by estimate (sign 1), or that it is settled (-1).
+function Q.note_estimate(e, sign)
+  if e[CHARGED] <= 0 then return end
+  local field = e[CLASS] .. '\0' .. e[TENANT]
+  local amount = math.floor(e[CHARGED] / e[WEIGHT] * 1000 + 0.5)
+  if call('HINCRBY', K[OUTSTANDING], field, sign * amount) <= 0 then call('HDEL', K[OUTSTANDING], field) end
 end
 
 -- Add weighted tokens to a tenant's service. A tenant that is not in the line and not above the floor counts as being

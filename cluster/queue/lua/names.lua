@@ -31,6 +31,7 @@ OPEN_COUNTS = 28 -- HASH tenant -> entries that count against its concurrency
 TENANT_DUE = 29 -- ZSET tenants in QUOTAS or OUTPUTS, by when they are forgotten (ms)
 LEDGER = 30 -- HASH "day\0tenant" -> packed {requests, prompt, output, cached tokens, GPU-seconds, cost}
 LEDGER_DAYS = 31 -- ZSET fields of LEDGER, by day
+OUTSTANDING = 32 -- HASH "class\0tenant" -> thousandths of weighted tokens that were charged by estimate and not settled
 
 -- Pool.
 P_TIME = 1 -- ms, the latest pool time that was stored

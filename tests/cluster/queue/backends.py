@@ -78,6 +78,18 @@ class Backend:
             client.close()
         return names - KEPT_WHEN_IDLE
 
+    def sizes(self) -> dict[str, int]:
+        """Count what each key, or twin's field, holds; without the empty ones."""
+        if self.server is None:
+            sizes = memory_sizes(self.store)
+        else:
+            client = self.server.client()
+            try:
+                sizes = redis_sizes(client)
+            finally:
+                client.close()
+        return {name: n for name, n in sizes.items() if n}
+
     async def close(self) -> None:
         """Close every client."""
         for client in (*self.open_queues, *self.open_bells):
@@ -97,7 +109,7 @@ def flush(server: Server) -> None:
 
 HASHES = {
     *("entries", "load", "registry", "keys", "skips", "prefs", "bells"),
-    *("results", "quotas", "outputs", "open_counts", "ledger"),
+    *("results", "quotas", "outputs", "open_counts", "ledger", "outstanding"),
 }
 
 
@@ -151,6 +163,7 @@ def memory_sizes(store: MemoryStore, pool: str = POOL) -> dict[str, int]:
         "tenant_due": len(state.tenant_due),
         "ledger": len(state.ledger),
         "ledger_days": len(state.ledger),
+        "outstanding": len(state.outstanding),
     }
 
 
