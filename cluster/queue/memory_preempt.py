@@ -20,11 +20,9 @@ def preempt(pool: PoolState, replica: str, load: Load, produced: Mapping[tuple[s
     share = limits.class_shares[_BATCH]
     if share > 0 and pool.served_all > 0 and pool.served[_BATCH] < share * pool.served_all:
         return
-    late = _late(pool, replica, load)
-    if not late:
-        return
     sequences = load.windows.sequences - load.held - load.extra
     kv = load.windows.kv_tokens - load.kv
+    elsewhere = pool.yielding
     victims: list[tuple[int, str, Entry]] = []
     for request_id, attempt in sorted(pool.slots.get(replica, Slots()).started.items()):
         tokens = produced.get((request_id, attempt))
@@ -33,15 +31,18 @@ def preempt(pool: PoolState, replica: str, load: Load, produced: Mapping[tuple[s
         entry = pool.entries[request_id]
         if entry.order:
             sequences, kv = sequences + 1, kv + entry.request.kv_tokens
+            elsewhere -= entry.order == "f"
         elif (
             entry.line[0] == _BATCH
             and entry.preemptions < limits.max_preemptions
             and pool.now - entry.granted >= limits.preempt_quantum_ms
         ):
             victims.append((entry.request.prompt_tokens + tokens, request_id, entry))
+    if not victims:
+        return
     victims.sort(key=lambda victim: victim[:2])
     taken = 0
-    for waiting in late:
+    for waiting in _late(pool, replica, load, elsewhere):
         before = taken
         need = waiting.request.kv_tokens
         while (sequences < 1 or kv < need) and taken < len(victims):
@@ -55,9 +56,8 @@ def preempt(pool: PoolState, replica: str, load: Load, produced: Mapping[tuple[s
         order(pool, entry, "f")
 
 
-def _late(pool: PoolState, replica: str, load: Load) -> list[Entry]:
+def _late(pool: PoolState, replica: str, load: Load, spared: int) -> list[Entry]:
     late: list[Entry] = []
-    spared = pool.yielding
     walk = Walk(pool, int(RequestClass.INTERACTIVE), PREEMPT_SCAN)
     for _ in range(PREEMPT_SCAN):
         entry = walk.next()
@@ -65,7 +65,7 @@ def _late(pool: PoolState, replica: str, load: Load) -> list[Entry]:
             break
         walk.charge(entry)
         if pool.now - entry.submitted >= pool.limits.preempt_after_ms and suits(pool, replica, load, entry):
-            if spared:
+            if spared > 0:
                 spared -= 1
             else:
                 late.append(entry)

@@ -8,7 +8,23 @@ function Q.preempt(replica, l, produced)
   if after == 0 or l[R_STATE] ~= 'ready' or call('ZCARD', K[ACTIVE]) == 0 then return end
   if Q.share(2) > 0 and P[P_SERVED] > 0 and P[P_S + 2] < Q.share(2) * P[P_SERVED] then return end
 
-  local late, spared = {}, P[P_YIELDING]
+  local quantum, most = tonumber(ARGV[13]), tonumber(ARGV[14])
+  local sequences = l[W_SEQUENCES] - l[HELD] - l[EXTRA]
+  local kv, victims, elsewhere = l[W_KV] - l[USED_KV], {}, P[P_YIELDING]
+  for _, member in ipairs(Q.members(K[SLOTS], replica .. '\0r\0')) do
+    local parts = Q.split(member)
+    local id, tokens = parts[3], produced[parts[3] .. '\0' .. parts[4]]
+    local e = tokens and Q.get(id)
+    if e and e[ORDER] ~= '' then
+      sequences, kv = sequences + 1, kv + e[KV]
+      if e[ORDER] == 'f' then elsewhere = elsewhere - 1 end
+    elseif e and e[CLASS] == 2 and e[PREEMPTIONS] < most and Q.now - e[GRANTED] >= quantum then
+      victims[#victims + 1] = {e[PROMPT] + tokens, id, e}
+    end
+  end
+  if #victims == 0 then return end
+
+  local late = {}
   local following = Q.class_candidates(0, PREEMPT_SCAN)
   for _ = 1, PREEMPT_SCAN do
     local id, tenant = following()
@@ -16,23 +32,8 @@ function Q.preempt(replica, l, produced)
     local e = Q.get(id)
     tenant[2] = tenant[2] + (e[PROMPT] + e[EXPECTED]) / e[WEIGHT]
     if Q.now - e[SUBMITTED] >= after and Q.suits(replica, l, e) then
-      -- Others were told to give way already, here or elsewhere.
-      if spared > 0 then spared = spared - 1 else late[#late + 1] = e end
-    end
-  end
-  if #late == 0 then return end
-
-  local sequences = l[W_SEQUENCES] - l[HELD] - l[EXTRA]
-  local kv, victims = l[W_KV] - l[USED_KV], {}
-  local quantum, most = tonumber(ARGV[13]), tonumber(ARGV[14])
-  for _, member in ipairs(Q.members(K[SLOTS], replica .. '\0r\0')) do
-    local parts = Q.split(member)
-    local id, tokens = parts[3], produced[parts[3] .. '\0' .. parts[4]]
-    local e = tokens and Q.get(id)
-    if e and e[ORDER] ~= '' then
-      sequences, kv = sequences + 1, kv + e[KV]
-    elseif e and e[CLASS] == 2 and e[PREEMPTIONS] < most and Q.now - e[GRANTED] >= quantum then
-      victims[#victims + 1] = {e[PROMPT] + tokens, id, e}
+      -- On other replicas, some were told to give way already.
+      if elsewhere > 0 then elsewhere = elsewhere - 1 else late[#late + 1] = e end
     end
   end
   table.sort(victims, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)

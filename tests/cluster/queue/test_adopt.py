@@ -1,0 +1,88 @@
+"""An entry changes its owner: it keeps its place or its slot, and the old owner is told."""
+
+from __future__ import annotations
+
+from cluster.models import Windows
+from cluster.queue import Settlement
+from tests.cluster.queue.backends import Backend, Scene, entry
+
+ONE = Windows(1, 10**6, 10**6)
+
+
+async def test_a_running_entry_keeps_its_slot(scene: Scene) -> None:
+    await scene.start({"r1": ONE}, ("A", "B"))
+    grant = (await scene.queue.submit("A", entry("q1"))).grant
+    await scene.beat_router("A", started=(("q1", grant.attempt),))
+
+    adopted = await scene.queue.adopt("B", "acme", "q1")
+
+    assert (adopted.grant, adopted.started) == (grant, True)
+    # The old owner's release means nothing; the new one's frees the slot.
+    await scene.queue.submit("B", entry("q2"))
+    assert (await scene.queue.release("A", "q1", grant.attempt, Settlement(1))).grants == ()
+    assert [g.request_id for g in (await scene.queue.release("B", "q1", grant.attempt, Settlement(1))).grants] == ["q2"]
+
+
+async def test_a_grant_that_was_not_started_moves_with_its_mail(scene: Scene) -> None:
+    await scene.start({"r1": ONE}, ("A", "B"))
+    grant = (await scene.queue.submit("A", entry("q1"))).grant
+
+    adopted = await scene.queue.adopt("B", "acme", "q1")
+
+    assert (adopted.grant, adopted.started) == (grant, False)
+    assert (await scene.queue.collect("B")).grants == (grant,)
+    assert (await scene.queue.collect("A")).grants == ()
+
+
+async def test_a_waiting_entry_keeps_its_place(scene: Scene) -> None:
+    await scene.start({"r1": ONE}, ("A", "B"))
+    first = (await scene.queue.submit("A", entry("q0"))).grant
+    for i in range(1, 4):
+        await scene.queue.submit("A", entry(f"q{i}"))
+
+    adopted = await scene.queue.adopt("B", "acme", "q2")
+
+    assert (adopted.grant, adopted.position) == (None, 1)
+    await scene.queue.release("A", "q0", first.attempt, Settlement(1))
+    second = (await scene.queue.collect("A")).grants[0]
+    assert second.request_id == "q1"
+    await scene.queue.release("A", "q1", second.attempt, Settlement(1))
+    assert [grant.request_id for grant in (await scene.queue.collect("B")).grants] == ["q2"]
+
+
+async def test_the_old_owner_is_told_until_it_answers(scene: Scene, backend: Backend) -> None:
+    await scene.start({"r1": ONE}, ("A", "B"))
+    await scene.queue.submit("A", entry("q1"))
+    await scene.queue.adopt("B", "acme", "q1")
+
+    for _ in range(2):
+        assert [(o.request_id, o.kind) for o in (await scene.queue.collect("A")).orders] == [("q1", "moved")]
+    await scene.queue.release("A", "q1", "", Settlement(0))
+    assert (await scene.queue.collect("A")).orders == ()
+    # And nothing of the entry was touched by that.
+    grant = (await scene.queue.collect("B")).grants[0]
+    await scene.queue.release("B", "q1", grant.attempt, Settlement(0))
+    assert backend.leftovers() == set()
+
+
+async def test_a_dead_routers_entry_is_found_again(scene: Scene) -> None:
+    """Within the grace its waiting entry keeps its place; its running one its slot while the replica reports it."""
+    await scene.start({"r1": ONE}, ("A", "B"))
+    grant = (await scene.queue.submit("A", entry("q1"))).grant
+    await scene.queue.submit("A", entry("q2"))
+    running = {"r1": [("q1", grant.attempt)]}
+    await scene.pass_time(6, routers=["B"], replicas=["r1"], running=running)
+
+    assert (await scene.queue.adopt("B", "acme", "q1")).grant == grant
+    assert (await scene.queue.adopt("B", "acme", "q2")).position == 0
+    await scene.pass_time(12, routers=["B"], replicas=["r1"], running=running)
+    assert [g.request_id for g in (await scene.queue.release("B", "q1", grant.attempt, Settlement(1))).grants] == ["q2"]
+
+
+async def test_nothing_to_adopt(scene: Scene) -> None:
+    await scene.start({"r1": ONE}, ("A", "B"))
+    await scene.queue.submit("A", entry("q1"))
+    assert await scene.queue.adopt("B", "acme", "nobody") is None
+    assert await scene.queue.adopt("B", "beta", "q1") is None
+    await scene.queue.cancel("B", "acme", "q1")
+    assert await scene.queue.adopt("B", "acme", "q1") is None

@@ -1,0 +1,126 @@
+"""Idempotency keys: one execution, its result for a while, and never another request under the same key."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cluster.errors import KeyReusedError
+from cluster.models import Windows
+from cluster.queue import QueueLimits, Settlement, Submitted
+from tests.cluster.queue.backends import Backend, Scene, entry
+
+WIDE = Windows(64, 10**6, 10**6)
+
+
+@pytest.fixture
+async def shared(scene: Scene) -> Scene:
+    """A pool with room and two routers."""
+    await scene.start({"r1": WIDE}, ("A", "B"))
+    return scene
+
+
+def keyed(name: str, digest: str = "d", **changes: object) -> object:
+    return entry(name, client_key="key", digest=digest, **changes)
+
+
+async def test_the_same_key_tells_whose_it_is(shared: Scene) -> None:
+    assert (await shared.queue.submit("A", keyed("first"))).grant
+
+    again = await shared.queue.submit("B", keyed("second"))
+
+    assert again.grant is None
+    assert (again.known.request_id, again.known.result) == ("first", None)
+    # Nothing was submitted.
+    assert await shared.queue.adopt("B", "acme", "second") is None
+
+
+async def test_of_many_at_once_one_runs(shared: Scene) -> None:
+    answers: list[Submitted] = await asyncio.gather(
+        *(shared.queue.submit("AB"[i % 2], keyed(f"q{i}")) for i in range(20))
+    )
+    granted = [answer.grant.request_id for answer in answers if answer.grant]
+    assert len(granted) == 1
+    assert {answer.known.request_id for answer in answers if answer.known} == set(granted)
+
+
+async def test_another_body_under_the_key_is_refused(shared: Scene) -> None:
+    await shared.queue.submit("A", keyed("first"))
+    with pytest.raises(KeyReusedError) as reused:
+        await shared.queue.submit("B", keyed("second", digest="other"))
+    assert reused.value.request_id == "first"
+
+
+async def test_keys_belong_to_tenants(shared: Scene) -> None:
+    await shared.queue.submit("A", keyed("first"))
+    assert (await shared.queue.submit("B", keyed("second", tenant="beta"))).grant
+
+
+async def test_a_result_is_returned_for_its_window(shared: Scene, backend: Backend) -> None:
+    grant = (await shared.queue.submit("A", keyed("first"))).grant
+    await shared.queue.release("A", "first", grant.attempt, Settlement(3))
+    # Between end and result the key still belongs to the request.
+    assert (await shared.queue.submit("B", keyed("second"))).known.result is None
+    assert await shared.queue.finish_key("A", "acme", "key", "first", b"result")
+
+    assert (await shared.queue.submit("B", keyed("second"))).known.result == b"result"
+    with pytest.raises(KeyReusedError):
+        await shared.queue.submit("B", keyed("second", digest="other"))
+    backend.clock.advance(599)
+    assert (await shared.queue.submit("B", keyed("second"))).known.result == b"result"
+    backend.clock.advance(2)
+    await shared.pass_time(6, routers=["A", "B"], replicas=["r1"])
+    assert (await shared.queue.submit("B", keyed("second"))).grant
+
+
+async def test_a_result_may_come_before_the_release(shared: Scene) -> None:
+    grant = (await shared.queue.submit("A", keyed("first"))).grant
+    await shared.queue.finish_key("A", "acme", "key", "first", b"result")
+    await shared.queue.release("A", "first", grant.attempt, Settlement(3))
+    assert (await shared.queue.submit("B", keyed("second"))).known.result == b"result"
+
+
+@pytest.mark.parametrize("end", ["cancel", "no result", "router gone"])
+async def test_what_left_no_result_lets_the_key_be_used_again(shared: Scene, end: str) -> None:
+    shared.replicas["r1"] = WIDE if end == "no result" else Windows(0, 10**6, 10**6)
+    await shared.beat()
+    answer = await shared.queue.submit("A", keyed("first"))
+    if end == "cancel":
+        await shared.queue.cancel("A", "acme", "first")
+    elif end == "no result":
+        await shared.queue.finish_key("A", "acme", "key", "first", b"")
+        await shared.queue.release("A", "first", answer.grant.attempt, Settlement(0))
+    else:
+        await shared.pass_time(12, routers=["B"], replicas=["r1"])
+    assert (await shared.queue.submit("B", keyed("second"))).known is None
+
+
+async def test_a_stranger_cannot_finish_a_key(shared: Scene) -> None:
+    await shared.queue.submit("A", keyed("first"))
+    assert not await shared.queue.finish_key("B", "acme", "key", "second", b"forged")
+    assert not await shared.queue.finish_key("B", "beta", "key", "first", b"forged")
+    assert (await shared.queue.submit("B", keyed("second"))).known.result is None
+
+
+async def test_choices_of_a_request_share_its_key(shared: Scene) -> None:
+    """The key names the request; a cancel by key finds a choice that is still there."""
+    first = (await shared.queue.submit("A", keyed("first/0"))).grant
+    await shared.queue.submit("A", entry("first/1"))
+    assert (await shared.queue.submit("B", keyed("second/0"))).known.request_id == "first"
+    assert await shared.queue.cancel("B", "acme", "key", by_key=True) == "first/0"
+    await shared.queue.release("A", "first/0", first.attempt, Settlement(1))
+
+
+async def test_the_oldest_results_make_room(backend: Backend) -> None:
+    scene = Scene(backend.queue(QueueLimits(max_result_bytes=250)), backend.clock)
+    await scene.start({"r1": WIDE}, ("A", "B"))
+    for i in range(5):
+        grant = (await scene.queue.submit("A", entry(f"q{i}", client_key=f"k{i}"))).grant
+        await scene.queue.release("A", f"q{i}", grant.attempt, Settlement(1))
+        await scene.queue.finish_key("A", "acme", f"k{i}", f"q{i}", b"x" * 100)
+        backend.clock.advance(0.5)
+        await scene.beat()
+
+    kept = [(await scene.queue.submit("B", entry(f"again{i}", client_key=f"k{i}"))).known for i in range(5)]
+    assert [known is not None for known in kept] == [False, False, False, True, True]
