@@ -1,0 +1,205 @@
+"""The same key is one execution: repeats attach to it, at any router, or get its result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from penstock.v1 import inference_pb2 as api
+
+from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request, text_of
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0, "max_num_seqs": 2}) as running:
+        yield running
+
+
+def keyed(key: str = "key", tokens: int = 200, **sampling: Any) -> api.StreamGenerateRequest:
+    wanted = stream_request(max_tokens=tokens, ignore_eos=True, **sampling)
+    wanted.generate.idempotency_key = key
+    return wanted
+
+
+async def read_tokens(call: Any, count: int) -> list[api.StreamGenerateResponse]:
+    """Read events until so many tokens came."""
+    events = []
+    while sum(len(event.delta.token_ids) for event in events) < count:
+        events.append(await call.read())
+    return events
+
+
+async def drain(call: Any) -> None:
+    """Read a stream to its end, whatever that is."""
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> str:
+    status = rpc_status.from_call(error)
+    assert status is not None
+    info = error_details_pb2.ErrorInfo()
+    status.details[0].Unpack(info)
+    return info.reason
+
+
+@pytest.mark.parametrize("second_router", [0, 1])
+async def test_a_repeat_attaches_to_the_running_generation(stack: Stack, second_router: int) -> None:
+    first = stack.inference(0).StreamGenerate(keyed())
+    begun = await read_tokens(first, 20)
+
+    events = await collect(stack.inference(second_router).StreamGenerate(keyed()))
+
+    ids = ids_of(events)
+    assert len(ids) == 200
+    assert ids[:20] == ids_of(begun)[:20]
+    request_ids = {event.started.request_id for event in (*begun, *events) if event.HasField("started")}
+    assert len(request_ids) == 1
+    with pytest.raises(grpc.aio.AioRpcError) as taken:
+        await drain(first)
+    assert (taken.value.code(), reason_of(taken.value)) == (grpc.StatusCode.ABORTED, "TAKEN_OVER")
+    [attempt] = events[-1].finished.receipt.attempts
+    assert attempt.output_tokens == 200
+
+
+async def test_a_repeat_goes_on_from_an_offset_and_its_result_is_whole(stack: Stack) -> None:
+    first = stack.inference(0).StreamGenerate(keyed())
+    begun = await read_tokens(first, 30)
+    have = len(ids_of(begun))
+    first.cancel()
+
+    again = keyed()
+    again.resume.received_tokens.append(have)
+    events = await collect(stack.inference(1).StreamGenerate(again))
+
+    rest = [event.delta for event in events if event.HasField("delta")]
+    assert rest[0].offset == have
+    assert have + sum(len(delta.token_ids) for delta in rest) == 200
+    # The kept result has the part, too, that the second call never sent.
+    unary = await stack.inference(0).Generate(keyed().generate)
+    assert unary.choices[0].text == text_of(begun) + text_of(events)
+    assert len(unary.choices[0].token_ids) == 200
+
+
+async def test_after_the_end_the_result_is_returned(stack: Stack) -> None:
+    events = await collect(stack.inference(0).StreamGenerate(keyed(tokens=12)))
+    end = events[-1].finished
+
+    repeated = await collect(stack.inference(1).StreamGenerate(keyed(tokens=12)))
+    unary = await stack.inference(1).Generate(keyed(tokens=12).generate)
+
+    assert (ids_of(repeated), text_of(repeated)) == (ids_of(events), text_of(events))
+    assert repeated[-1].finished == end
+    assert (unary.request_id, unary.receipt, unary.usage) == (end.request_id, end.receipt, end.usage)
+    assert list(unary.choices[0].token_ids) == ids_of(events)
+
+
+async def test_the_rest_of_a_result_is_returned_from_the_end_of_a_delta(stack: Stack) -> None:
+    events = await collect(stack.inference(0).StreamGenerate(keyed(tokens=12, logprobs=1)))
+    wanted = keyed(tokens=12, logprobs=1)
+    wanted.resume.received_tokens.append(5)
+    rest = await collect(stack.inference(1).StreamGenerate(wanted))
+
+    [delta] = [event.delta for event in rest if event.HasField("delta")]
+    assert (delta.offset, list(delta.token_ids)) == (5, ids_of(events)[5:])
+    assert len(delta.logprobs) == 7
+    assert text_of(events).endswith(delta.text)
+    beyond = keyed(tokens=12, logprobs=1)
+    beyond.resume.received_tokens.append(13)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await collect(stack.inference(1).StreamGenerate(beyond))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_many_choices_are_returned_when_all_have_ended(stack: Stack) -> None:
+    wanted = keyed(tokens=60, n=2).generate
+    first = asyncio.ensure_future(stack.inference(0).Generate(wanted))
+    await until(lambda: any(replica.table.sequences for replica in stack.replicas))
+    second = await stack.inference(1).Generate(wanted)
+
+    assert second == await first
+    assert len(second.choices) == 2
+
+
+async def test_another_body_under_the_key_is_refused(stack: Stack) -> None:
+    await collect(stack.inference(0).StreamGenerate(keyed(tokens=3)))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await stack.inference(1).Generate(keyed(tokens=4).generate)
+    assert (refused.value.code(), reason_of(refused.value)) == (
+        grpc.StatusCode.ALREADY_EXISTS,
+        "IDEMPOTENCY_KEY_REUSED",
+    )
+
+
+async def test_how_long_the_client_waits_is_not_part_of_the_body(stack: Stack) -> None:
+    await collect(stack.inference(0).StreamGenerate(keyed(tokens=3)))
+    wanted = keyed(tokens=3).generate
+    wanted.queue_timeout.FromSeconds(7)
+    assert (await stack.inference(1).Generate(wanted)).usage.output_tokens == 3
+
+
+async def test_a_waiting_repeat_keeps_the_place(stack: Stack) -> None:
+    busy = [stack.inference(0).StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True)) for _ in range(2)]
+    for call in busy:
+        await call.read()
+    first = stack.inference(0).StreamGenerate(keyed(tokens=5))
+    assert (await first.read()).HasField("queued")
+    behind = stack.inference(0).StreamGenerate(stream_request(max_tokens=5, ignore_eos=True))
+    assert (await behind.read()).queued.position == 1
+
+    second = stack.inference(1).StreamGenerate(keyed(tokens=5))
+    queued = await second.read()
+    assert (queued.queued.position, queued.HasField("queued")) == (0, True)
+    with pytest.raises(grpc.aio.AioRpcError) as taken:
+        await drain(first)
+    assert reason_of(taken.value) == "TAKEN_OVER"
+    for call in busy:
+        call.cancel()
+    assert len(ids_of([queued, *(await collect(second))])) == 5
+    await collect(behind)
+
+
+async def test_a_lost_client_finds_its_generation_within_the_grace(stack: Stack) -> None:
+    first = stack.inference(0).StreamGenerate(keyed())
+    begun = await read_tokens(first, 10)
+    first.cancel()
+    await until(lambda: stack.routers[0]._inference.open_calls == 0)
+
+    events = await collect(stack.inference(1).StreamGenerate(keyed()))
+
+    assert ids_of(events)[:10] == ids_of(begun)[:10]
+    assert events[-1].finished.request_id == begun[0].started.request_id
+    assert len(events[-1].finished.receipt.attempts) == 1
+
+
+async def test_a_lost_client_that_stays_away_costs_no_more_than_the_grace(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, queue={"attach_grace_s": 0.3}, sim={"base_ms": 5.0}) as stack:
+        first = stack.inference().StreamGenerate(keyed(tokens=20_000))
+        begun = await read_tokens(first, 10)
+        first.cancel()
+        await until(lambda: stack.replicas[0].table.sequences == 0)
+        # The key is free again.
+        again = stack.inference().StreamGenerate(keyed(tokens=20_000))
+        started = await again.read()
+        assert started.started.request_id != begun[0].started.request_id
+        again.cancel()
+
+
+async def test_a_cancelled_request_leaves_no_result(stack: Stack) -> None:
+    first = stack.inference(0).StreamGenerate(keyed(tokens=5000))
+    begun = await read_tokens(first, 10)
+    await stack.inference(1).Cancel(api.CancelRequest(idempotency_key="key"))
+    await collect(first)
+
+    again = stack.inference(1).StreamGenerate(keyed(tokens=5000))
+    started = await again.read()
+    assert started.started.request_id != begun[0].started.request_id
+    again.cancel()

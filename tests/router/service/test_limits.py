@@ -1,0 +1,165 @@
+"""Quotas, bounded lines and the two time limits, as clients meet them at two routers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+from tests.support.stack import collect, request, running_stack, stream_request
+from tests.support.waiting import until
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, dict[str, Any]]:
+    """Return the code of a call that must fail, and its details by type."""
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    status = rpc_status.from_call(error.value)
+    assert status is not None
+    found: dict[str, Any] = {}
+    for packed in status.details:
+        for kind in (error_details_pb2.ErrorInfo, error_details_pb2.QuotaFailure, error_details_pb2.RetryInfo):
+            if packed.Is(kind.DESCRIPTOR):
+                found[kind.__name__] = kind.FromString(packed.value)
+    return error.value.code(), found
+
+
+def scraped(port: int, name: str) -> tuple[str, float]:
+    """Read the count of a router's histogram."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+        text = reply.read().decode()
+    return text, float(re.findall(rf"^penstock_router_{name}_count.* ([0-9.e+]+)$", text, re.MULTILINE)[0])
+
+
+def tenant(**quota: Any) -> dict[str, Any]:
+    return {"default_tenant": {"quota": quota}}
+
+
+async def test_a_quota_holds_over_both_routers_and_says_when_to_come_back(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=2, sections=tenant(requests_per_minute=4)) as stack:
+        for i in range(4):
+            await stack.inference(i % 2).Generate(request(max_tokens=2))
+        code, details = await refused(stack.inference(1).Generate(request(max_tokens=2)))
+
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert details["ErrorInfo"].reason == "QUOTA_EXCEEDED"
+        assert dict(details["ErrorInfo"].metadata) == {"pool": "demo", "quota": "requests_per_minute", "limit": "4"}
+        assert details["QuotaFailure"].violations[0].subject == "tenant:anonymous/pool:demo"
+        assert 0 < details["RetryInfo"].retry_delay.ToTimedelta().total_seconds() <= 15
+
+
+async def test_concurrency_is_free_again_after_each_way_to_end(tmp_path: Path) -> None:
+    sections = tenant(concurrency=2)
+    async with running_stack(tmp_path, routers=2, sections=sections, sim={"base_ms": 5.0}) as stack:
+        running = [stack.inference(i).StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True)) for i in (0, 1)]
+        for call in running:
+            await call.read()
+        code, details = await refused(stack.inference(0).Generate(request(max_tokens=2)))
+        assert (code, details["ErrorInfo"].metadata["quota"]) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "concurrency")
+        for call in running:
+            call.cancel()
+        await until(lambda: stack.replicas[0].table.sequences == 0)
+        for _ in range(6):
+            await stack.inference(1).Generate(request(max_tokens=2))
+
+
+async def test_a_full_line_is_refused_and_the_running_go_on(tmp_path: Path) -> None:
+    queue = {"max_waiting_per_tenant": 3}
+    async with running_stack(tmp_path, routers=2, queue=queue, sim={"max_num_seqs": 1, "base_ms": 4.0}) as stack:
+        first = stack.inference(0).StreamGenerate(stream_request(max_tokens=300, ignore_eos=True))
+        await first.read()
+        waiting = [stack.inference(i % 2).StreamGenerate(stream_request(max_tokens=2)) for i in range(3)]
+        for call in waiting:
+            await call.read()
+        code, details = await refused(stack.inference(1).Generate(request(max_tokens=2)))
+
+        assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+        assert details["ErrorInfo"].metadata["tenant"] == "anonymous"
+        assert "RetryInfo" in details
+        for call in (first, *waiting):
+            assert (await collect(call))[-1].HasField("finished")
+
+
+async def test_what_would_start_too_late_is_refused_at_once(tmp_path: Path) -> None:
+    """Once the pool's rate is known, a queue_timeout below the estimated wait is refused with the time to come back."""
+    async with running_stack(tmp_path, routers=2, sim={"max_num_seqs": 1, "base_ms": 4.0}) as stack:
+        crowd = [
+            asyncio.ensure_future(stack.inference(i % 2).Generate(request(max_tokens=50, ignore_eos=True)))
+            for i in range(60)
+        ]
+        estimate = stack.routers[0].pools["demo"].estimate
+        await until(lambda: (estimate.wait_s(1, 40) or 0) > 1.0 and crowd[0].done())
+        hasty = request(max_tokens=50, ignore_eos=True)
+        hasty.queue_timeout.CopyFrom(Duration(nanos=200_000_000))
+        code, details = await refused(stack.inference(0).Generate(hasty))
+
+        assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "NOT_IN_TIME")
+        assert details["ErrorInfo"].metadata["bound"] == "queue_timeout"
+        assert details["RetryInfo"].retry_delay.ToTimedelta().total_seconds() > 0
+        code, details = await refused(stack.inference(0).Generate(request(max_tokens=50, ignore_eos=True), timeout=0.9))
+        assert details["ErrorInfo"].metadata["bound"] == "deadline"
+        for one in crowd:
+            one.cancel()
+
+
+async def test_what_cannot_end_in_time_is_not_started(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, sim={"base_ms": 10.0}) as stack:
+        await stack.inference().Generate(request(max_tokens=100, ignore_eos=True))
+        code, details = await refused(stack.inference().Generate(request(max_tokens=100, ignore_eos=True), timeout=0.4))
+        assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "NOT_IN_TIME")
+        assert stack.replicas[0].table.sequences == 0
+
+
+async def test_an_expired_request_is_never_dispatched(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=2, sim={"max_num_seqs": 1, "base_ms": 4.0}) as stack:
+        first = stack.inference(0).StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True))
+        await first.read()
+        late = request(max_tokens=2)
+        late.queue_timeout.CopyFrom(Duration(nanos=300_000_000))
+        code, details = await refused(stack.inference(1).Generate(late))
+        assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "QUEUE_TIMEOUT")
+        assert stack.replicas[0].table.sequences == 1
+        first.cancel()
+
+
+async def test_waiting_clients_hear_an_eta_that_comes_true(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """The estimate is compared with the wait, here and in the metric."""
+    async with running_stack(tmp_path, routers=2, sim={"max_num_seqs": 2, "base_ms": 4.0}) as stack:
+
+        async def one(i: int) -> tuple[list[tuple[float, float]], float]:
+            call = stack.inference(i % 2).StreamGenerate(stream_request(f"{i}", max_tokens=50, ignore_eos=True))
+            loop = asyncio.get_running_loop()
+            etas: list[tuple[float, float]] = []
+            while not (event := await call.read()).HasField("started"):
+                if event.queued.HasField("eta"):
+                    etas.append((loop.time(), event.queued.eta.ToTimedelta().total_seconds()))
+            started = loop.time()
+            await collect(call)
+            return etas, started
+
+        results = await asyncio.gather(*(one(i) for i in range(60)))
+
+        errors = [abs(started - (at + eta)) / max(0.5, started - at) for etas, started in results for at, eta in etas]
+        assert len(errors) > 20
+        median = sorted(errors)[len(errors) // 2]
+        record_property("median_relative_eta_error", round(median, 3))
+        sys.stdout.write(f"ETA: median relative error {median:.2f} over {len(errors)} events\n")
+        assert median < 0.5
+        _buckets, metric = await asyncio.to_thread(scraped, stack.routers[0].metrics_port, "eta_error_seconds")
+        assert metric > 0
+        # Events come about once a second.
+        gaps = [b[0] - a[0] for etas, _ in results for a, b in itertools.pairwise(etas)]
+        assert all(0.8 < gap for gap in gaps)

@@ -1,0 +1,114 @@
+"""Batch work gives way to interactive work and goes on from its tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+
+from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request, text_of
+
+QUICK = {"preempt_after_s": 0.1, "preempt_quantum_s": 0.2}
+SIM = {"base_ms": 5.0, "max_num_seqs": 1}
+
+
+def of_class(kind: Any, tokens: int, prompt: str = "What is Penstock?", **sampling: Any) -> api.StreamGenerateRequest:
+    wanted = stream_request(prompt, max_tokens=tokens, ignore_eos=True, **sampling)
+    wanted.generate.request_class = kind
+    return wanted
+
+
+async def undisturbed(stack: Stack, wanted: api.StreamGenerateRequest) -> list[api.StreamGenerateResponse]:
+    return await collect(stack.inference().StreamGenerate(wanted))
+
+
+@pytest.mark.parametrize("sampling", [{}, {"logprobs": 2}, {"stop": ["zzzz"]}, {"presence_penalty": 0.5}], ids=str)
+async def test_the_output_is_that_of_an_undisturbed_run(tmp_path: Path, sampling: dict[str, Any]) -> None:
+    async with running_stack(tmp_path, routers=2, sim=SIM, queue=QUICK) as stack:
+        wanted = of_class(types.REQUEST_CLASS_BATCH, 300, **sampling)
+        plain = await undisturbed(stack, wanted)
+
+        batch = stack.inference(0).StreamGenerate(wanted)
+        begun = [await batch.read() for _ in range(60)]
+        chat = await stack.inference(1).Generate(of_class(types.REQUEST_CLASS_INTERACTIVE, 5, "Hi").generate)
+        events = [*begun, *(await collect(batch))]
+
+        assert chat.usage.output_tokens == 5
+        assert chat.receipt.attempts[0].queue_time.ToTimedelta().total_seconds() < 1.0
+        assert ids_of(events) == ids_of(plain)
+        assert text_of(events) == text_of(plain)
+        [resumed] = [event.resumed for event in events if event.HasField("resumed")]
+        end = events[-1].finished
+        assert 60 <= resumed.offset < 300
+        assert (resumed.exact, end.receipt.exact) == (True, True)
+        assert (end.usage.output_tokens, end.choices[0].output_tokens) == (300, 300)
+        one, two = end.receipt.attempts
+        assert one.output_tokens + two.output_tokens == 300
+        assert end.receipt.gpu_seconds == pytest.approx(one.gpu_seconds + two.gpu_seconds)
+        if "logprobs" in sampling:
+            assert sum(len(event.delta.logprobs) for event in events) == 300
+
+
+async def test_sampled_output_says_that_it_is_another_draw(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, sim=SIM, queue=QUICK) as stack:
+        batch = stack.inference().StreamGenerate(of_class(types.REQUEST_CLASS_BATCH, 500, temperature=1.0))
+        begun = [await batch.read() for _ in range(60)]
+        await stack.inference().Generate(of_class(types.REQUEST_CLASS_INTERACTIVE, 5).generate)
+        events = [*begun, *(await collect(batch))]
+
+        assert len(ids_of(events)) == 500
+        assert not events[-1].finished.receipt.exact
+
+
+async def test_a_cancelled_request_does_not_come_back(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, sim=SIM, queue=QUICK) as stack:
+        batch = stack.inference().StreamGenerate(of_class(types.REQUEST_CLASS_BATCH, 5000))
+        started = (await batch.read()).started
+        [await batch.read() for _ in range(60)]
+        chat = stack.inference().StreamGenerate(of_class(types.REQUEST_CLASS_INTERACTIVE, 2000))
+        while not (await chat.read()).HasField("delta"):
+            pass
+        # The batch request waits for its second slot.
+        await stack.inference().Cancel(api.CancelRequest(request_id=started.request_id))
+        events = await collect(batch)
+
+        assert events[-1].finished.choices[0].finish_reason == types.FINISH_REASON_CANCELLED
+        chat.cancel()
+
+
+async def test_many_give_way_and_all_come_back(tmp_path: Path) -> None:
+    """Four batch streams, a burst of chats, two routers: every stream is whole, and nobody gave way more than twice."""
+    sim = {"base_ms": 4.0, "max_num_seqs": 4}
+    async with running_stack(tmp_path, routers=2, sim=sim, queue=QUICK) as stack:
+        wanted = [of_class(types.REQUEST_CLASS_BATCH, 400, f"Item {i}") for i in range(4)]
+        plain = [ids_of(await undisturbed(stack, one)) for one in wanted]
+        batch = [asyncio.ensure_future(_collected(stack, i % 2, one)) for i, one in enumerate(wanted)]
+        for burst in range(3):
+            await asyncio.sleep(0.3)  # time for the batch to have its quantum; nothing is asserted about it
+            chats = [
+                stack.inference(i % 2).Generate(of_class(types.REQUEST_CLASS_INTERACTIVE, 10, f"{burst}{i}").generate)
+                for i in range(6)
+            ]
+            assert [reply.usage.output_tokens for reply in await asyncio.gather(*chats)] == [10] * 6
+        done = await asyncio.gather(*batch)
+
+        assert [ids_of(events) for events in done] == plain
+        attempts = [len(events[-1].finished.receipt.attempts) for events in done]
+        assert max(attempts) <= 3
+        assert sum(attempts) > 4
+
+
+async def _collected(stack: Stack, router: int, wanted: api.StreamGenerateRequest) -> list[Any]:
+    return await collect(stack.inference(router).StreamGenerate(wanted))
+
+
+async def test_the_default_leaves_ordinary_traffic_alone(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, sim={"base_ms": 5.0, "max_num_seqs": 1}, queue=QUICK) as stack:
+        first = asyncio.ensure_future(_collected(stack, 0, of_class(types.REQUEST_CLASS_STANDARD, 150)))
+        chat = await stack.inference().Generate(request(max_tokens=2))
+        assert chat.usage.output_tokens >= 1
+        assert len((await first)[-1].finished.receipt.attempts) == 1
