@@ -4,6 +4,7 @@ from cluster.settings.load import load_settings
 from cluster.settings.tree import (
     ClusterSettings,
     EngineKind,
+    JobsSettings,
     PoolSettings,
     QueueSettings,
     RedisSettings,
@@ -18,6 +19,7 @@ from cluster.settings.tree import (
 __all__ = [
     "ClusterSettings",
     "EngineKind",
+    "JobsSettings",
     "PoolSettings",
     "QueueSettings",
     "RedisSettings",
