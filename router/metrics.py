@@ -35,6 +35,12 @@ class RouterMetrics:
         self._tokens = Counter(
             "penstock_router_tokens", "Tokens of finished requests, by kind.", ["pool", "kind"], registry=self.registry
         )
+        self._job_items = Counter(
+            "penstock_router_job_items",
+            "Items of jobs that got their result here.",
+            ["pool", "outcome"],
+            registry=self.registry,
+        )
         self._queue = self._histogram("penstock_router_queue_seconds", "Acceptance to the grant of a slot.")
         self._ttft = self._histogram("penstock_router_ttft_seconds", "Arrival of the call to the first token.")
         self._itl = self._histogram("penstock_router_inter_token_seconds", "Mean inter-token latency per choice.")
@@ -52,6 +58,10 @@ class RouterMetrics:
         self._calls.labels(method, code).inc()
         if reason is not None:
             self._errors.labels(method, reason).inc()
+
+    def job_item(self, pool: str, failed: bool) -> None:
+        """Count an item of a job whose result was stored."""
+        self._job_items.labels(pool, "error" if failed else "ok").inc()
 
     def finished(self, pool: str, end: api.Finished) -> None:
         """Count a request that ended well."""
