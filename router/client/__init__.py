@@ -31,6 +31,7 @@ from router.client.errors import (
     UnavailableError,
 )
 from router.client.events import ChoiceEnd, Delta, Event, Finished, Queued, Resumed, Started
+from router.client.jobs import Job, JobItem, JobItemError, JobPage, JobResult, JobState, JobTotals, JobUpdate
 from router.client.requests import (
     GenerateOptions,
     Message,
@@ -81,6 +82,14 @@ __all__ = [
     "GenerationFailedError",
     "InternalError",
     "InvalidArgumentError",
+    "Job",
+    "JobItem",
+    "JobItemError",
+    "JobPage",
+    "JobResult",
+    "JobState",
+    "JobTotals",
+    "JobUpdate",
     "Message",
     "ModelDescription",
     "NotFoundError",
