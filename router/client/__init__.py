@@ -17,6 +17,9 @@ from cluster.models import (
     TokenLogprob,
 )
 from router.client.aio import AsyncClient, AsyncStream
+from router.client.batch_fields import BatchFileError
+from router.client.batch_input import Batch, BatchLine, read_batch, read_line
+from router.client.batch_output import result_line, result_object
 from router.client.connection import CHANNEL_OPTIONS, DEFAULT_TARGET, Tls
 from router.client.errors import (
     CancelledError,
@@ -64,6 +67,9 @@ __all__ = [
     "AsyncClient",
     "AsyncStream",
     "AttemptReceipt",
+    "Batch",
+    "BatchFileError",
+    "BatchLine",
     "CancelledError",
     "Capabilities",
     "Choice",
@@ -118,5 +124,9 @@ __all__ = [
     "grammar",
     "json_schema",
     "one_of",
+    "read_batch",
+    "read_line",
     "regex",
+    "result_line",
+    "result_object",
 ]
