@@ -10,6 +10,7 @@ from typing import TypeAlias
 from rich.console import Console
 
 import cluster
+from cluster.cli.jobs import add_jobs
 from cluster.errors import PenstockError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -40,6 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_up(commands)
     _add_demo(commands)
     _add_generate(commands)
+    add_jobs(commands)
     _add_status(commands)
     _add_down(commands)
     return parser
