@@ -68,7 +68,10 @@ lock: setup ## recompile requirements/cpu.txt from pyproject.toml
 bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock (JSON=file)
 	$(BIN)/python -m loadtest.bench_tokens $(if $(JSON),--json $(JSON))
 
+bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and routers
+	$(BIN)/python -m loadtest.bench_jobs
+
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens bench-jobs gpu-check
