@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import secrets
 import tempfile
 import time
@@ -30,10 +31,9 @@ from router.client import AsyncClient, JobItem, Message, Sampling
 from router.server import QueueFactory, Router
 
 MODEL = "demo"
-QUESTION = (
-    "You are a careful assistant who answers questions about serving language models. Answer in one short sentence, "
-    "without repeating the question. The question is: what happens to request number {} when its replica is replaced?"
-)
+INSTRUCTION = "You are a careful assistant. Answer in one short sentence, without repeating the question."
+WORDS = 60
+"""Random words per prompt, so that compression gains what it gains on text and not on repetition."""
 
 
 def main() -> int:
@@ -95,9 +95,9 @@ async def _start(settings: Settings, url: str) -> tuple[Replica, list[Router]]:
 async def _measure(penstock: AsyncClient, client: Any, redis_pid: int, items: int, max_tokens: int) -> dict[str, Any]:
     process = psutil.Process()
     sampling = Sampling(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
-    job_items = [JobItem(f"request-{n}", [Message("user", QUESTION.format(n))], sampling) for n in range(items)]
+    before = process.memory_info().rss
+    job_items = [JobItem(f"request-{n}", _prompt(), sampling) for n in range(items)]
     memory = {"empty": await _redis_mb(client)}
-    resident = {"before": process.memory_info().rss}
 
     began = time.monotonic()
     job = await penstock.submit_job(MODEL, job_items)
@@ -118,6 +118,8 @@ async def _measure(penstock: AsyncClient, client: Any, redis_pid: int, items: in
     cpu_after = psutil.Process(redis_pid).cpu_times()
     memory["ended"] = await _redis_mb(client)
     await penstock.delete_job(job.job_id)
+    # Redis frees on a thread of its own.
+    await asyncio.sleep(2.0)
     memory["deleted"] = await _redis_mb(client)
     return {
         "items": items,
@@ -129,8 +131,14 @@ async def _measure(penstock: AsyncClient, client: Any, redis_pid: int, items: in
         "items_per_s": round(items / (ended - submitted), 1),
         "redis_mb": memory,
         "redis_cpu_us_per_item": round(1e6 * (cpu_after.user + cpu_after.system - cpu.user - cpu.system) / items, 1),
-        "process_mb": {"before": round(resident["before"] / 1e6), "largest": round(largest / 1e6)},
+        "process_mb": {"before": round(before / 1e6), "largest": round(largest / 1e6)},
     }
+
+
+def _prompt() -> list[Message]:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ("".join(random.choices(letters, k=random.randint(2, 9))) for _ in range(WORDS))
+    return [Message("system", INSTRUCTION), Message("user", " ".join(words))]
 
 
 async def _redis_mb(client: Any) -> float:

@@ -91,7 +91,9 @@ class JobRun:
                 _LOG.warning("job.lease_left_to_expire", extra={"job": self._job_id})
 
     async def _keep_lease(self) -> None:
-        period = self._tools.settings.lease_s / RENEWALS_PER_LEASE
+        settings = self._tools.settings
+        # Not only to keep it: this is how a feeder hears that its job was cancelled.
+        period = min(settings.poll_s, settings.lease_s / RENEWALS_PER_LEASE)
         while True:
             await self._tools.sleep(period)
             await self._insist(lambda: self._store.renew(self._claim))

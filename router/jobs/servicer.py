@@ -31,7 +31,8 @@ _LOG = logging.getLogger(__name__)
 
 WATCH_PERIOD_S = 0.2
 """How often a watcher's router looks for news."""
-RESULTS_PER_LOOK = 128
+RESULTS_PER_LOOK = 32
+"""Few, because each may be megabytes."""
 RESPONSE_BYTES = 1 << 20
 """A response with results ends at the first one that passes this."""
 MAX_PAGE = 500
@@ -154,6 +155,7 @@ class JobServicer:
                 told = record
             if record.state.ended and not behind:
                 return
+            self._check_up()
             if not news and not rewound:
                 await self._pause()
             store, record = await self._find(request.job_id, caller)
@@ -163,7 +165,6 @@ class JobServicer:
             await asyncio.wait_for(self._draining.wait(), WATCH_PERIOD_S)
         except TimeoutError:
             return
-        self._check_up()
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 

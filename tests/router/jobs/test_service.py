@@ -162,6 +162,13 @@ async def test_bad_uploads_name_the_field(stack: Stack, upload: Any, field: str)
     assert (grpc.StatusCode.INVALID_ARGUMENT, field) == (error.code, error.violations[0].field)
 
 
+async def test_bytes_that_are_no_message_are_refused_with_a_reason(stack: Stack) -> None:
+    call = stack.channels[0].stream_unary("/penstock.v1.JobService/SubmitJob")
+    error = await failure(call(iter([b"\xff\xff"])))
+    assert grpc.StatusCode.INVALID_ARGUMENT is error.code
+    assert "is not a valid message" in str(error)
+
+
 async def test_an_unknown_model_is_not_found(stack: Stack) -> None:
     error = await failure(stack.jobs().SubmitJob(parts([item(0)], model="nope")))
     assert (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND") == (error.code, error.reason)
