@@ -195,7 +195,7 @@ class AsyncClient:
             job_id: from `submit_job`.
             resume_token: goes on behind an update; default: from the first result.
             progress_only: leave the results out.
-            patience: seconds without any news of the cluster after which UnavailableError is raised.
+            patience: seconds of failed connections after which UnavailableError is raised.
         """
         state = WatchState(job_id, resume_token, progress_only, patience)
         while not state.ended:

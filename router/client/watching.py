@@ -17,7 +17,7 @@ _LONGEST_WAIT_S = 2.0
 class WatchState:
     """Turns messages into updates, each result once, and decides about reconnects.
 
-    A watch may last for days, so it is not bounded by a number of attempts but by how long nothing was heard.
+    A watch may last for days, so it is not bounded by a number of attempts but by how long no connection brought news.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class WatchState:
         self._progress_only = progress_only
         self._patience = patience
         self._now = now
-        self._heard_at = now()
+        self._failing_since = 0.0
         self._failures = 0
         self._seen: set[int] = set()
 
@@ -48,7 +48,7 @@ class WatchState:
 
     def accept(self, message: jobs_pb2.WatchJobResponse) -> JobUpdate:
         """Take a message."""
-        self._heard_at, self._failures = self._now(), 0
+        self._failures = 0
         self._token = message.resume_token
         # After a rewind the results that were not lost come again.
         fresh = [result for result in message.results if result.index not in self._seen]
@@ -68,7 +68,10 @@ class WatchState:
 
     def failed(self, error: PenstockClientError) -> float | None:
         """Return the seconds until the next connection, or None when the error is final."""
-        if not isinstance(error, UnavailableError) or self._now() - self._heard_at > self._patience:
+        if self._failures == 0:
+            # Not since the last news: a job that waits has none for hours.
+            self._failing_since = self._now()
+        if not isinstance(error, UnavailableError) or self._now() - self._failing_since > self._patience:
             return None
         self._failures += 1
         return max(error.retry_after or 0.0, min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (self._failures - 1)))

@@ -59,12 +59,16 @@ def test_waits_grow_and_begin_again_after_news(state: WatchState) -> None:
     assert 0.1 == state.failed(unavailable())
 
 
-def test_patience_ends_when_nothing_was_heard(state: WatchState, clock: Clock) -> None:
-    clock.now = 9.0
+def test_patience_counts_from_the_first_failure(state: WatchState, clock: Clock) -> None:
     state.accept(news())
-    clock.now = 19.0
+    clock.now = 5_000.0
     assert state.failed(unavailable()) is not None
-    clock.now = 19.1
+    clock.now = 5_010.0
+    assert state.failed(unavailable()) is not None
+    state.accept(news())
+    clock.now = 5_011.0
+    assert state.failed(unavailable()) is not None
+    clock.now = 5_021.1
     assert state.failed(unavailable()) is None
 
 

@@ -141,6 +141,23 @@ async def test_submission_is_all_or_nothing_and_names_the_item(stack: Stack) -> 
     assert all(job.record.key != "bad" for job in stack.job_stores["demo"].jobs.values())
 
 
+async def test_an_upload_that_is_broken_off_leaves_nothing(stack: Stack) -> None:
+    async def endless() -> AsyncIterator[api.SubmitJobRequest]:
+        for part in parts([item(number) for number in range(100)], idempotency_key="broken"):
+            yield part
+        await asyncio.Event().wait()
+
+    call = stack.jobs().SubmitJob(endless())
+
+    def uploading() -> int:
+        return sum(job.record.state == "uploading" for job in stack.job_stores["demo"].jobs.values())
+
+    await until(lambda: uploading() == 1)
+    call.cancel()
+    await until(lambda: uploading() == 0)
+    assert not (await stack.jobs().SubmitJob(parts([item(0)], idempotency_key="broken"))).existed
+
+
 @pytest.mark.parametrize(
     ("upload", "field"),
     [
