@@ -30,6 +30,8 @@ from cluster.queue.scripts import Script
 DEFAULT_TIMEOUT_S = 2.0
 _LOOKED_AT = 64
 """Candidates that one `claim` or `sweep` looks at."""
+_LARGE = 32 << 10
+"""Bytes that take a good part of a millisecond to compress."""
 _PLAIN = Script("command", b"", "")
 """Stands for a command that is no script; Redis can't have forgotten it."""
 
@@ -77,7 +79,10 @@ class RedisJobStore:
         """See `JobStore.append`."""
         limits = self.limits
         bounds = (limits.tenant_items, limits.max_items, limits.tenant_bytes, limits.max_bytes)
-        reply = await self._run("append", job_id, at, len(items), pack_block(items), limits.upload_ms, *bounds)
+        large = sum(map(len, items)) > _LARGE
+        # The caller's loop has streams to serve.
+        block = await asyncio.to_thread(pack_block, items) if large else pack_block(items)
+        reply = await self._run("append", job_id, at, len(items), block, limits.upload_ms, *bounds)
         if reply is None:
             raise JobNotFoundError(job_id)
         _bounded(reply)

@@ -186,6 +186,9 @@ class JobUpdate:
     """New ones, in the order of their completion."""
     resume_token: bytes
     """Another watch goes on behind these results with it."""
+    rewound: bool = False
+    """The store lost results in a crash, and the stream begins again. What this watch gave before is left out, but not
+    what an earlier watch gave, whose token this one began with."""
 
 
 @dataclass(frozen=True, slots=True)

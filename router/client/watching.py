@@ -55,7 +55,7 @@ class WatchState:
         self._seen.update(result.index for result in fresh)
         job = Job.from_proto(message.job)
         self.ended = job.state.ended
-        return JobUpdate(job, tuple(map(JobResult.from_proto, fresh)), message.resume_token)
+        return JobUpdate(job, tuple(map(JobResult.from_proto, fresh)), message.resume_token, message.rewound)
 
     def closed(self) -> None:
         """Note that the router ended the stream well.

@@ -102,6 +102,9 @@ class JobFeeder:
             claim = await store.claim(self._router_id, takeover=takeover)
             if claim is None:
                 return
+            if self._draining:
+                await store.release(claim)
+                return
             _LOG.info("job.claimed", extra={"job": claim.record.job_id, "results": claim.record.results})
             tools = RunTools(
                 store,

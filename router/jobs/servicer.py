@@ -80,9 +80,9 @@ class JobServicer:
         known = await store.find(caller.tenant, key) if key else None
         if known is not None:
             async for chunk in _chunks(requests):
-                # Only to compare.
                 for _block in upload.add(chunk):
-                    continue
+                    # Only to compare; others' streams must not wait for it.
+                    await asyncio.sleep(0)
             upload.rest()
             return _existing(known, upload, key)
         job_id = f"{header.model}.{secrets.token_hex(10)}"

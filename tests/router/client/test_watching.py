@@ -49,6 +49,7 @@ def test_results_that_come_again_after_a_rewind_are_left_out(state: WatchState) 
     state.accept(news(3, 1, 2))
     update = state.accept(news(3, 4, 1, rewound=True))
     assert [4] == [result.index for result in update.results]
+    assert update.rewound
 
 
 def test_waits_grow_and_begin_again_after_news(state: WatchState) -> None:

@@ -318,6 +318,35 @@ async def test_draining_ends_what_is_in_flight_and_gives_the_job_back(
     assert {f"{number}": 1 for number in range(10)} == engine.executions
 
 
+async def test_a_claim_that_arrives_while_draining_is_given_back(
+    store: FlakyStore, engine: Engine, feeders: list[JobFeeder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await submit(store, 3)
+    claim = store.claim
+    claimed = asyncio.Event()
+    answer = asyncio.Event()
+
+    async def slow(holder: str, *, takeover: bool) -> Any:
+        found = await claim(holder, takeover=takeover)
+        claimed.set()
+        await answer.wait()
+        return found
+
+    monkeypatch.setattr(store, "claim", slow)
+    feeders.append(feeder_of(store, engine))
+    feeders[0].start()
+    await claimed.wait()
+    await feeders[0].drain(1.0)
+    answer.set()
+
+    async def released() -> bool:
+        record = await store.get("demo.1")
+        return record is not None and not record.holder
+
+    await until(released)
+    assert 0 == engine.executions.total()
+
+
 async def test_results_that_redis_lost_are_made_again(
     store: FlakyStore, engine: Engine, feeders: list[JobFeeder], shared: MemoryJobs
 ) -> None:

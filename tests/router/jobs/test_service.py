@@ -239,6 +239,20 @@ async def test_results_that_were_lost_are_told_again_from_the_start(stack: Stack
     assert not any(response.rewound for response in again[1:])
 
 
+async def test_large_results_come_in_several_responses(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.jobs.servicer.RESPONSE_BYTES", 1_000)
+    job = await submit(stack, [item(number, max_tokens=200) for number in range(20)])
+    await watch(stack, job.job_id)
+    responses = await watch(stack, job.job_id)
+    assert set(range(20)) == {result.index for result in results_of(responses)}
+    sizes = [sum(result.ByteSize() for result in response.results) for response in responses]
+    assert len(responses) > 5
+    assert max(sizes) < 3_000
+    # The end is told once, behind the last result.
+    states = [response.job.state for response in responses]
+    assert ([api.JOB_STATE_SUCCEEDED], 1) == (states[-1:], states.count(api.JOB_STATE_SUCCEEDED))
+
+
 async def test_progress_without_results(stack: Stack) -> None:
     job = await submit(stack, [item(number) for number in range(50)])
     call = stack.jobs().WatchJob(api.WatchJobRequest(job_id=job.job_id, progress_only=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -33,6 +34,7 @@ class DurableRedis:
         options = ("--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder))
         self._command = (binary, *options, "--appendonly", "yes", "--appendfsync", "everysec")
         self.url = f"unix://{socket}"
+        self._folder = folder
         self.start()
 
     def start(self) -> None:
@@ -45,6 +47,18 @@ class DurableRedis:
         """Kill it as `kill -9` does."""
         self._process.kill()
         self._process.wait()
+
+    def save(self, folder: Path) -> None:
+        """Copy what is on disk now."""
+        shutil.copytree(self._folder, folder, ignore=shutil.ignore_patterns("s"))
+
+    def crash_back_to(self, folder: Path) -> None:
+        """Do what the loss of the machine does: only what was on disk then is there when the server comes back."""
+        self.kill()
+        for path in self._folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(folder, self._folder, dirs_exist_ok=True)
+        self.start()
 
 
 class RouterProcess:
@@ -94,12 +108,14 @@ class Watcher:
     def __init__(self, updates: AsyncIterator[JobUpdate]) -> None:
         self.seen: Counter[int] = Counter()
         self.errors = 0
+        self.rewound = 0
         self.job: Job | None = None
         self.task = asyncio.create_task(self._run(updates))
 
     async def _run(self, updates: AsyncIterator[JobUpdate]) -> None:
         async for update in updates:
             self.job = update.job
+            self.rewound += update.rewound
             self.seen.update(result.index for result in update.results)
             self.errors += sum(result.error is not None for result in update.results)
 
@@ -152,6 +168,25 @@ async def test_a_job_survives_the_death_of_every_router_and_of_redis(redis: Dura
         finally:
             for router in routers:
                 router.kill()
+
+
+async def test_results_that_redis_lost_are_made_again(redis: DurableRedis, tmp_path: Path) -> None:
+    async with (
+        running_stack(tmp_path, routers=2, redis_url=redis.url, sim={"base_ms": 5.0}) as stack,
+        AsyncClient([f"127.0.0.1:{router.port}" for router in stack.routers]) as client,
+    ):
+        job = await client.submit_job("demo", items())
+        watcher = Watcher(client.watch_job(job.job_id))
+        await watcher.has(50)
+        redis.save(tmp_path / "saved")
+        await watcher.has(150)
+        redis.crash_back_to(tmp_path / "saved")
+        await asyncio.wait_for(watcher.task, 60)
+
+        assert watcher.rewound >= 1
+        assert {1} == set(watcher.seen.values())
+        assert ITEMS == len(watcher.seen)
+        await check_results(client, job.job_id)
 
 
 async def test_two_routers_feed_jobs_of_one_redis_side_by_side(redis: DurableRedis, tmp_path: Path) -> None:
