@@ -43,7 +43,7 @@ class JobFeeder:
         self._monotonic = monotonic
         self._owner = TaskOwner("jobs")
         self._runs: dict[str, set[JobRun]] = {pool: set() for pool in stores}
-        self._draining = False
+        self._draining = asyncio.Event()
         self._nudges: dict[str, asyncio.Event] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -65,7 +65,7 @@ class JobFeeder:
 
     async def drain(self, seconds: float) -> None:
         """Claim nothing more and give the jobs back once their items in flight have ended, or after `seconds`."""
-        self._draining = True
+        self._draining.set()
         for runs in self._runs.values():
             for run in runs:
                 run.stop()
@@ -81,7 +81,7 @@ class JobFeeder:
     async def _look(self, pool: str, store: JobStore) -> None:
         nudge = self._nudges[pool]
         takeover_from = 0.0
-        while not self._draining:
+        while not self._draining.is_set():
             try:
                 await store.sweep()
                 await self._claim(pool, store, takeover=self._monotonic() >= takeover_from)
@@ -98,11 +98,11 @@ class JobFeeder:
 
     async def _claim(self, pool: str, store: JobStore, *, takeover: bool) -> None:
         runs = self._runs[pool]
-        while len(runs) < self._settings.jobs_per_router and not self._draining:
+        while len(runs) < self._settings.jobs_per_router and not self._draining.is_set():
             claim = await store.claim(self._router_id, takeover=takeover)
             if claim is None:
                 return
-            if self._draining:
+            if self._draining.is_set():
                 await store.release(claim)
                 return
             _LOG.info("job.claimed", extra={"job": claim.record.job_id, "results": claim.record.results})

@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock.v1 import jobs_pb2 as api
 
@@ -64,6 +64,8 @@ class JobRun:
         self._header = api.JobHeader.FromString(claim.record.header)
         self._owner = TaskOwner(f"job.{self._job_id}")
         self._items: set[asyncio.Task[None]] = set()
+        self._resting: set[asyncio.Task[Any]] = set()
+        """Items that were refused and wait to ask again."""
         self._stopping = False
         self._lost = asyncio.Event()
 
@@ -73,8 +75,10 @@ class JobRun:
         return len(self._items)
 
     def stop(self) -> None:
-        """Start no more items; `run` returns when those in flight have ended."""
+        """Start no more items; `run` returns when those that run have ended."""
         self._stopping = True
+        for task in list(self._resting):
+            task.cancel()
 
     async def run(self) -> None:
         """Feed the job; when it returns nothing of it is in flight here and the lease is given back."""
@@ -99,11 +103,16 @@ class JobRun:
             await self._insist(lambda: self._store.renew(self._claim))
 
     async def _passes(self) -> None:
+        first = True
         while not self._stopping:
             backlog = await self._insist(lambda: self._store.backlog(self._job_id))
             blocks = list(plan(backlog))
             if not blocks:
                 return
+            if not first:
+                # Redis lost results; or there is a fault, and then this keeps it from spinning.
+                await self._tools.sleep(STORE_RETRY_S)
+            first = False
             for block in blocks:
                 await self._feed(block)
             while self._items:
@@ -161,7 +170,15 @@ class JobRun:
                 if failures >= self._tools.settings.max_attempts:
                     return error_result(index, item, status)
             # Spread, since all items in flight were refused in the same moment.
-            await self._tools.sleep(verdict.after_s * random.uniform(1.0, 1.25))  # noqa: S311 - no secret
+            await self._rest(verdict.after_s * random.uniform(1.0, 1.25))  # noqa: S311 - no secret
+
+    async def _rest(self, seconds: float) -> None:
+        if (task := asyncio.current_task()) is not None:
+            self._resting.add(task)
+            try:
+                await self._tools.sleep(seconds)
+            finally:
+                self._resting.discard(task)
 
     async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Call the store until it answers; once the lease is lost the whole run ends, and this never returns."""

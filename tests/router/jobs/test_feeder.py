@@ -318,6 +318,18 @@ async def test_draining_ends_what_is_in_flight_and_gives_the_job_back(
     assert {f"{number}": 1 for number in range(10)} == engine.executions
 
 
+async def test_draining_does_not_wait_for_items_that_were_refused(
+    store: FlakyStore, engine: Engine, feeders: list[JobFeeder]
+) -> None:
+    await submit(store, 3)
+    engine.errors = {f"{number}": [QueueFullError("demo", 5, 50.0)] for number in range(3)}
+    feeders.append(feeder_of(store, engine))
+    feeders[0].start()
+    await until(lambda: engine.executions.total() == 3 and not engine.running)
+    await asyncio.wait_for(feeders[0].drain(30.0), 5.0)
+    assert (0, 0) == (feeders[0].runs, len(await results(store)))
+
+
 async def test_a_claim_that_arrives_while_draining_is_given_back(
     store: FlakyStore, engine: Engine, feeders: list[JobFeeder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
