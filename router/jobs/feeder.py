@@ -44,7 +44,7 @@ class JobFeeder:
         self._owner = TaskOwner("jobs")
         self._runs: dict[str, set[JobRun]] = {pool: set() for pool in stores}
         self._draining = asyncio.Event()
-        self._nudges: dict[str, asyncio.Event] = {}
+        self._nudges = {pool: asyncio.Event() for pool in stores}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -56,7 +56,6 @@ class JobFeeder:
     def start(self) -> None:
         """Begin to look."""
         for pool, store in self._stores.items():
-            self._nudges[pool] = asyncio.Event()
             self._owner.spawn(self._look(pool, store), f"look.{pool}")
 
     def nudge(self, pool: str) -> None:
