@@ -79,33 +79,35 @@ class JobServicer:
         key = header.idempotency_key
         known = await store.find(caller.tenant, key) if key else None
         if known is not None:
-            async for chunk in _chunks(requests):
-                for _block in upload.add(chunk):
-                    # Only to compare; others' streams must not wait for it.
-                    await asyncio.sleep(0)
-            upload.rest()
+            await _only_read(upload, requests)
             return _existing(known, upload, key)
         job_id = f"{header.model}.{secrets.token_hex(10)}"
         await store.create(job_id, caller.tenant, header.SerializeToString())
-        try:
-            stored = 0
-            async for chunk in _chunks(requests):
-                for block in upload.add(chunk):
-                    await store.append(job_id, stored, block)
-                    stored += len(block)
-            if rest := upload.rest():
-                await store.append(job_id, stored, rest)
-            record = await store.seal(job_id, key, upload.digest, round(run_within_s * 1000))
-        except BaseException:
-            # In a task of its own, because a cancelled call can't wait.
-            self._owner.spawn(self._drop(store, job_id), "drop")
-            raise
+        await self._fill(store, job_id, upload, requests)
+        # A seal without an answer may have happened, and then the job is there to stay: the client finds it by its key.
+        record = await store.seal(job_id, key, upload.digest, round(run_within_s * 1000))
         if record.job_id != job_id:
             self._owner.spawn(self._drop(store, job_id), "drop")
             return _existing(record, upload, key)
         self._nudge(header.model)
         _LOG.info("job.submitted", extra={"job": job_id, "items": record.items})
         return api.SubmitJobResponse(job=job_message(record))
+
+    async def _fill(
+        self, store: JobStore, job_id: str, upload: Upload, requests: AsyncIterator[api.SubmitJobRequest]
+    ) -> None:
+        stored = 0
+        try:
+            async for chunk in _chunks(requests):
+                for block in upload.add(chunk):
+                    await store.append(job_id, stored, block)
+                    stored += len(block)
+            if rest := upload.rest():
+                await store.append(job_id, stored, rest)
+        except BaseException:
+            # In a task of its own, because a cancelled call can't wait.
+            self._owner.spawn(self._drop(store, job_id), "drop")
+            raise
 
     def _store_for(self, header: api.JobHeader, caller: Caller) -> JobStore:
         store = self._stores.get(header.model)
@@ -228,6 +230,14 @@ async def _chunks(requests: AsyncIterator[api.SubmitJobRequest]) -> AsyncIterato
         if request.WhichOneof("part") != "items":
             raise InvalidRequestError.of("items", "is required in every message after the first")
         yield request.items
+
+
+async def _only_read(upload: Upload, requests: AsyncIterator[api.SubmitJobRequest]) -> None:
+    async for chunk in _chunks(requests):
+        for _block in upload.add(chunk):
+            # Others' streams must not wait for it.
+            await asyncio.sleep(0)
+    upload.rest()
 
 
 def _existing(record: JobRecord, upload: Upload, key: str) -> api.SubmitJobResponse:

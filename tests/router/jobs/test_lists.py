@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,14 @@ import pytest
 from penstock.v1 import jobs_pb2 as api
 
 from cluster.clock import ManualClock
-from cluster.errors import InvalidRequestError, UnavailableError
-from cluster.jobs import MemoryJobs, MemoryJobStore
+from cluster.errors import InvalidRequestError, QueueUnavailableError, UnavailableError
+from cluster.jobs import JobRecord, MemoryJobs, MemoryJobStore
 from cluster.settings import JobsSettings
 from router.admission import RequestLimits
 from router.client import AsyncClient, JobItem, RetryPolicy, Sampling
 from router.identity import Caller
 from router.jobs import JobServicer
-from tests.support.stack import running_stack
+from tests.support.stack import request, running_stack
 
 ME = Caller("me")
 
@@ -71,3 +72,33 @@ async def test_a_submission_whose_answer_was_lost_is_stored_once(tmp_path: Path)
             assert [256, 512, 600, 256, 512, 600] == sent
             assert [job.job_id] == [listed.job_id for listed in (await client.list_jobs()).jobs]
             assert job.idempotency_key.startswith("auto-")
+
+
+class SilentSeal(MemoryJobStore):
+    """Seals, and does not answer the first time."""
+
+    silent = True
+
+    async def seal(self, *args: Any) -> JobRecord:
+        record = await super().seal(*args)
+        if self.silent:
+            self.silent = False
+            raise QueueUnavailableError("no answer")
+        return record
+
+
+async def test_a_job_whose_seal_was_not_answered_is_not_dropped() -> None:
+    shared = MemoryJobs(ManualClock())
+    stores = {"a": SilentSeal(shared)}
+    servicer = JobServicer(stores, JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
+
+    async def upload() -> AsyncIterator[api.SubmitJobRequest]:
+        yield api.SubmitJobRequest(header=api.JobHeader(model="a", idempotency_key="k"))
+        yield api.SubmitJobRequest(items=api.JobItems(items=[api.JobItem(custom_id="1", request=request(model="a"))]))
+
+    with pytest.raises(QueueUnavailableError):
+        await servicer.SubmitJob(upload(), None, ME)
+    reply = await servicer.SubmitJob(upload(), None, ME)
+    await servicer.close()
+    assert reply.existed
+    assert [reply.job.job_id] == list(shared.jobs)
