@@ -71,7 +71,10 @@ bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penst
 bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of two router processes (JSON=file)
 	$(BIN)/python -m loadtest.bench_queue $(if $(JSON),--json $(JSON))
 
+bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and routers
+	$(BIN)/python -m loadtest.bench_jobs
+
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens bench-queue gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens bench-queue bench-jobs gpu-check

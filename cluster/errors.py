@@ -7,6 +7,9 @@ PenstockError
 │   ├── InvalidRequestError         fields are wrong; carries one violation per field
 │   ├── ModelNotFoundError          no pool has this name
 │   ├── RequestNotFoundError        no request has this id or key, or it is another tenant's
+│   ├── JobNotFoundError            no job has this id, or it is another tenant's
+│   ├── JobExistsError              the tenant's key belongs to a job with other content
+│   ├── JobLimitError               a bound on stored jobs is reached; carries which
 │   ├── QueueFullError              the waiting room, or the tenant's part of it, is full; carries when to retry
 │   ├── QuotaExceededError          the tenant's quota does not allow it; carries when to retry
 │   ├── NotInTimeError              it would not start or end in time; carries when to retry
@@ -19,6 +22,7 @@ PenstockError
 │   ├── QueueUnavailableError       Redis does not answer
 │   ├── NoReplicaError              the pool has no replica and never had one, so nothing is known of the model
 │   └── ShuttingDownError           this process is draining
+├── JobLeaseLostError               another router feeds the job, or it has ended
 ├── GenerationFailedError           an engine failed and the request could not go on
 ├── LinkError                       the stream between a router and a replica
 │   ├── LinkRefusedError            wrong secret or protocol version
@@ -125,6 +129,38 @@ class RequestNotFoundError(RequestError):
     def __init__(self, target: str) -> None:
         self.target = target
         super().__init__(f"no live request {target!r}")
+
+
+class JobNotFoundError(RequestError):
+    """Is raised when this tenant has no job of that id."""
+
+    reason = "JOB_NOT_FOUND"
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"no job {job_id!r}")
+
+
+class JobExistsError(RequestError):
+    """Is raised when a job is submitted under a key that belongs to a job with other content."""
+
+    reason = "JOB_KEY_REUSED"
+
+    def __init__(self, key: str, job_id: str) -> None:
+        self.key = key
+        self.job_id = job_id
+        super().__init__(f"idempotency_key {key!r} belongs to job {job_id}, whose content is not the same")
+
+
+class JobLimitError(RequestError):
+    """Is raised when a submission would exceed a bound on stored jobs, items or bytes."""
+
+    reason = "JOB_LIMIT"
+
+    def __init__(self, what: str, limit: int) -> None:
+        self.what = what
+        self.limit = limit
+        super().__init__(f"the job would exceed {what} = {limit:,} of what is stored; delete jobs that have ended")
 
 
 class QueueFullError(RequestError):
@@ -251,6 +287,16 @@ class ShuttingDownError(UnavailableError):
     """Is raised by a process that is draining."""
 
     reason = "SHUTTING_DOWN"
+
+
+class JobLeaseLostError(PenstockError):
+    """Is raised to a feeder whose job has another feeder, has ended, or is gone."""
+
+    reason = "JOB_LEASE_LOST"
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"job {job_id} is not fed from here any more")
 
 
 class GenerationFailedError(PenstockError):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cluster.errors import SetupError
 from cluster.heap import settle_heap
+from cluster.jobs import RedisJobStore, job_limits_from
 from cluster.lifecycle import stop_signals
 from cluster.queue.redis_bell import RedisBell
 from cluster.queue.redis_queue import RedisQueue
@@ -70,10 +71,12 @@ async def _run(
         settings.cluster.secret_file or settings.cluster.state_dir.expanduser() / "secret"
     )
     limits = limits_from(settings.queue)
+    job_limits = job_limits_from(settings.jobs)
     redis = settings.redis
     queues = QueueFactory(
         queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
         bell=lambda router_id: RedisBell(redis.url, router_id),
+        jobs=lambda pool: RedisJobStore(redis.url, pool, job_limits, redis.timeout_s),
     )
     router = Router(settings, secret, queues, port=port, metrics_port=metrics_port, shared_port=shared_port)
     stop = asyncio.Event()

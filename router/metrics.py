@@ -42,11 +42,17 @@ class RouterMetrics:
             ["file", "outcome"],
             registry=self.registry,
         )
+        self._job_items = Counter(
+            "penstock_router_job_items",
+            "Items of jobs that got their result here.",
+            ["pool", "outcome"],
+            registry=self.registry,
+        )
         self._queue = self._histogram("penstock_router_queue_seconds", "Acceptance to the grant of a slot.")
         self._ttft = self._histogram("penstock_router_ttft_seconds", "Arrival of the call to the first token.")
         self._itl = self._histogram("penstock_router_inter_token_seconds", "Mean inter-token latency per choice.")
         self._eta_error = self._histogram(
-            "penstock_router_eta_error_seconds", "Difference of the wait and its estimate on arrival."
+            "penstock_router_eta_error_seconds", "Difference of the wait and its first estimate."
         )
         self._total = self._histogram("penstock_router_request_seconds", "Arrival of the call to the end.")
 
@@ -62,6 +68,10 @@ class RouterMetrics:
         self._calls.labels(method, code).inc()
         if reason is not None:
             self._errors.labels(method, reason).inc()
+
+    def job_item(self, pool: str, failed: bool) -> None:
+        """Count an item of a job whose result was stored."""
+        self._job_items.labels(pool, "error" if failed else "ok").inc()
 
     def reloaded(self, file: str, good: bool) -> None:
         """Count a changed file. Called from any thread."""

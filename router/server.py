@@ -1,8 +1,8 @@
 """A router from start to drain.
 
 Start order: pools (leases, links), then the port, then health SERVING: whoever sees SERVING can be served. Stop order:
-health NOT_SERVING, refuse new generations, wait for open ones, stop the server, leave the pools. The pools go last
-because open streams need their links, and the lease keeps their slots.
+health NOT_SERVING, refuse new generations, wait for open ones and for items of jobs, give the jobs back, stop the
+server, leave the pools. The pools go last because open streams need their links, and the lease keeps their slots.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
-from penstock.v1 import admin_pb2, inference_pb2
+from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 
 from cluster.channels import SERVER_OPTIONS
 from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableError
+from cluster.jobs import JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.queue.base import Bell, Queue
 from cluster.secret import ClusterSecret
@@ -31,6 +32,7 @@ from cluster.tls import LinkDialer, TlsFiles
 from router.admission import RequestLimits
 from router.dispatch.pool import Pool
 from router.identity import Authenticator, TenantPolicies
+from router.jobs import Executor, JobFeeder, JobServicer
 from router.metrics import RouterMetrics
 from router.service.admin import AdminServicer
 from router.service.catalog import Catalog
@@ -45,7 +47,11 @@ LEARN_RETRY_S = 0.5
 
 _SERVICES = tuple(
     file.services_by_name[name]
-    for file, name in ((inference_pb2.DESCRIPTOR, "InferenceService"), (admin_pb2.DESCRIPTOR, "AdminService"))
+    for file, name in (
+        (inference_pb2.DESCRIPTOR, "InferenceService"),
+        (jobs_pb2.DESCRIPTOR, "JobService"),
+        (admin_pb2.DESCRIPTOR, "AdminService"),
+    )
 )
 
 
@@ -57,6 +63,8 @@ class QueueFactory:
     """Takes the pool's name."""
     bell: Callable[[str], Bell]
     """Takes the router's id."""
+    jobs: Callable[[str], JobStore]
+    """Takes the pool's name."""
 
 
 class Router:
@@ -97,6 +105,9 @@ class Router:
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
         self.pools: dict[str, Pool] = {}
         self._inference: InferenceServicer
+        self._job_stores: dict[str, JobStore] = {}
+        self._jobs: JobServicer
+        self._feeder: JobFeeder
         self._catalog: Catalog
 
     @property
@@ -124,6 +135,7 @@ class Router:
         await self._open_port()
         for pool in self.pools.values():
             self._owner.spawn(self._learn(pool), "learn")
+        self._feeder.start()
         for name in ("", *(service.full_name for service in _SERVICES)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         _LOG.info("router.ready", extra={"router": self.router_id, "port": self.port})
@@ -147,9 +159,9 @@ class Router:
         opening = Opening(
             catalog, self._secret, self.router_id, TenantPolicies(self._settings), settings.expected_output_tokens
         )
-        self._inference = InferenceServicer(
-            self.pools, catalog, opening, RequestLimits(settings.max_prompt_bytes), self._metrics
-        )
+        limits = RequestLimits(settings.max_prompt_bytes)
+        self._inference = InferenceServicer(self.pools, catalog, opening, limits, self._metrics)
+        self._open_jobs(opening, limits)
         self._metrics.watch(self.pools, lambda: self._inference.open_calls)
         admin = AdminServicer(self.pools, self.router_id)
         server = grpc.aio.server(
@@ -162,7 +174,7 @@ class Router:
         server.add_generic_rpc_handlers(
             tuple(
                 service_handler(service, servicer, self._metrics, self._authenticate)
-                for service, servicer in zip(_SERVICES, (self._inference, admin), strict=True)
+                for service, servicer in zip(_SERVICES, (self._inference, self._jobs, admin), strict=True)
             )
         )
         add_HealthServicer_to_server(self._health, server)
@@ -179,6 +191,20 @@ class Router:
             raise BootstrapError("router", f"port {address} can't be bound") from error
         await server.start()
         self._server = server
+
+    def _open_jobs(self, opening: Opening, limits: RequestLimits) -> None:
+        settings = self._settings.jobs
+        self._job_stores = {name: self._queues.jobs(name) for name in self.pools}
+        execute = Executor(opening, limits, self._metrics)
+        self._feeder = JobFeeder(
+            self.router_id,
+            self._job_stores,
+            execute,
+            settings,
+            capacity=lambda pool: self.pools[pool].replicas.capacity(),
+            on_item=self._metrics.job_item,
+        )
+        self._jobs = JobServicer(self._job_stores, settings, limits, self._feeder.nudge)
 
     async def _learn(self, pool: Pool) -> None:
         # Now rather than with the first request, which may come with a thousand others.
@@ -211,12 +237,13 @@ class Router:
         await self._health.enter_graceful_shutdown()
         if self._server is not None:
             self._inference.draining = True
-            try:
-                await asyncio.wait_for(self._inference.idle.wait(), seconds)
-            except TimeoutError:
-                _LOG.warning("router.drain_over", extra={"open_calls": self._inference.open_calls})
+            self._jobs.drain()
+            await asyncio.gather(self._calls_ended(seconds), self._feeder.drain(seconds))
+            await self._feeder.close()
             await self._server.stop(grace=0.2)
             await self._inference.close()
+            await self._jobs.close()
+            await asyncio.gather(*(store.close() for store in self._job_stores.values()))
         if self._bell is not None:
             await self._bell.close()
         await self._owner.close()
@@ -224,3 +251,9 @@ class Router:
         if self._metrics_server is not None:
             await asyncio.to_thread(self._metrics_server.close)
         _LOG.info("router.stopped", extra={"router": self.router_id})
+
+    async def _calls_ended(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._inference.idle.wait(), seconds)
+        except TimeoutError:
+            _LOG.warning("router.drain_over", extra={"open_calls": self._inference.open_calls})

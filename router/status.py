@@ -23,6 +23,9 @@ from cluster.errors import (
     EngineRequestError,
     GenerationFailedError,
     InvalidRequestError,
+    JobExistsError,
+    JobLimitError,
+    JobNotFoundError,
     KeyReusedError,
     ModelNotFoundError,
     NotInTimeError,
@@ -95,6 +98,8 @@ def _request_status(error: RequestError) -> status_pb2.Status:  # noqa: C901 - o
             return _status(code_pb2.NOT_FOUND, error, {"model": error.model})
         case RequestNotFoundError():
             return _status(code_pb2.NOT_FOUND, error, {"target": error.target})
+        case JobNotFoundError() | JobExistsError() | JobLimitError():
+            return _job_status(error)
         case QueueFullError():
             facts = {"pool": error.pool, "limit": str(error.limit)}
             if error.tenant:
@@ -120,6 +125,18 @@ def _request_status(error: RequestError) -> status_pb2.Status:  # noqa: C901 - o
             return _status(code_pb2.CANCELLED, error)
         case _:
             return _hidden(code_pb2.INTERNAL, error, "internal error")
+
+
+def _job_status(error: JobNotFoundError | JobExistsError | JobLimitError) -> status_pb2.Status:
+    match error:
+        case JobNotFoundError():
+            return _status(code_pb2.NOT_FOUND, error, {"job_id": error.job_id})
+        case JobExistsError():
+            return _status(code_pb2.ALREADY_EXISTS, error, {"job_id": error.job_id})
+    # No RetryInfo: waiting does not help before something is deleted.
+    quota = error_details_pb2.QuotaFailure()
+    quota.violations.add(subject=error.what, description=str(error))
+    return _status(code_pb2.RESOURCE_EXHAUSTED, error, {"bound": error.what, "limit": str(error.limit)}, quota)
 
 
 def _status(

@@ -10,6 +10,8 @@ from typing import TypeAlias
 from rich.console import Console
 
 import cluster
+from cluster.cli.jobs import add_jobs
+from cluster.cli.target import add_target_flags
 from cluster.errors import PenstockError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -40,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_up(commands)
     _add_demo(commands)
     _add_generate(commands)
+    add_jobs(commands)
     _add_status(commands)
     _add_down(commands)
     _add_keys(commands)
@@ -73,22 +76,9 @@ def _add_demo(commands: Commands) -> None:
     parser.set_defaults(run=_demo)
 
 
-def _add_target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", default="127.0.0.1:50051", help="host:port of a router (default %(default)s)")
-    parser.add_argument("--api-key-file", help="file with the API key (default: the variable PENSTOCK_API_KEY)")
-    parser.add_argument(
-        "--allow-plaintext-key", action="store_true", help="send the key without TLS to another machine"
-    )
-    parser.add_argument("--tls", action="store_true", help="use TLS and trust the public authorities")
-    parser.add_argument("--tls-ca", metavar="FILE", help="use TLS and trust these authorities (PEM)")
-    parser.add_argument("--tls-cert", metavar="FILE", help="use TLS and show this certificate (PEM); needs --tls-key")
-    parser.add_argument("--tls-key", metavar="FILE", help="the certificate's private key (PEM)")
-    parser.add_argument("--tls-server-name", metavar="NAME", help="the router's name in its certificate")
-
-
 def _add_generate(commands: Commands) -> None:
     parser = commands.add_parser("generate", help="send a prompt and stream the answer")
-    _add_target(parser)
+    add_target_flags(parser)
     parser.add_argument("prompt", help="the prompt; - reads it from standard input")
     parser.add_argument("--model", help="model name (default: the only one)")
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's chat message")
@@ -123,7 +113,7 @@ SAMPLING_FLAGS: tuple[tuple[str, type, str], ...] = (
 
 def _add_status(commands: Commands) -> None:
     parser = commands.add_parser("status", help="show pools, replicas and routers")
-    _add_target(parser)
+    add_target_flags(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_status)
 

@@ -50,6 +50,20 @@ def report_call_errors(console: Console, target: str) -> Iterator[Outcome]:
         console.print(f"[red]penstock:[/] {error}", highlight=False)
 
 
+def add_target_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say which router to call, and as whom."""
+    parser.add_argument("--target", default="127.0.0.1:50051", help="host:port of a router (default %(default)s)")
+    parser.add_argument("--api-key-file", help="file with the API key (default: the variable PENSTOCK_API_KEY)")
+    parser.add_argument(
+        "--allow-plaintext-key", action="store_true", help="send the key without TLS to another machine"
+    )
+    parser.add_argument("--tls", action="store_true", help="use TLS and trust the public authorities")
+    parser.add_argument("--tls-ca", metavar="FILE", help="use TLS and trust these authorities (PEM)")
+    parser.add_argument("--tls-cert", metavar="FILE", help="use TLS and show this certificate (PEM); needs --tls-key")
+    parser.add_argument("--tls-key", metavar="FILE", help="the certificate's private key (PEM)")
+    parser.add_argument("--tls-server-name", metavar="NAME", help="the router's name in its certificate")
+
+
 def open_client(options: argparse.Namespace) -> Client:
     """Build the client that the flags and the environment describe.
 

@@ -221,6 +221,47 @@ class RouterTlsSettings(Section):
     """Who signs clients' certificates; every client must then show one. Default: clients are asked for none."""
 
 
+class JobsSettings(Section):
+    """Configures durable batches; the same on every router. Bytes are counted as stored: compressed, bodies and results
+    together, per pool.
+    """
+
+    in_flight: int = Field(default=16, ge=1, le=4096)
+    """Items of a job that wait or run at once; never more than the pool's replicas take together."""
+    max_attempts: int = Field(default=3, ge=1, le=20)
+    """Executions of an item that may fail inside the cluster before its result is that error."""
+    jobs_per_router: int = Field(default=16, ge=1, le=1024)
+    """Jobs that a router feeds at once, per pool."""
+    tenant_feeding: int = Field(default=4, ge=1, le=1024)
+    """Jobs of one tenant that are fed at once, over all routers, per pool."""
+    poll_s: float = Field(default=1.0, ge=0.02, le=60)
+    """How often a router looks for jobs without a feeder."""
+    lease_s: float = Field(default=10.0, ge=0.5, le=600)
+    """How long a feeder may be silent before another router takes over."""
+    upload_s: float = Field(default=600.0, ge=1)
+    """How long an upload may be silent before it is dropped."""
+    run_within_s: float = Field(default=7 * 86_400.0, ge=1)
+    """How long a job may take before it expires; clients may ask for less."""
+    ttl_s: float = Field(default=7 * 86_400.0, ge=1)
+    """How long results are kept after a job's end."""
+    max_job_items: int = Field(default=100_000, ge=1, le=1_000_000)
+    """Items of one job."""
+    max_item_bytes: int = Field(default=1 << 20, ge=1024, le=64 << 20)
+    """Largest item, as a protobuf message."""
+    tenant_jobs: int = Field(default=1_000, ge=1)
+    """Jobs of one tenant that are stored, ended ones included."""
+    tenant_items: int = Field(default=1_000_000, ge=1)
+    """Items of one tenant's stored jobs."""
+    tenant_mb: int = Field(default=1_024, ge=1)
+    """MiB of one tenant's stored jobs."""
+    max_jobs: int = Field(default=10_000, ge=1)
+    """Jobs that are stored."""
+    max_items: int = Field(default=5_000_000, ge=1)
+    """Items of all stored jobs."""
+    max_mb: int = Field(default=4_096, ge=1)
+    """MiB of all stored jobs."""
+
+
 class RouterSettings(Section):
     """Configures a router process."""
 
@@ -301,6 +342,7 @@ class Settings(Section):
     redis: RedisSettings = RedisSettings()
     queue: QueueSettings = QueueSettings()
     auth: AuthSettings = AuthSettings()
+    jobs: JobsSettings = JobsSettings()
     router: RouterSettings = RouterSettings()
     replica: ReplicaSettings = ReplicaSettings()
     pools: dict[PoolName, PoolSettings] = Field(default_factory=lambda: {"demo": PoolSettings()}, min_length=1)

@@ -17,6 +17,9 @@ from cluster.models import (
     TokenLogprob,
 )
 from router.client.aio import AsyncClient, AsyncStream
+from router.client.batch_fields import BatchFileError
+from router.client.batch_input import Batch, BatchLine, read_batch, read_line
+from router.client.batch_output import result_line, result_object
 from router.client.connection import CHANNEL_OPTIONS, DEFAULT_TARGET, Tls
 from router.client.credentials import ApiKey
 from router.client.errors import (
@@ -34,6 +37,7 @@ from router.client.errors import (
     UnavailableError,
 )
 from router.client.events import ChoiceEnd, Delta, Event, Finished, Queued, Resumed, Started
+from router.client.jobs import Job, JobItem, JobItemError, JobPage, JobResult, JobState, JobTotals, JobUpdate
 from router.client.requests import (
     GenerateOptions,
     Message,
@@ -67,6 +71,9 @@ __all__ = [
     "AsyncClient",
     "AsyncStream",
     "AttemptReceipt",
+    "Batch",
+    "BatchFileError",
+    "BatchLine",
     "CancelledError",
     "Capabilities",
     "Choice",
@@ -85,6 +92,14 @@ __all__ = [
     "GenerationFailedError",
     "InternalError",
     "InvalidArgumentError",
+    "Job",
+    "JobItem",
+    "JobItemError",
+    "JobPage",
+    "JobResult",
+    "JobState",
+    "JobTotals",
+    "JobUpdate",
     "Message",
     "ModelDescription",
     "NotFoundError",
@@ -115,5 +130,9 @@ __all__ = [
     "grammar",
     "json_schema",
     "one_of",
+    "read_batch",
+    "read_line",
     "regex",
+    "result_line",
+    "result_object",
 ]

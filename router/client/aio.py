@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 from penstock.v1 import inference_pb2
 
+from cluster.models import RequestClass
 from router.client import calls
 from router.client.calls import Result, UnaryCall
 from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Stubs, Tls
 from router.client.credentials import ApiKey
 from router.client.errors import CancelledError, from_rpc_error
 from router.client.events import Event, StreamState
+from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload
 from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
 from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount
 from router.client.retry import Attempts, RetryPolicy
+from router.client.watching import WatchState
 
 
 class AsyncClient:
@@ -141,6 +144,90 @@ class AsyncClient:
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Show the cluster as one router sees it."""
         return await self._run(calls.cluster_status(), timeout)
+
+    async def submit_job(
+        self,
+        model: str,
+        items: Iterable[JobItem],
+        *,
+        request_class: RequestClass = RequestClass.BATCH,
+        idempotency_key: str = "",
+        run_within: float | None = None,
+        on_sent: Callable[[int], None] | None = None,
+        timeout: float | None = None,
+    ) -> Job:
+        """Store a job of generations that run in the background; returns once it is queued.
+
+        Args:
+            model: as `list_models` names it.
+            items: generations with names that are unique in the job.
+            request_class: of all items.
+            idempotency_key: the same key with the same items gives the same job; default: a random one.
+            run_within: seconds after which the job expires; default: the cluster's bound.
+            on_sent: told how many items were sent; a repeated attempt begins again at 0. May come from another thread.
+            timeout: seconds for the upload.
+        """
+        upload = Upload(
+            model,
+            items,
+            request_class=request_class,
+            idempotency_key=idempotency_key,
+            run_within=run_within,
+            on_sent=on_sent,
+        )
+        return await self._run(calls.submit_job(upload), timeout)
+
+    async def get_job(self, job_id: str, *, timeout: float | None = None) -> Job:
+        """Describe a job."""
+        return await self._run(calls.get_job(job_id), timeout)
+
+    async def list_jobs(self, *, page_size: int = 50, page_token: str = "", timeout: float | None = None) -> JobPage:
+        """List jobs, newest first."""
+        return await self._run(calls.list_jobs(page_size, page_token), timeout)
+
+    async def cancel_job(self, job_id: str, *, timeout: float | None = None) -> Job:
+        """End a job; what has a result keeps it."""
+        return await self._run(calls.cancel_job(job_id), timeout)
+
+    async def delete_job(self, job_id: str, *, timeout: float | None = None) -> None:
+        """Delete a job with its bodies and results; ends it first where it runs."""
+        await self._run(calls.delete_job(job_id), timeout)
+
+    async def watch_job(
+        self, job_id: str, *, resume_token: bytes = b"", progress_only: bool = False, patience: float = 60.0
+    ) -> AsyncIterator[JobUpdate]:
+        """Give a job's results in the order of their completion, and its progress, until it has ended.
+
+        A connection that breaks is opened again, at any router; each result comes once.
+
+        Args:
+            job_id: from `submit_job`.
+            resume_token: goes on behind an update; default: from the first result.
+            progress_only: leave the results out.
+            patience: seconds of failed connections after which UnavailableError is raised.
+        """
+        state = WatchState(job_id, resume_token, progress_only, patience)
+        while not state.ended:
+            call = self._next().jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
+            self._running.add(call)
+            try:
+                async for message in call:
+                    yield state.accept(message)
+                state.closed()
+                return
+            except grpc.RpcError as error:
+                failure = from_rpc_error(error)
+                wait = state.failed(failure)
+                if wait is None:
+                    raise failure from error
+            except asyncio.CancelledError:
+                if _task_is_cancelled():
+                    raise
+                raise CancelledError("the watch was cancelled here", grpc.StatusCode.CANCELLED) from None
+            finally:
+                self._running.discard(call)
+                call.cancel()
+            await asyncio.sleep(wait)
 
     async def _run(self, call: UnaryCall[Result], timeout: float | None) -> Result:
         attempts = self._connection.attempts(timeout)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from penstock.v1 import admin_pb2, inference_pb2
+from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 
 from cluster.wire import duration_to_wire
 from router.client.connection import Stubs
+from router.client.jobs import Job, JobPage, Upload
 from router.client.requests import (
     GenerateOptions,
     Prompt,
@@ -103,3 +104,37 @@ def stream_request(
         request.resume.resume_token = resume.token
         request.resume.received_tokens.extend(resume.received_tokens)
     return request
+
+
+def submit_job(upload: Upload) -> UnaryCall[Job]:
+    """Describe SubmitJob."""
+
+    def method(stubs: Stubs) -> Any:
+        # An attempt needs an iterator of its own.
+        return lambda request, **options: stubs.jobs.SubmitJob(iter(request), **options)
+
+    return UnaryCall(method, upload, lambda answer: Job.from_proto(answer.job))
+
+
+def get_job(job_id: str) -> UnaryCall[Job]:
+    """Describe GetJob."""
+    request = jobs_pb2.GetJobRequest(job_id=job_id)
+    return UnaryCall(lambda stubs: stubs.jobs.GetJob, request, lambda answer: Job.from_proto(answer.job))
+
+
+def list_jobs(page_size: int, page_token: str) -> UnaryCall[JobPage]:
+    """Describe ListJobs."""
+    request = jobs_pb2.ListJobsRequest(page_size=page_size, page_token=page_token)
+    return UnaryCall(lambda stubs: stubs.jobs.ListJobs, request, JobPage.from_proto)
+
+
+def cancel_job(job_id: str) -> UnaryCall[Job]:
+    """Describe CancelJob."""
+    request = jobs_pb2.CancelJobRequest(job_id=job_id)
+    return UnaryCall(lambda stubs: stubs.jobs.CancelJob, request, lambda answer: Job.from_proto(answer.job))
+
+
+def delete_job(job_id: str) -> UnaryCall[None]:
+    """Describe DeleteJob."""
+    request = jobs_pb2.DeleteJobRequest(job_id=job_id)
+    return UnaryCall(lambda stubs: stubs.jobs.DeleteJob, request, lambda _answer: None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc
+from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc
 
 from router.client.credentials import ApiKey, Credentials, check_plaintext
 from router.client.retry import Attempts, RetryPolicy
@@ -122,4 +122,5 @@ class Stubs:
 
     def __init__(self, channel: Any) -> None:
         self.inference: Any = inference_pb2_grpc.InferenceServiceStub(channel)
+        self.jobs: Any = jobs_pb2_grpc.JobServiceStub(channel)
         self.admin: Any = admin_pb2_grpc.AdminServiceStub(channel)

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
+from cluster.models import RequestClass
 from router.client import calls
 from router.client.calls import Result, UnaryCall
 from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Stubs, Tls
 from router.client.credentials import ApiKey
 from router.client.errors import from_rpc_error
 from router.client.events import Event, StreamState
+from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload
 from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
 from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount
 from router.client.retry import Attempts, RetryPolicy
+from router.client.watching import WatchState
 
 
 class Client:
@@ -113,6 +116,65 @@ class Client:
     def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Show the cluster as one router sees it."""
         return self._run(calls.cluster_status(), timeout)
+
+    def submit_job(
+        self,
+        model: str,
+        items: Iterable[JobItem],
+        *,
+        request_class: RequestClass = RequestClass.BATCH,
+        idempotency_key: str = "",
+        run_within: float | None = None,
+        on_sent: Callable[[int], None] | None = None,
+        timeout: float | None = None,
+    ) -> Job:
+        """Store a job of generations that run in the background; see AsyncClient.submit_job."""
+        upload = Upload(
+            model,
+            items,
+            request_class=request_class,
+            idempotency_key=idempotency_key,
+            run_within=run_within,
+            on_sent=on_sent,
+        )
+        return self._run(calls.submit_job(upload), timeout)
+
+    def get_job(self, job_id: str, *, timeout: float | None = None) -> Job:
+        """Describe a job."""
+        return self._run(calls.get_job(job_id), timeout)
+
+    def list_jobs(self, *, page_size: int = 50, page_token: str = "", timeout: float | None = None) -> JobPage:
+        """List jobs, newest first."""
+        return self._run(calls.list_jobs(page_size, page_token), timeout)
+
+    def cancel_job(self, job_id: str, *, timeout: float | None = None) -> Job:
+        """End a job; what has a result keeps it."""
+        return self._run(calls.cancel_job(job_id), timeout)
+
+    def delete_job(self, job_id: str, *, timeout: float | None = None) -> None:
+        """Delete a job with its bodies and results; ends it first where it runs."""
+        self._run(calls.delete_job(job_id), timeout)
+
+    def watch_job(
+        self, job_id: str, *, resume_token: bytes = b"", progress_only: bool = False, patience: float = 60.0
+    ) -> Iterator[JobUpdate]:
+        """Give a job's results and its progress until it has ended; see AsyncClient.watch_job."""
+        state = WatchState(job_id, resume_token, progress_only, patience)
+        while not state.ended:
+            call = self._next().jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
+            try:
+                for message in call:
+                    yield state.accept(message)
+                state.closed()
+                return
+            except grpc.RpcError as error:
+                failure = from_rpc_error(error)
+                wait = state.failed(failure)
+                if wait is None:
+                    raise failure from error
+            finally:
+                call.cancel()
+            time.sleep(wait)
 
     def _run(self, call: UnaryCall[Result], timeout: float | None) -> Result:
         attempts = self._connection.attempts(timeout)

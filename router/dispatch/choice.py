@@ -112,7 +112,7 @@ class Choice:
         self.prefix: api.Delta | None = None
         """The output before this choice attached."""
         self.predicted_wait_s: float | None = None
-        """The estimate when it got in line; None when it did not have to wait, or nothing was known."""
+        """The first estimate of its whole wait; None when it did not have to wait, or nothing was known."""
         self.waited_s: float | None = None
         """How long it waited for its first slot."""
         self.account = Account(index, entry.prompt_tokens, prices)
@@ -298,7 +298,8 @@ class Choice:
         self._yielding = False
         self._attempts -= 1
         self.goes_on = self.tokens > 0
-        self.exact = self.exact and self._start.sampling.temperature == 0.0
+        sampling = self._start.sampling
+        self.exact = self.exact and sampling.HasField("temperature") and sampling.temperature == 0.0
         self._leave_place(acknowledge=True)
         self._pool.requeue(self)
 

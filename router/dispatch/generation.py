@@ -152,11 +152,18 @@ class Generation:
     def _queued(self) -> api.Queued:
         position = max(choice.position for choice in self.choices if choice.state is ChoiceState.WAITING)
         queued = api.Queued(request_id=self.request_id, resume_token=self.token(), position=position)
-        waits = [self._wait_s(choice) for choice in self.choices if choice.state is ChoiceState.WAITING]
+        waiting = [choice for choice in self.choices if choice.state is ChoiceState.WAITING]
+        waits = [self._predict(choice) for choice in waiting]
         known = [wait for wait in waits if wait is not None]
         if known and len(known) == len(waits):
             queued.eta.CopyFrom(duration_to_wire(max(known)))
         return queued
+
+    def _predict(self, choice: Choice) -> float | None:
+        wait_s = self._wait_s(choice)
+        if wait_s is not None and choice.predicted_wait_s is None:
+            choice.predicted_wait_s = time.monotonic() - choice.submitted_at + wait_s
+        return wait_s
 
     def _started(self, choice: Choice) -> api.Started:
         return api.Started(

@@ -119,6 +119,10 @@ class ReplicaSet:
         """Count replicas that take work."""
         return sum(1 for record in self.records.values() if record.state is ReplicaState.READY)
 
+    def capacity(self) -> int:
+        """Add up the sequences that replicas which take work hold at once."""
+        return sum(r.windows.sequences for r in self.records.values() if r.state is ReplicaState.READY)
+
     async def close(self) -> None:
         """Hang up everywhere."""
         links, self._links = list(self._links.values()), {}

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -35,14 +35,17 @@ def service_handler(
     service: ServiceDescriptor, servicer: object, metrics: RouterMetrics, authenticate: Authenticate
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """Build the handlers of all methods of a service; each is a method of `servicer` with the RPC's name, and takes the
-    request, the call's context and the caller.
+    request (all of them as an iterator where the client streams), the call's context and the caller.
     """
     handlers = {}
     for method in service.methods:
         behaviour = getattr(servicer, method.name)
         name = f"{service.name}/{method.name}"
-        build = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
-        wrap = _stream if method.server_streaming else _unary
+        build, wrap = grpc.unary_unary_rpc_method_handler, cast("Callable[..., Any]", _unary)
+        if method.server_streaming:
+            build, wrap = grpc.unary_stream_rpc_method_handler, _stream
+        elif method.client_streaming:
+            build, wrap = grpc.stream_unary_rpc_method_handler, _upload
         admit = _admission(name, minimum_role(service.name, method.name), authenticate)
         handlers[method.name] = build(
             wrap(name, behaviour, metrics, admit),
@@ -97,6 +100,25 @@ def _stream(
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
             await _fail(name, error, context, metrics, began)
         _count(name, metrics, began, "OK", None)
+
+    return handle
+
+
+def _upload(
+    name: str, behaviour: Callable[..., Awaitable[Message]], metrics: RouterMetrics, authenticate: Authenticate
+) -> Any:
+    async def checked(requests: AsyncIterator[Message | Malformed]) -> AsyncIterator[Message]:
+        async for request in requests:
+            yield _checked(request)
+
+    async def handle(requests: AsyncIterator[Message | Malformed], context: Any) -> Message:
+        began = time.monotonic()
+        try:
+            reply = await behaviour(checked(requests), context, authenticate(context))
+        except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
+            await _fail(name, error, context, metrics, began)
+        _count(name, metrics, began, "OK", None)
+        return reply
 
     return handle
 

@@ -27,6 +27,15 @@ CASES = [
     ),
     (errors.ModelNotFoundError("m", ["a"]), "NOT_FOUND", "MODEL_NOT_FOUND", {"model": "m"}, None),
     (errors.RequestNotFoundError("r"), "NOT_FOUND", "REQUEST_NOT_FOUND", {"target": "r"}, None),
+    (errors.JobNotFoundError("j"), "NOT_FOUND", "JOB_NOT_FOUND", {"job_id": "j"}, None),
+    (errors.JobExistsError("k", "j"), "ALREADY_EXISTS", "JOB_KEY_REUSED", {"job_id": "j"}, None),
+    (
+        errors.JobLimitError("max_jobs", 9),
+        "RESOURCE_EXHAUSTED",
+        "JOB_LIMIT",
+        {"bound": "max_jobs", "limit": "9"},
+        "QuotaFailure",
+    ),
     (
         errors.QueueFullError("p", 9, 2.5),
         "RESOURCE_EXHAUSTED",

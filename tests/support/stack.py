@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc
+from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
 from cluster.clock import SystemClock
+from cluster.jobs import JobStore, MemoryJobs, MemoryJobStore, RedisJobStore, job_limits_from
 from cluster.queue import MemoryBell, MemoryQueue, MemoryStore, RedisBell, RedisQueue, limits_from
 from cluster.queue.base import Bell, Queue
 from cluster.secret import ClusterSecret
@@ -31,6 +32,8 @@ MODEL = os.environ.get("PENSTOCK_TEST_MODEL", "demo")
 """Simulated engines take its tokenizer."""
 FAST_QUEUE = {"heartbeat_s": 0.1, "lease_s": 1.0, "attach_grace_s": 2.0}
 """So that tests do not wait for production's seconds."""
+FAST_JOBS = {"poll_s": 0.05, "lease_s": 1.0}
+"""As above."""
 
 
 @dataclass
@@ -44,10 +47,15 @@ class Stack:
     channels: list[grpc.aio.Channel] = field(default_factory=list)
     dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel
     """Opens a channel to a router's host:port."""
+    job_stores: dict[str, MemoryJobs] = field(default_factory=dict)
 
     def inference(self, router: int = 0) -> Any:
         """Return a stub of a router's InferenceService."""
         return inference_pb2_grpc.InferenceServiceStub(self.channels[router])
+
+    def jobs(self, router: int = 0) -> Any:
+        """Return a stub of a router's JobService."""
+        return jobs_pb2_grpc.JobServiceStub(self.channels[router])
 
     def admin(self, router: int = 0) -> Any:
         """Return a stub of a router's AdminService."""
@@ -58,6 +66,13 @@ class Stack:
         limits, url = limits_from(self.settings.queue), self.settings.redis.url
         return RedisQueue(url, pool, limits) if url else MemoryQueue(self.store, pool, limits)
 
+    def job_store(self, pool: str) -> JobStore:
+        """Open a connection to a pool's jobs."""
+        limits, url = job_limits_from(self.settings.jobs), self.settings.redis.url
+        if url:
+            return RedisJobStore(url, pool, limits)
+        return MemoryJobStore(self.job_stores.setdefault(pool, MemoryJobs()), limits)
+
     def bell(self, router_id: str) -> Bell:
         """Open a router's bell."""
         url = self.settings.redis.url
@@ -65,7 +80,7 @@ class Stack:
 
     async def add_router(self) -> Router:
         """Start another router; returns when it is linked to every replica."""
-        queues = QueueFactory(queue=self.queue, bell=self.bell)
+        queues = QueueFactory(queue=self.queue, bell=self.bell, jobs=self.job_store)
         router = Router(self.settings, SECRET, queues, port=0)
         await router.start()
         self.routers.append(router)
@@ -116,16 +131,23 @@ async def running_stack(
     pools: dict[str, Any] | None = None,
     sim: dict[str, Any] | None = None,
     queue: dict[str, Any] | None = None,
+    jobs: dict[str, Any] | None = None,
+    redis_url: str = "",
     engine: Callable[[], Engine] | None = None,
     sections: dict[str, Any] | None = None,
     dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel,
 ) -> AsyncIterator[Stack]:
-    """Run a cluster of so many routers, and so many replicas of each pool; `sections` are further settings."""
+    """Run a cluster of so many routers, and so many replicas of each pool; on the twins unless there is a Redis.
+
+    `sections` are further settings.
+    """
     default = {"demo": sim_pool(**(sim or {}))}
     settings = load_settings(
         flags={
             "cluster": {"state_dir": str(state_dir)},
             "queue": {**FAST_QUEUE, **(queue or {})},
+            "jobs": {**FAST_JOBS, **(jobs or {})},
+            "redis": {"url": redis_url},
             "pools": pools or default,
             **(sections or {}),
         },

@@ -14,6 +14,10 @@ from router.client import (
     Finished,
     FinishReason,
     GenerateOptions,
+    Job,
+    JobItem,
+    JobPage,
+    JobUpdate,
     Message,
     ModelDescription,
     RequestClass,
@@ -35,6 +39,10 @@ def threads() -> None:
         assert_type(client.get_model("m"), ModelDescription)
         assert_type(client.cluster_status(), ClusterStatus)
         assert_type(client.cancel(request_id="r"), str)
+        assert_type(client.submit_job("m", [JobItem("a", "text")]), Job)
+        assert_type(client.list_jobs(), JobPage)
+        for update in client.watch_job("j"):
+            assert_type(update, JobUpdate)
         with client.stream("m", "text", flush_interval=0.02) as stream:
             for event in stream:
                 assert_type(event, Event)

@@ -1,0 +1,272 @@
+"""`penstock jobs`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO, TypeAlias
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from cluster.cli.target import add_target_flags, open_client, report_call_errors
+
+if TYPE_CHECKING:
+    from router.client import Batch, Client, Job, JobUpdate
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+_CLASSES = ("interactive", "standard", "batch")
+
+
+def add_jobs(commands: Commands) -> None:
+    """Describe the subcommands."""
+    parser = commands.add_parser("jobs", help="run files of requests in the background")
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    submit = _action(actions, "submit", "store a file in the OpenAI batch format as a job and follow it")
+    submit.add_argument("file", help="JSON lines; - reads standard input")
+    submit.add_argument("--key", default="", help="your own name: the same key and content give the same job")
+    submit.add_argument("--class", dest="request_class", choices=_CLASSES, default="batch", help="default %(default)s")
+    submit.add_argument("--run-within", type=float, metavar="SECONDS", help="the job expires after so long")
+    submit.add_argument("--ignore-unknown", action="store_true", help="leave out body fields that are not supported")
+    submit.add_argument("--detach", action="store_true", help="return once the job is stored")
+    submit.add_argument("--output", help="write results to this file as they come, in the OpenAI batch format")
+    submit.set_defaults(run=run_submit)
+
+    watch = _action(actions, "watch", "follow a job to its end", job=True)
+    watch.add_argument("--output", help="write results to this file, from the first one on; - is standard output")
+    watch.set_defaults(run=run_watch)
+
+    results = _action(actions, "results", "write the results that a job has now", job=True)
+    results.add_argument("--output", default="-", help="default: standard output")
+    results.set_defaults(run=run_results)
+
+    listing = _action(actions, "list", "list jobs, newest first")
+    listing.add_argument("--limit", type=int, default=50, help="most jobs shown (default %(default)s)")
+    listing.add_argument("--json", action="store_true", help="print one JSON object per job")
+    listing.set_defaults(run=run_list)
+
+    _action(actions, "get", "describe a job as JSON", job=True).set_defaults(run=run_get)
+    _action(actions, "cancel", "end a job; results that exist are kept", job=True).set_defaults(run=run_cancel)
+    _action(actions, "delete", "delete a job with its bodies and results", job=True).set_defaults(run=run_delete)
+
+
+def _action(actions: Commands, name: str, text: str, *, job: bool = False) -> argparse.ArgumentParser:
+    parser = actions.add_parser(name, help=text)
+    add_target_flags(parser)
+    if job:
+        parser.add_argument("job", help="the job's id")
+    return parser
+
+
+def run_submit(options: argparse.Namespace) -> int:
+    """Store a file as a job, and follow it unless told otherwise."""
+    from cluster.models import RequestClass
+
+    errors = Console(stderr=True)
+    batch = _read(options, errors)
+    if batch is None:
+        return 2
+    for field, lines in batch.ignored.items():
+        errors.print(f"[yellow]ignored:[/] {escape(field)} on {lines} lines", highlight=False)
+    with report_call_errors(errors, options.target) as outcome, open_client(options) as client:
+        with _progress(errors) as progress:
+            task = progress.add_task("uploading", total=len(batch.items))
+            job = client.submit_job(
+                batch.model,
+                batch.items,
+                request_class=RequestClass[options.request_class.upper()],
+                idempotency_key=options.key,
+                run_within=options.run_within,
+                on_sent=lambda sent: progress.update(task, completed=sent),
+            )
+        errors.print(f"[green]✓[/] job {job.job_id}: {job.items} items", highlight=False)
+        if options.detach:
+            sys.stdout.write(f"{job.job_id}\n")
+        else:
+            outcome.status = _follow(client, job.job_id, options.output, errors)
+    return outcome.status
+
+
+def run_watch(options: argparse.Namespace) -> int:
+    """Follow a job to its end; the status is 0 when every item succeeded."""
+    errors = Console(stderr=True)
+    with report_call_errors(errors, options.target) as outcome, open_client(options) as client:
+        outcome.status = _follow(client, options.job, options.output, errors)
+    return outcome.status
+
+
+def run_results(options: argparse.Namespace) -> int:
+    """Write the results that are there."""
+    with (
+        report_call_errors(Console(stderr=True), options.target) as outcome,
+        open_client(options) as client,
+        _output(options.output) as output,
+    ):
+        written = 0
+        for update in client.watch_job(options.job):
+            written += _write(update, output)
+            if written >= update.job.finished_items:
+                break
+    return outcome.status
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """List jobs."""
+    with report_call_errors(Console(stderr=True), options.target) as outcome, open_client(options) as client:
+        jobs: list[Job] = []
+        token = ""
+        while len(jobs) < options.limit:
+            page = client.list_jobs(page_size=min(500, options.limit - len(jobs)), page_token=token)
+            jobs.extend(page.jobs)
+            token = page.next_page_token
+            if not token:
+                break
+        if options.json:
+            for job in jobs:
+                sys.stdout.write(json.dumps(_fields(job)) + "\n")
+        else:
+            Console().print(_table(jobs))
+    return outcome.status
+
+
+def run_get(options: argparse.Namespace) -> int:
+    """Describe a job."""
+    with report_call_errors(Console(stderr=True), options.target) as outcome, open_client(options) as client:
+        sys.stdout.write(json.dumps(_fields(client.get_job(options.job)), indent=2) + "\n")
+    return outcome.status
+
+
+def run_cancel(options: argparse.Namespace) -> int:
+    """End a job."""
+    console = Console(stderr=True)
+    with report_call_errors(console, options.target) as outcome, open_client(options) as client:
+        _report(client.cancel_job(options.job), console)
+    return outcome.status
+
+
+def run_delete(options: argparse.Namespace) -> int:
+    """Delete a job."""
+    console = Console(stderr=True)
+    with report_call_errors(console, options.target) as outcome, open_client(options) as client:
+        client.delete_job(options.job)
+        console.print(f"[green]✓[/] job {options.job} deleted", highlight=False)
+    return outcome.status
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _read(options: argparse.Namespace, errors: Console) -> Batch | None:
+    from router.client import BatchFileError, read_batch
+
+    try:
+        with _input(options.file) as lines:
+            return read_batch(lines, ignore_unknown=options.ignore_unknown)
+    except (BatchFileError, OSError, UnicodeDecodeError) as error:
+        errors.print(f"[red]penstock:[/] {escape(f'{options.file}: {error}')}", highlight=False)
+        return None
+
+
+@contextlib.contextmanager
+def _input(name: str) -> Iterator[TextIO]:
+    if name == "-":
+        yield sys.stdin
+    else:
+        with Path(name).open(encoding="utf-8") as file:
+            yield file
+
+
+@contextlib.contextmanager
+def _output(name: str | None) -> Iterator[TextIO | None]:
+    if name is None:
+        yield None
+    elif name == "-":
+        yield sys.stdout
+    else:
+        with Path(name).open("w", encoding="utf-8") as file:
+            yield file
+
+
+def _follow(client: Client, job_id: str, output_name: str | None, console: Console) -> int:
+    """Show a bar until the job ends, writing results where they are wanted; returns the exit status."""
+    last: Job | None = None
+    try:
+        with _output(output_name) as output, _progress(console) as progress:
+            task = progress.add_task("queued", total=None)
+            for update in client.watch_job(job_id, progress_only=output is None):
+                last = update.job
+                _write(update, output)
+                failed = f", [red]{last.failed_items} failed[/]" if last.failed_items else ""
+                progress.update(
+                    task, description=f"{last.state}{failed}", completed=last.finished_items, total=last.items
+                )
+    except KeyboardInterrupt:
+        console.print(f"the job goes on; follow it with: penstock jobs watch {job_id}", highlight=False)
+        raise
+    if last is None:
+        return 1
+    _report(last, console)
+    return 0 if last.succeeded_items == last.items else 1
+
+
+def _write(update: JobUpdate, output: TextIO | None) -> int:
+    from router.client import result_line
+
+    if output is not None:
+        for result in update.results:
+            output.write(result_line(update.job, result) + "\n")
+        output.flush()
+    return len(update.results)
+
+
+def _progress(console: Console) -> Progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(TextColumn("{task.description}"), *columns, console=console)
+
+
+def _report(job: Job, console: Console) -> None:
+    usage = job.usage
+    mark = "[green]✓[/]" if job.succeeded_items == job.items else "[yellow]![/]"
+    console.print(
+        f"{mark} job {job.job_id} {job.state}: {job.succeeded_items} of {job.items} items succeeded, "
+        f"{job.failed_items} failed; tokens in {usage.prompt_tokens:,}, out {usage.output_tokens:,}; "
+        f"deleted {_moment(job.due_at)}",
+        highlight=False,
+    )
+
+
+def _table(jobs: list[Job]) -> Table:
+    table = Table()
+    for column in ("job", "state", "items", "done", "failed", "tokens out", "created", "key"):
+        left = column in ("job", "state", "created", "key")
+        table.add_column(column, justify="left" if left else "right", no_wrap=column == "job")
+    for job in jobs:
+        table.add_row(
+            job.job_id,
+            job.state.value,
+            f"{job.items:,}",
+            f"{job.finished_items:,}",
+            f"{job.failed_items:,}",
+            f"{job.usage.output_tokens:,}",
+            _moment(job.created_at),
+            "" if job.idempotency_key.startswith("auto-") else job.idempotency_key,
+        )
+    return table
+
+
+def _fields(job: Job) -> dict[str, object]:
+    return {**dataclasses.asdict(job), "request_class": job.request_class.name.lower()}
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,32 @@
+"""Durable batches: the job store's contract, Redis, and the in-memory twin."""
+
+from cluster.jobs.base import (
+    Backlog,
+    ItemResult,
+    JobClaim,
+    JobCursor,
+    JobLimits,
+    JobRecord,
+    JobState,
+    JobStore,
+    JobUsage,
+)
+from cluster.jobs.memory_store import MemoryJobs, MemoryJobStore
+from cluster.jobs.redis_store import RedisJobStore
+from cluster.jobs.settings import job_limits_from
+
+__all__ = [
+    "Backlog",
+    "ItemResult",
+    "JobClaim",
+    "JobCursor",
+    "JobLimits",
+    "JobRecord",
+    "JobState",
+    "JobStore",
+    "JobUsage",
+    "MemoryJobStore",
+    "MemoryJobs",
+    "RedisJobStore",
+    "job_limits_from",
+]

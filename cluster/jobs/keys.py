@@ -1,0 +1,36 @@
+"""Every Redis name of jobs, what it holds and how long it lives.
+
+All carry the pool in literal braces, like the queue's. No key has a TTL: `sweep` removes what is due by the store's
+clock, so nothing vanishes half, and a bound that was reserved is always given back.
+"""
+
+from __future__ import annotations
+
+from cluster.queue.keys import pool_key
+
+JOB_KEYS = (
+    "record",  # HASH: the job's fields. From the first byte of the upload until deletion.
+    "items",  # HASH: block number -> block of bodies. Until the job ends.
+    "sizes",  # LIST: items per block. Until the job ends.
+    "results",  # HASH: offset -> result. Until deletion.
+    "done",  # STRING: bitmap of items with a result. Until the job ends.
+    "failures",  # HASH: item -> executions that failed. Until the job ends.
+)
+SHARED_KEYS = (
+    "open",  # ZSET: open jobs by when they may be claimed (ms): creation, or end of the lease. Until the job ends.
+    "due",  # ZSET: every job by when it is dropped, expires or is deleted (ms). Until deletion.
+    "index",  # ZSET: score 0, "tenant\0created\0id" of sealed jobs. Until deletion.
+    "names",  # HASH: "tenant\0client key" -> id. Until deletion.
+    "usage",  # HASH: "what\0tenant" and "what\0" for all -> jobs, items, bytes, feeding. Fields go when they are 0.
+)
+
+
+def job_keys(pool: str, job_id: str) -> tuple[str, ...]:
+    """Name every key that a script on one job takes, in its order."""
+    own = tuple(pool_key(pool, f"job:{job_id}:{name}") for name in JOB_KEYS)
+    return (*own, *(shared_key(pool, name) for name in SHARED_KEYS))
+
+
+def shared_key(pool: str, name: str) -> str:
+    """Name a key that all jobs of a pool share."""
+    return pool_key(pool, f"jobs:{name}")

@@ -1,0 +1,6 @@
+-- End an open job.
+--
+-- Keys: common.lua. ARGV: 3 ttl ms
+
+if is_open(get('state')) then finish('cancelled', tonumber(ARGV[3])) end
+return 1

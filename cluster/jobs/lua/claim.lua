@@ -1,0 +1,22 @@
+-- Take an open job.
+--
+-- Keys: common.lua. ARGV: 3 router, 4 token, 5 lease ms, 6 1 to take over from a feeder whose lease ended, 7 jobs of a
+-- tenant that may be fed at once
+-- Reply: 1 taken; 0 not
+
+local from = tonumber(call('ZSCORE', OPEN, ID))
+if not from or from > NOW or not is_open(get('state')) then return 0 end
+local tenant = get('tenant')
+if get('holder') ~= '' then
+  if ARGV[6] ~= '1' then return 0 end
+elseif counted('feeding', tenant) >= tonumber(ARGV[7]) then
+  -- Behind the others' jobs, so that a tenant with many does not hide them from `look`.
+  call('ZADD', OPEN, NOW + 1000, ID)
+  return 0
+else
+  count('feeding', tenant, 1)
+end
+if get('started') == '' then call('HSET', RECORD, 'started', text(NOW)) end
+call('HSET', RECORD, 'state', 'running', 'holder', ARGV[3], 'token', ARGV[4])
+call('ZADD', OPEN, NOW + tonumber(ARGV[5]), ID)
+return 1

@@ -1,0 +1,74 @@
+-- Shared by all scripts on one job; stands in front of each.
+--
+-- KEYS, all of one pool and one hash slot; lifetimes are in keys.py
+--  1 HASH record   tenant key header digest state created started ended due items blocks bodies results failed bytes
+--                  holder token prompt output cached gpu cost; times in ms; "bodies" and "bytes" count stored bytes
+--  2 HASH items    block number -> block
+--  3 LIST sizes    items per block
+--  4 HASH results  offset -> result
+--  5 STRING done   bit per item
+--  6 HASH failures item -> count
+--  7 ZSET open     job -> ms from when it may be claimed
+--  8 ZSET due      job -> ms
+--  9 ZSET index    score 0, "tenant\0created\0id"
+-- 10 HASH names    "tenant\0client key" -> id
+-- 11 HASH usage    "what\0tenant", "what\0" -> count
+--
+-- ARGV: 1 time in ms, or "" for the server's; 2 job id; the rest is each script's own
+local RECORD, ITEMS, SIZES, RESULTS, DONE, FAILURES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local OPEN, DUE, INDEX, NAMES, USAGE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local call = redis.call
+local ID = ARGV[2]
+local NOW = tonumber(ARGV[1])
+if not NOW then
+  local t = call('TIME')
+  NOW = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function get(field) return call('HGET', RECORD, field) or '' end
+
+local function number(field) return tonumber(call('HGET', RECORD, field)) or 0 end
+
+local function count(what, tenant, by)
+  -- Lua writes the negative of zero as "-0", which Redis takes for no integer.
+  if by == 0 then return end
+  for _, name in ipairs({what .. '\0' .. tenant, what .. '\0'}) do
+    if call('HINCRBY', USAGE, name, by) == 0 then call('HDEL', USAGE, name) end
+  end
+end
+
+local function counted(what, tenant) return tonumber(call('HGET', USAGE, what .. '\0' .. tenant)) or 0 end
+
+local function text(n) return string.format('%.0f', n) end
+
+local function is_open(state) return state == 'queued' or state == 'running' end
+
+-- Nobody feeds the job any more.
+local function unhold()
+  if get('holder') ~= '' then count('feeding', get('tenant'), -1) end
+  call('HSET', RECORD, 'holder', '', 'token', '')
+end
+
+-- Ends an open job: bodies go now, results after ttl ms.
+local function finish(state, ttl)
+  unhold()
+  call('HSET', RECORD, 'state', state, 'ended', text(NOW), 'due', text(NOW + ttl))
+  call('ZREM', OPEN, ID)
+  call('ZADD', DUE, NOW + ttl, ID)
+  call('UNLINK', ITEMS, SIZES, DONE, FAILURES)
+  count('bytes', get('tenant'), -number('bodies'))
+  call('HSET', RECORD, 'bytes', text(number('bytes') - number('bodies')), 'bodies', 0)
+end
+
+local function forget()
+  local tenant, key = get('tenant'), get('key')
+  unhold()
+  count('jobs', tenant, -1)
+  count('items', tenant, -number('items'))
+  count('bytes', tenant, -number('bytes'))
+  if key ~= '' and call('HGET', NAMES, tenant .. '\0' .. key) == ID then call('HDEL', NAMES, tenant .. '\0' .. key) end
+  call('ZREM', INDEX, tenant .. '\0' .. string.format('%016.0f', number('created')) .. '\0' .. ID)
+  call('ZREM', OPEN, ID)
+  call('ZREM', DUE, ID)
+  call('UNLINK', RECORD, ITEMS, SIZES, RESULTS, DONE, FAILURES)
+end

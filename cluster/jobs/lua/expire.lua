@@ -1,0 +1,15 @@
+-- Do what is due to a job: an open one expires, any other one goes.
+--
+-- Keys: common.lua. ARGV: 3 ttl ms
+-- Reply: 1 done; 0 it is not due
+
+local due = tonumber(call('ZSCORE', DUE, ID))
+if not due or due > NOW then return 0 end
+if is_open(get('state')) then
+  finish('expired', tonumber(ARGV[3]))
+elseif get('state') == '' then
+  call('ZREM', DUE, ID)
+else
+  forget()
+end
+return 1

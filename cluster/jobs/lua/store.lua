@@ -1,0 +1,21 @@
+-- Store an item's result; the last one ends the job.
+--
+-- Keys: common.lua. ARGV: 3 token, 4 item, 5 result, 6 1 for an error, 7 prompt tokens, 8 output tokens, 9 cached
+-- tokens, 10 GPU seconds, 11 cost, 12 ttl ms
+-- Reply: 1 stored; 0 the item has one; -1 not held
+
+if get('token') ~= ARGV[3] then return -1 end
+if call('SETBIT', DONE, ARGV[4], 1) == 1 then return 0 end
+call('HDEL', FAILURES, ARGV[4])
+local results = call('HINCRBY', RECORD, 'results', 1)
+call('HSET', RESULTS, results - 1, ARGV[5])
+call('HINCRBY', RECORD, 'bytes', #ARGV[5])
+call('HINCRBY', RECORD, 'failed', ARGV[6])
+call('HINCRBY', RECORD, 'prompt', ARGV[7])
+call('HINCRBY', RECORD, 'output', ARGV[8])
+call('HINCRBY', RECORD, 'cached', ARGV[9])
+call('HINCRBYFLOAT', RECORD, 'gpu', ARGV[10])
+call('HINCRBYFLOAT', RECORD, 'cost', ARGV[11])
+count('bytes', get('tenant'), #ARGV[5])
+if results == number('items') then finish('succeeded', tonumber(ARGV[12])) end
+return 1

@@ -1,0 +1,129 @@
+"""The fields of a batch file's line, and the error for a wrong one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+UINT32 = (0, (1 << 32) - 1)
+INT64 = (-(1 << 63), (1 << 63) - 1)
+
+
+class BatchFileError(ValueError):
+    """Is raised for a line that can't be a request; says where."""
+
+    def __init__(self, line: int, field: str, problem: str) -> None:
+        self.line = line
+        """From 1."""
+        self.field = field
+        """Its path in the line's object; empty for the whole line."""
+        self.problem = problem
+        super().__init__(f"line {line}: {field}: {problem}" if field else f"line {line}: {problem}")
+
+
+class Fields:
+    """Is an object of a line, whose fields are taken one after the other; null is the same as absent."""
+
+    def __init__(self, line: int, path: str, fields: Mapping[str, Any], ignore_unknown: bool) -> None:
+        self._line = line
+        self._path = path
+        self._left = dict(fields)
+        self._ignore_unknown = ignore_unknown
+        self._ignored: list[str] = []
+
+    def wrong(self, field: str, problem: str) -> BatchFileError:
+        """Build the error for a field."""
+        return BatchFileError(self._line, self._name(field), problem)
+
+    def _name(self, field: str) -> str:
+        return f"{self._path}.{field}" if self._path else field
+
+    def take(self, name: str) -> Any:
+        """Return a field and count it as known."""
+        return self._left.pop(name, None)
+
+    def text(self, name: str) -> str:
+        """Return a text; empty when there is none."""
+        value = self.take(name)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(name, f"must be text, got {shown(value)}")
+        return value or ""
+
+    def flag(self, name: str) -> bool:
+        """Return a flag; false when there is none."""
+        value = self.take(name)
+        if value is not None and not isinstance(value, bool):
+            raise self.wrong(name, f"must be true or false, got {shown(value)}")
+        return bool(value)
+
+    def number(self, name: str) -> float | None:
+        """Return a number."""
+        value = self.take(name)
+        if value is not None and not is_number(value):
+            raise self.wrong(name, f"must be a number, got {shown(value)}")
+        return None if value is None else float(value)
+
+    def count(self, name: str, bounds: tuple[int, int] = UINT32) -> int | None:
+        """Return a whole number within bounds."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if not is_int(value):
+            raise self.wrong(name, f"must be a whole number, got {shown(value)}")
+        within(self, name, value, bounds)
+        return int(value)
+
+    def object(self, name: str) -> Fields | None:
+        """Return an object's fields."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.wrong(name, f"must be an object, got {shown(value)}")
+        return self.child(name, value)
+
+    def child(self, name: str, fields: Mapping[str, Any]) -> Fields:
+        """Wrap an object that lies below this one."""
+        return Fields(self._line, self._name(name), fields, self._ignore_unknown)
+
+    def also_ignored(self, paths: Iterable[str]) -> None:
+        """Note what was ignored below."""
+        self._ignored.extend(paths)
+
+    def leftovers(self) -> tuple[str, ...]:
+        """End the object; returns paths that are ignored.
+
+        Raises:
+            BatchFileError: a field is left and may not be ignored.
+        """
+        left = [name for name, value in self._left.items() if value is not None]
+        if left and not self._ignore_unknown:
+            raise self.wrong(left[0], "is not supported")
+        return (*self._ignored, *(self._name(name) for name in left))
+
+
+def within(fields: Fields, name: str, value: int, bounds: tuple[int, int]) -> None:
+    """Check a number against bounds, both inclusive.
+
+    Raises:
+        BatchFileError: it is outside.
+    """
+    if not bounds[0] <= value <= bounds[1]:
+        raise fields.wrong(name, f"must be at least {bounds[0]} and at most {bounds[1]}, got {value}")
+
+
+def is_int(value: object) -> bool:
+    """Say whether a JSON value is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Say whether a JSON value is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def shown(value: object) -> str:
+    """Describe a value for an error, long ones cut."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:60]}..."

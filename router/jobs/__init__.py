@@ -1,0 +1,7 @@
+"""Durable batches: JobService, and the feeder that runs them as a client of the cluster."""
+
+from router.jobs.execute import Executor
+from router.jobs.feeder import JobFeeder
+from router.jobs.servicer import JobServicer
+
+__all__ = ["Executor", "JobFeeder", "JobServicer"]

@@ -1,0 +1,45 @@
+"""Runs one item of a job: the same admission, line and dispatch as a client's call."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from penstock.v1 import inference_pb2 as api
+
+from router.admission import RequestLimits, check_request
+from router.identity import Caller
+from router.metrics import RouterMetrics
+from router.service.collect import Collector
+from router.service.inference import raise_if_stopped
+from router.service.opening import Opening
+
+Execute: TypeAlias = Callable[[str, api.GenerateRequest], Awaitable[api.GenerateResponse]]
+"""Takes a tenant and a whole request; raises what a call of Generate would end with."""
+
+
+class Executor:
+    """Is an `Execute` on this router's own pools. Cancelling it cancels the generation."""
+
+    def __init__(self, opening: Opening, limits: RequestLimits, metrics: RouterMetrics) -> None:
+        self._opening = opening
+        self._limits = limits
+        self._metrics = metrics
+
+    async def __call__(self, tenant: str, request: api.GenerateRequest) -> api.GenerateResponse:
+        """Generate."""
+        checked = check_request(request, self._limits)
+        generation = await self._opening.open(checked, caller=Caller(tenant), time_left_s=None)
+        if isinstance(generation, bytes):
+            raise TypeError("an item of a job has no idempotency key, so there is no kept result for it")
+        try:
+            collector = Collector()
+            while not generation.finished:
+                await generation.wait()
+                for event in generation.take():
+                    collector.add(event)
+        finally:
+            generation.close()
+        self._metrics.finished(generation, collector.finished)
+        raise_if_stopped({choice.finish_reason for choice in collector.finished.choices})
+        return collector.response()

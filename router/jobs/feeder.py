@@ -1,0 +1,129 @@
+"""Looks for jobs to feed, in every router: a job whose router is gone goes on at another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from cluster.errors import PenstockError, QueueUnavailableError
+from cluster.jobs import JobStore
+from cluster.lifecycle import TaskOwner
+from cluster.settings import JobsSettings
+from router.jobs.execute import Execute
+from router.jobs.run import JobRun, RunTools
+
+_LOG = logging.getLogger(__name__)
+
+
+class JobFeeder:
+    """Claims jobs of every pool and runs them, up to `jobs.jobs_per_router` of each pool."""
+
+    def __init__(
+        self,
+        router_id: str,
+        stores: Mapping[str, JobStore],
+        execute: Execute,
+        settings: JobsSettings,
+        capacity: Callable[[str], int],
+        on_item: Callable[[str, bool], None] = lambda _pool, _failed: None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`capacity` takes a pool's name and returns how many sequences its replicas take together; `on_item` is told
+        the pool and whether it failed for every result stored.
+        """
+        self._router_id = router_id
+        self._stores = stores
+        self._execute = execute
+        self._settings = settings
+        self._capacity = capacity
+        self._on_item = on_item
+        self._monotonic = monotonic
+        self._owner = TaskOwner("jobs")
+        self._runs: dict[str, set[JobRun]] = {pool: set() for pool in stores}
+        self._draining = asyncio.Event()
+        self._nudges = {pool: asyncio.Event() for pool in stores}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def runs(self) -> int:
+        """Jobs that are fed from here."""
+        return sum(map(len, self._runs.values()))
+
+    def start(self) -> None:
+        """Begin to look."""
+        for pool, store in self._stores.items():
+            self._owner.spawn(self._look(pool, store), f"look.{pool}")
+
+    def nudge(self, pool: str) -> None:
+        """Look now: a job was submitted here."""
+        self._nudges[pool].set()
+
+    async def drain(self, seconds: float) -> None:
+        """Claim nothing more and give the jobs back once their items in flight have ended, or after `seconds`."""
+        self._draining.set()
+        for runs in self._runs.values():
+            for run in runs:
+                run.stop()
+        try:
+            await asyncio.wait_for(self._idle.wait(), seconds)
+        except TimeoutError:
+            _LOG.warning("jobs.drain_over", extra={"jobs": self.runs})
+
+    async def close(self) -> None:
+        """Stop everything; when it returns nothing is in flight and every lease was given back. May be called twice."""
+        await self._owner.close()
+
+    async def _look(self, pool: str, store: JobStore) -> None:
+        nudge = self._nudges[pool]
+        takeover_from = 0.0
+        while not self._draining.is_set():
+            try:
+                await store.sweep()
+                await self._claim(pool, store, takeover=self._monotonic() >= takeover_from)
+            except QueueUnavailableError:
+                # Nobody could renew either: leave feeders that are alive the time to do so.
+                takeover_from = self._monotonic() + self._settings.lease_s
+            except PenstockError:
+                _LOG.exception("jobs.look_failed", extra={"pool": pool})
+            try:
+                await asyncio.wait_for(nudge.wait(), self._settings.poll_s)
+            except TimeoutError:
+                continue
+            nudge.clear()
+
+    async def _claim(self, pool: str, store: JobStore, *, takeover: bool) -> None:
+        runs = self._runs[pool]
+        while len(runs) < self._settings.jobs_per_router and not self._draining.is_set():
+            claim = await store.claim(self._router_id, takeover=takeover)
+            if claim is None:
+                return
+            if self._draining.is_set():
+                await store.release(claim)
+                return
+            _LOG.info("job.claimed", extra={"job": claim.record.job_id, "results": claim.record.results})
+            tools = RunTools(
+                store,
+                self._execute,
+                self._settings,
+                capacity=lambda: self._capacity(pool),
+                on_item=lambda failed: self._on_item(pool, failed),
+            )
+            run = JobRun(claim, tools)
+            runs.add(run)
+            self._idle.clear()
+            self._owner.spawn(self._run(pool, run), "run")
+
+    async def _run(self, pool: str, run: JobRun) -> None:
+        try:
+            await run.run()
+        finally:
+            if len(self._runs[pool]) == self._settings.jobs_per_router:
+                # There is room for a job that waited.
+                self._nudges[pool].set()
+            self._runs[pool].discard(run)
+            if not self.runs:
+                self._idle.set()

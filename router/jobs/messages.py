@@ -1,0 +1,142 @@
+"""Converts between what the store keeps and the API's messages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from dataclasses import dataclass
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
+from penstock.v1 import inference_pb2
+from penstock.v1 import jobs_pb2 as api
+
+from cluster.errors import InvalidRequestError
+from cluster.jobs import ItemResult, JobCursor, JobRecord, JobState, JobUsage
+from cluster.wire import request_class_to_wire
+from router.jobs.upload import class_of
+
+_STATES = {
+    JobState.QUEUED: api.JOB_STATE_QUEUED,
+    JobState.RUNNING: api.JOB_STATE_RUNNING,
+    JobState.SUCCEEDED: api.JOB_STATE_SUCCEEDED,
+    JobState.CANCELLED: api.JOB_STATE_CANCELLED,
+    JobState.EXPIRED: api.JOB_STATE_EXPIRED,
+}
+
+
+def job_message(record: JobRecord) -> api.Job:
+    """Describe a sealed job."""
+    header = api.JobHeader.FromString(record.header)
+    job = api.Job(
+        job_id=record.job_id,
+        model=header.model,
+        state=_STATES[record.state],
+        request_class=request_class_to_wire(class_of(header)),
+        idempotency_key=record.key,
+        items=record.items,
+        succeeded_items=record.results - record.failed,
+        failed_items=record.failed,
+        usage=api.JobUsage(
+            prompt_tokens=record.usage.prompt_tokens,
+            output_tokens=record.usage.output_tokens,
+            cached_tokens=record.usage.cached_tokens,
+            gpu_seconds=record.usage.gpu_seconds,
+            cost=record.usage.cost,
+        ),
+        router_id=record.holder,
+    )
+    for field, milliseconds in (
+        (job.created_at, record.created_ms),
+        (job.started_at, record.started_ms),
+        (job.ended_at, record.ended_ms),
+        (job.due_at, record.due_ms),
+    ):
+        if milliseconds:
+            field.FromMilliseconds(milliseconds)
+    return job
+
+
+def response_result(index: int, item: api.JobItem, response: inference_pb2.GenerateResponse) -> ItemResult:
+    """Pack an item's output."""
+    for choice in response.choices:
+        if not choice.logprobs:
+            # As large as the text, and nobody reads them.
+            choice.ClearField("token_ids")
+    usage, receipt = response.usage, response.receipt
+    used = JobUsage(usage.prompt_tokens, usage.output_tokens, usage.cached_tokens, receipt.gpu_seconds, receipt.cost)
+    result = _result(index, item, response.request_id)
+    result.response.CopyFrom(response)
+    return ItemResult(result.SerializeToString(), usage=used)
+
+
+def error_result(index: int, item: api.JobItem, status: status_pb2.Status) -> ItemResult:
+    """Pack the error that an item ended with."""
+    result = _result(index, item, secrets.token_hex(12))
+    info = error_details_pb2.ErrorInfo()
+    for detail in status.details:
+        detail.Unpack(info)
+    result.error.CopyFrom(api.JobError(code=status.code, reason=info.reason, message=status.message))
+    return ItemResult(result.SerializeToString(), failed=True)
+
+
+def _result(index: int, item: api.JobItem, execution_id: str) -> api.JobResult:
+    now = Timestamp()
+    now.GetCurrentTime()
+    return api.JobResult(
+        index=index,
+        custom_id=item.custom_id,
+        ended_at=now,
+        chat=item.request.prompt.HasField("chat"),
+        execution_id=execution_id,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WatchPlace:
+    """Says how far a watcher is: how many results it has, and which execution gave the last of them. The second tells
+    whether these results are still the ones that are stored: Redis may lose its newest writes, and what is written
+    after that would pass for them.
+    """
+
+    offset: int = 0
+    execution_id: str = ""
+
+    def token(self) -> bytes:
+        """Write the place as a resume token."""
+        return f"{self.offset}:{self.execution_id}".encode() if self.offset else b""
+
+    @classmethod
+    def parse(cls, token: bytes) -> WatchPlace:
+        """Read a resume token.
+
+        Raises:
+            InvalidRequestError: it is none.
+        """
+        if not token:
+            return cls()
+        number, _, execution_id = token.decode(errors="replace").partition(":")
+        if not (number.isascii() and number.isdigit() and len(number) < 10 and execution_id):
+            raise InvalidRequestError.of("resume_token", "must come from a WatchJobResponse")
+        return cls(int(number), execution_id)
+
+
+def page_token(record: JobRecord) -> str:
+    """Write the place behind a job in the list."""
+    return base64.urlsafe_b64encode(f"{record.created_ms}:{record.job_id}".encode()).decode()
+
+
+def parse_page_token(token: str) -> JobCursor | None:
+    """Read a page token; None for the first page.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    if not token:
+        return None
+    try:
+        created, _, job_id = base64.urlsafe_b64decode(token).decode().partition(":")
+        return JobCursor(int(created), job_id)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequestError.of("page_token", "must come from a ListJobsResponse") from error

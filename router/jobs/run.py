@@ -1,0 +1,193 @@
+"""Feeds one job from this router, for as long as it holds the job's lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from penstock.v1 import jobs_pb2 as api
+
+from cluster.errors import JobLeaseLostError, QueueUnavailableError
+from cluster.jobs import ItemResult, JobClaim, JobStore
+from cluster.lifecycle import TaskOwner
+from cluster.settings import JobsSettings
+from cluster.wire import request_class_to_wire
+from router.jobs.execute import Execute
+from router.jobs.messages import error_result, response_result
+from router.jobs.plan import BlockPlan, plan
+from router.jobs.upload import class_of
+from router.jobs.verdict import Again, judge
+from router.status import to_rpc_status
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+RENEWALS_PER_LEASE = 3
+STORE_RETRY_S = 0.5
+"""Pause before Redis is asked again."""
+
+
+class _StoppedError(Exception):
+    """Ends an item without a result: the job is given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTools:
+    """Is what every run on a router shares."""
+
+    store: JobStore
+    execute: Execute
+    settings: JobsSettings
+    capacity: Callable[[], int]
+    """Sequences that the pool's replicas take together; more items than that only wait."""
+    on_item: Callable[[bool], None] = lambda _failed: None
+    """Told of every result stored."""
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+class JobRun:
+    """Keeps some items in flight until the job ends, its lease is lost, or `stop`.
+
+    Nothing of its progress is kept here beyond the current pass: each pass asks the store what is to do, and the job
+    has ended when a pass finds nothing. So results that Redis lost in a crash are made again.
+    """
+
+    def __init__(self, claim: JobClaim, tools: RunTools) -> None:
+        self._claim = claim
+        self._tools = tools
+        self._store = tools.store
+        self._job_id = claim.record.job_id
+        self._header = api.JobHeader.FromString(claim.record.header)
+        self._owner = TaskOwner(f"job.{self._job_id}")
+        self._items: set[asyncio.Task[None]] = set()
+        self._resting: set[asyncio.Task[Any]] = set()
+        """Items that were refused and wait to ask again."""
+        self._stopping = False
+        self._lost = asyncio.Event()
+
+    @property
+    def in_flight(self) -> int:
+        """Items that wait or run."""
+        return len(self._items)
+
+    def stop(self) -> None:
+        """Start no more items; `run` returns when those that run have ended."""
+        self._stopping = True
+        for task in list(self._resting):
+            task.cancel()
+
+    async def run(self) -> None:
+        """Feed the job; when it returns nothing of it is in flight here and the lease is given back."""
+        self._owner.spawn(self._keep_lease(), "lease")
+        work = self._owner.spawn(self._passes(), "passes")
+        lost = self._owner.spawn(self._lost.wait(), "lost")
+        try:
+            await asyncio.wait((work, lost), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._owner.close()
+            try:
+                await self._store.release(self._claim)
+            except QueueUnavailableError:
+                _LOG.warning("job.lease_left_to_expire", extra={"job": self._job_id})
+
+    async def _keep_lease(self) -> None:
+        settings = self._tools.settings
+        # Not only to keep it: this is how a feeder hears that its job was cancelled.
+        period = min(settings.poll_s, settings.lease_s / RENEWALS_PER_LEASE)
+        while True:
+            await self._tools.sleep(period)
+            await self._insist(lambda: self._store.renew(self._claim))
+
+    async def _passes(self) -> None:
+        first = True
+        while not self._stopping:
+            backlog = await self._insist(lambda: self._store.backlog(self._job_id))
+            blocks = list(plan(backlog))
+            if not blocks:
+                return
+            if not first:
+                # Redis lost results; or there is a fault, and then this keeps it from spinning.
+                await self._tools.sleep(STORE_RETRY_S)
+            first = False
+            for block in blocks:
+                await self._feed(block)
+            while self._items:
+                await asyncio.wait(self._items)
+
+    async def _feed(self, block: BlockPlan) -> None:
+        bodies: list[bytes] = []
+        for index in block.items:
+            await self._room()
+            if self._stopping:
+                return
+            if not bodies:
+                bodies = await self._insist(lambda: self._store.block(self._job_id, block.number))
+                if not bodies:
+                    # The job ended meanwhile, as the next pass will find.
+                    await self._tools.sleep(STORE_RETRY_S)
+                    return
+            task = self._owner.spawn(self._item(index, bodies[index - block.first]), "item")
+            self._items.add(task)
+            task.add_done_callback(self._items.discard)
+
+    async def _room(self) -> None:
+        while len(self._items) >= max(1, min(self._tools.settings.in_flight, self._tools.capacity())):
+            # Also looks again after a while: capacity may have grown.
+            await asyncio.wait(self._items, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
+
+    # --- one item -----------------------------------------------------------------------------------------------------
+
+    async def _item(self, index: int, body: bytes) -> None:
+        item = api.JobItem.FromString(body)
+        item.request.model = self._header.model
+        item.request.request_class = request_class_to_wire(class_of(self._header))
+        try:
+            result = await self._result(index, item)
+            stored = await self._insist(lambda: self._store.store(self._claim, index, result))
+        except _StoppedError:
+            return
+        if stored:
+            self._tools.on_item(result.failed)
+
+    async def _result(self, index: int, item: api.JobItem) -> ItemResult:
+        while True:
+            try:
+                return response_result(index, item, await self._tools.execute(self._claim.record.tenant, item.request))
+            except Exception as error:  # noqa: BLE001 - whatever a client would have got is judged
+                status = to_rpc_status(error)
+            verdict = judge(status)
+            if not isinstance(verdict, Again):
+                return error_result(index, item, status)
+            if self._stopping:
+                raise _StoppedError
+            if verdict.counted:
+                failures = await self._insist(lambda: self._store.count_failure(self._claim, index))
+                _LOG.warning("job.item_failed", extra={"job": self._job_id, "item": index, "failures": failures})
+                if failures >= self._tools.settings.max_attempts:
+                    return error_result(index, item, status)
+            # Spread, since all items in flight were refused in the same moment.
+            await self._rest(verdict.after_s * random.uniform(1.0, 1.25))  # noqa: S311 - no secret
+
+    async def _rest(self, seconds: float) -> None:
+        if (task := asyncio.current_task()) is not None:
+            self._resting.add(task)
+            try:
+                await self._tools.sleep(seconds)
+            finally:
+                self._resting.discard(task)
+
+    async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        """Call the store until it answers; once the lease is lost the whole run ends, and this never returns."""
+        while True:
+            try:
+                return await call()
+            except QueueUnavailableError:
+                await self._tools.sleep(STORE_RETRY_S)
+            except JobLeaseLostError:
+                _LOG.info("job.left", extra={"job": self._job_id})
+                self._lost.set()
+                await asyncio.Event().wait()

@@ -1,0 +1,261 @@
+"""JobService."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from penstock.v1 import jobs_pb2 as api
+
+from cluster.errors import (
+    InvalidRequestError,
+    JobExistsError,
+    JobNotFoundError,
+    ModelNotFoundError,
+    QueueUnavailableError,
+    ShuttingDownError,
+)
+from cluster.jobs import JobRecord, JobState, JobStore
+from cluster.lifecycle import TaskOwner
+from cluster.settings import JobsSettings
+from router.admission import RequestLimits
+from router.admission.violations import Violations
+from router.identity import Caller, require_class, require_model
+from router.jobs.messages import WatchPlace, job_message, page_token, parse_page_token
+from router.jobs.upload import Upload, check_header, class_of
+
+_LOG = logging.getLogger(__name__)
+
+WATCH_PERIOD_S = 0.2
+"""How often a watcher's router looks for news."""
+RESULTS_PER_LOOK = 32
+"""Few, because each may be megabytes."""
+RESPONSE_BYTES = 1 << 20
+"""A response with results ends at the first one that passes this."""
+MAX_PAGE = 500
+DEFAULT_PAGE = 50
+
+
+class JobServicer:
+    """Takes, shows and ends jobs. A job's id begins with its pool's name and a dot."""
+
+    def __init__(
+        self,
+        stores: Mapping[str, JobStore],
+        settings: JobsSettings,
+        limits: RequestLimits,
+        nudge: Callable[[str], None],
+    ) -> None:
+        """`nudge` is told the pool of every job that was sealed here."""
+        self._stores = stores
+        self._settings = settings
+        self._limits = limits
+        self._nudge = nudge
+        self._owner = TaskOwner("jobs.service")
+        self._draining = asyncio.Event()
+
+    def drain(self) -> None:
+        """Refuse new uploads, and send watchers to another router."""
+        self._draining.set()
+
+    async def close(self) -> None:
+        """Wait for nothing more; may be called twice."""
+        await self._owner.close()
+
+    # --- submission ---------------------------------------------------------------------------------------------------
+
+    async def SubmitJob(  # noqa: N802
+        self, requests: AsyncIterator[api.SubmitJobRequest], context: Any, caller: Caller
+    ) -> api.SubmitJobResponse:
+        """Store a job."""
+        self._check_up()
+        header = await _first(requests)
+        run_within_s = check_header(header, self._settings)
+        store = self._store_for(header, caller)
+        upload = Upload(header, self._settings, self._limits)
+        key = header.idempotency_key
+        known = await store.find(caller.tenant, key) if key else None
+        if known is not None:
+            await _only_read(upload, requests)
+            return _existing(known, upload, key)
+        job_id = f"{header.model}.{secrets.token_hex(10)}"
+        await store.create(job_id, caller.tenant, header.SerializeToString())
+        await self._fill(store, job_id, upload, requests)
+        # A seal without an answer may have happened, and then the job is there to stay: the client finds it by its key.
+        record = await store.seal(job_id, key, upload.digest, round(run_within_s * 1000))
+        if record.job_id != job_id:
+            self._owner.spawn(self._drop(store, job_id), "drop")
+            return _existing(record, upload, key)
+        self._nudge(header.model)
+        _LOG.info("job.submitted", extra={"job": job_id, "items": record.items})
+        return api.SubmitJobResponse(job=job_message(record))
+
+    async def _fill(
+        self, store: JobStore, job_id: str, upload: Upload, requests: AsyncIterator[api.SubmitJobRequest]
+    ) -> None:
+        stored = 0
+        try:
+            async for chunk in _chunks(requests):
+                for block in upload.add(chunk):
+                    await store.append(job_id, stored, block)
+                    stored += len(block)
+            if rest := upload.rest():
+                await store.append(job_id, stored, rest)
+        except BaseException:
+            # In a task of its own, because a cancelled call can't wait.
+            self._owner.spawn(self._drop(store, job_id), "drop")
+            raise
+
+    def _store_for(self, header: api.JobHeader, caller: Caller) -> JobStore:
+        require_class(caller, class_of(header))
+        require_model(caller, header.model)
+        store = self._stores.get(header.model)
+        if store is None:
+            raise ModelNotFoundError(header.model, sorted(self._stores))
+        return store
+
+    async def _drop(self, store: JobStore, job_id: str) -> None:
+        try:
+            await store.delete(job_id)
+        except QueueUnavailableError:
+            # Dropped by `sweep` once it was silent for jobs.upload_s.
+            return
+
+    # --- watching -----------------------------------------------------------------------------------------------------
+
+    async def WatchJob(self, request: api.WatchJobRequest, context: Any, caller: Caller) -> None:  # noqa: N802
+        """Stream results and progress."""
+        place = WatchPlace.parse(request.resume_token)
+        store, record = await self._find(request.job_id, caller)
+        told: JobRecord | None = None
+        while True:
+            news: list[api.JobResult] = []
+            rewound = False
+            if not request.progress_only and (record.results != place.offset or record.state.ended):
+                news, rewound = await _news(store, record.job_id, place)
+            if rewound:
+                place = WatchPlace()
+            if news:
+                place = WatchPlace(news[-1].offset + 1, news[-1].execution_id)
+                # The counts must not be older than the results.
+                store, record = await self._find(request.job_id, caller)
+            behind = not request.progress_only and (rewound or place.offset < record.results)
+            if news or rewound or told is None or (told.state, told.results) != (record.state, record.results):
+                job = job_message(record)
+                if behind and record.state.ended:
+                    # An end is told once, behind the last result.
+                    job.state = api.JOB_STATE_RUNNING
+                await context.write(
+                    api.WatchJobResponse(results=news, job=job, resume_token=place.token(), rewound=rewound)
+                )
+                told = record
+            if record.state.ended and not behind:
+                return
+            self._check_up()
+            if not news and not rewound:
+                await self._pause()
+            store, record = await self._find(request.job_id, caller)
+
+    async def _pause(self) -> None:
+        try:
+            await asyncio.wait_for(self._draining.wait(), WATCH_PERIOD_S)
+        except TimeoutError:
+            return
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    async def GetJob(self, request: api.GetJobRequest, context: Any, caller: Caller) -> api.GetJobResponse:  # noqa: N802
+        """Describe one job."""
+        _store, record = await self._find(request.job_id, caller)
+        return api.GetJobResponse(job=job_message(record))
+
+    async def ListJobs(self, request: api.ListJobsRequest, context: Any, caller: Caller) -> api.ListJobsResponse:  # noqa: N802
+        """List the tenant's jobs."""
+        size = request.page_size or DEFAULT_PAGE
+        found = Violations()
+        found.number("page_size", size, 1, MAX_PAGE)
+        found.raise_any()
+        before = parse_page_token(request.page_token)
+        pages = await asyncio.gather(
+            *(store.list_jobs(caller.tenant, before, size + 1) for store in self._stores.values())
+        )
+        records = [record for page in pages for record in page]
+        records.sort(key=lambda record: (record.created_ms, record.job_id), reverse=True)
+        return api.ListJobsResponse(
+            jobs=[job_message(record) for record in records[:size]],
+            next_page_token=page_token(records[size - 1]) if len(records) > size else "",
+        )
+
+    async def CancelJob(self, request: api.CancelJobRequest, context: Any, caller: Caller) -> api.CancelJobResponse:  # noqa: N802
+        """End a job."""
+        store, _record = await self._find(request.job_id, caller)
+        await store.cancel(request.job_id)
+        _store, record = await self._find(request.job_id, caller)
+        return api.CancelJobResponse(job=job_message(record))
+
+    async def DeleteJob(self, request: api.DeleteJobRequest, context: Any, caller: Caller) -> api.DeleteJobResponse:  # noqa: N802
+        """Delete a job."""
+        store, _record = await self._find(request.job_id, caller)
+        await store.delete(request.job_id)
+        return api.DeleteJobResponse()
+
+    async def _find(self, job_id: str, caller: Caller) -> tuple[JobStore, JobRecord]:
+        store = self._stores.get(job_id.rpartition(".")[0])
+        record = await store.get(job_id) if store is not None else None
+        if store is None or record is None or record.tenant != caller.tenant or record.state is JobState.UPLOADING:
+            raise JobNotFoundError(job_id)
+        return store, record
+
+    def _check_up(self) -> None:
+        if self._draining.is_set():
+            raise ShuttingDownError("this router is shutting down", 0.1)
+
+
+async def _first(requests: AsyncIterator[api.SubmitJobRequest]) -> api.JobHeader:
+    async for request in requests:
+        if request.WhichOneof("part") == "header":
+            return request.header
+        break
+    raise InvalidRequestError.of("header", "is required in the first message")
+
+
+async def _chunks(requests: AsyncIterator[api.SubmitJobRequest]) -> AsyncIterator[api.JobItems]:
+    async for request in requests:
+        if request.WhichOneof("part") != "items":
+            raise InvalidRequestError.of("items", "is required in every message after the first")
+        yield request.items
+
+
+async def _only_read(upload: Upload, requests: AsyncIterator[api.SubmitJobRequest]) -> None:
+    async for chunk in _chunks(requests):
+        for _block in upload.add(chunk):
+            # Others' streams must not wait for it.
+            await asyncio.sleep(0)
+    upload.rest()
+
+
+def _existing(record: JobRecord, upload: Upload, key: str) -> api.SubmitJobResponse:
+    if record.digest != upload.digest:
+        raise JobExistsError(key, record.job_id)
+    return api.SubmitJobResponse(job=job_message(record), existed=True)
+
+
+async def _news(store: JobStore, job_id: str, place: WatchPlace) -> tuple[list[api.JobResult], bool]:
+    """Return results behind a place, and whether the results up to it are not what the watcher has."""
+    known = 1 if place.offset else 0
+    bodies = await store.results(job_id, place.offset - known, RESULTS_PER_LOOK + known)
+    if known and (not bodies or api.JobResult.FromString(bodies[0]).execution_id != place.execution_id):
+        return [], True
+    news: list[api.JobResult] = []
+    size = 0
+    for number, body in enumerate(bodies[known:]):
+        if size > RESPONSE_BYTES:
+            break
+        result = api.JobResult.FromString(body)
+        result.offset = place.offset + number
+        news.append(result)
+        size += len(body)
+    return news, False

@@ -1,0 +1,158 @@
+"""What a client uploads: checked item by item, and put together into blocks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from penstock.v1 import jobs_pb2 as api
+from penstock.v1 import types_pb2 as types
+
+from cluster.errors import FieldViolation, InvalidRequestError
+from cluster.models import RequestClass
+from cluster.settings import JobsSettings
+from cluster.wire import duration_from_wire, request_class_from_wire
+from router.admission import RequestLimits, check_request
+from router.admission.validation import MAX_KEY_BYTES, MAX_MODEL_BYTES
+from router.admission.violations import MAX_VIOLATIONS, Violations, shown
+
+MAX_CUSTOM_ID_BYTES = 512
+BLOCK_ITEMS = 32
+BLOCK_BYTES = 256 << 10
+"""A block ends at either bound; one item may be larger than it."""
+_OF_THE_JOB = ("request_class", "queue_timeout", "idempotency_key")
+"""Fields of a generation that its job decides."""
+
+
+def check_header(header: api.JobHeader, settings: JobsSettings) -> float:
+    """Check a job's header; returns within how many seconds it must end.
+
+    Raises:
+        InvalidRequestError: names every wrong field with its limit and the value sent.
+    """
+    found = Violations()
+    found.size("header.model", header.model, 1, MAX_MODEL_BYTES)
+    try:
+        request_class_from_wire(header.request_class)
+    except ValueError:
+        found.add("header.request_class", f"must be a known class, got {header.request_class}")
+    key = header.idempotency_key
+    if (
+        key
+        and found.size("header.idempotency_key", key, 1, MAX_KEY_BYTES)
+        and not (key.isascii() and key.isprintable())
+    ):
+        found.add("header.idempotency_key", "must be printable ASCII")
+    run_within_s = settings.run_within_s
+    if header.HasField("run_within"):
+        run_within_s = duration_from_wire(header.run_within)
+        found.number("header.run_within", run_within_s, 0, settings.run_within_s, above_low=True)
+    found.raise_any()
+    return run_within_s
+
+
+def class_of(header: api.JobHeader) -> RequestClass:
+    """Return the class of a job's items."""
+    if header.request_class == types.REQUEST_CLASS_UNSPECIFIED:
+        return RequestClass.BATCH
+    return request_class_from_wire(header.request_class)
+
+
+class Upload:
+    """Takes the items of one job in order, and gives blocks of bodies."""
+
+    def __init__(self, header: api.JobHeader, settings: JobsSettings, limits: RequestLimits) -> None:
+        self._model = header.model
+        self._settings = settings
+        self._limits = limits
+        self._names: set[str] = set()
+        self._block: list[bytes] = []
+        self._block_bytes = 0
+        self.items = 0
+        """Items taken so far."""
+        content = api.JobHeader()
+        content.CopyFrom(header)
+        content.ClearField("idempotency_key")
+        self._digest = hashlib.sha256(content.SerializeToString(deterministic=True))
+
+    @property
+    def digest(self) -> str:
+        """Identify the content so far."""
+        return self._digest.hexdigest()
+
+    def add(self, chunk: api.JobItems) -> Iterator[list[bytes]]:
+        """Take a chunk; gives the blocks that it filled.
+
+        Raises:
+            InvalidRequestError: names the wrong items of the chunk and their fields.
+        """
+        violations: list[FieldViolation] = []
+        for item in chunk.items:
+            violations.extend(self._check(item))
+            if len(violations) >= MAX_VIOLATIONS:
+                break
+            if not violations:
+                yield from self._put(item)
+            self.items += 1
+        if violations:
+            raise InvalidRequestError(violations[:MAX_VIOLATIONS])
+
+    def rest(self) -> list[bytes]:
+        """Return the last block, which may be empty.
+
+        Raises:
+            InvalidRequestError: there was no item at all.
+        """
+        if self.items == 0:
+            raise InvalidRequestError.of("items", "must have at least 1 entry, got 0")
+        return self._block
+
+    def _check(self, item: api.JobItem) -> list[FieldViolation]:
+        where = f"items[{self.items}]"
+        found = Violations()
+        if self.items >= self._settings.max_job_items:
+            found.add("items", f"must have at most {self._settings.max_job_items} entries (jobs.max_job_items)")
+            found.raise_any()
+        if found.size(f"{where}.custom_id", item.custom_id, 1, MAX_CUSTOM_ID_BYTES) and item.custom_id in self._names:
+            found.add(f"{where}.custom_id", f"must be unique in the job, got {shown(item.custom_id)} again")
+        self._names.add(item.custom_id)
+        found.count(f"{where}", item.ByteSize(), 0, self._settings.max_item_bytes, "bytes")
+        if item.request.model not in ("", self._model):
+            found.add(
+                f"{where}.request.model", f"must be empty or {shown(self._model)}, got {shown(item.request.model)}"
+            )
+        for field, _value in item.request.ListFields():
+            if field.name in _OF_THE_JOB:
+                found.add(f"{where}.request.{field.name}", "belongs to the job and must be unset")
+        item.request.model = self._model
+        violations = _violations(found)
+        try:
+            check_request(item.request, self._limits)
+        except InvalidRequestError as error:
+            violations += [FieldViolation(f"{where}.request.{v.field}", v.description) for v in error.violations]
+        name = shown(item.custom_id)
+        return [FieldViolation(v.field, f"{v.description} (custom_id {name})") for v in violations]
+
+    def _put(self, item: api.JobItem) -> Iterator[list[bytes]]:
+        # The same in every item, so it is not stored.
+        item.request.ClearField("model")
+        body = item.SerializeToString(deterministic=True)
+        self._digest.update(b"%d:%b" % (len(body), body))
+        if self._block and self._block_bytes + len(body) > BLOCK_BYTES:
+            yield self._take()
+        self._block.append(body)
+        self._block_bytes += len(body)
+        if len(self._block) == BLOCK_ITEMS:
+            yield self._take()
+
+    def _take(self) -> list[bytes]:
+        block, self._block, self._block_bytes = self._block, [], 0
+        return block
+
+
+def _violations(found: Violations) -> list[FieldViolation]:
+    try:
+        found.raise_any()
+    except InvalidRequestError as error:
+        return list(error.violations)
+    return []

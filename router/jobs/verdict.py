@@ -1,0 +1,49 @@
+"""Decides what an item's failed execution means: again, or its result. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
+
+from cluster.wire import duration_from_wire
+
+MAX_WAIT_S = 60.0
+"""Longest wait before an item asks again, whatever it was told: a quota may be raised meanwhile."""
+FAILURE_WAIT_S = 0.5
+"""Wait after a failure inside the cluster, so that a replica can be replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Says that the item should run again."""
+
+    after_s: float
+    counted: bool
+    """Whether the failure counts against the bound on attempts; being refused for now never does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """Says that the error is the item's result."""
+
+
+def judge(status: status_pb2.Status) -> Again | Final:
+    """Judge the status that a call of Generate would have ended with."""
+    wait = _retry_delay(status.details)
+    match status.code:
+        case code_pb2.UNAVAILABLE:
+            return Again(min(MAX_WAIT_S, 1.0 if wait is None else wait), counted=False)
+        case code_pb2.RESOURCE_EXHAUSTED if wait is not None:
+            return Again(min(MAX_WAIT_S, wait), counted=False)
+        case code_pb2.ABORTED | code_pb2.INTERNAL | code_pb2.UNKNOWN:
+            return Again(FAILURE_WAIT_S, counted=True)
+        case _:
+            # Wrong input, cancelled by its tenant, or larger than a bound ever allows: no repetition changes that.
+            return Final()
+
+
+def _retry_delay(details: list[AnyMessage]) -> float | None:
+    retry = error_details_pb2.RetryInfo()
+    return next((duration_from_wire(retry.retry_delay) for detail in details if detail.Unpack(retry)), None)

@@ -1,0 +1,120 @@
+"""`penstock jobs` against a real router, in threads beside the cluster's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from cluster.cli.main import main
+from tests.support.stack import Stack, running_stack
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    async with running_stack(tmp_path_factory.mktemp("stack"), sim={"time_scale": 0.0}) as running:
+        yield running
+
+
+@pytest.fixture
+def run(stack: Stack, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command; returns its status, output and messages."""
+
+    async def command(action: str, *arguments: str) -> tuple[int, str, str]:
+        target = f"127.0.0.1:{stack.routers[0].port}"
+        status = await asyncio.to_thread(main, ["jobs", action, "--target", target, *arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, " ".join(captured.err.split())
+
+    return command
+
+
+def write(path: Path, items: int, **body: Any) -> str:
+    """Write a file of so many requests."""
+    base = {"model": "demo", "messages": [{"role": "user", "content": "What is Penstock?"}], "max_tokens": 4, **body}
+    lines = (
+        json.dumps({"custom_id": f"q{n}", "method": "POST", "url": "/v1/chat/completions", "body": base})
+        for n in range(items)
+    )
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+async def test_a_file_goes_in_and_a_file_comes_out(run: Any, tmp_path: Path) -> None:
+    output = tmp_path / "results.jsonl"
+    status, _out, messages = await run("submit", write(tmp_path / "in.jsonl", 30), "--output", str(output))
+
+    assert 0 == status, messages
+    assert "30 of 30 items succeeded" in messages
+    results = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    assert {f"q{n}" for n in range(30)} == {result["custom_id"] for result in results}
+    assert all(result["response"]["body"]["choices"][0]["message"]["content"] for result in results)
+
+
+async def test_a_detached_job_is_shown_and_its_results_are_fetched_later(run: Any, tmp_path: Path) -> None:
+    status, out, _messages = await run("submit", write(tmp_path / "in.jsonl", 10), "--detach", "--key", "mine")
+    job_id = out.strip()
+    assert 0 == status
+    assert 0 == (await run("watch", job_id))[0]
+
+    status, out, _messages = await run("results", job_id)
+    assert (0, 10) == (status, len(out.splitlines()))
+    described = json.loads((await run("get", job_id))[1])
+    assert ("succeeded", 10, "mine", "batch") == (
+        described["state"],
+        described["succeeded_items"],
+        described["idempotency_key"],
+        described["request_class"],
+    )
+    listed = [json.loads(line) for line in (await run("list", "--json", "--limit", "500"))[1].splitlines()]
+    assert job_id in [job["job_id"] for job in listed]
+    assert job_id in (await run("list"))[1]
+    again = await run("submit", write(tmp_path / "in.jsonl", 10), "--detach", "--key", "mine")
+    assert job_id == again[1].strip()
+
+    assert 0 == (await run("delete", job_id))[0]
+    status, _out, messages = await run("get", job_id)
+    assert 1 == status
+    assert f"no job '{job_id}'" in messages
+
+
+async def test_a_failed_item_shows_in_the_status(run: Any, tmp_path: Path) -> None:
+    status, out, messages = await run(
+        "submit", write(tmp_path / "in.jsonl", 2, stop_token_ids=[10**9]), "--output", "-"
+    )
+    assert 1 == status
+    assert "2 failed" in messages
+    assert ["invalid_request"] * 2 == [json.loads(line)["error"]["code"] for line in out.splitlines()]
+
+
+async def test_cancelling(run: Any, tmp_path: Path) -> None:
+    file = write(tmp_path / "in.jsonl", 50, max_tokens=20_000, ignore_eos=True)
+    job_id = (await run("submit", file, "--detach"))[1].strip()
+    status, _out, messages = await run("cancel", job_id)
+    assert 0 == status
+    assert "cancelled" in messages
+    assert 1 == (await run("watch", job_id))[0]
+
+
+async def test_a_bad_file_is_refused_before_anything_is_sent(run: Any, tmp_path: Path) -> None:
+    file = write(tmp_path / "in.jsonl", 3, user="me")
+    status, _out, messages = await run("submit", file)
+    assert 2 == status
+    assert "line 1: body.user: is not supported" in messages
+    status, _out, messages = await run("submit", file, "--ignore-unknown")
+    assert 0 == status
+    assert "ignored: body.user on 3 lines" in messages
+    assert 2 == (await run("submit", str(tmp_path / "missing.jsonl")))[0]
+
+
+async def test_what_the_router_refuses_is_shown_by_item(run: Any, tmp_path: Path) -> None:
+    status, _out, messages = await run("submit", write(tmp_path / "in.jsonl", 1, temperature=7))
+    assert 2 == status
+    assert "items[0].request.sampling.temperature: must be at least 0 and at most 2, got 7" in messages

@@ -1,0 +1,86 @@
+"""A watch over all its connections: each result once, and patience instead of a number of attempts."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from penstock.v1 import jobs_pb2
+
+from router.client import InternalError, NotFoundError, UnavailableError
+from router.client.errors import ErrorDetails
+from router.client.watching import WatchState
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def state(clock: Clock) -> WatchState:
+    return WatchState("demo.1", b"", False, 10.0, now=clock)
+
+
+def news(*indexes: int, token: bytes = b"t", rewound: bool = False, ended: bool = False) -> jobs_pb2.WatchJobResponse:
+    job = jobs_pb2.Job(state=jobs_pb2.JOB_STATE_SUCCEEDED if ended else jobs_pb2.JOB_STATE_RUNNING)
+    results = [jobs_pb2.JobResult(index=index) for index in indexes]
+    return jobs_pb2.WatchJobResponse(job=job, results=results, resume_token=token, rewound=rewound)
+
+
+def unavailable(retry_after: float | None = None) -> UnavailableError:
+    return UnavailableError("gone", grpc.StatusCode.UNAVAILABLE, ErrorDetails(retry_after=retry_after))
+
+
+def test_the_next_connection_goes_on_behind_the_last_message(state: WatchState) -> None:
+    assert b"" == state.request().resume_token
+    state.accept(news(0, token=b"one"))
+    state.accept(news(1, token=b"two"))
+    assert b"two" == state.request().resume_token
+
+
+def test_results_that_come_again_after_a_rewind_are_left_out(state: WatchState) -> None:
+    state.accept(news(3, 1, 2))
+    update = state.accept(news(3, 4, 1, rewound=True))
+    assert [4] == [result.index for result in update.results]
+    assert update.rewound
+
+
+def test_waits_grow_and_begin_again_after_news(state: WatchState) -> None:
+    waits = [state.failed(unavailable()) for _ in range(7)]
+    assert [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0] == waits
+    assert 5.0 == state.failed(unavailable(retry_after=5.0))
+    state.accept(news())
+    assert 0.1 == state.failed(unavailable())
+
+
+def test_patience_counts_from_the_first_failure(state: WatchState, clock: Clock) -> None:
+    state.accept(news())
+    clock.now = 5_000.0
+    assert state.failed(unavailable()) is not None
+    clock.now = 5_010.0
+    assert state.failed(unavailable()) is not None
+    state.accept(news())
+    clock.now = 5_011.0
+    assert state.failed(unavailable()) is not None
+    clock.now = 5_021.1
+    assert state.failed(unavailable()) is None
+
+
+def test_other_errors_are_final(state: WatchState) -> None:
+    assert state.failed(NotFoundError("no job", grpc.StatusCode.NOT_FOUND)) is None
+
+
+def test_a_stream_that_ends_before_its_job_breaks_the_protocol(state: WatchState) -> None:
+    state.accept(news(0))
+    with pytest.raises(InternalError, match="before the job did"):
+        state.closed()
+    state.accept(news(ended=True))
+    state.closed()
+    assert state.ended

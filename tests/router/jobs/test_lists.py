@@ -1,0 +1,104 @@
+"""What spans pools and attempts: one list over all pools, and a submission whose answer was lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from penstock.v1 import jobs_pb2 as api
+
+from cluster.clock import ManualClock
+from cluster.errors import InvalidRequestError, QueueUnavailableError, UnavailableError
+from cluster.jobs import JobRecord, MemoryJobs, MemoryJobStore
+from cluster.settings import JobsSettings
+from router.admission import RequestLimits
+from router.client import AsyncClient, JobItem, RetryPolicy, Sampling
+from router.identity import Caller
+from router.jobs import JobServicer
+from tests.support.stack import request, running_stack
+
+ME = Caller("me")
+
+
+async def test_a_list_goes_over_all_pools_newest_first() -> None:
+    clock = ManualClock()
+    stores = {name: MemoryJobStore(MemoryJobs(clock)) for name in ("a", "b.c")}
+    servicer = JobServicer(stores, JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
+    made = []
+    for number in range(7):
+        pool = ("a", "b.c")[number % 3 == 0]
+        job_id = f"{pool}.{number}"
+        await stores[pool].create(job_id, "me", api.JobHeader(model=pool).SerializeToString())
+        await stores[pool].append(job_id, 0, [b"x"])
+        await stores[pool].seal(job_id, "", "", 10**6)
+        made.append(job_id)
+        # Some are created in the same millisecond.
+        clock.advance(0.001 * (number % 2))
+    await stores["a"].create("a.uploading", "me", b"")
+
+    listed: list[str] = []
+    token = ""
+    for _ in range(4):
+        page = await servicer.ListJobs(api.ListJobsRequest(page_size=2, page_token=token), None, ME)
+        listed.extend(job.job_id for job in page.jobs)
+        token = page.next_page_token
+    assert ("", sorted(made)) == (token, sorted(listed))
+    records = {job_id: await stores[job_id.rpartition(".")[0]].get(job_id) for job_id in made}
+    order = {job_id: (record.created_ms, job_id) for job_id, record in records.items() if record is not None}
+    assert sorted(made, key=order.__getitem__, reverse=True) == listed
+    with pytest.raises(InvalidRequestError, match="page_token"):
+        await servicer.ListJobs(api.ListJobsRequest(page_token="bm9wZQ=="), None, ME)
+
+
+async def test_a_submission_whose_answer_was_lost_is_stored_once(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=1, sim={"time_scale": 0.0}) as stack:
+        servicer: Any = stack.routers[0]._jobs
+        nudge, lost = servicer._nudge, []
+
+        def fail_once(pool: str) -> None:
+            # Called once the job is stored, before the answer leaves.
+            servicer._nudge = nudge
+            lost.append(pool)
+            raise UnavailableError("the answer is lost", 0.0)
+
+        servicer._nudge = fail_once
+        async with AsyncClient(f"127.0.0.1:{stack.routers[0].port}", retry=RetryPolicy(base_delay=0.0)) as client:
+            sent: list[int] = []
+            items = [JobItem(f"q{n}", "Hi", Sampling(max_tokens=1)) for n in range(600)]
+            job = await client.submit_job("demo", items, on_sent=sent.append)
+            assert ["demo"] == lost
+            assert [256, 512, 600, 256, 512, 600] == sent
+            assert [job.job_id] == [listed.job_id for listed in (await client.list_jobs()).jobs]
+            assert job.idempotency_key.startswith("auto-")
+
+
+class SilentSeal(MemoryJobStore):
+    """Seals, and does not answer the first time."""
+
+    silent = True
+
+    async def seal(self, *args: Any) -> JobRecord:
+        record = await super().seal(*args)
+        if self.silent:
+            self.silent = False
+            raise QueueUnavailableError("no answer")
+        return record
+
+
+async def test_a_job_whose_seal_was_not_answered_is_not_dropped() -> None:
+    shared = MemoryJobs(ManualClock())
+    stores = {"a": SilentSeal(shared)}
+    servicer = JobServicer(stores, JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
+
+    async def upload() -> AsyncIterator[api.SubmitJobRequest]:
+        yield api.SubmitJobRequest(header=api.JobHeader(model="a", idempotency_key="k"))
+        yield api.SubmitJobRequest(items=api.JobItems(items=[api.JobItem(custom_id="1", request=request(model="a"))]))
+
+    with pytest.raises(QueueUnavailableError):
+        await servicer.SubmitJob(upload(), None, ME)
+    reply = await servicer.SubmitJob(upload(), None, ME)
+    await servicer.close()
+    assert reply.existed
+    assert [reply.job.job_id] == list(shared.jobs)
