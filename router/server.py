@@ -29,6 +29,7 @@ from cluster.secret import ClusterSecret
 from cluster.settings import Settings
 from cluster.telemetry import MetricsServer
 from router.admission import RequestLimits
+from router.affinity import CacheSalts
 from router.dispatch.pool import Pool
 from router.identity import ANONYMOUS, Caller
 from router.metrics import RouterMetrics
@@ -134,7 +135,8 @@ class Router:
     async def _open_port(self) -> None:
         settings = self._settings.router
         catalog = self._catalog = Catalog(self.pools, self._cache_dir())
-        opening = Opening(catalog, self._secret, self.router_id, settings.expected_output_tokens)
+        salts = CacheSalts(self._secret, shared=settings.affinity.share_prefixes_across_tenants)
+        opening = Opening(catalog, self._secret, self.router_id, settings.expected_output_tokens, salts)
         self._inference = InferenceServicer(
             self.pools, catalog, opening, RequestLimits(settings.max_prompt_bytes), self._metrics
         )

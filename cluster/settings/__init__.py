@@ -2,6 +2,7 @@
 
 from cluster.settings.load import load_settings
 from cluster.settings.tree import (
+    AffinitySettings,
     ClusterSettings,
     EngineKind,
     PoolSettings,
@@ -16,6 +17,7 @@ from cluster.settings.tree import (
 )
 
 __all__ = [
+    "AffinitySettings",
     "ClusterSettings",
     "EngineKind",
     "PoolSettings",

@@ -133,6 +133,23 @@ class QueueSettings(Section):
         return self
 
 
+class AffinitySettings(Section):
+    """Says where requests prefer to run: on replicas that have the beginning of their prompt cached."""
+
+    prefix: bool = True
+    """Prefer replicas that ran prompts with the same beginning."""
+    session: bool = True
+    """Prefer the replica that ran the session's last request."""
+    max_preferred: int = Field(default=2, ge=1, le=8)
+    """Replicas that one request may prefer, and on which one beginning is remembered."""
+    block_tokens: int = Field(default=64, ge=8, le=4096)
+    """Beginnings are told apart in steps of so many tokens. Finer costs the router time, coarser wastes cache."""
+    index_blocks: int = Field(default=131_072, ge=1_024)
+    """Beginnings that a router remembers per pool, about 120 bytes each."""
+    share_prefixes_across_tenants: bool = False
+    """Lets tenants share cached beginnings. They can then tell by timing what others have sent."""
+
+
 class RouterSettings(Section):
     """Configures a router process."""
 
@@ -154,6 +171,7 @@ class RouterSettings(Section):
     """A replica that does not answer a ping within this time is taken as gone."""
     expected_output_tokens: int = Field(default=256, ge=1)
     """What a request without max_tokens is taken to produce when windows are checked."""
+    affinity: AffinitySettings = AffinitySettings()
 
 
 class ReplicaSettings(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.v1 import inference_pb2 as api
@@ -61,7 +61,15 @@ class Dispatch(Protocol):
 class Choice:
     """Is a `Receiver`. Collects output until the request's writer takes it."""
 
-    def __init__(self, index: int, entry: QueueEntry, start: pb.Start, pool: Dispatch) -> None:
+    def __init__(
+        self,
+        index: int,
+        entry: QueueEntry,
+        start: pb.Start,
+        pool: Dispatch,
+        on_start: Callable[[str], None] | None = None,
+    ) -> None:
+        """`on_start` is told each replica that the choice is started on."""
         self.index = index
         self.entry = entry
         self.state = ChoiceState.WAITING
@@ -84,6 +92,7 @@ class Choice:
         """False while a `started` event is owed to the client."""
         self._start = start
         self._pool = pool
+        self._on_start = on_start
         self._wake = _nothing
         self._cancelled = False
         self._abandoned = False
@@ -106,6 +115,8 @@ class Choice:
         start.CopyFrom(self._start)
         self.sink = link.open_sink(self, self.entry.request_id, grant.attempt)
         link.send_start(self.sink, start)
+        if self._on_start is not None:
+            self._on_start(link.replica_id)
 
     def attach_to(self, attempt: str, link: ReplicaLink, group_id: str, price_per_s: float, offset: int) -> None:
         """Take over a running attempt; the client already has `offset` tokens."""

@@ -13,6 +13,7 @@ from cluster.lifecycle import TaskOwner
 from cluster.queue.base import Grant, Mail, Queue, RouterBeat, RouterBeatReply, Settlement
 from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
+from router.affinity import Affinity
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.replicas import ReplicaSet
 
@@ -50,6 +51,7 @@ class Pool:
             attach_grace_s=queue_settings.attach_grace_s,
             on_change=self._links_changed,
         )
+        self.affinity = Affinity(router_settings.affinity)
         self._choices: dict[str, Choice] = {}
         """Choices that wait or run here, by their queue id."""
         self._started: list[tuple[str, str]] = []

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.v1 import replica_pb2 as pb
 
@@ -17,6 +18,7 @@ from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket, TicketChoice
 from cluster.wire import sampling_to_wire
 from router.admission import CheckedRequest, ResumePoint, choice_sampling, resolve
+from router.affinity import CacheSalts, Trail
 from router.dispatch.choice import Choice
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
@@ -35,13 +37,25 @@ class _Admitted:
     n: int
     time_left_s: float | None
     """Until the call's deadline."""
+    salt: str
+    """The tenant's cache salt."""
+    trail: Trail
+    preferred: tuple[str, ...]
 
 
 class Opening:
     """Admits requests: tokenizes, settles them against the model, and puts their choices in line."""
 
-    def __init__(self, catalog: Catalog, secret: ClusterSecret, router_id: str, expected_output_tokens: int) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        secret: ClusterSecret,
+        router_id: str,
+        expected_output_tokens: int,
+        salts: CacheSalts,
+    ) -> None:
         self._catalog = catalog
+        self._salts = salts
         self._secret = secret
         self._router_id = router_id
         self._expected_output_tokens = expected_output_tokens
@@ -61,7 +75,10 @@ class Opening:
         info, tokenizer = await self._catalog.model(pool)
         ids = await tokenizer.encode_prompt(checked.prompt)
         params, n = resolve(checked, info, len(ids))
-        admitted = _Admitted(checked, caller, ids, params, n, time_left_s)
+        salt = self._salts.of(caller.tenant)
+        trail = pool.affinity.trail(ids, f"{checked.lora_adapter}\0{salt}".encode(), checked.session_id)
+        preferred = pool.affinity.prefer(trail, pool.replicas.records)
+        admitted = _Admitted(checked, caller, ids, params, n, time_left_s, salt, trail, preferred)
         old = self._ticket(resume, admitted, pool) if resume is not None else None
         request_id = old.request_id if old is not None else secrets.token_hex(12)
         choices = [self._choice(admitted, pool, info, request_id, index) for index in range(n)]
@@ -95,14 +112,17 @@ class Opening:
             kv_tokens=prompt_tokens + expected,
             start_within_ms=start_within_ms(checked.queue_timeout_s, admitted.time_left_s),
             client_key=checked.idempotency_key if index == 0 else "",
+            preferred_replicas=admitted.preferred,
         )
         start = pb.Start(
             prompt_token_ids=admitted.ids,
             sampling=sampling_to_wire(choice_sampling(params, index)),
             lora_adapter=checked.lora_adapter,
             time_left_ms=int(admitted.time_left_s * 1000) if admitted.time_left_s is not None else 0,
+            cache_salt=admitted.salt,
         )
-        return Choice(index, entry, start, pool)
+        learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
+        return Choice(index, entry, start, pool, learn)
 
     # --- resume -------------------------------------------------------------------------------------------------------
 

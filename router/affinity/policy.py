@@ -1,0 +1,103 @@
+"""Decides which replicas a request prefers. Pure: values in, names out; whether it can be honoured the queue decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from cluster.queue.base import ReplicaRecord
+from cluster.settings import AffinitySettings
+from router.affinity.blocks import Trail, block_ends, trail_of
+from router.affinity.index import BlockIndex
+from router.affinity.loads import LoadView
+from router.affinity.rendezvous import ranked
+
+WORTH = 1 / 8
+"""A known beginning counts from this part of the prompt on: what everybody shares (a system prompt) tells nothing."""
+COLD_TOKENS = 1_024
+"""An unknown prompt's place is drawn by so many of its first tokens: fewer, and a shared beginning would gather all."""
+
+
+class Affinity:
+    """Is one pool's policy on one router.
+
+    What ran where is learned first hand; what is unknown is placed by rendezvous, so that routers that share nothing
+    begin with the same choice. A preference is a wish: a replica far fuller than the others is not wished for, and
+    `fill` never leaves a replica idle for it. So a hot beginning spreads, and is then known on several replicas.
+    """
+
+    def __init__(self, settings: AffinitySettings) -> None:
+        self._settings = settings
+        self._index = BlockIndex(settings.index_blocks, settings.max_preferred)
+        self._loads = LoadView()
+        self._cold_blocks = max(1, len(block_ends(settings.block_tokens, COLD_TOKENS)))
+        self.hits = 0
+        """Grants on a preferred replica."""
+        self.misses = 0
+        """Grants elsewhere though there was a preference."""
+        self.indifferent = 0
+        """Grants without a preference."""
+
+    @property
+    def known_blocks(self) -> int:
+        """Names in the index."""
+        return len(self._index)
+
+    def trail(self, ids: Sequence[int], scope: bytes, session: str) -> Trail:
+        """Name what `prefer` and `granted` need of a request; the cost is in this, see DECISIONS.md."""
+        settings = self._settings
+        return trail_of(
+            ids,
+            scope,
+            session,
+            block_tokens=settings.block_tokens,
+            prefix=settings.prefix,
+            sessions=settings.session,
+        )
+
+    def prefer(self, trail: Trail, records: Mapping[str, ReplicaRecord]) -> tuple[str, ...]:
+        """Return the replicas that a request prefers, best first; empty when all are the same to it.
+
+        Args:
+            trail: the request.
+            records: the pool's registry, a new mapping whenever it changed.
+        """
+        for gone in self._loads.update(records):
+            self._index.forget(gone)
+        if len(self._loads.live) < 2 or not (trail.blocks or trail.session):
+            return ()
+        known = dict.fromkeys(replica for replica in self._known(trail) if self._loads.bears(replica))
+        if known:
+            return tuple(islice(known, self._settings.max_preferred))
+        return self._cold(trail)
+
+    def granted(self, trail: Trail, preferred: Sequence[str], replica: str, kv_tokens: int) -> None:
+        """Learn where a request runs: from now on its beginning is cached there."""
+        self._index.note(trail.blocks, replica)
+        if trail.session:
+            self._index.note((trail.session,), replica)
+        self._loads.granted(replica, kv_tokens)
+        if not preferred:
+            self.indifferent += 1
+        elif replica in preferred:
+            self.hits += 1
+        else:
+            self.misses += 1
+
+    def _known(self, trail: Trail) -> Iterator[str]:
+        """Yield replicas by how much they know, the deepest beginning first."""
+        ends = block_ends(self._settings.block_tokens, trail.tokens)
+        session = self._index.replicas(trail.session)[:1] if trail.session else ()
+        depth = self._index.deepest(trail.blocks)
+        # A session's own replica has the longest beginning, unless another one is known to have it too.
+        yield from session
+        while depth and ends[depth - 1] >= WORTH * trail.tokens:
+            yield from self._index.replicas(trail.blocks[depth - 1])
+            depth -= 1
+
+    def _cold(self, trail: Trail) -> tuple[str, ...]:
+        key = trail.session or trail.blocks[min(len(trail.blocks), self._cold_blocks) - 1]
+        for replica in ranked(key, self._loads.live):
+            if self._loads.bears(replica):
+                return (replica,)
+        return ()
