@@ -14,8 +14,6 @@ from router.affinity.rendezvous import ranked
 
 WORTH = 1 / 8
 """A known beginning counts from this part of the prompt on: what everybody shares (a system prompt) tells nothing."""
-COLD_TOKENS = 1_024
-"""An unknown prompt's place is drawn by so many of its first tokens: fewer, and a shared beginning would gather all."""
 
 
 class Affinity:
@@ -30,7 +28,6 @@ class Affinity:
         self._settings = settings
         self._index = BlockIndex(settings.index_blocks, settings.max_preferred)
         self._loads = LoadView()
-        self._cold_blocks = max(1, len(block_ends(settings.block_tokens, COLD_TOKENS)))
         self.hits = 0
         """Grants on a preferred replica."""
         self.misses = 0
@@ -64,7 +61,7 @@ class Affinity:
         """
         for gone in self._loads.update(records):
             self._index.forget(gone)
-        if len(self._loads.live) < 2 or not (trail.blocks or trail.session):
+        if len(self._loads.live) < 2 or not trail.place:
             return ()
         known = dict.fromkeys(replica for replica in self._known(trail) if self._loads.bears(replica))
         if known:
@@ -74,7 +71,7 @@ class Affinity:
     def granted(self, trail: Trail, preferred: Sequence[str], replica: str, kv_tokens: int) -> None:
         """Learn where a request runs: from now on its beginning is cached there."""
         self._index.note(trail.blocks, replica)
-        if trail.session:
+        if trail.session is not None:
             self._index.note((trail.session,), replica)
         self._loads.granted(replica, kv_tokens)
         if not preferred:
@@ -87,7 +84,7 @@ class Affinity:
     def _known(self, trail: Trail) -> Iterator[str]:
         """Yield replicas by how much they know, the deepest beginning first."""
         ends = block_ends(self._settings.block_tokens, trail.tokens)
-        session = self._index.replicas(trail.session)[:1] if trail.session else ()
+        session = self._index.replicas(trail.session)[:1] if trail.session is not None else ()
         depth = self._index.deepest(trail.blocks)
         # A session's own replica has the longest beginning, unless another one is known to have it too.
         yield from session
@@ -96,8 +93,7 @@ class Affinity:
             depth -= 1
 
     def _cold(self, trail: Trail) -> tuple[str, ...]:
-        key = trail.session or trail.blocks[min(len(trail.blocks), self._cold_blocks) - 1]
-        for replica in ranked(key, self._loads.live):
+        for replica in ranked(trail.place, self._loads.live):
             if self._loads.bears(replica):
                 return (replica,)
         return ()
