@@ -44,7 +44,7 @@ def load_trace(path: Path, requests: int, longest: int) -> list[TraceRequest]:
             prompt, output = int(fields["input_length"]), max(1, int(fields["output_length"]))
             if prompt + output < longest:
                 blocks = fields["hash_ids"]
-                found.append(TraceRequest(len(found), f"s{blocks[: 2][-1]}", prompt, output, blocks))
+                found.append(TraceRequest(len(found), f"s{blocks[:2][-1]}", prompt, output, blocks))
     return found
 
 

@@ -108,6 +108,7 @@ async def running_stack(
     pools: dict[str, Any] | None = None,
     sim: dict[str, Any] | None = None,
     queue: dict[str, Any] | None = None,
+    router: dict[str, Any] | None = None,
     engine: Callable[[], Engine] | None = None,
 ) -> AsyncIterator[Stack]:
     """Run a cluster of so many routers, and so many replicas of each pool."""
@@ -116,6 +117,7 @@ async def running_stack(
         flags={
             "cluster": {"state_dir": str(state_dir)},
             "queue": {**FAST_QUEUE, **(queue or {})},
+            "router": router or {},
             "pools": pools or default,
         },
         environ={},
