@@ -134,11 +134,11 @@ class Router:
 
     async def _open_port(self) -> None:
         settings = self._settings.router
-        catalog = self._catalog = Catalog(self.pools, self._cache_dir())
+        catalog = self._catalog = Catalog(self.pools, self._cache_dir(), settings.limits)
         salts = CacheSalts(self._secret, shared=settings.affinity.share_prefixes_across_tenants)
         opening = Opening(catalog, self._secret, self.router_id, settings.expected_output_tokens, salts)
         self._inference = InferenceServicer(
-            self.pools, catalog, opening, RequestLimits(settings.max_prompt_bytes), self._metrics
+            self.pools, catalog, opening, RequestLimits(settings.max_prompt_bytes, settings.limits), self._metrics
         )
         self._metrics.watch(self.pools, lambda: self._inference.open_calls)
         admin = AdminServicer(self.pools, self.router_id)

@@ -1,8 +1,8 @@
 """A cluster on a virtual clock: the production queue (in memory) and policy, several routers, simulated engines.
 
 Real: the queue's `fill` with look-ahead, skip bound and windows; the policy, per router; heartbeats and what routers
-know only through them; the engine's scheduler, chunked prefill and prefix cache. Left out: the network, the router's own
-CPU time, and that a real engine also caches the tokens it produced.
+know only through them; the engine's scheduler, chunked prefill and prefix cache. Left out: the network, the router's
+own CPU time, and that a real engine also caches the tokens it produced.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Simulation:
         for router in self._routers.values():
             self._store.add_bell(router.name, router)  # type: ignore[arg-type]  # only `ring` is called
         self._load = load
-        self._random = random.Random(seed)  # noqa: S311 - a load, not a secret
+        self._random = random.Random(seed)
         self._later: deque[TraceRequest] = deque(trace)
         self._total = len(trace)
         self._held: dict[str, deque[TraceRequest]] = {}

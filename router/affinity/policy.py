@@ -1,4 +1,4 @@
-"""Decides which replicas a request prefers. Pure: values in, names out; whether it can be honoured the queue decides."""
+"""Decides which replicas a request prefers. Pure: values in, names out; the queue decides what can be honoured."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ async def test_two_routers_send_the_same_beginning_to_the_same_replica(tmp_path:
     async with running_stack(tmp_path, routers=2, replicas=4) as stack:
         for seed in range(6):
             first, cold = await replica_and_cached(stack, 0, ask(prompt(seed)))
-            other, cached = await replica_and_cached(stack, 1, ask(prompt(seed) + [5, 6, 7]))
+            other, cached = await replica_and_cached(stack, 1, ask([*prompt(seed), 5, 6, 7]))
 
             assert (other, cold) == (first, 0)
             assert cached == 512
