@@ -11,6 +11,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_BACKEND := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 STAMP := $(VENV)/.installed
 JSON ?=
+TRACE ?=
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -68,7 +69,10 @@ lock: setup ## recompile requirements/cpu.txt from pyproject.toml
 bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock (JSON=file)
 	$(BIN)/python -m loadtest.bench_tokens $(if $(JSON),--json $(JSON))
 
+bench-affinity: setup ## what prefix and session affinity bring on a recorded load (JSON=file, TRACE=file)
+	$(BIN)/python -m loadtest.bench_affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
+
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens bench-affinity gpu-check

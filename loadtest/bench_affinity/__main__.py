@@ -182,15 +182,15 @@ def _costs() -> dict[str, float]:
             for number in range(200):
                 prompt = [number * 7 + index for index in range(tokens)]
                 began = time.perf_counter()
-                trail = policy.trail(prompt, b"scope", "")
-                preferred = policy.prefer(trail, records)
+                trail, preferred = policy.look(prompt, b"scope", "", records)
                 policy.granted(trail, preferred, preferred[0], 0)
                 taken.append(time.perf_counter() - began)
             costs[f"{tokens}_tokens_{temperature}"] = 1e6 * statistics.median(taken)
     tracemalloc.start()
     policy = Affinity(AffinitySettings())
     for number in range(1_000):
-        policy.granted(policy.trail([number * 7 + index for index in range(8_000)], b"", ""), (), "replica-1", 0)
+        trail, preferred = policy.look([number * 7 + index for index in range(8_000)], b"", "", records)
+        policy.granted(trail, preferred, preferred[0], 0)
     costs["bytes_per_block"] = tracemalloc.get_traced_memory()[0] / policy.known_blocks
     tracemalloc.stop()
     return costs

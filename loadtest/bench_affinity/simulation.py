@@ -180,8 +180,7 @@ class Simulation:
 
     async def _submit(self, request: TraceRequest) -> None:
         router = self._random.choice(list(self._routers.values()))
-        trail = router.policy.trail(request.token_ids(), b"", request.session)
-        preferred = router.policy.prefer(trail, router.records)
+        trail, preferred = router.policy.look(request.token_ids(), b"", request.session, router.records)
         request_id = f"q{request.number}"
         router.waiting[request_id] = _Waiting(request, trail, preferred, self._clock.monotonic())
         expected = EXPECTED_OUTPUT_TOKENS

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 class BlockIndex:
     """Maps a name to the replicas that ran it last, newest first.
 
+    A replica that is gone is not taken out: its id never comes back, and its names age like all others.
+
     Two generations in place of a list by age: half of the bound is young, a touched name becomes young again, and when
     the young half is full the old one goes. That costs a dictionary write per touch and no links between entries.
     """
@@ -47,18 +49,6 @@ class BlockIndex:
             if not known or known[0] != replica:
                 known = self._shared(replica, known)
             self._young[name] = known
-
-    def forget(self, replica: str) -> None:
-        """Drop a replica that is gone: one that comes back under its name has an empty cache."""
-        for generation in (self._young, self._old):
-            touched = [name for name, replicas in generation.items() if replica in replicas]
-            for name in touched:
-                left = tuple(other for other in generation[name] if other != replica)
-                if left:
-                    generation[name] = self._tuples.setdefault(left, left)
-                else:
-                    del generation[name]
-        self._tuples = {known: known for known in self._tuples if replica not in known}
 
     def _shared(self, replica: str, known: tuple[str, ...]) -> tuple[str, ...]:
         wanted = (replica, *(other for other in known if other != replica))[: self._spread]

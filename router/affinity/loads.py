@@ -20,15 +20,13 @@ class LoadView:
         self._loads: dict[str, float] = {}
         self._bound = 0.0
 
-    def update(self, records: Mapping[str, ReplicaRecord]) -> set[str]:
-        """Take the registry as it is now, a new mapping whenever it changed; returns the replicas that are gone."""
+    def update(self, records: Mapping[str, ReplicaRecord]) -> None:
+        """Take the registry as it is now, a new mapping whenever it changed."""
         if records is self._records:
-            return set()
-        gone = self._records.keys() - records.keys()
+            return
         self._records = records
         self._loads = {name: _load(record) for name, record in records.items() if record.state is ReplicaState.READY}
         self._rebound()
-        return gone
 
     def granted(self, replica: str, kv_tokens: int) -> None:
         """Count a grant that the registry does not show yet."""

@@ -12,6 +12,7 @@ from router.affinity.index import BlockIndex
 from router.affinity.loads import LoadView
 from router.affinity.rendezvous import ranked
 
+_NOWHERE = Trail()
 WORTH = 1 / 8
 """A known beginning counts from this part of the prompt on: what everybody shares (a system prompt) tells nothing."""
 
@@ -40,10 +41,22 @@ class Affinity:
         """Names in the index."""
         return len(self._index)
 
-    def trail(self, ids: Sequence[int], scope: bytes, session: str) -> Trail:
-        """Name what `prefer` and `granted` need of a request; the cost is in this, see DECISIONS.md."""
+    def look(
+        self, ids: Sequence[int], scope: bytes, session: str, records: Mapping[str, ReplicaRecord]
+    ) -> tuple[Trail, tuple[str, ...]]:
+        """Return what `granted` needs of a request later, and the replicas that it prefers, best first.
+
+        Args:
+            ids: the prompt's token ids.
+            scope: what keeps caches apart: tenant salt and adapter.
+            session: the client's session id; empty for none.
+            records: the pool's registry, a new mapping whenever it changed.
+        """
+        self._loads.update(records)
+        if len(self._loads.live) < 2:
+            return _NOWHERE, ()
         settings = self._settings
-        return trail_of(
+        trail = trail_of(
             ids,
             scope,
             session,
@@ -51,22 +64,7 @@ class Affinity:
             prefix=settings.prefix,
             sessions=settings.session,
         )
-
-    def prefer(self, trail: Trail, records: Mapping[str, ReplicaRecord]) -> tuple[str, ...]:
-        """Return the replicas that a request prefers, best first; empty when all are the same to it.
-
-        Args:
-            trail: the request.
-            records: the pool's registry, a new mapping whenever it changed.
-        """
-        for gone in self._loads.update(records):
-            self._index.forget(gone)
-        if len(self._loads.live) < 2 or not trail.place:
-            return ()
-        known = dict.fromkeys(replica for replica in self._known(trail) if self._loads.bears(replica))
-        if known:
-            return tuple(islice(known, self._settings.max_preferred))
-        return self._cold(trail)
+        return trail, self._prefer(trail) if trail.place else ()
 
     def granted(self, trail: Trail, preferred: Sequence[str], replica: str, kv_tokens: int) -> None:
         """Learn where a request runs: from now on its beginning is cached there."""
@@ -80,6 +78,12 @@ class Affinity:
             self.hits += 1
         else:
             self.misses += 1
+
+    def _prefer(self, trail: Trail) -> tuple[str, ...]:
+        known = dict.fromkeys(replica for replica in self._known(trail) if self._loads.bears(replica))
+        if known:
+            return tuple(islice(known, self._settings.max_preferred))
+        return self._cold(trail)
 
     def _known(self, trail: Trail) -> Iterator[str]:
         """Yield replicas by how much they know, the deepest beginning first."""

@@ -76,8 +76,8 @@ class Opening:
         ids = await tokenizer.encode_prompt(checked.prompt)
         params, n = resolve(checked, info, len(ids))
         salt = self._salts.of(caller.tenant)
-        trail = pool.affinity.trail(ids, f"{checked.lora_adapter}\0{salt}".encode(), checked.session_id)
-        preferred = pool.affinity.prefer(trail, pool.replicas.records)
+        scope = f"{checked.lora_adapter}\0{salt}".encode()
+        trail, preferred = pool.affinity.look(ids, scope, checked.session_id, pool.replicas.records)
         admitted = _Admitted(checked, caller, ids, params, n, time_left_s, salt, trail, preferred)
         old = self._ticket(resume, admitted, pool) if resume is not None else None
         request_id = old.request_id if old is not None else secrets.token_hex(12)

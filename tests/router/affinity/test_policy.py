@@ -35,13 +35,13 @@ def prompt(seed: int, tokens: int = 2_000) -> list[int]:
 
 
 def ran(affinity: Affinity, ids: list[int], replica: str, *, scope: bytes = b"", session: str = "") -> None:
-    affinity.granted(affinity.trail(ids, scope, session), (), replica, 0)
+    affinity.granted(affinity.look(ids, scope, session, registry())[0], (), replica, 0)
 
 
 def wished(
     affinity: Affinity, ids: list[int], records: dict[str, ReplicaRecord], *, scope: bytes = b"", session: str = ""
 ) -> tuple[str, ...]:
-    return affinity.prefer(affinity.trail(ids, scope, session), records)
+    return affinity.look(ids, scope, session, records)[1]
 
 
 def test_routers_that_share_nothing_guess_alike():
@@ -131,8 +131,7 @@ def test_own_grants_count_before_the_registry_shows_them():
     affinity, records = policy(), registry()
     places = Counter()
     for _ in range(64):
-        trail = affinity.trail(prompt(1), b"", "")
-        preferred = affinity.prefer(trail, records)
+        trail, preferred = affinity.look(prompt(1), b"", "", records)
         affinity.granted(trail, preferred, preferred[0], 2_000)
         places[preferred[0]] += 1
 
@@ -148,15 +147,14 @@ def test_equally_full_replicas_are_all_preferable():
     assert wished(affinity, prompt(1), registry(sequences=dict.fromkeys(NAMES, 64))) == ("r2",)
 
 
-def test_a_lost_replica_is_forgotten_and_comes_back_without_a_cache():
+def test_a_lost_replica_is_not_preferred_and_one_that_only_missed_a_beat_is_not_forgotten():
     affinity = policy()
-    wished(affinity, prompt(1), registry())
     ran(affinity, prompt(1), "r2", session="s")
     assert wished(affinity, prompt(1), registry(), session="s") == ("r2",)
     without = [name for name in NAMES if name != "r2"]
     assert "r2" not in wished(affinity, prompt(1), registry(*without), session="s")
 
-    assert affinity.known_blocks == 0
+    assert wished(affinity, prompt(1), registry(), session="s") == ("r2",)
 
 
 def test_a_draining_replica_is_not_preferred():
@@ -194,7 +192,7 @@ def test_memory_is_bounded_and_what_is_used_stays():
 
 def test_grants_are_counted_by_what_became_of_the_wish():
     affinity = policy()
-    trail = affinity.trail(prompt(1), b"", "")
+    trail, _ = affinity.look(prompt(1), b"", "", registry())
     affinity.granted(trail, ("r1",), "r1", 0)
     affinity.granted(trail, ("r1", "r2"), "r3", 0)
     affinity.granted(trail, (), "r3", 0)
