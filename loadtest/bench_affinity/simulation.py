@@ -109,6 +109,7 @@ class Simulation:
         self._ready: deque[TraceRequest] = deque()
         self._events: list[tuple[float, int, str, str]] = []
         self._order = itertools.count()
+        self._sent = 0
         self._ended = 0
         self._counted_from = 0.0
         self.result = Result()
@@ -116,7 +117,7 @@ class Simulation:
     async def run(self) -> Result:
         """Serve the trace until its last request was sent: what drains after it is no standing load."""
         await self._begin()
-        while self._later or self._ready:
+        while self._sent < self._total:
             at, _, kind, name = heapq.heappop(self._events)
             self._clock.advance(max(0.0, at - self._clock.monotonic()))
             if kind == "step":
@@ -179,6 +180,7 @@ class Simulation:
             await self._submit(self._ready.popleft())
 
     async def _submit(self, request: TraceRequest) -> None:
+        self._sent += 1
         router = self._random.choice(list(self._routers.values()))
         trail, preferred = router.policy.look(request.token_ids(), b"", request.session, router.records)
         request_id = f"q{request.number}"
