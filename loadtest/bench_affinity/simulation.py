@@ -109,15 +109,14 @@ class Simulation:
         self._ready: deque[TraceRequest] = deque()
         self._events: list[tuple[float, int, str, str]] = []
         self._order = itertools.count()
-        self._sent = 0
         self._ended = 0
         self._counted_from = 0.0
         self.result = Result()
 
     async def run(self) -> Result:
-        """Serve the trace until its last request was sent: what drains after it is no standing load."""
+        """Serve the trace for as long as the load is as it should be: what drains at the end is not counted."""
         await self._begin()
-        while self._sent < self._total:
+        while self._goes_on():
             at, _, kind, name = heapq.heappop(self._events)
             self._clock.advance(max(0.0, at - self._clock.monotonic()))
             if kind == "step":
@@ -137,6 +136,13 @@ class Simulation:
         result.hits = sum(router.policy.hits for router in self._routers.values())
         result.misses = sum(router.policy.misses for router in self._routers.values())
         return result
+
+    def _goes_on(self) -> bool:
+        # Behind the end of the trace there may still be what its sessions held back.
+        return bool(self._later) or (not self._load.per_second and 2 * self._waiting() >= self._load.waiting)
+
+    def _waiting(self) -> int:
+        return len(self._ready) + sum(len(router.waiting) for router in self._routers.values())
 
     async def _begin(self) -> None:
         # The amnesty of a fresh pool is over before anything is submitted.
@@ -173,14 +179,12 @@ class Simulation:
 
     async def _feed(self) -> None:
         if not self._load.per_second:
-            waiting = sum(len(router.waiting) for router in self._routers.values())
-            while waiting + len(self._ready) < self._load.waiting and self._later:
+            while self._waiting() < self._load.waiting and self._later:
                 self._take_next()
         while self._ready:
             await self._submit(self._ready.popleft())
 
     async def _submit(self, request: TraceRequest) -> None:
-        self._sent += 1
         router = self._random.choice(list(self._routers.values()))
         trail, preferred = router.policy.look(request.token_ids(), b"", request.session, router.records)
         request_id = f"q{request.number}"
