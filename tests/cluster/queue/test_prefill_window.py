@@ -10,6 +10,8 @@ from cluster.queue.base import Grant
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 WINDOW = 8_192
+ROUTERS = ("A", "B")
+"""Requests come through both in turn."""
 
 
 class Engines:
@@ -18,6 +20,7 @@ class Engines:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self.prompts: dict[str, int] = {}
+        self.owners: dict[str, str] = {}
         self.order: list[str] = []
         """Request ids as they were granted."""
         self.prefilling: dict[str, list[str]] = {name: [] for name in scene.replicas}
@@ -25,9 +28,10 @@ class Engines:
         self.attempts: dict[str, str] = {}
 
     async def submit(self, name: str, prompt: int, **changes: object) -> None:
+        self.owners[name] = ROUTERS[len(self.prompts) % 2]
         self.prompts[name] = prompt
         fields = {"prompt_tokens": prompt, "kv_tokens": prompt + 10, **changes}
-        answer = await self.scene.queue.submit("A", entry(name, **fields))
+        answer = await self.scene.queue.submit(self.owners[name], entry(name, **fields))
         self.take([answer.grant] if answer.grant else [])
 
     def take(self, grants: list[Grant] | tuple[Grant, ...]) -> None:
@@ -47,18 +51,21 @@ class Engines:
             self.decoding[replica].extend(prefilled)
             running = tuple((name, self.attempts[name]) for name in self.prefilling[replica] + self.decoding[replica])
             await self.scene.beat_replica(replica, running, prefilled=prefilled)
-            self.take((await self.scene.queue.collect("A")).grants)
+            for router in ROUTERS:
+                self.take((await self.scene.queue.collect(router)).grants)
             if self.decoding[replica]:
                 name = self.decoding[replica].pop(0)
-                mail = await self.scene.queue.release("A", name, self.attempts[name], Settlement(10))
+                mail = await self.scene.queue.release(self.owners[name], name, self.attempts[name], Settlement(10))
                 self.take(mail.grants)
-        await self.scene.beat_router("A", tuple(self.attempts.items()))
+        for router in ROUTERS:
+            started = tuple((name, tried) for name, tried in self.attempts.items() if self.owners[name] == router)
+            await self.scene.beat_router(router, started)
         self.scene.clock.advance(0.1)
 
 
 async def test_a_burst_of_long_prompts_stays_in_the_queue_and_not_inside_an_engine(scene: Scene) -> None:
     """Slots and KV are plenty; only the third window holds the burst where it can still be ordered."""
-    await scene.start({name: Windows(64, 10**9, WINDOW) for name in ("r1", "r2")})
+    await scene.start({name: Windows(64, 10**9, WINDOW) for name in ("r1", "r2")}, ROUTERS)
     engines = Engines(scene)
     for number in range(30):
         await engines.submit(f"long-{number}", 6_000 if number % 3 else 3_000)
@@ -78,7 +85,7 @@ async def test_a_prompt_larger_than_the_window_is_not_starved_by_small_ones(back
     """It needs a replica without any other prefill. Small ones pass it `lookahead` times; then a replica is kept."""
     limits = QueueLimits(lookahead=16)
     scene = Scene(backend.queue(limits), backend.clock)
-    await scene.start({"r1": Windows(64, 10**9, WINDOW), "r2": Windows(64, 10**9, WINDOW)})
+    await scene.start({"r1": Windows(64, 10**9, WINDOW), "r2": Windows(64, 10**9, WINDOW)}, ROUTERS)
     engines = Engines(scene)
     small = 0
 
@@ -108,7 +115,7 @@ async def test_a_prompt_larger_than_the_window_is_not_starved_by_small_ones(back
 
 async def test_preferences_pass_nobody_over_more_often_than_the_lookahead(scene: Scene) -> None:
     """Everybody but one wants the same replica; the one that nobody wants to run is granted all the same."""
-    await scene.start({"r1": Windows(4, 10**9, 10**9)})
+    await scene.start({"r1": Windows(4, 10**9, 10**9)}, ROUTERS)
     engines = Engines(scene)
     for number in range(4):
         await engines.submit(f"first-{number}", 10)
