@@ -59,7 +59,7 @@ class Case:
         self.ends: list[SequenceEnd] = []
         self.outlet = Outlet()
         self.reports: list[tuple[str, ...]] = []
-        """What was reported at once."""
+        """What there was to report each time that a report was asked for."""
         self.table = AttemptTable(
             self.engine,
             Windows(sequences, 10_000, prefill),
@@ -67,7 +67,7 @@ class Case:
             attach_grace_s=5.0,
             retained_bytes=retained,
             on_end=self.ends.append,
-            on_prefilled=lambda: self.reports.append(self.table.take_prefilled()),
+            on_prefilled=lambda: self.reports.append(tuple(self.table.prefilled)),
         )
 
     async def start(self, name: str, tokens: int = 3, attempt: str = "a.1") -> tuple[Refused, str] | None:
@@ -224,5 +224,5 @@ async def test_room_in_the_prefill_window_is_reported_when_it_is_worth_a_call() 
         case.engine.sinks[f"{name}#a.1"].on_tokens([1], "x", None)
         case.engine.sinks[f"{name}#a.1"].on_tokens([2], "y", None)
 
-    assert case.reports == [("a", "b"), ("c", "d")]
-    assert case.table.take_prefilled() == ()
+    assert case.reports == [("a", "b"), ("a", "b", "c", "d")]
+    assert case.table.take_prefilled() == ("a", "b", "c", "d")
