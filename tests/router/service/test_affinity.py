@@ -123,6 +123,17 @@ async def test_tenants_share_no_cached_prefix(tmp_path: Path, monkeypatch: pytes
         assert (await replica_and_cached(stack, 0, ask(prompt(1))))[1] == 0
 
 
+def test_no_client_can_name_a_salt() -> None:
+    """It has no field in anything that a client sends."""
+    sent = [api.GenerateRequest.DESCRIPTOR, api.StreamGenerateRequest.DESCRIPTOR]
+    for message in sent:
+        assert not [field.name for field in message.fields if "salt" in field.name]
+        sent.extend(
+            field.message_type for field in message.fields if field.message_type and field.message_type not in sent
+        )
+    assert len(sent) > 5
+
+
 async def test_an_operator_may_let_tenants_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tenant = "acme"
     monkeypatch.setattr(Router, "_authenticate", lambda _self, _context: Caller(tenant))
