@@ -16,6 +16,9 @@ _NOWHERE = Trail()
 WORTH = 1 / 8
 """A known beginning counts from this part of the prompt on: what everybody shares (a system prompt) tells nothing."""
 
+NEARLY = 3 / 4
+"""Another replica is as good as the one that knows most from this part of the beginning on."""
+
 
 class Affinity:
     """Is one pool's policy on one router.
@@ -86,13 +89,15 @@ class Affinity:
         return self._cold(trail)
 
     def _known(self, trail: Trail) -> Iterator[str]:
-        """Yield replicas by how much they know, the deepest beginning first."""
-        ends = block_ends(self._settings.block_tokens, trail.tokens)
+        """Yield replicas by how much they know, the session's own first, then those of the deepest beginnings."""
         session = self._index.replicas(trail.session)[:1] if trail.session is not None else ()
-        depth = self._index.deepest(trail.blocks)
-        # A session's own replica has the longest beginning, unless another one is known to have it too.
         yield from session
-        while depth and ends[depth - 1] >= WORTH * trail.tokens:
+        depth = self._index.deepest(trail.blocks)
+        if not depth:
+            return
+        ends = block_ends(self._settings.block_tokens, trail.tokens)
+        least = max(WORTH * trail.tokens, NEARLY * ends[depth - 1])
+        while depth and ends[depth - 1] >= least:
             yield from self._index.replicas(trail.blocks[depth - 1])
             depth -= 1
 

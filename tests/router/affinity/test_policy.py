@@ -81,10 +81,21 @@ def test_a_longer_prompt_follows_its_beginning():
 def test_the_deepest_beginning_comes_first():
     affinity, records = policy(), registry()
     whole = prompt(1, 4_000)
-    ran(affinity, whole[:1_500], "r2")
+    ran(affinity, whole[:1_000], "r1")
+    ran(affinity, whole[:3_000], "r2")
     ran(affinity, whole[:3_500], "r6")
 
     assert wished(affinity, whole, records) == ("r6", "r2")
+
+
+def test_a_replica_that_knows_much_less_is_no_second_choice():
+    """It would compute most of the prompt again, and the one that knows it would not get the next turn."""
+    affinity, records = policy(), registry()
+    whole = prompt(1, 4_000)
+    ran(affinity, whole[:1_500], "r2")
+    ran(affinity, whole[:3_500], "r6")
+
+    assert wished(affinity, whole, records) == ("r6",)
 
 
 def test_a_beginning_that_is_a_small_part_tells_nothing():
