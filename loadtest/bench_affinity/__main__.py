@@ -43,10 +43,10 @@ PACED_PART = 0.7
 
 
 class LearnedOnly(Affinity):
-    """Has no first guess for what it has not seen, for comparison."""
+    """Draws no home for what it knows, for comparison; what it does not know it leaves to the queue."""
 
-    def _cold(self, trail: Trail) -> tuple[str, ...]:
-        return ()
+    def _home(self, trail: Trail) -> None:
+        return None
 
 
 class DrawnOnly(Affinity):

@@ -15,7 +15,8 @@ BLOCKS_PER_SIZE = 32
 GROWTH = 4
 _SIZES = 12
 COLD_TOKENS = 1_024
-"""An unknown prompt's place is drawn by so many of its first tokens: fewer, and a shared beginning would gather all."""
+"""A prompt's home is drawn by so many of its first tokens: fewer, and a shared beginning would gather all; more, and
+the home would move while a conversation grows."""
 _TOKEN_BYTES = array("I").itemsize
 
 
@@ -28,7 +29,7 @@ class Trail:
     session: int | None = None
     """Names the session, to this process only; None for none."""
     place: bytes = b""
-    """Draws a place for what is not known yet, the same at every router; empty for a request without a place."""
+    """Draws the home, the same at every router; empty for a request without one."""
     tokens: int = 0
     """Length of the prompt."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 
 from cluster.queue.base import ReplicaRecord
 from cluster.settings import AffinitySettings
@@ -23,9 +22,10 @@ NEARLY = 3 / 4
 class Affinity:
     """Is one pool's policy on one router.
 
-    What ran where is learned first hand; what is unknown is placed by rendezvous, so that routers that share nothing
-    begin with the same choice. A preference is a wish: a replica far fuller than the others is not wished for, and
-    `fill` never leaves a replica idle for it. So a hot beginning spreads, and is then known on several replicas.
+    Every session and every beginning has a home, drawn by rendezvous: routers that share nothing agree on it. What ran
+    elsewhere, because its home was full, is learned first hand and preferred beside the home. A preference is a wish: a
+    replica far fuller than the others is not wished for, and `fill` never leaves a replica idle for it. So a hot
+    beginning spreads, and is then known on several replicas.
     """
 
     def __init__(self, settings: AffinitySettings) -> None:
@@ -47,7 +47,7 @@ class Affinity:
     def look(
         self, ids: Sequence[int], scope: bytes, session: str, records: Mapping[str, ReplicaRecord]
     ) -> tuple[Trail, tuple[str, ...]]:
-        """Return what `granted` needs of a request later, and the replicas that it prefers, best first.
+        """Return what `granted` needs of a request later, and the replicas that it prefers, its home first.
 
         Args:
             ids: the prompt's token ids.
@@ -83,10 +83,13 @@ class Affinity:
             self.misses += 1
 
     def _prefer(self, trail: Trail) -> tuple[str, ...]:
-        known = dict.fromkeys(replica for replica in self._known(trail) if self._loads.bears(replica))
-        if known:
-            return tuple(islice(known, self._settings.max_preferred))
-        return self._cold(trail)
+        home = self._home(trail)
+        known = [replica for replica in dict.fromkeys(self._known(trail)) if self._loads.bears(replica)]
+        if home is None:
+            return tuple(known[: self._settings.max_preferred])
+        if not known or home in known:
+            return (home,)
+        return (home, *known)[: self._settings.max_preferred]
 
     def _known(self, trail: Trail) -> Iterator[str]:
         """Yield replicas by how much they know, the session's own first, then those of the deepest beginnings."""
@@ -101,8 +104,6 @@ class Affinity:
             yield from self._index.replicas(trail.blocks[depth - 1])
             depth -= 1
 
-    def _cold(self, trail: Trail) -> tuple[str, ...]:
-        for replica in ranked(trail.place, self._loads.live):
-            if self._loads.bears(replica):
-                return (replica,)
-        return ()
+    def _home(self, trail: Trail) -> str | None:
+        """Draw the replica that every router would draw; while it is too full, the next one."""
+        return next((replica for replica in ranked(trail.place, self._loads.live) if self._loads.bears(replica)), None)
