@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from cluster.models import ReplicaState
 from cluster.queue.base import ReplicaRecord
+from router.affinity.rendezvous import Rendezvous
 
 LOAD_FACTOR = 1.25
 LOAD_SLACK = 0.1
@@ -19,6 +20,8 @@ class LoadView:
         self._records: Mapping[str, ReplicaRecord] = {}
         self._loads: dict[str, float] = {}
         self._bound = 0.0
+        self.homes = Rendezvous(())
+        """Draws among the replicas that take work."""
 
     def update(self, records: Mapping[str, ReplicaRecord]) -> None:
         """Take the registry as it is now, a new mapping whenever it changed."""
@@ -26,6 +29,7 @@ class LoadView:
             return
         self._records = records
         self._loads = {name: _load(record) for name, record in records.items() if record.state is ReplicaState.READY}
+        self.homes = Rendezvous(self._loads)
         self._rebound()
 
     def granted(self, replica: str, kv_tokens: int) -> None:

@@ -9,7 +9,6 @@ from cluster.settings import AffinitySettings
 from router.affinity.blocks import Trail, block_ends, trail_of
 from router.affinity.index import BlockIndex
 from router.affinity.loads import LoadView
-from router.affinity.rendezvous import ranked
 
 _NOWHERE = Trail()
 WORTH = 1 / 8
@@ -106,4 +105,4 @@ class Affinity:
 
     def _home(self, trail: Trail) -> str | None:
         """Draw the replica that every router would draw; while it is too full, the next one."""
-        return next((replica for replica in ranked(trail.place, self._loads.live) if self._loads.bears(replica)), None)
+        return next((replica for replica in self._loads.homes.ranked(trail.place) if self._loads.bears(replica)), None)
