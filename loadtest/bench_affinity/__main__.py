@@ -92,7 +92,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench-affinity", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--trace", type=Path, default=TRACE, help="a Mooncake trace (default %(default)s)")
-    parser.add_argument("--requests", type=int, default=1200, help="requests per 4 replicas (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=2000, help="requests per 4 replicas (default %(default)s)")
     parser.add_argument("--replicas", type=int, nargs="+", default=[4, 16], help="pool sizes (default %(default)s)")
     parser.add_argument("--routers", type=int, default=2, help="routers, chosen at random (default %(default)s)")
     parser.add_argument("--compare", action="store_true", help="also run the parts of the policy alone")
