@@ -11,6 +11,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_BACKEND := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 STAMP := $(VENV)/.installed
 JSON ?=
+TRACE ?=
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -71,10 +72,13 @@ bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penst
 bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of two router processes (JSON=file)
 	$(BIN)/python -m loadtest.bench_queue $(if $(JSON),--json $(JSON))
 
-bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and routers
-	$(BIN)/python -m loadtest.bench_jobs
+bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and routers (JSON=file)
+	$(BIN)/python -m loadtest.bench_jobs $(if $(JSON),--json $(JSON))
+
+bench-affinity: setup ## what prefix and session affinity bring on a recorded load (JSON=file, TRACE=file)
+	$(BIN)/python -m loadtest.bench_affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens bench-queue bench-jobs gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity gpu-check

@@ -1,4 +1,4 @@
-"""What a large job costs: `python -m loadtest.bench_jobs --items 50000` prints one JSON object.
+"""What a large job costs: `python -m loadtest.bench_jobs --items 50000` prints a table.
 
 Two routers and one simulated replica in this process, and a Redis of its own with an append-only file. Steps take no
 time, so what is measured is everything around the engine.
@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 import redis.asyncio
+from rich.console import Console
+from rich.table import Table
 
 from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.jobs import RedisJobStore, job_limits_from
@@ -41,9 +43,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=50_000)
     parser.add_argument("--max-tokens", type=int, default=8)
+    parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        print(json.dumps(asyncio.run(_bench(Path(folder), options.items, options.max_tokens)), indent=2))
+    console = Console()
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        console.status(f"a job of {options.items:,} items"),
+    ):
+        figures = asyncio.run(_bench(Path(folder), options.items, options.max_tokens))
+    table = Table("figure", "value")
+    for name, value in figures.items():
+        parts = value.items() if isinstance(value, dict) else [("", value)]
+        for part, number in parts:
+            table.add_row(f"{name} {part}".strip(), str(number))
+    console.print(table)
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cluster.telemetry.metrics import LATENCY_BUCKETS
@@ -113,7 +113,20 @@ class _Live(Collector):
         ready = GaugeMetricFamily("penstock_replicas_ready", "Replicas that take work.", labels=["pool"])
         linked = GaugeMetricFamily("penstock_router_links_up", "Replicas this router is linked to.", labels=["pool"])
         held = GaugeMetricFamily("penstock_router_lease_held", "1 while this router's lease is held.", labels=["pool"])
+        affinity = CounterMetricFamily(
+            "penstock_router_affinity_grants",
+            "Grants on a replica that the request preferred (hit), on another one (miss), or of a request without a "
+            "preference (none). What it brings: penstock_router_tokens, cached over prompt.",
+            labels=["pool", "outcome"],
+        )
+        known = GaugeMetricFamily(
+            "penstock_router_affinity_blocks", "Beginnings of prompts that are remembered.", labels=["pool"]
+        )
         for name, pool in self._pools.items():
+            outcomes = {"hit": pool.affinity.hits, "miss": pool.affinity.misses, "none": pool.affinity.indifferent}
+            for outcome, count in outcomes.items():
+                affinity.add_metric([name, outcome], count)
+            known.add_metric([name], pool.affinity.known_blocks)
             if pool.beat is not None:
                 for number, label in enumerate(("interactive", "standard", "batch")):
                     waiting.add_metric([name, label], pool.beat.waiting[number])
@@ -121,4 +134,4 @@ class _Live(Collector):
             ready.add_metric([name], pool.replicas.ready())
             linked.add_metric([name], len(pool.replicas.connected()))
             held.add_metric([name], float(pool.available))
-        yield from (waiting, running, ready, linked, held)
+        yield from (waiting, running, ready, linked, held, affinity, known)

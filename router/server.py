@@ -30,6 +30,7 @@ from cluster.settings import Settings
 from cluster.telemetry import MetricsServer
 from cluster.tls import LinkDialer, TlsFiles
 from router.admission import RequestLimits
+from router.affinity import CacheSalts
 from router.dispatch.pool import Pool
 from router.identity import Authenticator, TenantPolicies
 from router.jobs import Executor, JobFeeder, JobServicer
@@ -155,11 +156,16 @@ class Router:
 
     async def _open_port(self) -> None:
         settings = self._settings.router
-        catalog = self._catalog = Catalog(self.pools, self._cache_dir())
+        catalog = self._catalog = Catalog(self.pools, self._cache_dir(), settings.limits)
         opening = Opening(
-            catalog, self._secret, self.router_id, TenantPolicies(self._settings), settings.expected_output_tokens
+            catalog,
+            self._secret,
+            self.router_id,
+            TenantPolicies(self._settings),
+            settings.expected_output_tokens,
+            CacheSalts(self._secret, shared=settings.affinity.share_prefixes_across_tenants),
         )
-        limits = RequestLimits(settings.max_prompt_bytes)
+        limits = RequestLimits(settings.max_prompt_bytes, settings.limits)
         self._inference = InferenceServicer(self.pools, catalog, opening, limits, self._metrics)
         self._open_jobs(opening, limits)
         self._metrics.watch(self.pools, lambda: self._inference.open_calls)

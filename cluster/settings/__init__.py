@@ -3,11 +3,13 @@
 from cluster.settings.access import Access, access_of, is_loopback
 from cluster.settings.load import load_settings
 from cluster.settings.tree import (
+    AffinitySettings,
     AuthSettings,
     ClassShares,
     ClusterSettings,
     EngineKind,
     JobsSettings,
+    LimitSettings,
     PoolSettings,
     QueueSettings,
     QuotaSettings,
@@ -25,11 +27,13 @@ from cluster.settings.tree import (
 
 __all__ = [
     "Access",
+    "AffinitySettings",
     "AuthSettings",
     "ClassShares",
     "ClusterSettings",
     "EngineKind",
     "JobsSettings",
+    "LimitSettings",
     "PoolSettings",
     "QueueSettings",
     "QuotaSettings",

@@ -262,6 +262,55 @@ class JobsSettings(Section):
     """MiB of all stored jobs."""
 
 
+class AffinitySettings(Section):
+    """Says where requests prefer to run: on replicas that have the beginning of their prompt cached."""
+
+    prefix: bool = True
+    """Prefer replicas that ran prompts with the same beginning."""
+    session: bool = True
+    """Prefer the replica that ran the session's last request."""
+    max_preferred: int = Field(default=2, ge=1, le=8)
+    """Replicas that one request may prefer, and on which one beginning is remembered."""
+    block_tokens: int = Field(default=64, ge=8, le=4096)
+    """Beginnings are told apart in steps of so many tokens. Finer costs the router time, coarser wastes cache."""
+    index_blocks: int = Field(default=131_072, ge=1_024)
+    """Beginnings that a router remembers per pool, about 120 bytes each."""
+    share_prefixes_across_tenants: bool = False
+    """Lets tenants share cached beginnings. They can then tell by timing what others have sent."""
+
+
+class LimitSettings(Section):
+    """Bounds what one request may ask for. What the API documents is the upper end; an operator can only go below."""
+
+    max_choices: int = Field(default=16, ge=1, le=16)
+    """Largest n."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Largest max_tokens, and what a request without one gets; default: the context left after the prompt."""
+    max_stop_strings: int = Field(default=16, ge=0, le=16)
+    max_stop_bytes: int = Field(default=256, ge=1, le=256)
+    """Longest stop string in bytes of UTF-8."""
+    max_stop_tokens: int = Field(default=64, ge=0, le=64)
+    max_logprobs: int = Field(default=20, ge=0, le=20)
+    """Most alternatives per position."""
+    max_logit_biases: int = Field(default=1_024, ge=0, le=1_024)
+    max_schema_bytes: int = Field(default=65_536, ge=2, le=65_536)
+    max_schema_depth: int = Field(default=64, ge=1, le=128)
+    """Deepest nesting of objects and arrays in a JSON Schema. The time to compile one grows with a power of it."""
+    max_grammar_bytes: int = Field(default=65_536, ge=1, le=65_536)
+    max_regex_bytes: int = Field(default=4_096, ge=1, le=4_096)
+    max_group_depth: int = Field(default=64, ge=1, le=256)
+    """Deepest nesting of groups in a regular expression or grammar."""
+    max_repetitions: int = Field(default=131_072, ge=1, le=1 << 20)
+    """Largest size of a regular expression or grammar with its counted repetitions written out: (a{1000}){1000} is a
+    million."""
+    max_choice_values: int = Field(default=1_024, ge=1, le=1_024)
+    """Most allowed answers of a choice constraint."""
+    max_messages: int = Field(default=1_024, ge=1, le=1_024)
+    """Most messages of a conversation."""
+    max_rendered_characters: int = Field(default=32 << 20, ge=1_024)
+    """Longest text that a chat template may make of a conversation."""
+
+
 class RouterSettings(Section):
     """Configures a router process."""
 
@@ -286,6 +335,8 @@ class RouterSettings(Section):
     """A replica that does not answer a ping within this time is taken as gone."""
     expected_output_tokens: int = Field(default=256, ge=1)
     """What a request without max_tokens is taken to produce when windows are checked."""
+    affinity: AffinitySettings = AffinitySettings()
+    limits: LimitSettings = LimitSettings()
 
 
 class ReplicaTlsSettings(Section):

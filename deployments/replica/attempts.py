@@ -16,6 +16,10 @@ from deployments.replica.output_log import Outlet, OutputLog
 
 _LOG = logging.getLogger(__name__)
 
+REPORT_PREFILLED = 0.25
+"""When prompts of this part of the prefill window got their first token, the queue is told at once: until then it takes
+their room as used."""
+
 
 class Refused(enum.Enum):
     """Says why a command was not carried out; numbers as in replica.proto."""
@@ -55,12 +59,15 @@ class AttemptTable:
         attach_grace_s: float,
         retained_bytes: int,
         on_end: Callable[[SequenceEnd], None],
+        on_prefilled: Callable[[], None] | None = None,
     ) -> None:
+        """`on_prefilled` is called when `take_prefilled` should not wait for the next heartbeat."""
         self._engine = engine
         self._clock = clock
         self._grace_s = attach_grace_s
         self._retained_bytes = retained_bytes
         self._on_end = on_end
+        self._on_prefilled = on_prefilled
         self._attempts: dict[tuple[str, str], Attempt] = {}
         self._retained = 0
         """Bytes of finished logs."""
@@ -75,6 +82,8 @@ class AttemptTable:
         """Prompt tokens of attempts whose first token is still to come."""
         self.prefilled: list[str] = []
         """Requests whose first token came since `take_prefilled`."""
+        self._unreported_tokens = 0
+        """Their prompt tokens."""
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -180,6 +189,7 @@ class AttemptTable:
     def take_prefilled(self) -> tuple[str, ...]:
         """Return and clear the requests whose first token came."""
         taken, self.prefilled = self.prefilled, []
+        self._unreported_tokens = 0
         return tuple(taken)
 
     @property
@@ -211,6 +221,10 @@ class AttemptTable:
             item.prefilling = False
             self.prefill_tokens -= item.prompt_tokens
             self.prefilled.append(log.request_id)
+            self._unreported_tokens += item.prompt_tokens
+            if self._on_prefilled and self._unreported_tokens >= REPORT_PREFILLED * self.windows.prefill_tokens:
+                self._unreported_tokens = 0
+                self._on_prefilled()
         if ended:
             self._free_slot()
             item.keep_until = min(item.keep_until, self._clock.monotonic() + self._grace_s)

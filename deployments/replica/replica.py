@@ -106,6 +106,7 @@ class Replica:
                 attach_grace_s=plan.queue_settings.attach_grace_s,
                 retained_bytes=plan.settings.retained_log_mb << 20,
                 on_end=metrics.ended,
+                on_prefilled=self._report_now,
             )
             metrics.watch(self.table)
             port = await self._serve()
@@ -157,6 +158,10 @@ class Replica:
             metrics_port=metrics_port,
             price_per_gpu_hour=self.plan.pool_settings.price_per_gpu_hour,
         )
+
+    def _report_now(self) -> None:
+        if self._keeper is not None:
+            self._keeper.nudge()
 
     async def _join(self) -> None:
         settings = self.plan.queue_settings
@@ -218,8 +223,7 @@ class Replica:
         """Move the live batch limit; returns what is in force. The published window follows at once."""
         applied, _tokens = await self._engine.set_batch_limits(sequences, None)
         self.table.windows = replace(self.table.windows, sequences=applied)
-        if self._keeper is not None:
-            self._keeper.nudge()
+        self._report_now()
         return applied
 
     async def check_health(self) -> None:
@@ -261,8 +265,7 @@ class Replica:
         if not hasattr(self, "table"):
             return
         self.table.draining = True
-        if self._keeper is not None:
-            self._keeper.nudge()
+        self._report_now()
         try:
             await asyncio.wait_for(self.table.idle.wait(), seconds)
         except TimeoutError:

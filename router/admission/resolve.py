@@ -55,7 +55,7 @@ def _settle_lengths(found: Violations, checked: CheckedRequest, model: ModelInfo
             f"must be at most {left}, what {prompt_tokens} prompt tokens leave of a context of {context} tokens, "
             f"got {params.max_tokens}",
         )
-    max_tokens = params.max_tokens or left
+    max_tokens = params.max_tokens or min(left, checked.max_tokens_limit or left)
     if params.min_tokens > max_tokens:
         found.add("sampling.min_tokens", f"must be at most max_tokens = {max_tokens}, got {params.min_tokens}")
     return replace(params, max_tokens=max_tokens)

@@ -34,7 +34,6 @@ MAX_KEY_BYTES = 128
 MAX_REQUEST_ID_BYTES = 128
 MAX_SESSION_BYTES = 128
 MAX_ADAPTER_BYTES = 256
-MAX_MESSAGES = 1_024
 MAX_ROLE_BYTES = 64
 MAX_FLUSH_INTERVAL_S = 10.0
 MAX_RESUME_TOKEN_BYTES = 4_096
@@ -126,7 +125,7 @@ def check_cancel(request: inference_pb2.CancelRequest) -> CancelTarget:
 def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, limits: RequestLimits) -> CheckedRequest:
     found.size("model", request.model, 1, MAX_MODEL_BYTES)
     prompt = _check_prompt(found, "prompt", request.prompt, limits)
-    check_sampling(found, "sampling", request.sampling)
+    check_sampling(found, "sampling", request.sampling, limits.each)
     queue_timeout_s = None
     if request.HasField("queue_timeout"):
         queue_timeout_s = _check_duration(found, "queue_timeout", request.queue_timeout)
@@ -147,6 +146,7 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
         lora_adapter=request.lora_adapter,
         session_id=request.session_id,
         digest=_digest(request) if request.idempotency_key else "",
+        max_tokens_limit=limits.each.max_tokens,
     )
 
 
@@ -176,7 +176,7 @@ def _check_prompt(found: Violations, field: str, wire: types_pb2.Prompt, limits:
 
 def _check_chat(found: Violations, field: str, wire: types_pb2.ChatPrompt, limits: RequestLimits) -> ChatPrompt:
     where = f"{field}.messages"
-    if not found.count(where, len(wire.messages), 1, MAX_MESSAGES):
+    if not found.count(where, len(wire.messages), 1, limits.each.max_messages):
         return ChatPrompt(())
     for index, message in enumerate(wire.messages):
         found.size(f"{where}[{index}].role", message.role, 1, MAX_ROLE_BYTES)

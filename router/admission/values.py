@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cluster.models import RequestClass, SamplingParams
+from cluster.settings import LimitSettings
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Bounds that operators may set; the others are part of the API and written in the .proto files."""
+    """Bounds that operators may set."""
 
     max_prompt_bytes: int = 4 << 20
     """Longest prompt text in bytes of UTF-8; over all messages of a chat."""
+    each: LimitSettings = field(default_factory=LimitSettings)
+    """Bounds of single fields, within what the .proto files document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,8 @@ class CheckedRequest:
     """Empty for none."""
     digest: str = ""
     """Identifies what is asked for; empty without an idempotency key."""
+    max_tokens_limit: int | None = None
+    """What the operator allows as max_tokens; None: whatever the context has room for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,12 @@ class Violations:
         else:
             self._left_out += 1
 
+    def add_any(self, field: str, *problems: str | None) -> None:
+        """Note each problem that there is."""
+        for problem in problems:
+            if problem is not None:
+                self.add(field, problem)
+
     @property
     def full(self) -> bool:
         """Say whether more violations would only be counted."""

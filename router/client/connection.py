@@ -21,6 +21,8 @@ CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_receive_message_length", 256 << 20),
     ("grpc.max_send_message_length", 256 << 20),
     # A router that vanished without a word is found while a stream is quiet.
+    # Its own connections: a new client must not inherit the back-off of an earlier one to the same address.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     # A restarted router is found again soon, not after gRPC's two minutes.

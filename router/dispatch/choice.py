@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -92,8 +92,11 @@ class Choice:
         pool: Dispatch,
         prices: Prices = NO_PRICES,
         deadline: float | None = None,
+        on_start: Callable[[str], None] | None = None,
     ) -> None:
-        """`deadline` is the moment on the monotonic clock by which it must have ended."""
+        """`deadline` is the moment on the monotonic clock by which it must have ended. `on_start` is told each replica
+        that the choice is started on.
+        """
         self.index = index
         self.entry = entry
         self.state = ChoiceState.WAITING
@@ -127,6 +130,7 @@ class Choice:
         """False while a `started` or `resumed` event is owed to the client."""
         self._start = start
         self._pool = pool
+        self._on_start = on_start
         self._wake = _nothing
         self._cancelled = False
         self._abandoned = False
@@ -162,6 +166,8 @@ class Choice:
             start.resume.CopyFrom(self.history.record(place.model_digest))
         self.sink = place.link.open_sink(self, self.entry.request_id, grant.attempt, self.tokens)
         place.link.send_start(self.sink, start)
+        if self._on_start is not None:
+            self._on_start(place.link.replica_id)
 
     def attach_to(self, attempt: str, place: Placement, offset: int) -> None:
         """Take over a running attempt; the client already has `offset` tokens."""

@@ -24,6 +24,7 @@ from cluster.queue.base import (
 from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
 from cluster.tls import LinkDialer
+from router.affinity import Affinity
 from router.dispatch.account import Prices
 from router.dispatch.choice import Choice, ChoiceState, Placement
 from router.dispatch.estimate import PoolEstimate
@@ -68,6 +69,7 @@ class Pool:
             attach_grace_s=queue_settings.attach_grace_s,
             on_change=self._links_changed,
         )
+        self.affinity = Affinity(router_settings.affinity)
         self._choices: dict[str, Choice] = {}
         """Choices that wait or run here, by their queue id."""
         self._started: list[tuple[str, str]] = []

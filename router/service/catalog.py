@@ -13,6 +13,7 @@ from penstock.v1 import inference_pb2 as api
 from cluster.errors import LinkError, ModelNotFoundError, NoReplicaError
 from cluster.models import ModelInfo
 from cluster.registry import model_from_fields
+from cluster.settings import LimitSettings
 from cluster.wire import capabilities_to_wire
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use, require_model
@@ -26,10 +27,10 @@ class Catalog:
     on disk beside the tokenizer.
     """
 
-    def __init__(self, pools: Mapping[str, Pool], cache_dir: Path) -> None:
+    def __init__(self, pools: Mapping[str, Pool], cache_dir: Path, limits: LimitSettings) -> None:
         self._pools = pools
         self._cache_dir = cache_dir
-        self._store = TokenizerStore(cache_dir / "tokenizers")
+        self._store = TokenizerStore(cache_dir / "tokenizers", max_rendered_characters=limits.max_rendered_characters)
         self._models: dict[str, ModelInfo] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
 

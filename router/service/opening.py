@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.v1 import replica_pb2 as pb
 
@@ -17,6 +18,7 @@ from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket, TicketChoice
 from cluster.wire import sampling_to_wire
 from router.admission import CheckedRequest, ResumePoint, choice_sampling, resolve
+from router.affinity import CacheSalts, Trail
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
@@ -39,6 +41,10 @@ class _Admitted:
     ids: Sequence[int]
     params: SamplingParams
     n: int
+    salt: str
+    """The tenant's cache salt."""
+    trail: Trail
+    preferred: tuple[str, ...]
     deadline: float | None
     """When the call must have ended; monotonic seconds, as `arrived_at`."""
     arrived_at: float
@@ -74,9 +80,11 @@ class Opening:
         router_id: str,
         policies: TenantPolicies,
         expected_output_tokens: int,
+        salts: CacheSalts,
     ) -> None:
         self._catalog = catalog
         self._policies = policies
+        self._salts = salts
         self._secret = secret
         self._router_id = router_id
         self._expected_output_tokens = expected_output_tokens
@@ -99,7 +107,10 @@ class Opening:
         ids = await tokenizer.encode_prompt(checked.prompt)
         params, n = resolve(checked, info, len(ids))
         deadline = None if time_left_s is None else arrived_at + time_left_s
-        admitted = _Admitted(checked, caller, pool, info, ids, params, n, deadline, arrived_at)
+        salt = self._salts.of(caller.tenant)
+        scope = f"{checked.lora_adapter}\0{salt}".encode()
+        trail, preferred = pool.affinity.look(ids, scope, checked.session_id, pool.replicas.records)
+        admitted = _Admitted(checked, caller, pool, info, ids, params, n, salt, trail, preferred, deadline, arrived_at)
         if resume is not None and resume.token:
             return await self._continue(admitted, resume)
         return await self._start(admitted, resume.received_tokens if resume is not None else ())
@@ -220,13 +231,16 @@ class Opening:
             max_tokens=params.max_tokens,
             quota=policy.quota,
             digest=checked.digest,
+            preferred_replicas=admitted.preferred,
         )
         start = pb.Start(
             prompt_token_ids=admitted.ids,
             sampling=sampling_to_wire(choice_sampling(params, index)),
             lora_adapter=checked.lora_adapter,
+            cache_salt=admitted.salt,
         )
-        return Choice(index, entry, start, pool, pool.prices, admitted.deadline)
+        learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
+        return Choice(index, entry, start, pool, pool.prices, admitted.deadline, learn)
 
     # --- resume -------------------------------------------------------------------------------------------------------
 

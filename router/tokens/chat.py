@@ -15,30 +15,33 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from cluster.errors import InvalidRequestError
+from cluster.settings import LimitSettings
 from router.admission import Message
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"
-MAX_RENDERED_CHARACTERS = 32 << 20
-"""Stops a template that multiplies its input."""
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _FIELD = "prompt.chat"
+_MAX_CHARACTERS = LimitSettings().max_rendered_characters
 
 
 class ChatTemplate:
     """Is a compiled template with the special tokens that it may name. Rendering is synchronous and has no state."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
-        """Compile a template.
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str] | None = None, *, max_characters: int = _MAX_CHARACTERS
+    ) -> None:
+        """Compile a template; it may make texts of `max_characters`, so that one that multiplies its input is stopped.
 
         Raises:
             jinja2.TemplateError: the source is no template.
         """
         self._template = _environment().from_string(source)
         self._special_tokens = dict(special_tokens or {})
+        self._max_characters = max_characters
 
     @classmethod
-    def from_files(cls, files: Mapping[str, bytes]) -> ChatTemplate | None:
+    def from_files(cls, files: Mapping[str, bytes], *, max_characters: int = _MAX_CHARACTERS) -> ChatTemplate | None:
         """Compile the template among tokenizer files; its own file wins over the configuration; None without one.
 
         Raises:
@@ -53,7 +56,7 @@ class ChatTemplate:
         else:
             source = _named_default(config.get("chat_template"))
         tokens = {name: _token_text(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}
-        return cls(source, tokens) if source else None
+        return cls(source, tokens, max_characters=max_characters) if source else None
 
     def render(self, messages: Sequence[Message], *, continue_final: bool = False) -> str:
         """Return the prompt text.
@@ -91,8 +94,8 @@ class ChatTemplate:
             ):
                 pieces.append(piece)
                 length += len(piece)
-                if length > MAX_RENDERED_CHARACTERS:
-                    _refuse(f"its text is longer than {MAX_RENDERED_CHARACTERS} characters")
+                if length > self._max_characters:
+                    _refuse(f"its text is longer than {self._max_characters} characters")
         # Whatever a template does wrong with a client's messages surfaces as one of these.
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise InvalidRequestError.of(_FIELD, _describe(error)) from error

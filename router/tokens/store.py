@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cluster.digests import TOKENIZER_FILES, tokenizer_digest
 from cluster.errors import UnavailableError
+from cluster.settings import LimitSettings
 from router.tokens.cache import read_files, write_files
 from router.tokens.tokenizer import Tokenizer
 
@@ -26,17 +27,26 @@ _log = logging.getLogger(__name__)
 class TokenizerStore:
     """Owns tokenizers, their cache on disk and the threads that encode. Belongs to one event loop; end with `close`."""
 
-    def __init__(self, cache_dir: Path, *, threads: int = 2, max_loaded: int = 8) -> None:
+    def __init__(
+        self,
+        cache_dir: Path,
+        *,
+        threads: int = 2,
+        max_loaded: int = 8,
+        max_rendered_characters: int = LimitSettings().max_rendered_characters,
+    ) -> None:
         """Prepare a store; touches nothing yet.
 
         Args:
             cache_dir: survives restarts, so that a pool without replicas can still admit; made when needed.
             threads: how many long encodings run at once.
             max_loaded: how many tokenizers stay in memory; the least recently used one goes.
+            max_rendered_characters: longest text that a chat template may make.
         """
         self._cache_dir = cache_dir
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokens")
         self._max_loaded = max_loaded
+        self._max_rendered_characters = max_rendered_characters
         self._loaded: dict[str, Tokenizer] = {}
         self._loading: dict[str, asyncio.Task[Tokenizer]] = {}
 
@@ -88,7 +98,9 @@ class TokenizerStore:
             _verify(digest, files)
             await loop.run_in_executor(self._executor, self._keep, digest, files)
         try:
-            return await loop.run_in_executor(self._executor, Tokenizer, files, self._executor)
+            return await loop.run_in_executor(
+                self._executor, Tokenizer, files, self._executor, self._max_rendered_characters
+            )
         except ValueError as error:
             _log.exception("tokens.unusable", extra={"digest": digest})
             raise UnavailableError("the model's tokenizer cannot be loaded", _RETRY_AFTER_S) from error

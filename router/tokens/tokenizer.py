@@ -12,6 +12,7 @@ import jinja2
 import tokenizers
 
 from cluster.errors import InvalidRequestError
+from cluster.settings import LimitSettings
 from router.admission import ChatPrompt, Message, Prompt, TextPrompt
 from router.tokens.chat import ChatTemplate
 
@@ -26,12 +27,18 @@ _log = logging.getLogger(__name__)
 class Tokenizer:
     """Encodes text and conversations; long ones in a thread, where the encoder lets go of the interpreter lock."""
 
-    def __init__(self, files: Mapping[str, bytes], executor: Executor) -> None:
+    def __init__(
+        self,
+        files: Mapping[str, bytes],
+        executor: Executor,
+        max_rendered_characters: int = LimitSettings().max_rendered_characters,
+    ) -> None:
         """Load a tokenizer; takes up to a second for a large vocabulary.
 
         Args:
             files: tokenizer.json, and where the model has them tokenizer_config.json and chat_template.jinja.
             executor: runs long encodings; belongs to the caller.
+            max_rendered_characters: longest text that the chat template may make.
 
         Raises:
             ValueError: a file is missing or broken. A broken chat template only takes chat away.
@@ -47,7 +54,7 @@ class Tokenizer:
         self._encoder.no_padding()
         self._executor = executor
         try:
-            self._chat = ChatTemplate.from_files(files)
+            self._chat = ChatTemplate.from_files(files, max_characters=max_rendered_characters)
         except jinja2.TemplateError as error:
             _log.warning("tokens.chat_template_broken", extra={"error": str(error)})
             self._chat = None

@@ -17,6 +17,10 @@ import psutil
 import pytest
 
 from cluster.bootstrap.serve_config import app_name
+from cluster.jobs import RedisJobStore, job_limits_from
+from cluster.queue import RedisBell, RedisQueue, limits_from
+from cluster.secret import ClusterSecret
+from cluster.settings import AuthSettings
 from deployments.demo_model import known_answers
 from router.client import (
     AsyncClient,
@@ -33,6 +37,8 @@ from router.client import (
     one_of,
     regex,
 )
+from router.identity.new_key import KeyPlan, add_key
+from router.server import QueueFactory, Router
 from tests.integration.conftest import require_program
 from tests.support.running import ClusterThread
 from tests.support.waiting import until_sync
@@ -134,6 +140,56 @@ def test_a_repeated_prefix_is_found_in_the_cache(client: Client) -> None:
     client.generate("demo", prompt, Sampling(temperature=0.0, max_tokens=2), timeout=60)
     again = client.generate("demo", prompt, Sampling(temperature=0.0, max_tokens=2), timeout=60)
     assert again.usage.cached_tokens >= 160
+
+
+def test_a_shared_prefix_is_found_through_either_router(client: Client, engines: ClusterThread) -> None:
+    """What one router started is cached for the other one; the receipt says so."""
+    shared = [7 + number % 300 for number in range(256)]
+    sampling = Sampling(temperature=0.0, max_tokens=2, ignore_eos=True)
+    cached = []
+    for router in (0, 1):
+        with Client(engines.target(router)) as own:
+            answer = own.generate("demo", [*shared, 5 + router], sampling, timeout=60)
+        [attempt] = answer.receipt.attempts
+        cached.append(attempt.cached_tokens)
+
+    assert 0 == cached[0]
+    assert cached[1] >= 224
+
+
+def test_tenants_share_no_cached_prefix(client: Client, engines: ClusterThread, tmp_path: Path) -> None:
+    """The salt that routers mint reaches vLLM: a router whose callers are another tenant finds nothing cached."""
+    prompt = [8 + number % 350 for number in range(200)]
+    sampling = Sampling(temperature=0.0, max_tokens=2, ignore_eos=True)
+    client.generate("demo", prompt, sampling, timeout=60)
+    assert client.generate("demo", prompt, sampling, timeout=60).usage.cached_tokens > 0
+
+    keys_file = tmp_path / "keys.toml"
+    key = add_key(keys_file, KeyPlan("globex"))
+    assert 0 == asyncio.run(_cached_tokens_with(key, keys_file, engines, prompt, sampling))
+
+
+async def _cached_tokens_with(
+    key: str, keys_file: Path, engines: ClusterThread, prompt: list[int], sampling: Sampling
+) -> int:
+    """Ask a router of its own that knows tenants by key."""
+    settings = engines.cluster.settings
+    settings = settings.model_copy(update={"auth": AuthSettings(keys_file=keys_file)})
+    redis, limits = settings.redis, limits_from(settings.queue)
+    secret = ClusterSecret.from_file(settings.cluster.secret_file or settings.cluster.state_dir / "secret")
+    queues = QueueFactory(
+        queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
+        bell=lambda router_id: RedisBell(redis.url, router_id),
+        jobs=lambda pool: RedisJobStore(redis.url, pool, job_limits_from(settings.jobs), redis.timeout_s),
+    )
+    router = Router(settings, secret, queues, port=0, metrics_port=0)
+    await router.start()
+    try:
+        await asyncio.wait_for(router.pools["demo"].replicas.first_seen.wait(), 20)
+        async with AsyncClient(f"127.0.0.1:{router.port}", api_key=key) as own:
+            return (await own.generate("demo", prompt, sampling, timeout=60)).usage.cached_tokens
+    finally:
+        await router.stop(drain_s=1.0)
 
 
 def test_a_request_the_engine_refuses_harms_nobody(client: Client) -> None:

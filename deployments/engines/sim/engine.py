@@ -15,6 +15,7 @@ from cluster.models import Capabilities, EngineStats, FinishReason, GenerationSp
 from cluster.settings import PoolSettings, SimSettings
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity, TokenSink
+from deployments.engines.limits import prefill_window
 from deployments.engines.meter import StepMeter
 from deployments.engines.sim.core import BatchCore, CoreLimits, StepResult
 from deployments.engines.sim.sequence import SimSequence
@@ -24,12 +25,16 @@ from deployments.engines.sim.tokens import block_hashes
 log = logging.getLogger(__name__)
 
 _STALL_S = 10.0
-_PREFILL_WINDOW_STEPS = 4
 
 
 def step_seconds(settings: SimSettings, tokens: int, kv_tokens: int) -> float:
     """Return how long a step takes, before time_scale."""
     return settings.base_ms / 1e3 + (settings.per_token_us * tokens + settings.per_kv_token_us * kv_tokens) / 1e6
+
+
+def sim_windows(settings: SimSettings) -> Windows:
+    """Return the windows that a simulated engine publishes."""
+    return Windows(settings.max_num_seqs, settings.kv_tokens, prefill_window(settings.max_num_batched_tokens))
 
 
 class SimEngine:
@@ -296,9 +301,5 @@ class SimEngine:
             tensor_parallel_size=ranks,
             hardware="sim",
             tokenizer_files=files,
-            windows=Windows(
-                sequences=self._settings.max_num_seqs,
-                kv_tokens=self._settings.kv_tokens,
-                prefill_tokens=max(self._context, _PREFILL_WINDOW_STEPS * self._settings.max_num_batched_tokens),
-            ),
+            windows=sim_windows(self._settings),
         )

@@ -14,6 +14,7 @@ from cluster.models import Capabilities, ModelInfo, Windows
 from cluster.settings import PoolSettings
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
+from deployments.engines.limits import prefill_window
 from deployments.engines.vllm import precision
 from deployments.engines.vllm.arguments import core_binding, engine_arguments
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
@@ -25,7 +26,6 @@ log = logging.getLogger(__name__)
 
 _SCHEDULERS = "deployments.engines.vllm.scheduler"
 _RESUME_PENALTIES = "deployments.engines.vllm.resume:ResumePenalties"
-_PREFILL_WINDOW_STEPS = 4
 """The prefill window in token budgets: enough to keep steps full, little enough to keep the first token near."""
 
 
@@ -114,7 +114,7 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
         windows=Windows(
             sequences=launched.limits[0],
             kv_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,
-            prefill_tokens=max(config.model_config.max_model_len, _PREFILL_WINDOW_STEPS * launched.limits[1]),
+            prefill_tokens=prefill_window(launched.limits[1]),
         ),
         live_batch_limits=live_batch_limits,
     )

@@ -48,7 +48,9 @@ class GenerateRequest(_message.Message):
     lora_adapter: _builtins.str
     """Names a LoRA adapter of the pool. Default: the base model."""
     session_id: _builtins.str
-    """Groups requests that share a long prefix; they prefer the same replica. At most 128 bytes; default: none."""
+    """Groups requests that share a long prefix; they prefer the same replica. Known to the caller's tenant only. At most
+    128 bytes; default: none.
+    """
     @_builtins.property
     def prompt(self) -> _types_pb2.Prompt:
         """Is what to continue. Required."""

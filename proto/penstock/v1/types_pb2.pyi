@@ -235,11 +235,15 @@ class StructuredOutput(_message.Message):
     CHOICE_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
-    """Is a JSON Schema document as text. 1 to 65,536 bytes."""
+    """Is a JSON Schema document as text. 1 to 65,536 bytes, nested at most 64 deep. References must lead to something in
+    the document; it may contain itself.
+    """
     regex: _builtins.str
-    """Is a regular expression that the whole output matches. 1 to 4,096 bytes."""
+    """Is a regular expression that the whole output matches. 1 to 4,096 bytes, groups nested at most 64 deep, at most
+    131,072 items with counted repetitions written out.
+    """
     grammar: _builtins.str
-    """Is a context-free grammar in the engine's EBNF dialect. 1 to 65,536 bytes."""
+    """Is a context-free grammar in the engine's EBNF dialect. 1 to 65,536 bytes; nesting and repetitions as for regex."""
     @_builtins.property
     def choice(self) -> Global___ChoiceConstraint:
         """Lists allowed answers."""
@@ -264,7 +268,9 @@ Global___StructuredOutput: _TypeAlias = StructuredOutput  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
-    """Says how tokens are drawn. An unset field takes the default written beside it."""
+    """Says how tokens are drawn. An unset field takes the default written beside it. An operator may have set lower limits
+    than those written here; the error then names them.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -58,6 +58,8 @@ class Case:
         self.clock = ManualClock()
         self.ends: list[SequenceEnd] = []
         self.outlet = Outlet()
+        self.reports: list[tuple[str, ...]] = []
+        """What there was to report each time that a report was asked for."""
         self.table = AttemptTable(
             self.engine,
             Windows(sequences, 10_000, prefill),
@@ -65,6 +67,7 @@ class Case:
             attach_grace_s=5.0,
             retained_bytes=retained,
             on_end=self.ends.append,
+            on_prefilled=lambda: self.reports.append(tuple(self.table.prefilled)),
         )
 
     async def start(self, name: str, tokens: int = 3, attempt: str = "a.1") -> tuple[Refused, str] | None:
@@ -210,3 +213,16 @@ async def test_a_draining_replica_takes_no_new_work(case: Case) -> None:
     refusal = await case.start("one")
     assert refusal is not None
     assert Refused.DRAINING is refusal[0]
+
+
+async def test_room_in_the_prefill_window_is_reported_when_it_is_worth_a_call() -> None:
+    """A quarter of the window at a time: until the queue hears of it, it takes the room as used."""
+    case = Case(sequences=10, prefill=100)
+    for name, tokens in (("a", 10), ("b", 15), ("c", 10), ("d", 30)):
+        assert await case.start(name, tokens) is None
+    for name in "abcd":
+        case.engine.sinks[f"{name}#a.1"].on_tokens([1], "x", None)
+        case.engine.sinks[f"{name}#a.1"].on_tokens([2], "y", None)
+
+    assert case.reports == [("a", "b"), ("a", "b", "c", "d")]
+    assert case.table.take_prefilled() == ("a", "b", "c", "d")

@@ -27,7 +27,7 @@ from router.admission import (
     check_request,
     check_stream,
 )
-from router.admission.structured import regex_problem
+from router.admission.pattern import regex_problem
 
 LIMITS = RequestLimits(max_prompt_bytes=1_024)
 

@@ -24,6 +24,7 @@ from cluster.settings import load_settings
 from router.identity.key import mint_key
 from router.identity.new_key import KeyPlan, add_key
 from router.server import QueueFactory, Router
+from tests.support.keys import Keys, bearer
 from tests.support.stack import SECRET, Stack, collect, request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 
@@ -31,22 +32,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LONG = {"max_tokens": 20_000, "ignore_eos": True}
 OPERATORS = "ops"
-
-
-class Keys:
-    """Are the keys of the stack's tenants."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.acme = add_key(path, KeyPlan("acme"))
-        self.acme_too = add_key(path, KeyPlan("acme"))
-        self.other = add_key(path, KeyPlan("other"))
-        self.narrow = add_key(path, KeyPlan("acme", models=("demo",), classes=("batch",)))
-        self.operator = add_key(path, KeyPlan(OPERATORS, role="operator"))
-
-
-def bearer(key: str) -> tuple[tuple[str, str], ...]:
-    return (("authorization", f"Bearer {key}"),)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -14,7 +14,8 @@ from penstock.v1 import types_pb2 as types
 
 from cluster.ticket import ResumeTicket
 from tests.cluster.queue.servers import running
-from tests.router.service.test_identity import Keys, bearer, refusal
+from tests.router.service.test_identity import refusal
+from tests.support.keys import Keys, bearer
 from tests.support.stack import SECRET, Stack, collect, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 

@@ -94,11 +94,9 @@ def test_the_templates_own_complaint_reaches_the_client():
         ChatTemplate("{{ raise_exception('roles must alternate') }}").render(CHAT)
 
 
-def test_a_rendered_text_is_bounded(monkeypatch):
-    monkeypatch.setattr(chat_module, "MAX_RENDERED_CHARACTERS", 100)
-
+def test_a_rendered_text_is_bounded():
     with pytest.raises(InvalidRequestError, match="longer than 100"):
-        ChatTemplate("{% for i in range(99) %}{{ messages[0].content }}{% endfor %}").render(CHAT)
+        ChatTemplate("{% for i in range(99) %}{{ messages[0].content }}{% endfor %}", max_characters=100).render(CHAT)
 
 
 def test_rendering_leaves_messages_alone():

@@ -1,0 +1,129 @@
+"""Measures regular expressions and grammars before an engine compiles them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from cluster.settings import LimitSettings
+
+_COUNTED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
+_COUNT_DIGITS = 9
+LARGEST = 10**12
+"""Sizes are counted up to here: past every limit, and far from numbers that take time to multiply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Is how large a pattern is."""
+
+    size: int
+    """Characters and classes when counted repetitions are written out."""
+    depth: int
+    """Deepest nesting of groups."""
+
+
+def extent(pattern: str, *, quoted: bool) -> Extent:
+    """Measure a pattern; text that is no pattern gives some numbers, never an error.
+
+    Args:
+        pattern: a regular expression or grammar.
+        quoted: whether literals stand in double quotes, as in grammars.
+    """
+    sizes = [0]
+    last = 0
+    """Size of the item that a following repetition applies to; it is part of the newest size already."""
+    depth = position = 0
+    while position < len(pattern):
+        char = pattern[position]
+        position += 1
+        if char == "(":
+            sizes.append(0)
+            depth = max(depth, len(sizes) - 1)
+            continue
+        if char == ")" and len(sizes) > 1:
+            last = max(1, sizes.pop())
+        elif char == "{" and (counted := _COUNTED.match(pattern, position - 1)):
+            times = max(1, _number(counted[1]), _number(counted[2]))
+            repeated = min(LARGEST, last * times)
+            sizes[-1] += repeated - last
+            last = repeated
+            position = counted.end()
+            continue
+        elif char in "*+?|" or (quoted and char.isspace()):
+            continue
+        else:
+            end = _item_end(pattern, position - 1, quoted=quoted)
+            last = max(1, end - position - 1) if quoted and char == '"' else 1
+            position = end
+        sizes[-1] += last
+    return Extent(min(LARGEST, sum(sizes)), depth)
+
+
+def extent_problem(pattern: str, limits: LimitSettings, *, quoted: bool = False) -> str | None:
+    """Say why a pattern is too large to compile; None when it is not."""
+    measured = extent(pattern, quoted=quoted)
+    if measured.depth > limits.max_group_depth:
+        return f"must have groups nested at most {limits.max_group_depth} deep, got {measured.depth}"
+    if measured.size > limits.max_repetitions:
+        got = measured.size if measured.size < LARGEST else f"{LARGEST} or more"
+        return f"must have at most {limits.max_repetitions} items with repetitions written out, got {got}"
+    return None
+
+
+def _item_end(pattern: str, start: int, *, quoted: bool) -> int:
+    """Return where the character, escape, class or literal that starts here ends."""
+    char = pattern[start]
+    if char == "\\":
+        return min(start + 2, len(pattern))
+    closing = "]" if char == "[" else '"' if quoted and char == '"' else ""
+    if not closing:
+        return start + 1
+    position = start + 1
+    if char == "[" and not quoted and pattern[position : position + 2].lstrip("^")[:1] == "]":
+        # An empty class in one dialect, the start of a class that holds a bracket in another: taken as empty, which
+        # hides nothing that follows.
+        return pattern.index("]", position) + 1
+    while position < len(pattern) and pattern[position] != closing:
+        position += 2 if pattern[position] == "\\" else 1
+    return min(position + 1, len(pattern))
+
+
+def _number(digits: str | None) -> int:
+    if not digits:
+        return 0
+    return int(digits) if len(digits) <= _COUNT_DIGITS else LARGEST
+
+
+def regex_problem(pattern: str) -> str | None:
+    """Say why a text is a regular expression in no dialect; None when it may be one.
+
+    Python's own compiler is not asked: its dialect is not the engine's, and 4 KiB can keep it busy for seconds.
+    """
+    if "[]" in pattern or "[^]" in pattern:
+        return None  # An empty class in one dialect, the start of a class that holds a bracket in another.
+    depth = 0
+    in_class = False
+    escaped = False
+    can_repeat = False
+    for position, char in enumerate(pattern):
+        if escaped:
+            escaped, can_repeat = False, True
+        elif char == "\\":
+            escaped = True
+        elif in_class:
+            in_class, can_repeat = char != "]", True
+        elif char == "[":
+            in_class = True
+        elif char in "*+?" and not can_repeat and pattern[position - 1 : position + 1] != "(?":
+            return f"must be a regular expression: nothing to repeat at character {position}"
+        elif char == ")" and depth == 0:
+            return f"must be a regular expression: unbalanced ')' at character {position}"
+        else:
+            depth += (char == "(") - (char == ")")
+            can_repeat = char not in "(|"
+    if escaped:
+        return "must be a regular expression: it ends inside an escape"
+    if in_class:
+        return "must be a regular expression: a character class is not closed"
+    return f"must be a regular expression: {depth} groups are not closed" if depth else None

@@ -1,0 +1,113 @@
+"""Looks into a JSON Schema before an engine compiles it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from urllib.parse import unquote
+
+from cluster.settings import LimitSettings
+from router.admission.pattern import extent_problem, regex_problem
+
+_SHOWN = 80
+_DATA = frozenset({"enum", "const", "default", "examples"})
+"""Keywords whose values are data: a "$ref" in there refers to nothing."""
+
+
+def schema_problem(text: str, limits: LimitSettings) -> str | None:
+    """Say why a text is no usable JSON Schema; None when it may be one, which only the engine knows in full.
+
+    Refused beside what is no JSON object: nesting that is too deep, patterns that are too large, and references that
+    leave the document, lead nowhere, or lead only to each other. A schema that contains itself, as a tree's does, is
+    fine.
+    """
+    max_depth = limits.max_schema_depth
+    try:
+        schema = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        return f"must be nested at most {max_depth} deep"
+    except json.JSONDecodeError as error:
+        return f"must be valid JSON: {error.msg} at character {error.pos}"
+    except ValueError as error:
+        return f"must be valid JSON: {error}"
+    if not isinstance(schema, dict):
+        return f"must be a JSON object, got {type(schema).__name__}"
+    depth = _depth(schema)
+    if depth > max_depth:
+        return f"must be nested at most {max_depth} deep, got {depth}"
+    proven: set[str] = set()
+    problems = (
+        _reference_problem(schema, value, proven) if keyword == "$ref" else _pattern_problem(value, limits)
+        for keyword, value in _strings(schema)
+    )
+    return next(filter(None, problems), None)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _depth(schema: object) -> int:
+    deepest, todo = 0, [(schema, 1)]
+    while todo:
+        value, depth = todo.pop()
+        deepest = max(deepest, depth)
+        children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        todo.extend((child, depth + 1) for child in children if isinstance(child, dict | list))
+    return deepest
+
+
+def _strings(schema: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield every "$ref" and "pattern" with its keyword."""
+    todo: list[object] = [schema]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            for keyword in ("$ref", "pattern"):
+                if isinstance(text := value.get(keyword), str):
+                    yield keyword, text
+            if isinstance(named := value.get("patternProperties"), dict):
+                yield from (("pattern", text) for text in named)
+            todo.extend(child for key, child in value.items() if key not in _DATA)
+        elif isinstance(value, list):
+            todo.extend(value)
+
+
+def _pattern_problem(pattern: str, limits: LimitSettings) -> str | None:
+    problem = regex_problem(pattern) or extent_problem(pattern, limits)
+    return f"must have usable patterns, got {pattern[:_SHOWN]!r}, which {problem}" if problem else None
+
+
+def _reference_problem(schema: Mapping[str, object], ref: str, proven: set[str]) -> str | None:
+    """Follow a reference to something else; `proven` collects those that lead there, so that each is followed once."""
+    seen: set[str] = set()
+    while ref not in seen:
+        if ref in proven:
+            break
+        seen.add(ref)
+        if ref != "#" and not ref.startswith("#/"):
+            return f"must have references into itself only (# or #/...), got {ref[:_SHOWN]!r}"
+        found, target = _resolve(schema, ref)
+        if not found:
+            return f"must have what it refers to, got no {ref[:_SHOWN]!r}"
+        following = target.get("$ref") if isinstance(target, dict) else None
+        if not isinstance(following, str):
+            break
+        ref = following
+    else:
+        return f"must not have references that lead only to each other, got {ref[:_SHOWN]!r}"
+    proven |= seen
+    return None
+
+
+def _resolve(schema: object, ref: str) -> tuple[bool, object]:
+    value = schema
+    for part in ref.split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name[:9]) < len(value):
+            value = value[int(name[:9])]
+        else:
+            return False, None
+    return True, value

@@ -1,0 +1,61 @@
+"""How full replicas are, as one router can know: the newest registry, and what it was granted since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cluster.models import ReplicaState
+from cluster.queue.base import ReplicaRecord
+from router.affinity.rendezvous import Rendezvous
+
+LOAD_FACTOR = 1.25
+LOAD_SLACK = 0.1
+"""A replica is preferred while its load is at most LOAD_FACTOR x the mean + LOAD_SLACK, as parts of its windows."""
+
+
+class LoadView:
+    """Follows the registry between two heartbeats."""
+
+    def __init__(self) -> None:
+        self._records: Mapping[str, ReplicaRecord] = {}
+        self._loads: dict[str, float] = {}
+        self._bound = 0.0
+        self.homes = Rendezvous(())
+        """Draws among the replicas that take work."""
+
+    def update(self, records: Mapping[str, ReplicaRecord]) -> None:
+        """Take the registry as it is now, a new mapping whenever it changed."""
+        if records is self._records:
+            return
+        self._records = records
+        self._loads = {name: _load(record) for name, record in records.items() if record.state is ReplicaState.READY}
+        self.homes = Rendezvous(self._loads)
+        self._rebound()
+
+    def granted(self, replica: str, kv_tokens: int) -> None:
+        """Count a grant that the registry does not show yet."""
+        record = self._records.get(replica)
+        if record is not None and replica in self._loads:
+            self._loads[replica] += max(
+                1 / max(1, record.windows.sequences), kv_tokens / max(1, record.windows.kv_tokens)
+            )
+            self._rebound()
+
+    @property
+    def live(self) -> Mapping[str, float]:
+        """Replicas that take work."""
+        return self._loads
+
+    def bears(self, replica: str) -> bool:
+        """Whether a replica takes work and is not far fuller than the others."""
+        load = self._loads.get(replica)
+        return load is not None and load <= self._bound
+
+    def _rebound(self) -> None:
+        mean = sum(self._loads.values()) / len(self._loads) if self._loads else 0.0
+        self._bound = LOAD_FACTOR * mean + LOAD_SLACK
+
+
+def _load(record: ReplicaRecord) -> float:
+    windows = record.windows
+    return max(record.sequences / max(1, windows.sequences), record.kv_tokens / max(1, windows.kv_tokens))
