@@ -190,6 +190,8 @@ class EngineStats:
     token_budget: int = 0
     """Tokens one step may process."""
     steps: int = 0
+    busy_s: float = 0.0
+    """Time in steps that held sequences. What sequences used of the engine adds up to it."""
     output_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0

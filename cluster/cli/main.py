@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import sys
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -44,6 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     add_jobs(commands)
     _add_status(commands)
+    _add_usage(commands)
     _add_down(commands)
     _add_keys(commands)
     return parser
@@ -118,6 +120,21 @@ def _add_status(commands: Commands) -> None:
     parser.set_defaults(run=_status)
 
 
+def _add_usage(commands: Commands) -> None:
+    parser = commands.add_parser("usage", help="show tokens, accelerator time and cost by day, pool and tenant")
+    add_target_flags(parser)
+    whose = parser.add_mutually_exclusive_group()
+    whose.add_argument("--tenant", default="", help="another tenant, for operators (default: the key's own)")
+    whose.add_argument("--all-tenants", action="store_true", help="every tenant, for operators")
+    parser.add_argument("--pool", default="", help="one pool (default: all)")
+    for flag, default in (("--first-day", "as far back as it is kept"), ("--last-day", "today")):
+        parser.add_argument(
+            flag, type=datetime.date.fromisoformat, metavar="DAY", help=f"such as 2026-01-31 (default: {default})"
+        )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_usage)
+
+
 def _add_down(commands: Commands) -> None:
     parser = commands.add_parser("down", help="stop the cluster that `penstock up` started")
     parser.add_argument("--state-dir", help="the state folder given to `penstock up` (default ~/.penstock)")
@@ -165,6 +182,12 @@ def _status(options: argparse.Namespace) -> int:
     from cluster.cli.status import run_status
 
     return run_status(options)
+
+
+def _usage(options: argparse.Namespace) -> int:
+    from cluster.cli.usage import run_usage
+
+    return run_usage(options)
 
 
 def _keys_new(options: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ class StepMeter:
         self._kv_usage = 0.0
         self._prefill_tokens = 0
         self._steps = 0
+        self._busy_s = 0.0
         self._output_tokens = 0
         self._prompt_tokens = 0
         self._cached_tokens = 0
@@ -66,6 +67,7 @@ class StepMeter:
         self.longest_step_s = max(self.longest_step_s, duration)
         self._progress_at = now
         self._steps += 1
+        self._busy_s += duration if in_step else 0.0
 
     def drafted(self, tokens: int, accepted: int) -> None:
         """Count speculated tokens of a step."""
@@ -87,6 +89,7 @@ class StepMeter:
             batch_limit=batch_limit,
             token_budget=token_budget,
             steps=self._steps,
+            busy_s=self._busy_s,
             output_tokens=self._output_tokens + output_tokens_live,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,

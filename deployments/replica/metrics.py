@@ -83,6 +83,7 @@ class _Live(Collector):
         }
         counters = {
             "penstock_replica_steps": ("Engine steps.", stats.steps),
+            "penstock_replica_busy_seconds": ("Time in steps that held sequences.", stats.busy_s),
             "penstock_replica_output_tokens": ("Output tokens.", stats.output_tokens),
             "penstock_replica_prompt_tokens": ("Prompt tokens.", stats.prompt_tokens),
             "penstock_replica_cached_tokens": ("Prompt tokens found in the prefix cache.", stats.cached_tokens),

@@ -60,6 +60,8 @@ from router.client.results import (
     ReplicaStatus,
     TokenCount,
     Usage,
+    UsageLine,
+    UsageReport,
 )
 from router.client.retry import RetryPolicy
 from router.client.sync import Client, Stream
@@ -127,6 +129,8 @@ __all__ = [
     "UnauthenticatedError",
     "UnavailableError",
     "Usage",
+    "UsageLine",
+    "UsageReport",
     "grammar",
     "json_schema",
     "one_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
@@ -20,7 +21,7 @@ from router.client.errors import CancelledError, from_rpc_error
 from router.client.events import Event, StreamState
 from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload
 from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
-from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount
+from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
 from router.client.retry import Attempts, RetryPolicy
 from router.client.watching import WatchState
 
@@ -144,6 +145,31 @@ class AsyncClient:
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Show the cluster as one router sees it."""
         return await self._run(calls.cluster_status(), timeout)
+
+    async def usage(
+        self,
+        *,
+        tenant: str = "",
+        all_tenants: bool = False,
+        pool: str = "",
+        first_day: datetime.date | None = None,
+        last_day: datetime.date | None = None,
+        timeout: float | None = None,
+    ) -> UsageReport:
+        """Report what was used: by the caller's tenant, or, to operators, by another tenant or all of them.
+
+        Args:
+            tenant: whose lines; default: the caller's own.
+            all_tenants: everybody's lines.
+            pool: default: all.
+            first_day: UTC; default: as far back as it is known.
+            last_day: itself included; default: today.
+            timeout: seconds.
+
+        Raises:
+            ValueError: a tenant and all of them are asked for.
+        """
+        return await self._run(calls.usage(tenant, all_tenants, pool, first_day, last_day), timeout)
 
     async def submit_job(
         self,

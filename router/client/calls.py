@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -19,7 +20,7 @@ from router.client.requests import (
     prompt_to_proto,
     request_to_proto,
 )
-from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount
+from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
 
 Result = TypeVar("Result")
 
@@ -86,6 +87,28 @@ def cluster_status() -> UnaryCall[ClusterStatus]:
     return UnaryCall(
         lambda stubs: stubs.admin.GetClusterStatus, admin_pb2.GetClusterStatusRequest(), ClusterStatus.from_proto
     )
+
+
+def usage(
+    tenant: str, all_tenants: bool, pool: str, first_day: datetime.date | None, last_day: datetime.date | None
+) -> UnaryCall[UsageReport]:
+    """Describe GetUsage.
+
+    Raises:
+        ValueError: a tenant and all of them are asked for.
+    """
+    if tenant and all_tenants:
+        raise ValueError("give one of tenant and all_tenants")
+    request = admin_pb2.GetUsageRequest(
+        pool=pool,
+        first_day=first_day.isoformat() if first_day is not None else "",
+        last_day=last_day.isoformat() if last_day is not None else "",
+    )
+    if all_tenants:
+        request.all_tenants = True
+    elif tenant:
+        request.tenant = tenant
+    return UnaryCall(lambda stubs: stubs.admin.GetUsage, request, UsageReport.from_proto)
 
 
 def stream_request(

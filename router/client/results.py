@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 
 from penstock.v1 import admin_pb2, inference_pb2, types_pb2
@@ -267,3 +268,49 @@ class ClusterStatus:
     def from_proto(cls, wire: admin_pb2.GetClusterStatusResponse) -> ClusterStatus:
         """Convert from the wire."""
         return cls(tuple(map(PoolStatus.from_proto, wire.pools)), wire.version, wire.router_id)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLine:
+    """Is what a tenant used of a pool on one day."""
+
+    day: datetime.date
+    """UTC."""
+    pool: str
+    tenant: str
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    gpu_seconds: float
+    cost: float
+    """In the operator's currency."""
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.UsageLine) -> UsageLine:
+        """Convert from the wire."""
+        return cls(
+            datetime.date.fromisoformat(wire.day),
+            wire.pool,
+            wire.tenant,
+            wire.requests,
+            wire.prompt_tokens,
+            wire.output_tokens,
+            wire.cached_tokens,
+            wire.gpu_seconds,
+            wire.cost,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """Is what was used, by day, pool and tenant."""
+
+    lines: tuple[UsageLine, ...]
+    truncated: bool
+    """There are more lines: ask for fewer days."""
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.GetUsageResponse) -> UsageReport:
+        """Convert from the wire."""
+        return cls(tuple(map(UsageLine.from_proto, wire.lines)), wire.truncated)

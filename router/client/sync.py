@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from router.client.errors import from_rpc_error
 from router.client.events import Event, StreamState
 from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload
 from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
-from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount
+from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
 from router.client.retry import Attempts, RetryPolicy
 from router.client.watching import WatchState
 
@@ -116,6 +117,31 @@ class Client:
     def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
         """Show the cluster as one router sees it."""
         return self._run(calls.cluster_status(), timeout)
+
+    def usage(
+        self,
+        *,
+        tenant: str = "",
+        all_tenants: bool = False,
+        pool: str = "",
+        first_day: datetime.date | None = None,
+        last_day: datetime.date | None = None,
+        timeout: float | None = None,
+    ) -> UsageReport:
+        """Report what was used: by the caller's tenant, or, to operators, by another tenant or all of them.
+
+        Args:
+            tenant: whose lines; default: the caller's own.
+            all_tenants: everybody's lines.
+            pool: default: all.
+            first_day: UTC; default: as far back as it is known.
+            last_day: itself included; default: today.
+            timeout: seconds.
+
+        Raises:
+            ValueError: a tenant and all of them are asked for.
+        """
+        return self._run(calls.usage(tenant, all_tenants, pool, first_day, last_day), timeout)
 
     def submit_job(
         self,

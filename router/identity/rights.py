@@ -9,7 +9,7 @@ from cluster.models import RequestClass
 from router.identity.caller import Caller, Role
 
 ADMIN_SERVICE = "AdminService"
-_ADMIN_METHODS: Mapping[str, Role] = {"GetClusterStatus": Role.OPERATOR}
+_ADMIN_METHODS: Mapping[str, Role] = {"GetClusterStatus": Role.OPERATOR, "GetUsage": Role.USER}
 
 
 def minimum_role(service: str, method: str) -> Role:

@@ -11,10 +11,11 @@ import cluster
 from cluster.wire import duration_to_wire, replica_state_to_wire
 from router.dispatch.pool import Pool
 from router.identity import Caller
+from router.service.usage import read_usage
 
 
 class AdminServicer:
-    """Shows the cluster to operators."""
+    """Shows the cluster to operators, and tenants what they used."""
 
     def __init__(self, pools: Mapping[str, Pool], router_id: str) -> None:
         self._pools = pools
@@ -29,6 +30,12 @@ class AdminServicer:
             version=cluster.__version__,
             router_id=self._router_id,
         )
+
+    async def GetUsage(  # noqa: N802
+        self, request: api.GetUsageRequest, context: Any, caller: Caller
+    ) -> api.GetUsageResponse:
+        """Report what tenants used."""
+        return await read_usage(self._pools, request, caller, "AdminService/GetUsage")
 
     def _pool(self, pool: Pool) -> api.PoolStatus:
         beat = pool.beat

@@ -44,6 +44,8 @@ class Stack:
     store: MemoryStore
     routers: list[Router] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
+    engines: list[Engine] = field(default_factory=list)
+    """Of the replicas, in the same order."""
     channels: list[grpc.aio.Channel] = field(default_factory=list)
     dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel
     """Opens a channel to a router's host:port."""
@@ -97,9 +99,11 @@ class Stack:
             queue_settings=self.settings.queue,
             settings=self.settings.replica,
         )
-        replica = Replica(plan, engine or build_engine(plan.pool_settings), lambda: self.queue(pool), SECRET)
+        engine = engine or build_engine(plan.pool_settings)
+        replica = Replica(plan, engine, lambda: self.queue(pool), SECRET)
         await replica.start()
         self.replicas.append(replica)
+        self.engines.append(engine)
         await self.linked()
         return replica
 

@@ -25,23 +25,29 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/admin.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\"\x19\n\x17GetClusterStatusRequest\"f\n\x18GetClusterStatusResponse\x12&\n\x05pools\x18\x01 \x03(\x0b\x32\x17.penstock.v1.PoolStatus\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x11\n\trouter_id\x18\x03 \x01(\t\"\x91\x01\n\nPoolStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x0f\n\x07running\x18\x03 \x01(\r\x12,\n\x08replicas\x18\x04 \x03(\x0b\x32\x1a.penstock.v1.ReplicaStatus\x12\x12\n\nrouter_ids\x18\x05 \x03(\t\x12\x11\n\treachable\x18\x06 \x01(\x08\"\xb6\x02\n\rReplicaStatus\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x19.penstock.v1.ReplicaState\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\x13\n\x0b\x62\x61tch_limit\x18\x06 \x01(\r\x12\x10\n\x08kv_usage\x18\x07 \x01(\x01\x12\x30\n\rheartbeat_age\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06linked\x18\t \x01(\x08\x12\x14\n\x0cmetrics_port\x18\n \x01(\r\x12\x15\n\routput_tokens\x18\x0b \x01(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_draft_tokens\x18\x0c \x01(\x04*~\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_STATE_STARTING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03\x32o\n\x0c\x41\x64minService\x12_\n\x10GetClusterStatus\x12$.penstock.v1.GetClusterStatusRequest\x1a%.penstock.v1.GetClusterStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/admin.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\"v\n\x0fGetUsageRequest\x12\x10\n\x06tenant\x18\x01 \x01(\tH\x00\x12\x15\n\x0b\x61ll_tenants\x18\x02 \x01(\x08H\x00\x12\x0c\n\x04pool\x18\x03 \x01(\t\x12\x11\n\tfirst_day\x18\x04 \x01(\t\x12\x10\n\x08last_day\x18\x05 \x01(\tB\x07\n\x05whose\"L\n\x10GetUsageResponse\x12%\n\x05lines\x18\x01 \x03(\x0b\x32\x16.penstock.v1.UsageLine\x12\x11\n\ttruncated\x18\x02 \x01(\x08\"\xb0\x01\n\tUsageLine\x12\x0b\n\x03\x64\x61y\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x10\n\x08requests\x18\x04 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x05 \x01(\x04\x12\x15\n\routput_tokens\x18\x06 \x01(\x04\x12\x15\n\rcached_tokens\x18\x07 \x01(\x04\x12\x13\n\x0bgpu_seconds\x18\x08 \x01(\x01\x12\x0c\n\x04\x63ost\x18\t \x01(\x01\"\x19\n\x17GetClusterStatusRequest\"f\n\x18GetClusterStatusResponse\x12&\n\x05pools\x18\x01 \x03(\x0b\x32\x17.penstock.v1.PoolStatus\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x11\n\trouter_id\x18\x03 \x01(\t\"\x91\x01\n\nPoolStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x0f\n\x07running\x18\x03 \x01(\r\x12,\n\x08replicas\x18\x04 \x03(\x0b\x32\x1a.penstock.v1.ReplicaStatus\x12\x12\n\nrouter_ids\x18\x05 \x03(\t\x12\x11\n\treachable\x18\x06 \x01(\x08\"\xb6\x02\n\rReplicaStatus\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x19.penstock.v1.ReplicaState\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\x13\n\x0b\x62\x61tch_limit\x18\x06 \x01(\r\x12\x10\n\x08kv_usage\x18\x07 \x01(\x01\x12\x30\n\rheartbeat_age\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06linked\x18\t \x01(\x08\x12\x14\n\x0cmetrics_port\x18\n \x01(\r\x12\x15\n\routput_tokens\x18\x0b \x01(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_draft_tokens\x18\x0c \x01(\x04*~\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_STATE_STARTING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03\x32\xb8\x01\n\x0c\x41\x64minService\x12_\n\x10GetClusterStatus\x12$.penstock.v1.GetClusterStatusRequest\x1a%.penstock.v1.GetClusterStatusResponse\x12G\n\x08GetUsage\x12\x1c.penstock.v1.GetUsageRequest\x1a\x1d.penstock.v1.GetUsageResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICASTATE']._serialized_start=664
-  _globals['_REPLICASTATE']._serialized_end=790
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=72
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=97
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=99
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=201
-  _globals['_POOLSTATUS']._serialized_start=204
-  _globals['_POOLSTATUS']._serialized_end=349
-  _globals['_REPLICASTATUS']._serialized_start=352
-  _globals['_REPLICASTATUS']._serialized_end=662
-  _globals['_ADMINSERVICE']._serialized_start=792
-  _globals['_ADMINSERVICE']._serialized_end=903
+  _globals['_REPLICASTATE']._serialized_start=1041
+  _globals['_REPLICASTATE']._serialized_end=1167
+  _globals['_GETUSAGEREQUEST']._serialized_start=72
+  _globals['_GETUSAGEREQUEST']._serialized_end=190
+  _globals['_GETUSAGERESPONSE']._serialized_start=192
+  _globals['_GETUSAGERESPONSE']._serialized_end=268
+  _globals['_USAGELINE']._serialized_start=271
+  _globals['_USAGELINE']._serialized_end=447
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=449
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=474
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=476
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=578
+  _globals['_POOLSTATUS']._serialized_start=581
+  _globals['_POOLSTATUS']._serialized_end=726
+  _globals['_REPLICASTATUS']._serialized_start=729
+  _globals['_REPLICASTATUS']._serialized_end=1039
+  _globals['_ADMINSERVICE']._serialized_start=1170
+  _globals['_ADMINSERVICE']._serialized_end=1354
 # @@protoc_insertion_point(module_scope)

@@ -49,6 +49,128 @@ REPLICA_STATE_DRAINING: ReplicaState.ValueType  # 3
 Global___ReplicaState: _TypeAlias = ReplicaState  # noqa: Y015
 
 @_typing.final
+class GetUsageRequest(_message.Message):
+    """Asks what was used."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    ALL_TENANTS_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    FIRST_DAY_FIELD_NUMBER: _builtins.int
+    LAST_DAY_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Names a tenant. Absent: the caller's own. Another tenant's: PERMISSION_DENIED below operator."""
+    all_tenants: _builtins.bool
+    """True: every tenant. PERMISSION_DENIED below operator. False is the same as absent."""
+    pool: _builtins.str
+    """Names the pool. Empty: every pool."""
+    first_day: _builtins.str
+    """Is the first day, such as "2026-01-31", in UTC. Empty: as far back as the ledger is kept."""
+    last_day: _builtins.str
+    """Is the last day, itself included. Empty: today."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        all_tenants: _builtins.bool = ...,
+        pool: _builtins.str = ...,
+        first_day: _builtins.str = ...,
+        last_day: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["all_tenants", b"all_tenants", "tenant", b"tenant", "whose", b"whose"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_tenants", b"all_tenants", "first_day", b"first_day", "last_day", b"last_day", "pool", b"pool", "tenant", b"tenant", "whose", b"whose"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_whose: _TypeAlias = _typing.Literal["tenant", "all_tenants"]  # noqa: Y015
+    _WhichOneofArgType_whose: _TypeAlias = _typing.Literal["whose", b"whose"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_whose) -> _WhichOneofReturnType_whose | None: ...
+
+Global___GetUsageRequest: _TypeAlias = GetUsageRequest  # noqa: Y015
+
+@_typing.final
+class GetUsageResponse(_message.Message):
+    """Is what was used."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINES_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    truncated: _builtins.bool
+    """Says that there are more lines than were sent (10,000 per pool): ask for fewer days."""
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageLine]:
+        """Lists one line per day, pool and tenant with any use, in this order."""
+
+    def __init__(
+        self,
+        *,
+        lines: _abc.Iterable[Global___UsageLine] | None = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
+
+@_typing.final
+class UsageLine(_message.Message):
+    """Is what a tenant used of a pool on one day."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DAY_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    GPU_SECONDS_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
+    day: _builtins.str
+    """Is the day, such as "2026-01-31", in UTC by the clock of the pool's Redis."""
+    pool: _builtins.str
+    """Names the pool."""
+    tenant: _builtins.str
+    """Names the tenant."""
+    requests: _builtins.int
+    """Counts requests that an engine began with and that have ended, however they ended."""
+    prompt_tokens: _builtins.int
+    """Counts their prompt tokens, once per request."""
+    output_tokens: _builtins.int
+    """Counts output tokens."""
+    cached_tokens: _builtins.int
+    """Counts prompt tokens that an engine found in its prefix cache."""
+    gpu_seconds: _builtins.float
+    """Is accelerator time in seconds, shared out among the sequences of each engine step."""
+    cost: _builtins.float
+    """Is the price by the pool's price table, in the operator's currency."""
+    def __init__(
+        self,
+        *,
+        day: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        requests: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+        gpu_seconds: _builtins.float = ...,
+        cost: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "cost", b"cost", "day", b"day", "gpu_seconds", b"gpu_seconds", "output_tokens", b"output_tokens", "pool", b"pool", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UsageLine: _TypeAlias = UsageLine  # noqa: Y015
+
+@_typing.final
 class GetClusterStatusRequest(_message.Message):
     """Asks for the status."""
 

@@ -40,6 +40,11 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_v1_dot_admin__pb2.GetClusterStatusRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_admin__pb2.GetClusterStatusResponse.FromString,
                 _registered_method=True)
+        self.GetUsage = channel.unary_unary(
+                '/penstock.v1.AdminService/GetUsage',
+                request_serializer=penstock_dot_v1_dot_admin__pb2.GetUsageRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_admin__pb2.GetUsageResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -53,6 +58,15 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetUsage(self, request, context):
+        """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
+        lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
+        UNAVAILABLE while a pool's ledger can't be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +74,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetClusterStatus,
                     request_deserializer=penstock_dot_v1_dot_admin__pb2.GetClusterStatusRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_admin__pb2.GetClusterStatusResponse.SerializeToString,
+            ),
+            'GetUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUsage,
+                    request_deserializer=penstock_dot_v1_dot_admin__pb2.GetUsageRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_admin__pb2.GetUsageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +109,33 @@ class AdminService:
             '/penstock.v1.AdminService/GetClusterStatus',
             penstock_dot_v1_dot_admin__pb2.GetClusterStatusRequest.SerializeToString,
             penstock_dot_v1_dot_admin__pb2.GetClusterStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/GetUsage',
+            penstock_dot_v1_dot_admin__pb2.GetUsageRequest.SerializeToString,
+            penstock_dot_v1_dot_admin__pb2.GetUsageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,11 @@ class AdminServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     GetClusterStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStatusRequest, _admin_pb2.GetClusterStatusResponse]
     """Reports routers, pools and replicas as this router sees them now."""
+    GetUsage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetUsageRequest, _admin_pb2.GetUsageResponse]
+    """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
+    lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
+    UNAVAILABLE while a pool's ledger can't be read.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -43,6 +48,11 @@ class AdminServiceAsyncStub(AdminServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetClusterStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStatusRequest, _admin_pb2.GetClusterStatusResponse]  # type: ignore[assignment]
     """Reports routers, pools and replicas as this router sees them now."""
+    GetUsage: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetUsageRequest, _admin_pb2.GetUsageResponse]  # type: ignore[assignment]
+    """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
+    lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
+    UNAVAILABLE while a pool's ledger can't be read.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Shows a cluster to its operators."""
@@ -54,5 +64,16 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetClusterStatusResponse, _abc.Awaitable[_admin_pb2.GetClusterStatusResponse]]:
         """Reports routers, pools and replicas as this router sees them now."""
+
+    @_abc_1.abstractmethod
+    def GetUsage(
+        self,
+        request: _admin_pb2.GetUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetUsageResponse, _abc.Awaitable[_admin_pb2.GetUsageResponse]]:
+        """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
+        lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
+        UNAVAILABLE while a pool's ledger can't be read.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

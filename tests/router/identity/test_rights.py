@@ -16,8 +16,8 @@ def test_every_method_has_the_role_that_was_decided_for_it() -> None:
     admin = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 
     assert {Role.USER} == {minimum_role(inference.name, method.name) for method in inference.methods}
-    operators = {method.name for method in admin.methods if minimum_role(admin.name, method.name) < Role.ADMIN}
-    assert {"GetClusterStatus"} == operators
+    lower = {method.name: minimum_role(admin.name, method.name) for method in admin.methods}
+    assert {"GetClusterStatus": Role.OPERATOR, "GetUsage": Role.USER} == lower
     assert Role.ADMIN is minimum_role("AdminService", "Anything")
 
 

@@ -1,0 +1,84 @@
+"""Reads the ledgers of the pools."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Mapping
+
+from penstock.v1 import admin_pb2 as api
+
+from cluster.errors import InvalidRequestError
+from cluster.queue.base import UsageLine
+from router.dispatch.pool import Pool
+from router.identity import Caller, Role, may_use, require_model, require_role
+
+MAX_LINES = 10_000
+"""Of one pool in one answer."""
+_EPOCH = datetime.date(1970, 1, 1)
+_LAST_DAY = (datetime.date.max - _EPOCH).days
+
+
+async def read_usage(
+    pools: Mapping[str, Pool], request: api.GetUsageRequest, caller: Caller, method: str
+) -> api.GetUsageResponse:
+    """Answer GetUsage.
+
+    Raises:
+        InvalidRequestError: a day is none, or they are in the wrong order.
+        PermissionDeniedError: another tenant's lines, or a pool, are not the caller's to see.
+        ModelNotFoundError: there is no such pool.
+        UnavailableError: a ledger can't be read.
+    """
+    tenant = "" if request.all_tenants else request.tenant or caller.tenant
+    if tenant != caller.tenant:
+        require_role(caller, Role.OPERATOR, method)
+    first, last = _day(request.first_day, "first_day", 0), _day(request.last_day, "last_day", _LAST_DAY)
+    if first > last:
+        raise InvalidRequestError.of(
+            "last_day", f"{request.last_day} must not be before first_day, {request.first_day}"
+        )
+    names = _names(pools, request.pool, caller)
+    found = await asyncio.gather(*(pools[name].usage(tenant, first, last, MAX_LINES + 1) for name in names))
+    lines = sorted(
+        (line.day, name, line.tenant, line)
+        for name, part in zip(names, found, strict=True)
+        for line in part[:MAX_LINES]
+    )
+    return api.GetUsageResponse(
+        lines=[_line(name, line) for _, name, _, line in lines],
+        truncated=any(len(part) > MAX_LINES for part in found),
+    )
+
+
+def _names(pools: Mapping[str, Pool], wanted: str, caller: Caller) -> list[str]:
+    if not wanted:
+        return [name for name in pools if may_use(caller, name)]
+    require_model(caller, wanted)
+    if wanted not in pools:
+        raise InvalidRequestError.of("pool", f"{wanted!r} is none of {', '.join(sorted(pools))}")
+    return [wanted]
+
+
+def _day(text: str, field: str, default: int) -> int:
+    """Return days since 1970."""
+    if not text:
+        return default
+    try:
+        return (datetime.date.fromisoformat(text) - _EPOCH).days
+    except ValueError:
+        raise InvalidRequestError.of(field, f"{text[:40]!r} is no day such as 2026-01-31") from None
+
+
+def _line(pool: str, line: UsageLine) -> api.UsageLine:
+    return api.UsageLine(
+        day=(_EPOCH + datetime.timedelta(days=line.day)).isoformat(),
+        pool=pool,
+        tenant=line.tenant,
+        requests=line.requests,
+        prompt_tokens=line.prompt_tokens,
+        output_tokens=line.output_tokens,
+        cached_tokens=line.cached_tokens,
+        gpu_seconds=line.gpu_seconds,
+        cost=line.cost,
+    )

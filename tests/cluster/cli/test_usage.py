@@ -1,0 +1,52 @@
+"""`penstock usage` against a real router."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from cluster.cli.main import main
+from tests.support.keys import Keys, bearer
+from tests.support.stack import request, running_stack
+
+
+async def test_usage_is_shown_to_whom_it_belongs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = Keys(tmp_path / "keys.toml")
+
+    async with running_stack(tmp_path, sections={"auth": {"keys_file": str(keys.path)}}) as stack:
+
+        async def usage(key: str, *flags: str) -> tuple[int, str, str]:
+            monkeypatch.setenv("PENSTOCK_API_KEY", key)
+            target = f"127.0.0.1:{stack.routers[0].port}"
+            status = await asyncio.to_thread(main, ["usage", "--target", target, *flags])
+            captured = capsys.readouterr()
+            return status, captured.out, captured.err
+
+        for key in (keys.acme, keys.acme, keys.other):
+            await stack.inference().Generate(request(max_tokens=5, ignore_eos=True), metadata=bearer(key))
+
+        status, out, _ = await usage(keys.acme, "--json")
+        [line] = json.loads(out)["lines"]
+        assert (0, "acme", 2, 10) == (status, line["tenant"], line["requests"], line["output_tokens"])
+
+        status, out, _ = await usage(keys.operator, "--all-tenants")
+        assert status == 0
+        rows = [row.replace("│", " ").split() for row in out.splitlines()]
+        prompt = line["prompt_tokens"] // 2
+        [acme], [other], [total] = ([row for row in rows if name in row] for name in ("acme", "other", "total"))
+        # day, pool, tenant, requests, prompt, cached, output
+        assert ("2", str(2 * prompt), "10") == (acme[3], acme[4], acme[6])
+        assert ("1", str(prompt), "5") == (other[3], other[4], other[6])
+        assert ("3", str(3 * prompt), "15") == (total[1], total[2], total[4])
+
+        status, _, errors = await usage(keys.acme, "--tenant", "other")
+        assert status == 1
+        assert "not allowed" in errors
+
+        with pytest.raises(SystemExit):
+            await usage(keys.acme, "--first-day", "soon")
