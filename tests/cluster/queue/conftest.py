@@ -1,27 +1,13 @@
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from cluster.clock import ManualClock
 from cluster.queue import MemoryStore
 from tests.cluster.queue.backends import Backend, Scene, flush
-from tests.cluster.queue.servers import KINDS, Server, running
-
-
-@pytest.fixture(scope="session")
-def redis_servers() -> Iterator[dict[str, Server]]:
-    """Servers that are started once, by kind, when a test first asks."""
-    with contextlib.ExitStack() as stack:
-
-        class Lazy(dict[str, Server]):
-            def __missing__(self, kind: str) -> Server:
-                self[kind] = server = stack.enter_context(running(kind))
-                return server
-
-        yield Lazy()
+from tests.cluster.queue.servers import KINDS, Server
 
 
 @pytest.fixture(params=["memory", *KINDS])

@@ -18,8 +18,10 @@ from tests.support.waiting import until
 
 
 @pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
-    async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0, "max_num_seqs": 2}) as running:
+async def stack(tmp_path: Path, store_url: str) -> AsyncIterator[Stack]:
+    async with running_stack(
+        tmp_path, redis_url=store_url, routers=2, sim={"base_ms": 5.0, "max_num_seqs": 2}
+    ) as running:
         yield running
 
 
@@ -180,8 +182,10 @@ async def test_a_lost_client_finds_its_generation_within_the_grace(stack: Stack)
     assert len(events[-1].finished.receipt.attempts) == 1
 
 
-async def test_a_lost_client_that_stays_away_costs_no_more_than_the_grace(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, queue={"attach_grace_s": 0.3}, sim={"base_ms": 5.0}) as stack:
+async def test_a_lost_client_that_stays_away_costs_no_more_than_the_grace(tmp_path: Path, store_url: str) -> None:
+    async with running_stack(
+        tmp_path, redis_url=store_url, queue={"attach_grace_s": 0.3}, sim={"base_ms": 5.0}
+    ) as stack:
         first = stack.inference().StreamGenerate(keyed(tokens=20_000))
         begun = await read_tokens(first, 10)
         first.cancel()

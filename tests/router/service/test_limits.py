@@ -46,8 +46,8 @@ def tenant(**quota: Any) -> dict[str, Any]:
     return {"default_tenant": {"quota": quota}}
 
 
-async def test_a_quota_holds_over_both_routers_and_says_when_to_come_back(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, routers=2, sections=tenant(requests_per_minute=4)) as stack:
+async def test_a_quota_holds_over_both_routers_and_says_when_to_come_back(tmp_path: Path, store_url: str) -> None:
+    async with running_stack(tmp_path, redis_url=store_url, routers=2, sections=tenant(requests_per_minute=4)) as stack:
         for i in range(4):
             await stack.inference(i % 2).Generate(request(max_tokens=2))
         code, details = await refused(stack.inference(1).Generate(request(max_tokens=2)))
@@ -59,9 +59,11 @@ async def test_a_quota_holds_over_both_routers_and_says_when_to_come_back(tmp_pa
         assert 0 < details["RetryInfo"].retry_delay.ToTimedelta().total_seconds() <= 15
 
 
-async def test_concurrency_is_free_again_after_each_way_to_end(tmp_path: Path) -> None:
+async def test_concurrency_is_free_again_after_each_way_to_end(tmp_path: Path, store_url: str) -> None:
     sections = tenant(concurrency=2)
-    async with running_stack(tmp_path, routers=2, sections=sections, sim={"base_ms": 5.0}) as stack:
+    async with running_stack(
+        tmp_path, redis_url=store_url, routers=2, sections=sections, sim={"base_ms": 5.0}
+    ) as stack:
         running = [stack.inference(i).StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True)) for i in (0, 1)]
         for call in running:
             await call.read()
@@ -74,9 +76,11 @@ async def test_concurrency_is_free_again_after_each_way_to_end(tmp_path: Path) -
             await stack.inference(1).Generate(request(max_tokens=2))
 
 
-async def test_a_full_line_is_refused_and_the_running_go_on(tmp_path: Path) -> None:
+async def test_a_full_line_is_refused_and_the_running_go_on(tmp_path: Path, store_url: str) -> None:
     queue = {"max_waiting_per_tenant": 3}
-    async with running_stack(tmp_path, routers=2, queue=queue, sim={"max_num_seqs": 1, "base_ms": 4.0}) as stack:
+    async with running_stack(
+        tmp_path, redis_url=store_url, routers=2, queue=queue, sim={"max_num_seqs": 1, "base_ms": 4.0}
+    ) as stack:
         first = stack.inference(0).StreamGenerate(stream_request(max_tokens=300, ignore_eos=True))
         await first.read()
         waiting = [stack.inference(i % 2).StreamGenerate(stream_request(max_tokens=2)) for i in range(3)]
@@ -91,15 +95,17 @@ async def test_a_full_line_is_refused_and_the_running_go_on(tmp_path: Path) -> N
             assert (await collect(call))[-1].HasField("finished")
 
 
-async def test_what_would_start_too_late_is_refused_at_once(tmp_path: Path) -> None:
+async def test_what_would_start_too_late_is_refused_at_once(tmp_path: Path, store_url: str) -> None:
     """Once the pool's rate is known, a queue_timeout below the estimated wait is refused with the time to come back."""
-    async with running_stack(tmp_path, routers=2, sim={"max_num_seqs": 1, "base_ms": 4.0}) as stack:
+    async with running_stack(
+        tmp_path, redis_url=store_url, routers=2, sim={"max_num_seqs": 1, "base_ms": 4.0}
+    ) as stack:
         crowd = [
             asyncio.ensure_future(stack.inference(i % 2).Generate(request(max_tokens=50, ignore_eos=True)))
             for i in range(60)
         ]
         estimate = stack.routers[0].pools["demo"].estimate
-        await until(lambda: (estimate.wait_s(1, 40) or 0) > 1.0 and crowd[0].done())
+        await until(lambda: (estimate.wait_s(1, 40) or 0) > 1.0 and any(one.done() for one in crowd))
         hasty = request(max_tokens=50, ignore_eos=True)
         hasty.queue_timeout.CopyFrom(Duration(nanos=200_000_000))
         code, details = await refused(stack.inference(0).Generate(hasty))
@@ -113,16 +119,18 @@ async def test_what_would_start_too_late_is_refused_at_once(tmp_path: Path) -> N
             one.cancel()
 
 
-async def test_what_cannot_end_in_time_is_not_started(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, sim={"base_ms": 10.0}) as stack:
+async def test_what_cannot_end_in_time_is_not_started(tmp_path: Path, store_url: str) -> None:
+    async with running_stack(tmp_path, redis_url=store_url, sim={"base_ms": 10.0}) as stack:
         await stack.inference().Generate(request(max_tokens=100, ignore_eos=True))
         code, details = await refused(stack.inference().Generate(request(max_tokens=100, ignore_eos=True), timeout=0.4))
         assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "NOT_IN_TIME")
         assert stack.replicas[0].table.sequences == 0
 
 
-async def test_an_expired_request_is_never_dispatched(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, routers=2, sim={"max_num_seqs": 1, "base_ms": 4.0}) as stack:
+async def test_an_expired_request_is_never_dispatched(tmp_path: Path, store_url: str) -> None:
+    async with running_stack(
+        tmp_path, redis_url=store_url, routers=2, sim={"max_num_seqs": 1, "base_ms": 4.0}
+    ) as stack:
         first = stack.inference(0).StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True))
         await first.read()
         late = request(max_tokens=2)

@@ -26,9 +26,18 @@ async def undisturbed(stack: Stack, wanted: api.StreamGenerateRequest) -> list[a
     return await collect(stack.inference().StreamGenerate(wanted))
 
 
-@pytest.mark.parametrize("sampling", [{}, {"logprobs": 2}, {"stop": ["zzzz"]}, {"presence_penalty": 0.5}], ids=str)
-async def test_the_output_is_that_of_an_undisturbed_run(tmp_path: Path, sampling: dict[str, Any]) -> None:
-    async with running_stack(tmp_path, routers=2, sim=SIM, queue=QUICK) as stack:
+async def test_the_output_is_that_of_an_undisturbed_run(tmp_path: Path, store_url: str) -> None:
+    await gives_way_unseen(tmp_path, store_url, {})
+
+
+@pytest.mark.parametrize("sampling", [{"logprobs": 2}, {"stop": ["zzzz"]}, {"presence_penalty": 0.5}], ids=str)
+async def test_so_it_is_with_every_kind_of_sampling(tmp_path: Path, sampling: dict[str, Any]) -> None:
+    await gives_way_unseen(tmp_path, "", sampling)
+
+
+async def gives_way_unseen(tmp_path: Path, store_url: str, sampling: dict[str, Any]) -> None:
+    """Have a generation give way, and compare it with an undisturbed one."""
+    async with running_stack(tmp_path, redis_url=store_url, routers=2, sim=SIM, queue=QUICK) as stack:
         wanted = of_class(types.REQUEST_CLASS_BATCH, 300, **sampling)
         plain = await undisturbed(stack, wanted)
 
@@ -53,8 +62,8 @@ async def test_the_output_is_that_of_an_undisturbed_run(tmp_path: Path, sampling
             assert sum(len(event.delta.logprobs) for event in events) == 300
 
 
-async def test_sampled_output_says_that_it_is_another_draw(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, sim=SIM, queue=QUICK) as stack:
+async def test_sampled_output_says_that_it_is_another_draw(tmp_path: Path, store_url: str) -> None:
+    async with running_stack(tmp_path, redis_url=store_url, sim=SIM, queue=QUICK) as stack:
         batch = stack.inference().StreamGenerate(of_class(types.REQUEST_CLASS_BATCH, 500, temperature=1.0))
         begun = [await batch.read() for _ in range(60)]
         await stack.inference().Generate(of_class(types.REQUEST_CLASS_INTERACTIVE, 5).generate)
@@ -64,8 +73,8 @@ async def test_sampled_output_says_that_it_is_another_draw(tmp_path: Path) -> No
         assert not events[-1].finished.receipt.exact
 
 
-async def test_a_cancelled_request_does_not_come_back(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, sim=SIM, queue=QUICK) as stack:
+async def test_a_cancelled_request_does_not_come_back(tmp_path: Path, store_url: str) -> None:
+    async with running_stack(tmp_path, redis_url=store_url, sim=SIM, queue=QUICK) as stack:
         batch = stack.inference().StreamGenerate(of_class(types.REQUEST_CLASS_BATCH, 5000))
         started = (await batch.read()).started
         [await batch.read() for _ in range(60)]
@@ -80,12 +89,12 @@ async def test_a_cancelled_request_does_not_come_back(tmp_path: Path) -> None:
         chat.cancel()
 
 
-async def test_many_give_way_and_all_come_back(tmp_path: Path) -> None:
+async def test_many_give_way_and_all_come_back(tmp_path: Path, store_url: str) -> None:
     """Four batch streams, a burst of chats, two routers: every stream is whole, and nobody gave way more than twice."""
     sim = {"base_ms": 4.0, "max_num_seqs": 4}
-    async with running_stack(tmp_path, routers=2, sim=sim, queue=QUICK) as stack:
+    async with running_stack(tmp_path, redis_url=store_url, routers=2, sim=sim, queue=QUICK) as stack:
         wanted = [of_class(types.REQUEST_CLASS_BATCH, 400, f"Item {i}") for i in range(4)]
-        plain = [ids_of(await undisturbed(stack, one)) for one in wanted]
+        plain = [ids_of(events) for events in await asyncio.gather(*(undisturbed(stack, one) for one in wanted))]
         batch = [asyncio.ensure_future(_collected(stack, i % 2, one)) for i, one in enumerate(wanted)]
         for burst in range(3):
             await asyncio.sleep(0.3)  # time for the batch to have its quantum; nothing is asserted about it
@@ -106,8 +115,10 @@ async def _collected(stack: Stack, router: int, wanted: api.StreamGenerateReques
     return await collect(stack.inference(router).StreamGenerate(wanted))
 
 
-async def test_the_default_leaves_ordinary_traffic_alone(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, sim={"base_ms": 5.0, "max_num_seqs": 1}, queue=QUICK) as stack:
+async def test_the_default_leaves_ordinary_traffic_alone(tmp_path: Path, store_url: str) -> None:
+    async with running_stack(
+        tmp_path, redis_url=store_url, sim={"base_ms": 5.0, "max_num_seqs": 1}, queue=QUICK
+    ) as stack:
         first = asyncio.ensure_future(_collected(stack, 0, of_class(types.REQUEST_CLASS_STANDARD, 150)))
         chat = await stack.inference().Generate(request(max_tokens=2))
         assert chat.usage.output_tokens >= 1

@@ -1,0 +1,18 @@
+"""Every kind of store under a running cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.queue.conftest import flush
+from tests.cluster.queue.servers import Server
+
+
+@pytest.fixture(params=["memory", "redis-7.0", "redis-cluster"])
+def store_url(request: pytest.FixtureRequest, redis_servers: dict[str, Server]) -> str:
+    """The address of an empty store; "" is the in-memory twin."""
+    if request.param == "memory":
+        return ""
+    server = redis_servers[request.param]
+    flush(server)
+    return server.url
