@@ -104,9 +104,10 @@ class Pool:
             await asyncio.wait_for(self._settled(), 5.0)
         except TimeoutError:
             _LOG.warning("pool.left_running", extra={"pool": self.name, "choices": len(self._choices)})
+        # A heartbeat on its way would open links again.
+        await self._keeper.stop()
         # What is left loses its link here, and its release is one of the tasks that end below.
         await self.replicas.close()
-        await self._keeper.stop()
         await self._owner.close()
         await self._queue.close()
 

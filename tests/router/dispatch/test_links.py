@@ -170,6 +170,14 @@ async def test_output_that_nobody_takes_over_is_aborted_after_the_grace(tmp_path
         stack.routers.pop(0)
 
 
+async def test_routers_that_stop_leave_no_link_behind(tmp_path: Path) -> None:
+    """Heartbeats on their way when a router stops must not dial again."""
+    async with running_stack(tmp_path, routers=8, replicas=2, queue={"heartbeat_s": 0.05}) as stack:
+        await asyncio.gather(*(router.stop(drain_s=1.0) for router in stack.routers))
+        left = [task for task in asyncio.all_tasks() if "ReplicaLink" in repr(task.get_coro())]
+        assert left == []
+
+
 @pytest.mark.parametrize("method", ["Link", "GetStats", "GetTokenizer"])
 async def test_a_caller_without_the_secret_is_refused(tmp_path: Path, method: str) -> None:
     async with (

@@ -77,6 +77,7 @@ def every_call(stack: Stack, metadata: Any) -> list[Any]:
         stub.GetModel(api.GetModelRequest(model="demo"), metadata=metadata),
         stub.CountTokens(api.CountTokensRequest(model="demo", prompt=types.Prompt(text="x")), metadata=metadata),
         stack.admin().GetClusterStatus(admin_pb2.GetClusterStatusRequest(), metadata=metadata),
+        stack.admin().GetUsage(admin_pb2.GetUsageRequest(), metadata=metadata),
     ]
 
 
