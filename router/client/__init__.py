@@ -23,6 +23,7 @@ from router.client.batch_output import result_line, result_object
 from router.client.connection import CHANNEL_OPTIONS, DEFAULT_TARGET, Tls
 from router.client.credentials import ApiKey
 from router.client.errors import (
+    AlreadyExistsError,
     CancelledError,
     DeadlineExceededError,
     ErrorDetails,
@@ -33,6 +34,8 @@ from router.client.errors import (
     PenstockClientError,
     PermissionDeniedError,
     QueueFullError,
+    QuotaExceededError,
+    TakenOverError,
     UnauthenticatedError,
     UnavailableError,
 )
@@ -69,6 +72,7 @@ from router.client.sync import Client, Stream
 __all__ = [
     "CHANNEL_OPTIONS",
     "DEFAULT_TARGET",
+    "AlreadyExistsError",
     "ApiKey",
     "AsyncClient",
     "AsyncStream",
@@ -112,6 +116,7 @@ __all__ = [
     "Prompt",
     "QueueFullError",
     "Queued",
+    "QuotaExceededError",
     "Receipt",
     "ReplicaState",
     "ReplicaStatus",
@@ -123,6 +128,7 @@ __all__ = [
     "Started",
     "Stream",
     "StructuredOutput",
+    "TakenOverError",
     "Tls",
     "TokenCount",
     "TokenLogprob",

@@ -15,14 +15,16 @@ from penstock.v1 import inference_pb2
 from cluster.models import RequestClass
 from router.client import calls
 from router.client.calls import Result, UnaryCall
-from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Stubs, Tls
+from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, OpenStream, Stubs, Tls
 from router.client.credentials import ApiKey
-from router.client.errors import CancelledError, from_rpc_error
-from router.client.events import Event, StreamState
+from router.client.errors import BrokenCallError, CancelledError, UnavailableError, from_rpc_error, resume_token_of
+from router.client.events import Event
+from router.client.gather import Gathering
 from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload
 from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
 from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
 from router.client.retry import Attempts, RetryPolicy
+from router.client.stream_state import StreamState
 from router.client.watching import WatchState
 
 
@@ -96,8 +98,17 @@ class AsyncClient:
         *,
         timeout: float | None = None,
     ) -> Completion:
-        """Generate and return everything at the end."""
-        return await self._run(calls.generate(model, prompt, sampling, options), timeout)
+        """Generate and return everything at the end. A generation whose router goes away goes on at another one."""
+        call = calls.generate(model, prompt, sampling, options)
+        attempts = self._connection.attempts(timeout)
+        try:
+            return await self._attempt(call, attempts)
+        except BrokenCallError as broken:
+            stream = self._follow(calls.rest_of(call, broken.resume_token), attempts)
+        whole = Gathering()
+        async for event in stream:
+            whole.add(event)
+        return whole.completion()
 
     def stream(
         self,
@@ -122,9 +133,7 @@ class AsyncClient:
             timeout: seconds for the whole stream.
         """
         request = calls.stream_request(model, prompt, sampling, options, flush_interval, resume)
-        stream = AsyncStream(self._opener(request), self._connection.attempts(timeout), StreamState(resume))
-        self._streams.add(stream)
-        return stream
+        return self._follow(request, self._connection.attempts(timeout))
 
     async def cancel(self, *, request_id: str = "", idempotency_key: str = "", timeout: float | None = None) -> str:
         """Cancel a request by exactly one of its names; returns the cluster's id of it."""
@@ -255,8 +264,15 @@ class AsyncClient:
                 call.cancel()
             await asyncio.sleep(wait)
 
+    def _follow(self, request: inference_pb2.StreamGenerateRequest, attempts: Attempts) -> AsyncStream:
+        stream = AsyncStream(self._open_stream, StreamState(request, attempts))
+        self._streams.add(stream)
+        return stream
+
     async def _run(self, call: UnaryCall[Result], timeout: float | None) -> Result:
-        attempts = self._connection.attempts(timeout)
+        return await self._attempt(call, self._connection.attempts(timeout))
+
+    async def _attempt(self, call: UnaryCall[Result], attempts: Attempts) -> Result:
         while True:
             running = call.method(self._next())(
                 call.request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
@@ -266,6 +282,9 @@ class AsyncClient:
                 return call.convert(await running)
             except grpc.RpcError as error:
                 failure = from_rpc_error(error)
+                if isinstance(failure, UnavailableError) and (token := resume_token_of(error)):
+                    # It may run on: to ask again would run it twice.
+                    raise BrokenCallError(token) from error
                 wait = attempts.wait_after(failure)
                 if wait is None:
                     raise failure from error
@@ -278,13 +297,10 @@ class AsyncClient:
                 running.cancel()
             await asyncio.sleep(wait)
 
-    def _opener(self, request: inference_pb2.StreamGenerateRequest) -> Callable[[float | None], Any]:
-        def open_call(timeout: float | None) -> Any:
-            return self._next().inference.StreamGenerate(
-                request, timeout=timeout, metadata=self._connection.call_metadata()
-            )
-
-        return open_call
+    def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None) -> Any:
+        return self._next().inference.StreamGenerate(
+            request, timeout=timeout, metadata=self._connection.call_metadata()
+        )
 
     def _next(self) -> Stubs:
         if self._closed:
@@ -304,12 +320,12 @@ class AsyncClient:
 class AsyncStream:
     """Is an iterator over a stream's events. Closing it, or leaving its `async with`, cancels the request.
 
-    A stream that ends without an error gave every token once and in order, and `Finished` last; this is checked.
+    A stream that ends without an error gave every token once and in order, and `Finished` last; this is checked. One
+    whose router goes away goes on at another one (see `RetryPolicy.resume_for`), with a further `Queued` or `Started`.
     """
 
-    def __init__(self, open_call: Callable[[float | None], Any], attempts: Attempts, state: StreamState) -> None:
+    def __init__(self, open_call: OpenStream, state: StreamState) -> None:
         self._open_call = open_call
-        self._attempts = attempts
         self._state = state
         self._call: Any = None
         self._closed = False
@@ -322,9 +338,7 @@ class AsyncStream:
     @property
     def resume_point(self) -> ResumePoint | None:
         """Return where another stream may go on after this one broke; None before the first event."""
-        if not self._state.resume_token:
-            return None
-        return ResumePoint(self._state.resume_token, self._state.received_tokens)
+        return self._state.resume_point
 
     async def __aenter__(self) -> Self:
         return self
@@ -360,7 +374,7 @@ class AsyncStream:
 
     async def _read(self) -> Event | None:
         if self._call is None:
-            self._call = self._open_call(self._attempts.time_left())
+            self._call = self._open_call(self._state.request(), self._state.time_left())
         try:
             message = await self._call.read()
         except grpc.RpcError as error:
@@ -382,7 +396,7 @@ class AsyncStream:
         if self._closed:
             return
         failure = from_rpc_error(error)
-        wait = None if self._state.begun else self._attempts.wait_after(failure)
+        wait = self._state.failed(failure)
         if wait is None:
             raise failure from error
         self._call = None

@@ -42,6 +42,11 @@ def generate(
     return UnaryCall(lambda stubs: stubs.inference.Generate, request, Completion.from_proto)
 
 
+def rest_of(call: UnaryCall[Completion], token: bytes) -> inference_pb2.StreamGenerateRequest:
+    """Build the request of the stream that goes on with a generation that broke."""
+    return inference_pb2.StreamGenerateRequest(generate=call.request, resume=inference_pb2.Resume(resume_token=token))
+
+
 def cancel(request_id: str, idempotency_key: str) -> UnaryCall[str]:
     """Describe Cancel.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc
+from penstock.v1 import admin_pb2_grpc, inference_pb2, inference_pb2_grpc, jobs_pb2_grpc
 
 from router.client.credentials import ApiKey, Credentials, check_plaintext
 from router.client.retry import Attempts, RetryPolicy
@@ -20,9 +20,9 @@ CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     # Long outputs with log probabilities pass gRPC's 4 MiB.
     ("grpc.max_receive_message_length", 256 << 20),
     ("grpc.max_send_message_length", 256 << 20),
-    # A router that vanished without a word is found while a stream is quiet.
     # Its own connections: a new client must not inherit the back-off of an earlier one to the same address.
     ("grpc.use_local_subchannel_pool", 1),
+    # A router that vanished without a word is found while a stream is quiet.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     # A restarted router is found again soon, not after gRPC's two minutes.
@@ -117,6 +117,10 @@ class Connection:
         """Return the order in which attempts visit targets, from a random start so that clients spread."""
         start = random.randrange(len(self.targets))  # noqa: S311  # no secret
         return itertools.cycle([*range(start, len(self.targets)), *range(start)])
+
+
+OpenStream = Callable[[inference_pb2.StreamGenerateRequest, float | None], Any]
+"""Opens a stream at the next router; the second argument is its timeout in seconds."""
 
 
 class Stubs:

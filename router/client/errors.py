@@ -5,10 +5,13 @@ PenstockClientError            any other status, such as UNIMPLEMENTED
 ├── PermissionDeniedError      the caller may not use the model, class or method
 ├── InvalidArgumentError       fields are wrong; carries one violation per field
 ├── NotFoundError              no such model or request
-├── QueueFullError             the waiting room is full; carries when to retry
+├── AlreadyExistsError         the idempotency key belongs to another request
+├── QueueFullError             the line is full, or longer than the request may wait; carries when to retry
+├── QuotaExceededError         the tenant's quota is used up; carries when to retry
 ├── UnavailableError           no router answers, or the cluster cannot take the request now
 ├── DeadlineExceededError      the timeout or the queue timeout passed
 ├── CancelledError             the request was cancelled, by `cancel` or an operator
+├── TakenOverError             another call goes on with this stream
 ├── GenerationFailedError      an engine failed and the request could not go on; ask again
 └── InternalError              a fault of the cluster, or an answer that breaks the protocol
 """
@@ -26,6 +29,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from cluster.errors import FieldViolation
 from cluster.wire import duration_from_wire
 
+_RESUME_TOKEN_KEY = "penstock-resume-token-bin"  # noqa: S105  # a header's name
 _DETAILS_KEY = "grpc-status-details-bin"
 
 
@@ -81,8 +85,16 @@ class NotFoundError(PenstockClientError):
     """Is raised when no such model or request exists."""
 
 
+class AlreadyExistsError(PenstockClientError):
+    """Is raised when the idempotency key was used for another request."""
+
+
 class QueueFullError(PenstockClientError):
-    """Is raised when the waiting room stayed full over all attempts."""
+    """Is raised when over all attempts the line was full, or longer than the request may wait."""
+
+
+class QuotaExceededError(PenstockClientError):
+    """Is raised when the tenant's quota was used up over all attempts; `details.metadata` says which and its limit."""
 
 
 class UnavailableError(PenstockClientError):
@@ -97,6 +109,10 @@ class CancelledError(PenstockClientError):
     """Is raised when the request was cancelled, by its owner or an operator."""
 
 
+class TakenOverError(PenstockClientError):
+    """Is raised when another call attached to this stream, by its idempotency key or resume token."""
+
+
 class GenerationFailedError(PenstockClientError):
     """Is raised when an engine failed under the request and it could not go on elsewhere."""
 
@@ -105,16 +121,30 @@ class InternalError(PenstockClientError):
     """Is raised for a fault of the cluster; the message names an incident that its operators can find."""
 
 
+class BrokenCallError(Exception):
+    """Is raised inside the client when a unary generation lost its router and may run on."""
+
+    def __init__(self, resume_token: bytes) -> None:
+        self.resume_token = resume_token
+        super().__init__("the router went away")
+
+
 _BY_CODE: Mapping[grpc.StatusCode, type[PenstockClientError]] = {
     grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
     grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgumentError,
     grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyExistsError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
     grpc.StatusCode.CANCELLED: CancelledError,
     grpc.StatusCode.ABORTED: GenerationFailedError,
     grpc.StatusCode.INTERNAL: InternalError,
+}
+
+_BY_REASON: Mapping[str, type[PenstockClientError]] = {
+    "QUOTA_EXCEEDED": QuotaExceededError,
+    "TAKEN_OVER": TakenOverError,
 }
 
 
@@ -133,7 +163,17 @@ def from_rpc_error(error: grpc.RpcError) -> PenstockClientError:
     # gRPC itself answers RESOURCE_EXHAUSTED for messages over its size limit; no wait will help there.
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and details.retry_after is not None:
         kind = QueueFullError
+    kind = _BY_REASON.get(details.reason, kind)
     return kind(call.details() or code.name, code, details)
+
+
+def resume_token_of(error: grpc.RpcError) -> bytes:
+    """Return the token with which a unary generation that broke goes on; empty when it has none."""
+    call: Any = error
+    for key, value in call.initial_metadata() or ():
+        if key == _RESUME_TOKEN_KEY and isinstance(value, bytes):
+            return value
+    return b""
 
 
 def _details(trailers: Iterable[tuple[str, str | bytes]]) -> ErrorDetails:

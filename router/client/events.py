@@ -1,4 +1,4 @@
-"""The events of a stream, and the state that a client keeps of one. All times are seconds."""
+"""The events of a stream. All times are seconds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from penstock.v1 import inference_pb2
 
 from cluster.models import FinishReason, PositionLogprobs
 from cluster.wire import duration_from_wire, finish_reason_from_wire, logprobs_from_wire
-from router.client.errors import protocol_error
-from router.client.requests import ResumePoint
 from router.client.results import Receipt, Usage
 
 
@@ -147,56 +145,3 @@ def event_from_proto(wire: inference_pb2.StreamGenerateResponse) -> Event | None
             return Finished.from_proto(wire.finished)
         case _:
             return None
-
-
-class StreamState:
-    """Follows one stream: what it is called, how far each choice is, and whether the router keeps its promises."""
-
-    def __init__(self, resume: ResumePoint | None = None) -> None:
-        self.request_id = ""
-        self.resume_token = resume.token if resume else b""
-        self.begun = False
-        """An event was delivered; the call must not be repeated from the start."""
-        self._received = dict(enumerate(resume.received_tokens)) if resume else {}
-        self._finished = False
-
-    @property
-    def received_tokens(self) -> tuple[int, ...]:
-        """Return the output tokens received per choice."""
-        return tuple(self._received.get(index, 0) for index in range(max(self._received, default=-1) + 1))
-
-    def accept(self, wire: inference_pb2.StreamGenerateResponse) -> Event | None:
-        """Convert and follow an event; None for a kind that is not known here.
-
-        Raises:
-            InternalError: tokens are missing or repeated, or something follows `finished`.
-        """
-        event = event_from_proto(wire)
-        if self._finished:
-            raise protocol_error("the stream went on after its last event")
-        match event:
-            case Delta():
-                expected = self._received.get(event.choice_index, 0)
-                if event.offset != expected:
-                    raise protocol_error(
-                        f"choice {event.choice_index} continues at token {event.offset}, expected {expected}"
-                    )
-                self._received[event.choice_index] = expected + len(event.token_ids)
-            case Queued() | Started():
-                self.request_id, self.resume_token = event.request_id, event.resume_token
-            case Finished():
-                self._finished = True
-                self.request_id = event.request_id or self.request_id
-            case _:
-                pass
-        self.begun = self.begun or event is not None
-        return event
-
-    def end(self) -> None:
-        """Note that the stream ended OK.
-
-        Raises:
-            InternalError: it had no `finished`.
-        """
-        if not self._finished:
-            raise protocol_error("the stream ended without its last event")

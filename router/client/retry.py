@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from router.client.errors import PenstockClientError, QueueFullError, UnavailableError
+from router.client.errors import PenstockClientError, QueueFullError, QuotaExceededError, UnavailableError
+
+_LATER = UnavailableError | QueueFullError | QuotaExceededError
+"""Errors after which the same call may succeed."""
 
 Uniform = Callable[[float, float], float]
 """Draws a number between two."""
@@ -15,7 +18,7 @@ Uniform = Callable[[float, float], float]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Bounds retries. Only calls that delivered nothing are tried again, and only where that is safe."""
+    """Bounds retries. A call that delivered nothing is tried again where that is safe; a stream that broke goes on."""
 
     max_attempts: int = 5
     """1 switches retries off."""
@@ -25,18 +28,39 @@ class RetryPolicy:
     """Seconds; bounds the random part of a wait."""
     max_retry_after: float = 30.0
     """Seconds; a router that asks for a longer wait gets no further attempt."""
+    resume_for: float = 15.0
+    """Seconds for which it is tried to go on with a stream that broke; 0 leaves that to the caller."""
 
-    def delay(
-        self, failures: int, error: PenstockClientError, uniform: Callable[[float, float], float]
-    ) -> float | None:
+    def delay(self, failures: int, error: PenstockClientError, uniform: Uniform) -> float | None:
         """Return the seconds to wait after so many failures, the router's own wait included; None to give up."""
-        if failures >= self.max_attempts or not isinstance(error, UnavailableError | QueueFullError):
+        if failures >= self.max_attempts or not isinstance(error, _LATER):
+            return None
+        if isinstance(error, QuotaExceededError) and error.retry_after is None:
+            # It is larger than the quota.
             return None
         asked = error.retry_after or 0.0
         if asked > self.max_retry_after:
             return None
+        return asked + self._random(failures, uniform)
+
+    def resume_delay(
+        self, failures: int, broken_for: float, error: PenstockClientError, uniform: Uniform
+    ) -> float | None:
+        """Return the seconds until a stream that broke is opened again, after so many failures since; None to give up.
+
+        Bounded by time and not by number: the output is kept for a time, too.
+        """
+        if not isinstance(error, UnavailableError):
+            return None
+        wait = (error.retry_after or 0.0) + self._random(failures, uniform)
+        if failures > 1:
+            # A policy without waits must not spin for all this time.
+            wait = max(wait, 0.05)
+        return wait if broken_for + wait <= self.resume_for else None
+
+    def _random(self, failures: int, uniform: Uniform) -> float:
         # Full jitter: clients that failed together must not come back together.
-        return asked + uniform(0.0, min(self.max_delay, self.base_delay * 2.0 ** (failures - 1)))
+        return uniform(0.0, min(self.max_delay, self.base_delay * 2.0 ** (failures - 1)))
 
 
 class Attempts:
@@ -55,6 +79,9 @@ class Attempts:
         self._uniform = uniform
         self._deadline = None if timeout is None else now() + timeout
         self._failures = 0
+        self._breaks = 0
+        """Failures since the last event."""
+        self._broken_at = 0.0
 
     def time_left(self) -> float | None:
         """Return the seconds until the call's deadline; None without one."""
@@ -63,8 +90,20 @@ class Attempts:
     def wait_after(self, error: PenstockClientError) -> float | None:
         """Note a failure; return the seconds until the next attempt, or None when the error is final."""
         self._failures += 1
-        wait = self._policy.delay(self._failures, error, self._uniform)
+        return self._in_time(self._policy.delay(self._failures, error, self._uniform))
+
+    def progressed(self) -> None:
+        """Note that the stream brought something."""
+        self._breaks = 0
+
+    def wait_to_resume(self, error: PenstockClientError) -> float | None:
+        """Note that a stream broke; return the seconds until it is opened again, or None when the error is final."""
+        if not self._breaks:
+            self._broken_at = self._now()
+        self._breaks += 1
+        broken_for = self._now() - self._broken_at
+        return self._in_time(self._policy.resume_delay(self._breaks, broken_for, error, self._uniform))
+
+    def _in_time(self, wait: float | None) -> float | None:
         left = self.time_left()
-        if wait is None or (left is not None and wait >= left):
-            return None
-        return wait
+        return None if wait is None or (left is not None and wait >= left) else wait

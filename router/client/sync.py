@@ -10,18 +10,21 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
+from penstock.v1 import inference_pb2
 
 from cluster.models import RequestClass
 from router.client import calls
 from router.client.calls import Result, UnaryCall
-from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Stubs, Tls
+from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, OpenStream, Stubs, Tls
 from router.client.credentials import ApiKey
-from router.client.errors import from_rpc_error
-from router.client.events import Event, StreamState
+from router.client.errors import BrokenCallError, UnavailableError, from_rpc_error, resume_token_of
+from router.client.events import Event
+from router.client.gather import Gathering
 from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload
 from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
 from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
 from router.client.retry import Attempts, RetryPolicy
+from router.client.stream_state import StreamState
 from router.client.watching import WatchState
 
 
@@ -74,8 +77,17 @@ class Client:
         *,
         timeout: float | None = None,
     ) -> Completion:
-        """Generate and return everything at the end."""
-        return self._run(calls.generate(model, prompt, sampling, options), timeout)
+        """Generate and return everything at the end; see AsyncClient.generate."""
+        call = calls.generate(model, prompt, sampling, options)
+        attempts = self._connection.attempts(timeout)
+        try:
+            return self._attempt(call, attempts)
+        except BrokenCallError as broken:
+            stream = Stream(self._open_stream, StreamState(calls.rest_of(call, broken.resume_token), attempts))
+        whole = Gathering()
+        for event in stream:
+            whole.add(event)
+        return whole.completion()
 
     def stream(
         self,
@@ -91,12 +103,7 @@ class Client:
         """Generate and return events as they come; see AsyncClient.stream."""
         request = calls.stream_request(model, prompt, sampling, options, flush_interval, resume)
 
-        def open_call(time_left: float | None) -> Any:
-            return self._next().inference.StreamGenerate(
-                request, timeout=time_left, metadata=self._connection.call_metadata()
-            )
-
-        return Stream(open_call, self._connection.attempts(timeout), StreamState(resume))
+        return Stream(self._open_stream, StreamState(request, self._connection.attempts(timeout)))
 
     def cancel(self, *, request_id: str = "", idempotency_key: str = "", timeout: float | None = None) -> str:
         """Cancel a request by exactly one of its names; returns the cluster's id of it."""
@@ -203,7 +210,9 @@ class Client:
             time.sleep(wait)
 
     def _run(self, call: UnaryCall[Result], timeout: float | None) -> Result:
-        attempts = self._connection.attempts(timeout)
+        return self._attempt(call, self._connection.attempts(timeout))
+
+    def _attempt(self, call: UnaryCall[Result], attempts: Attempts) -> Result:
         while True:
             try:
                 answer = call.method(self._next())(
@@ -212,10 +221,18 @@ class Client:
                 return call.convert(answer)
             except grpc.RpcError as error:
                 failure = from_rpc_error(error)
+                if isinstance(failure, UnavailableError) and (token := resume_token_of(error)):
+                    # It may run on: to ask again would run it twice.
+                    raise BrokenCallError(token) from error
                 wait = attempts.wait_after(failure)
                 if wait is None:
                     raise failure from error
             time.sleep(wait)
+
+    def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None) -> Any:
+        return self._next().inference.StreamGenerate(
+            request, timeout=timeout, metadata=self._connection.call_metadata()
+        )
 
     def _next(self) -> Stubs:
         if self._closed:
@@ -231,12 +248,12 @@ class Client:
 class Stream:
     """Is an iterator over a stream's events. Closing it, or leaving its `with`, cancels the request.
 
-    A stream that ends without an error gave every token once and in order, and `Finished` last; this is checked.
+    A stream that ends without an error gave every token once and in order, and `Finished` last; this is checked. One
+    whose router goes away goes on at another one (see `RetryPolicy.resume_for`), with a further `Queued` or `Started`.
     """
 
-    def __init__(self, open_call: Callable[[float | None], Any], attempts: Attempts, state: StreamState) -> None:
+    def __init__(self, open_call: OpenStream, state: StreamState) -> None:
         self._open_call = open_call
-        self._attempts = attempts
         self._state = state
         self._call: Any = None
         self._closed = threading.Event()
@@ -249,9 +266,7 @@ class Stream:
     @property
     def resume_point(self) -> ResumePoint | None:
         """Return where another stream may go on after this one broke; None before the first event."""
-        if not self._state.resume_token:
-            return None
-        return ResumePoint(self._state.resume_token, self._state.received_tokens)
+        return self._state.resume_point
 
     def __enter__(self) -> Self:
         return self
@@ -287,7 +302,7 @@ class Stream:
 
     def _read(self) -> Event | None:
         if self._call is None:
-            self._call = self._open_call(self._attempts.time_left())
+            self._call = self._open_call(self._state.request(), self._state.time_left())
             if self._closed.is_set():
                 self._call.cancel()  # Closed by another thread while the call was being made.
         try:
@@ -305,7 +320,7 @@ class Stream:
         if self._closed.is_set():
             return
         failure = from_rpc_error(error)
-        wait = None if self._state.begun else self._attempts.wait_after(failure)
+        wait = self._state.failed(failure)
         if wait is None:
             raise failure from error
         self._call = None

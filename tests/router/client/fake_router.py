@@ -38,6 +38,10 @@ class FakeRouter(services.InferenceServiceServicer, admin_pb2_grpc.AdminServiceS
         """What the next calls end with before they do anything; None lets one through."""
         self.script: list[pb.StreamGenerateResponse | Exception] | None = None
         """Replaces the events of every stream; an exception ends it."""
+        self.broken: Exception | None = None
+        """What unary generations end with once they have begun."""
+        self.resumed_script: list[pb.StreamGenerateResponse | Exception] | None = None
+        """Replaces `script` for streams that go on with one."""
         self.hold_after: int | None = None
         """Stops after so many tokens until the call ends or `release` is set."""
         self.release = asyncio.Event()
@@ -55,6 +59,9 @@ class FakeRouter(services.InferenceServiceServicer, admin_pb2_grpc.AdminServiceS
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:  # noqa: N802
         """Collect a stream."""
         await self._admit(request, context, lambda: check_request(request, _LIMITS))
+        if self.broken is not None:
+            await context.send_initial_metadata((("penstock-resume-token-bin", b"t1"),))
+            await abort(context, self.broken)
         answer = pb.GenerateResponse()
         choices: dict[int, pb.Choice] = {}
         async for event in self._events(request):
@@ -84,7 +91,8 @@ class FakeRouter(services.InferenceServiceServicer, admin_pb2_grpc.AdminServiceS
                 async for event in self._events(request.generate, skip):
                     yield event
                 return
-            for step in self.script:
+            resumed = self.resumed_script is not None and request.HasField("resume")
+            for step in (self.resumed_script if resumed else self.script) or ():
                 if isinstance(step, Exception):
                     await abort(context, step)
                 yield step

@@ -10,6 +10,7 @@ from router.client import (
     InternalError,
     PenstockClientError,
     QueueFullError,
+    QuotaExceededError,
     RetryPolicy,
     UnavailableError,
 )
@@ -48,6 +49,11 @@ def test_other_errors_are_final(kind):
     assert POLICY.delay(1, error(kind, 0.0), largest) is None
 
 
+def test_a_quota_is_waited_for_unless_no_wait_would_help():
+    assert POLICY.delay(1, error(QuotaExceededError, 2.0), largest) == pytest.approx(2.1)
+    assert POLICY.delay(1, error(QuotaExceededError), largest) is None
+
+
 def test_one_attempt_switches_retries_off():
     assert RetryPolicy(max_attempts=1).delay(1, error(UnavailableError), largest) is None
 
@@ -78,3 +84,28 @@ def test_time_left_is_never_negative():
     clock.advance(5.0)
 
     assert attempts.time_left() == 0.0
+
+
+def test_a_broken_stream_is_tried_for_a_time_and_not_a_number():
+    clock = ManualClock()
+    attempts = Attempts(RetryPolicy(base_delay=0.1, resume_for=3.0), None, now=clock.monotonic, uniform=largest)
+    waits = []
+    while (wait := attempts.wait_to_resume(error(UnavailableError))) is not None:
+        waits.append(wait)
+        clock.advance(wait)
+
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    attempts.progressed()
+    assert attempts.wait_to_resume(error(UnavailableError)) == pytest.approx(0.1)
+    assert attempts.wait_to_resume(error(InternalError)) is None
+
+
+def test_a_broken_stream_is_not_tried_past_its_deadline():
+    clock = ManualClock()
+    attempts = Attempts(RetryPolicy(base_delay=2.0), 1.0, now=clock.monotonic, uniform=largest)
+    assert attempts.wait_to_resume(error(UnavailableError)) is None
+
+
+def test_a_policy_without_waits_does_not_spin():
+    attempts = Attempts(RetryPolicy(base_delay=0.0), None)
+    assert [attempts.wait_to_resume(error(UnavailableError)) for _ in range(3)] == [0.0, 0.05, 0.05]
