@@ -20,6 +20,7 @@ from cluster.queue.base import (
     RouterBeatReply,
     Settlement,
     UsageLine,
+    choice_ids,
 )
 from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
@@ -202,11 +203,31 @@ class Pool:
         return await self._queue.usage(tenant, first_day, last_day, limit)
 
     async def cancel(self, tenant: str, target: str, *, by_key: bool) -> str | None:
-        """Cancel any request of the pool; see `Queue.cancel`."""
-        request_id = await self._queue.cancel(self._router_id, tenant, target, by_key=by_key)
-        if request_id is not None and (choice := self._choices.get(request_id)) is not None:
+        """Cancel any request of the pool, with all its choices; see `Queue.cancel`. What is known here does not wait
+        for the queue. Returns the request id; None when this tenant has no such request.
+        """
+        here = not by_key and self._cancel_here(tenant, target)
+        try:
+            # Also then: another router may have taken it over a moment ago.
+            found = await self._queue.cancel(self._router_id, tenant, target, by_key=by_key)
+        except QueueUnavailableError:
+            if here:
+                return target
+            raise
+        if found is not None:
+            self._cancel_here(tenant, found)
+        return found if found is not None or not here else target
+
+    def _cancel_here(self, tenant: str, request_id: str) -> bool:
+        """Cancel the choices of a request that wait or run here; returns whether there are any."""
+        choices = [
+            choice
+            for name in (request_id, *choice_ids(request_id))
+            if (choice := self._choices.get(name)) is not None and choice.entry.tenant == tenant
+        ]
+        for choice in choices:
             choice.cancel()
-        return request_id
+        return bool(choices)
 
     # --- Dispatch -----------------------------------------------------------------------------------------------------
 
