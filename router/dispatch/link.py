@@ -99,7 +99,8 @@ class ReplicaLink:
     async def wait_up(self, seconds: float) -> bool:
         """Wait until the link is up; False when it is not within this time."""
         try:
-            await asyncio.wait_for(self._opened.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._opened.wait()
         except TimeoutError:
             return False
         return True

@@ -316,13 +316,14 @@ class Pool:
             return
 
     def _deliver(self, mail: Mail) -> None:
-        for grant in mail.grants:
-            self._granted(grant)
+        # Orders first: what is cancelled before it is started never starts.
         for order in mail.orders:
             if (choice := self._choices.get(order.request_id)) is not None:
                 choice.ordered(order.kind)
             else:
                 self._give_back(order.request_id, "")
+        for grant in mail.grants:
+            self._granted(grant)
 
     def _granted(self, grant: Grant) -> None:
         choice = self._choices.get(grant.request_id)
