@@ -344,9 +344,9 @@ class Queue(Protocol):
         """Stop a request wherever it is, with all its choices. `target` is a request id, that of a choice, or the
         client key of `tenant`. Returns the id, for a key that of its request; None when this tenant has no such entry.
 
-        Waits, or was ordered out of the line, and is the caller's own: removed at once. Waits and is another router's: leaves the line, and its owner is
-        sent an Order "cancel". Granted or running: keeps its slot, and the owner (also when it is the caller) is sent
-        an Order "cancel", stops the work and releases.
+        Waits, or was ordered out of the line, and is the caller's own: removed at once. Waits and is another router's:
+        leaves the line, and its owner is sent an Order "cancel". Granted or running: keeps its slot, and the owner
+        (also when it is the caller) is sent an Order "cancel", stops the work and releases.
         """
         ...
 

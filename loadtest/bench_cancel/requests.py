@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Reference:
     async def make(cls, inference: Any) -> Reference:
         """Generate each once, undisturbed."""
         prompts = [types.Prompt(text=f"Question {number}: what is a penstock?") for number in range(PROMPTS)]
-        replies = [await inference.Generate(generation(prompt)) for prompt in prompts]
+        replies = await asyncio.gather(*(inference.Generate(generation(prompt)) for prompt in prompts))
         return cls(prompts, [list(reply.choices[0].token_ids) for reply in replies])
 
     def fits(self, number: int, delta: api.Delta) -> bool:

@@ -63,8 +63,10 @@ class Stand:
             self.routers.append(Router(settings, self._secret, factory))
             await self.routers[-1].start()
         async with asyncio.timeout(_LINK_S):
-            while any(len(pool.replicas.connected()) < REPLICAS for pool in self.pools):
-                await asyncio.sleep(0.05)
+            for pool in self.pools:
+                await pool.replicas.first_seen.wait()
+                for link in pool.replicas._links.values():
+                    await link.wait_up(_LINK_S)
 
     async def stop(self) -> None:
         """Stop routers, then replicas."""

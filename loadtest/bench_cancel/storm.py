@@ -23,15 +23,24 @@ CLIENTS = 400
 MARKS = (0.2, 0.6, 1.0)
 """Parts of the storm after which memory is looked at, at rest."""
 SECTIONS = {
-    "sim": {"base_ms": 5.0, "per_token_us": 5.0, "max_num_seqs": 32, "max_num_batched_tokens": 1024},
+    "sim": {"base_ms": 30.0, "per_token_us": 5.0, "max_num_seqs": 32, "max_num_batched_tokens": 4096},
     # Full after the first part of the storm, so that it does not look like a leak.
     "router": {"affinity": {"index_blocks": 10_000}},
 }
-WAYS = {"cancel": 25, "cancel elsewhere": 20, "cancel by key": 5, "gone": 25, "unary gone": 5, "deadline": 15, "none": 5}
+WAYS = {
+    "cancel": 25,
+    "cancel elsewhere": 20,
+    "cancel by key": 5,
+    "gone": 25,
+    "unary gone": 5,
+    "deadline": 15,
+    "none": 5,
+}
 """How a generation ends, by weight; "none" ends by itself."""
-WHENS = {"at once": 25, "first event": 25, "started": 20, "long prefill": 10, "decode": 20}
+WHENS = {"at once": 25, "first event": 25, "started": 20, "long prefill": 5, "decode": 20}
 """When its end is sent, by weight; a long prefill is a long prompt without output yet."""
 SETTLE_S = 30.0
+_LOOK_S = 0.05
 LASTING = {"pool", "load", "free", "registry", "replicas", "routers", "links", "ledger", "ledger_days"}
 """Redis keys of a pool without requests and quotas."""
 
@@ -98,7 +107,7 @@ class Storm:
         self.tally = Tally()
         self._inferences = inferences
         self._reference = reference
-        self._draw = random.Random(seed)  # noqa: S311 - a load, not a secret
+        self._draw = random.Random(seed)
         self._salt = f"{time.time_ns():x}"
 
     async def run(self, count: int, progress: Callable[[int], None]) -> None:
@@ -206,7 +215,7 @@ async def run(folder: Path, redis_url: str, cancels: int, progress: Callable[[in
                 return await _measure(host, client, [stub(channel) for channel in channels], cancels, progress)
             finally:
                 for channel in channels:
-                    await channel.close()
+                    await channel.close(None)
     finally:
         await client.aclose()
 
@@ -260,8 +269,10 @@ async def _settle(host: Host) -> float:
     what is left.
     """
     began = time.monotonic()
-    while any((await host.ask("held")).values()) and time.monotonic() - began < SETTLE_S:
-        await asyncio.sleep(0.05)
+    for _ in range(round(SETTLE_S / _LOOK_S)):
+        if not any((await host.ask("held")).values()):
+            break
+        await asyncio.sleep(_LOOK_S)
     took = time.monotonic() - began
     # A heartbeat, after which Redis has heard of everything.
     await asyncio.sleep(1.5)
