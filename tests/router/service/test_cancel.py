@@ -233,6 +233,42 @@ async def test_a_request_of_several_choices_is_cancelled_as_a_whole(bench: Bench
         await bench.nothing_is_left()
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_who_leaves_while_taking_a_request_over_leaves_nothing_behind(bench: Bench, resumed: bool) -> None:
+    """The queue has made the slot this router's own, and the client is gone before the router hears of it."""
+    stack, pool = bench.stack, bench.pools[1]
+    first = stack.inference(0).StreamGenerate(endless(key="" if resumed else "taken"))
+    token = (await seen(first, "started")).started.resume_token
+    await seen(first, "delta")
+    queue, adopted, go_on = pool._queue, asyncio.Event(), asyncio.Event()
+    adopt = queue.adopt
+
+    async def slow(*arguments: str) -> object:
+        reply = await adopt(*arguments)
+        adopted.set()
+        await go_on.wait()
+        return reply
+
+    queue.adopt = slow  # type: ignore[method-assign, assignment]
+    try:
+        repeat = endless(key="" if resumed else "taken")
+        if resumed:
+            repeat.resume.CopyFrom(api.Resume(resume_token=token, received_tokens=[0]))
+        second = stack.inference(1).StreamGenerate(repeat)
+        reading = asyncio.ensure_future(outcome(second))
+        await adopted.wait()
+        second.cancel()
+        await until(second.done)
+        # The router must have heard of it.
+        await asyncio.sleep(0.05)
+        go_on.set()
+        await reading
+        assert grpc.StatusCode.ABORTED == (await outcome(first))[0]
+    finally:
+        queue.adopt = adopt  # type: ignore[method-assign]
+    await bench.nothing_is_left()
+
+
 async def test_the_slot_is_free_when_the_running_step_ends(tmp_path: Path) -> None:
     """Not before, not a step later; and who waited has it in the step after."""
     async with running_stack(tmp_path, routers=2, sim={"base_ms": 250.0, "max_num_seqs": 2}) as stack:
