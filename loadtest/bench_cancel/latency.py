@@ -16,6 +16,7 @@ import grpc
 from penstock.v1 import inference_pb2 as api
 
 from cluster.models import FinishReason
+from deployments.replica.output_log import OutputLog
 from deployments.replica.replica import Replica
 from loadtest.bench_cancel.requests import PROMPTS, fresh_prompt, streamed, stub
 from loadtest.bench_cancel.stand import Stand
@@ -71,17 +72,22 @@ class _Watch:
 
     def _watch_replica(self, replica: Replica) -> None:
         table, engine = replica.table, replica._engine
-        abort = table.abort
+        abort, changed = table.abort, table._changed
 
         async def noted(keys: list[tuple[str, str]], reason: FinishReason = FinishReason.CANCELLED) -> None:
             moments = [self.moments[request_id] for request_id, _ in keys]
             for each in moments:
                 each.obeyed, each.step_obeyed = time.monotonic(), engine.stats().steps
             await abort(keys, reason)
-            for each in moments:
+
+        def ended(log: OutputLog, end: bool) -> None:
+            changed(log, end)
+            if end:
+                each = self.moments[log.request_id]
                 each.freed, each.step_freed = time.monotonic(), engine.stats().steps
 
         table.abort = noted  # type: ignore[method-assign]
+        table._changed = ended  # type: ignore[method-assign, assignment]
 
 
 async def run(folder: Path, redis_url: str, cancels: int, progress: Callable[[int], None]) -> dict[str, Any]:

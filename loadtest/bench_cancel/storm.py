@@ -23,6 +23,8 @@ CLIENTS = 400
 MARKS = (0.2, 0.6, 1.0)
 """Parts of the storm after which memory is looked at, at rest."""
 SECTIONS = {
+    # A request with a key outlives its client for so long.
+    "queue": {"attach_grace_s": 1.0},
     "sim": {"base_ms": 30.0, "per_token_us": 5.0, "max_num_seqs": 32, "max_num_batched_tokens": 4096},
     # Full after the first part of the storm, so that it does not look like a leak.
     "router": {"affinity": {"index_blocks": 10_000}},

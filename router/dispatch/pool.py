@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from cluster.errors import QueueUnavailableError
+from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner
 from cluster.queue.base import (
@@ -140,6 +140,10 @@ class Pool:
         self._choices[choice.entry.request_id] = choice
         try:
             submitted = await self._queue.submit(self._router_id, choice.entry)
+        except (QueueFullError, QuotaExceededError, KeyReusedError):
+            # Nothing is in line. Refusals are many when a pool is full, so they are cheap.
+            self._choices.pop(choice.entry.request_id, None)
+            raise
         except BaseException:
             # Also when the caller was cancelled: the entry may be in line, and nobody would answer its grant.
             self._choices.pop(choice.entry.request_id, None)
@@ -258,8 +262,8 @@ class Pool:
 
     def withdraw(self, choice: Choice) -> None:
         """Leave the line."""
-        self._choices.pop(choice.entry.request_id, None)
-        self._owner.spawn(self._withdraw(choice), "withdraw")
+        if self._choices.pop(choice.entry.request_id, None) is not None:
+            self._owner.spawn(self._withdraw(choice), "withdraw")
 
     async def _release(self, request_id: str, attempt: str) -> None:
         settlement = self._unreleased.get((request_id, attempt))
