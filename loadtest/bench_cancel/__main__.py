@@ -50,7 +50,7 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
             Progress(console=console, transient=True) as progress,
         ):
             server = await EmbeddedRedis.start(Path(folder), Path(folder) / "redis.log")
-            bar = progress.add_task(name, total=counts[name] * (6 if name == "overload" else 1))
+            bar = progress.add_task(name, total=_total(name, counts[name]))
             try:
                 figures[name] = await parts[name](Path(folder), server.url, counts[name], _advance(progress, bar))
             finally:
@@ -62,6 +62,12 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
     for miss in misses:
         console.print(f"bench-cancel: {miss}", style="red")
     return int(bool(misses))
+
+
+def _total(name: str, count: int) -> int:
+    if name != "overload":
+        return count
+    return len(overload.BOUNDS) * (20 + 2 * count + 4 * min(overload.CALLERS, count))
 
 
 def _advance(progress: Progress, bar: Any) -> Callable[[int], None]:

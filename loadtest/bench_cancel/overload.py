@@ -91,19 +91,21 @@ async def _measure(inferences: Sequence[Any], calls: int, progress: Callable[[in
         tasks.append(asyncio.create_task(refused(number)))
     await asyncio.gather(*tasks)
     spaced = row()
-    left = iter(range(max(calls, 4 * CALLERS)))
+    callers = min(CALLERS, calls)
+    count = 4 * callers
+    left = iter(range(count))
 
     async def caller() -> None:
         for number in left:
             await refused(number)
 
-    began, count = time.monotonic(), max(calls, 4 * CALLERS)
-    await asyncio.gather(*(caller() for _ in range(CALLERS)))
+    began = time.monotonic()
+    await asyncio.gather(*(caller() for _ in range(callers)))
     per_s = count / (time.monotonic() - began)
     return {
         "one at a time": alone,
         f"{OPEN_RATE:.0f} per second": spaced,
-        f"{CALLERS} callers at once": row() | {"per_s": round(per_s)},
+        f"{callers} callers at once": row() | {"per_s": round(per_s)},
     }
 
 

@@ -283,6 +283,7 @@ async def test_the_slot_is_free_when_the_running_step_ends(tmp_path: Path) -> No
         waiting = stack.inference(1).StreamGenerate(endless())
         await seen(waiting, "queued")
         for router, (call, request_id) in enumerate(zip(calls, ids, strict=True)):
+            await until(lambda: table.sequences == 2)
             await seen(call, "delta")
             steps, slots = engine.stats().steps, table.sequences
             await stack.inference(router).Cancel(api.CancelRequest(request_id=request_id))
