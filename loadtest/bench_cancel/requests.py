@@ -15,7 +15,7 @@ from penstock.v1 import types_pb2 as types
 
 from loadtest.bench_cancel.stand import POOL
 
-MAX_TOKENS = 400
+MAX_TOKENS = 150
 PROMPTS = 16
 LONG_PROMPT = 1_500
 """Tokens of a prompt whose prefill takes some steps."""

@@ -17,7 +17,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
 from loadtest.bench_cancel.host import Host, hosted
-from loadtest.bench_cancel.requests import Reference, fresh_prompt, generation, streamed, stub
+from loadtest.bench_cancel.requests import MAX_TOKENS, Reference, fresh_prompt, generation, streamed, stub
 
 CLIENTS = 400
 MARKS = (0.2, 0.6, 1.0)
@@ -137,7 +137,7 @@ class Storm:
             return
         key = f"{self._salt}-{self.tally.done}-{self._draw.random()}" if way == "cancel by key" else ""
         timeout = self._draw.uniform(0.02, 0.5) if way == "deadline" else None
-        tokens = 3 if way == "none" else 400
+        tokens = 3 if way == "none" else MAX_TOKENS
         call = self._inferences[home].StreamGenerate(streamed(prompt, key, tokens), timeout=timeout)
         stream = _Stream(call, self.tally, fits)
         try:
