@@ -75,10 +75,13 @@ bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of t
 bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and routers (JSON=file)
 	$(BIN)/python -m loadtest.bench_jobs $(if $(JSON),--json $(JSON))
 
+bench-cancel: setup ## what a cancel takes, what 100,000 of them leave behind, how fast a full queue refuses (JSON=file)
+	$(BIN)/python -m loadtest.bench_cancel $(if $(JSON),--json $(JSON))
+
 bench-affinity: setup ## what prefix and session affinity bring on a recorded load (JSON=file, TRACE=file)
 	$(BIN)/python -m loadtest.bench_affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-cancel bench-affinity gpu-check

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 _LOG = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class TaskOwner:
@@ -55,6 +57,21 @@ class TaskOwner:
 
     def __len__(self) -> int:
         return len(self._tasks)
+
+
+async def uninterrupted(work: Awaitable[Result]) -> Result:
+    """Finish work although this task is cancelled meanwhile; the cancel is raised after it. For work of bounded length
+    that must not be left half done.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            # What it raised is of no more interest.
+            task.exception()
+        raise
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The waiting room: contract in `base`, Redis in `redis_queue`, the in-memory twin in `memory_queue`."""
 
 from cluster.queue.base import (
+    MAX_CHOICES,
     NO_QUOTA,
     Adopted,
     Bell,
@@ -20,6 +21,7 @@ from cluster.queue.base import (
     Settlement,
     Submitted,
     UsageLine,
+    choice_ids,
 )
 from cluster.queue.memory_queue import MemoryBell, MemoryQueue, MemoryStore
 from cluster.queue.redis_bell import RedisBell
@@ -27,6 +29,7 @@ from cluster.queue.redis_queue import RedisQueue
 from cluster.queue.settings import limits_from
 
 __all__ = [
+    "MAX_CHOICES",
     "NO_QUOTA",
     "Adopted",
     "Bell",
@@ -51,5 +54,6 @@ __all__ = [
     "Settlement",
     "Submitted",
     "UsageLine",
+    "choice_ids",
     "limits_from",
 ]

@@ -21,6 +21,14 @@ from typing import Protocol
 
 from cluster.models import ReplicaState, RequestClass, Windows
 
+MAX_CHOICES = 16
+"""Most choices of one request."""
+
+
+def choice_ids(request_id: str) -> tuple[str, ...]:
+    """Name the entries that a request of several choices may have; a request of one has its own id."""
+    return tuple(f"{request_id}/{index}" for index in range(MAX_CHOICES))
+
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
@@ -332,13 +340,16 @@ class Queue(Protocol):
         """
         ...
 
-    async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
-        """Stop a request wherever it is. `target` is a request id, or the client key of `tenant`. Returns the request
-        id; None when this tenant has no such entry.
+    async def cancel(
+        self, router_id: str, tenant: str, target: str, *, by_key: bool = False, own: bool = False
+    ) -> str | None:
+        """Stop a request wherever it is, with all its choices. `target` is a request id, that of a choice, or the
+        client key of `tenant`. Returns the id, for a key that of its request; None when this tenant has no such entry.
+        With `own` only what the caller owns: a router that gives up must not stop what another one has adopted.
 
-        Waits and is the caller's own: removed at once. Waits and is another router's: leaves the line, and its owner is
-        sent an Order "cancel". Granted or running: keeps its slot, and the owner (also when it is the caller) is sent
-        an Order "cancel", stops the work and releases.
+        Waits, or was ordered out of the line, and is the caller's own: removed at once. Waits and is another router's:
+        leaves the line, and its owner is sent an Order "cancel". Granted or running: keeps its slot, and the owner
+        (also when it is the caller) is sent an Order "cancel", stops the work and releases.
         """
         ...
 

@@ -85,12 +85,9 @@ def drop_key(pool: PoolState, field: str) -> None:
 
 
 def id_of_key(pool: PoolState, tenant: str, key: str) -> str:
-    """Return the entry of a key; empty when there is no such key."""
+    """Return the request of a key, without choice; empty when there is no such key."""
     field = field_of(tenant, key)
-    if field not in pool.client_keys:
-        return ""
-    request_id = pool.client_keys[field][0]
-    return request_id if request_id in pool.entries else f"{request_id}/0"
+    return pool.client_keys[field][0] if field in pool.client_keys else ""
 
 
 def tidy_keys(pool: PoolState) -> None:

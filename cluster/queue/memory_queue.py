@@ -23,6 +23,7 @@ from cluster.queue.base import (
     Settlement,
     Submitted,
     UsageLine,
+    choice_ids,
 )
 from cluster.queue.checks import check_entry, check_id
 from cluster.queue.codec import RETRY_FULL_S
@@ -43,7 +44,7 @@ from cluster.queue.memory_keys import field_of, find_key, finish_key, id_of_key,
 from cluster.queue.memory_leases import drop_waiting, part_router, reap, remove_replica
 from cluster.queue.memory_ledger import enter_ledger, read_ledger
 from cluster.queue.memory_line import enter_line, next_place, position, serve
-from cluster.queue.memory_state import IN_FLIGHT, ORDERED, PARKED, WAITING, Entry, Load, PoolState
+from cluster.queue.memory_state import IN_FLIGHT, ORDERED, WAITING, Entry, Load, PoolState
 from cluster.queue.memory_tenants import note_output, settle_quota, take_quota
 
 
@@ -201,18 +202,25 @@ class MemoryQueue:
                 place(pool, entry)
             return _filled(pool)
 
-    async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
+    async def cancel(
+        self, router_id: str, tenant: str, target: str, *, by_key: bool = False, own: bool = False
+    ) -> str | None:
         """See `Queue.cancel`."""
         with self._call(router_id) as pool:
             request_id = id_of_key(pool, tenant, target) if by_key else target
-            entry = pool.entries.get(request_id)
-            if entry is None or entry.request.tenant != tenant:
+            names = (request_id,) if request_id in pool.entries else choice_ids(request_id)
+            named = [pool.entries[name] for name in names if name in pool.entries]
+            found = [
+                entry for entry in named if entry.request.tenant == tenant and (not own or entry.owner == router_id)
+            ]
+            for entry in found:
+                if entry.state != IN_FLIGHT and entry.owner == router_id:
+                    withdraw(pool, entry)
+                    forget(pool, entry)
+                else:
+                    order(pool, entry, "c")
+            if not found:
                 return None
-            if entry.state in (WAITING, PARKED) and entry.owner == router_id:
-                withdraw(pool, entry)
-                forget(pool, entry)
-            else:
-                order(pool, entry, "c")
             pool.want_free(4)
             return request_id
 

@@ -100,9 +100,11 @@ class RedisQueue:
         """See `Queue.refuse`."""
         return codec.read_grants(await self._call("refuse", codec.pack(router_id, request_id, attempt)))
 
-    async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
+    async def cancel(
+        self, router_id: str, tenant: str, target: str, *, by_key: bool = False, own: bool = False
+    ) -> str | None:
         """See `Queue.cancel`."""
-        reply = await self._call("cancel", codec.pack(router_id, tenant, target, int(by_key)))
+        reply = await self._call("cancel", codec.pack(router_id, tenant, target, int(by_key), int(own)))
         return None if reply is None else str(reply, "utf-8")
 
     async def collect(self, router_id: str) -> Mail:

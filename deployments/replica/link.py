@@ -75,19 +75,23 @@ class LinkSession:
                 self._wake.clear()
                 if reader.done():
                     break
-                frame, self._extra = self._extra, pb.LinkResponse()
-                dirty, self._dirty = self._dirty, []
-                left = fill_frame(frame, dirty, self)
-                if left:
-                    self._dirty.extend(left)
-                    self._wake.set()
-                await write(frame)
+                await write(self._next_frame())
         finally:
             parked = self._table.park(self)
             for timer in self._timers.values():
                 timer.cancel()
             await self._owner.close()
             _LOG.info("link.closed", extra={"router": self._router_id, "parked": parked})
+
+    def _next_frame(self) -> pb.LinkResponse:
+        # Apart from `run`, whose locals would keep the last frame's logs alive while nothing happens.
+        frame, self._extra = self._extra, pb.LinkResponse()
+        dirty, self._dirty = self._dirty, []
+        left = fill_frame(frame, dirty, self)
+        if left:
+            self._dirty.extend(left)
+            self._wake.set()
+        return frame
 
     async def _read(self, requests: AsyncIterator[pb.LinkRequest]) -> None:
         try:

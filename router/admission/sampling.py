@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from penstock.v1 import types_pb2
 
+from cluster.queue.base import MAX_CHOICES
 from cluster.settings import LimitSettings
 from router.admission.structured import check_structured
 from router.admission.violations import Violations
 
-MAX_CHOICES_PER_REQUEST = 16
+MAX_CHOICES_PER_REQUEST = MAX_CHOICES
 """What the API allows; an operator may allow less."""
 
 _RANGES: tuple[tuple[str, float, float, bool], ...] = (

@@ -61,10 +61,13 @@ class Generation:
             news.clear()
             return
         try:
-            await asyncio.wait_for(self._news.wait(), max(0.0, self._queued_at + QUEUED_PERIOD_S - time.monotonic()))
+            # Not wait_for: before Python 3.12 it swallows a cancel that comes together with the news, and the client's
+            # leaving would never be heard of again.
+            async with asyncio.timeout(max(0.0, self._queued_at + QUEUED_PERIOD_S - time.monotonic())):
+                await news.wait()
         except TimeoutError:
             return
-        self._news.clear()
+        news.clear()
 
     def take(self) -> list[api.StreamGenerateResponse]:
         """Return the pending events in order; the last one ever is `finished`.

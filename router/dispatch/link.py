@@ -42,6 +42,8 @@ class _Sink:
     """Output tokens that arrived here; where a re-attach continues."""
     want_history: bool = False
     """Whether the output before the offset is still to come."""
+    abort: pb.Abort | None = None
+    """Sent, and not yet answered by the end: a stream that breaks may have swallowed it."""
 
 
 class ReplicaLink:
@@ -97,7 +99,8 @@ class ReplicaLink:
     async def wait_up(self, seconds: float) -> bool:
         """Wait until the link is up; False when it is not within this time."""
         try:
-            await asyncio.wait_for(self._opened.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._opened.wait()
         except TimeoutError:
             return False
         return True
@@ -142,8 +145,9 @@ class ReplicaLink:
 
     def send_abort(self, sink: int, *, deadline: bool = False) -> None:
         """Stop the attempt of this sink; its end still comes."""
-        if sink in self._sinks:
-            self._send(pb.LinkCommand(abort=pb.Abort(sink=sink, deadline=deadline)))
+        if (item := self._sinks.get(sink)) is not None:
+            item.abort = pb.Abort(sink=sink, deadline=deadline)
+            self._send(pb.LinkCommand(abort=item.abort))
 
     def close_sink(self, sink: int, *, acknowledge: bool) -> None:
         """Forget a receiver; `acknowledge` says that the client has everything, so that the replica can forget too."""
@@ -231,9 +235,11 @@ class ReplicaLink:
         waiting = [c for c in self._outbox if c.WhichOneof("command") in ("start", "acknowledge")]
         fresh = {c.start.sink for c in waiting if c.HasField("start")}
         self._outbox = waiting
-        for sink in self._sinks:
+        for sink, item in self._sinks.items():
             if sink not in fresh:
                 self.send_attach(sink)
+            if item.abort is not None:
+                self._send(pb.LinkCommand(abort=item.abort))
         self._set_up(True)
         self._wake.set()
         self._deliver(first)

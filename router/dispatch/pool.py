@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from cluster.errors import QueueUnavailableError
+from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner
 from cluster.queue.base import (
@@ -20,6 +20,7 @@ from cluster.queue.base import (
     RouterBeatReply,
     Settlement,
     UsageLine,
+    choice_ids,
 )
 from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
@@ -140,6 +141,10 @@ class Pool:
         self._choices[choice.entry.request_id] = choice
         try:
             submitted = await self._queue.submit(self._router_id, choice.entry)
+        except (QueueFullError, QuotaExceededError, KeyReusedError):
+            # Nothing is in line. Refusals are many when a pool is full, so they are cheap.
+            self._choices.pop(choice.entry.request_id, None)
+            raise
         except BaseException:
             # Also when the caller was cancelled: the entry may be in line, and nobody would answer its grant.
             self._choices.pop(choice.entry.request_id, None)
@@ -203,11 +208,31 @@ class Pool:
         return await self._queue.usage(tenant, first_day, last_day, limit)
 
     async def cancel(self, tenant: str, target: str, *, by_key: bool) -> str | None:
-        """Cancel any request of the pool; see `Queue.cancel`."""
-        request_id = await self._queue.cancel(self._router_id, tenant, target, by_key=by_key)
-        if request_id is not None and (choice := self._choices.get(request_id)) is not None:
+        """Cancel any request of the pool, with all its choices; see `Queue.cancel`. What is known here does not wait
+        for the queue. Returns the request id; None when this tenant has no such request.
+        """
+        here = not by_key and self._cancel_here(tenant, target)
+        try:
+            # Also then: another router may have taken it over a moment ago.
+            found = await self._queue.cancel(self._router_id, tenant, target, by_key=by_key)
+        except QueueUnavailableError:
+            if here:
+                return target
+            raise
+        if found is not None:
+            self._cancel_here(tenant, found)
+        return found if found is not None or not here else target
+
+    def _cancel_here(self, tenant: str, request_id: str) -> bool:
+        """Cancel the choices of a request that wait or run here; returns whether there are any."""
+        choices = [
+            choice
+            for name in (request_id, *choice_ids(request_id))
+            if (choice := self._choices.get(name)) is not None and choice.entry.tenant == tenant
+        ]
+        for choice in choices:
             choice.cancel()
-        return request_id
+        return bool(choices)
 
     # --- Dispatch -----------------------------------------------------------------------------------------------------
 
@@ -238,8 +263,8 @@ class Pool:
 
     def withdraw(self, choice: Choice) -> None:
         """Leave the line."""
-        self._choices.pop(choice.entry.request_id, None)
-        self._owner.spawn(self._withdraw(choice), "withdraw")
+        if self._choices.pop(choice.entry.request_id, None) is not None:
+            self._owner.spawn(self._withdraw(choice), "withdraw")
 
     async def _release(self, request_id: str, attempt: str) -> None:
         settlement = self._unreleased.get((request_id, attempt))
@@ -274,7 +299,7 @@ class Pool:
 
     async def _withdraw(self, choice: Choice) -> None:
         try:
-            await self._queue.cancel(self._router_id, choice.entry.tenant, choice.entry.request_id)
+            await self._queue.cancel(self._router_id, choice.entry.tenant, choice.entry.request_id, own=True)
         except QueueUnavailableError as error:
             # A grant for it will be given back when it arrives.
             _LOG.warning("withdraw.lost", extra={"request": choice.entry.request_id, "error": str(error)})
@@ -296,13 +321,14 @@ class Pool:
             return
 
     def _deliver(self, mail: Mail) -> None:
-        for grant in mail.grants:
-            self._granted(grant)
+        # Orders first: what is cancelled before it is started never starts.
         for order in mail.orders:
             if (choice := self._choices.get(order.request_id)) is not None:
                 choice.ordered(order.kind)
             else:
                 self._give_back(order.request_id, "")
+        for grant in mail.grants:
+            self._granted(grant)
 
     def _granted(self, grant: Grant) -> None:
         choice = self._choices.get(grant.request_id)

@@ -90,7 +90,8 @@ class JobFeeder:
             except PenstockError:
                 _LOG.exception("jobs.look_failed", extra={"pool": pool})
             try:
-                await asyncio.wait_for(nudge.wait(), self._settings.poll_s)
+                async with asyncio.timeout(self._settings.poll_s):
+                    await nudge.wait()
             except TimeoutError:
                 continue
             nudge.clear()

@@ -161,7 +161,8 @@ class JobServicer:
 
     async def _pause(self) -> None:
         try:
-            await asyncio.wait_for(self._draining.wait(), WATCH_PERIOD_S)
+            async with asyncio.timeout(WATCH_PERIOD_S):
+                await self._draining.wait()
         except TimeoutError:
             return
 

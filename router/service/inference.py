@@ -21,7 +21,6 @@ from router.admission import (
     check_request,
     check_stream,
 )
-from router.admission.sampling import MAX_CHOICES_PER_REQUEST
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use
@@ -110,18 +109,20 @@ class InferenceServicer:
             opened = await self._opening.open(checked, caller=caller, time_left_s=context.time_remaining())
             if isinstance(opened, bytes):
                 return read_result(opened)[0]
-            await context.send_initial_metadata(
-                ((REQUEST_ID_HEADER, opened.request_id), (RESUME_TOKEN_HEADER, opened.token()))
-            )
             kept = self._kept(opened, checked, caller)
             collector = Collector()
-            await self._guard(opened, kept, self._collect(opened, kept, collector))
+            await self._guard(opened, kept, self._answer(opened, kept, collector, context))
             raise_if_stopped({choice.finish_reason for choice in collector.finished.choices})
             return collector.response()
         finally:
             self._leave()
 
-    async def _collect(self, generation: Generation, kept: KeptResult | None, collector: Collector) -> None:
+    async def _answer(
+        self, generation: Generation, kept: KeptResult | None, collector: Collector, context: Any
+    ) -> None:
+        await context.send_initial_metadata(
+            ((REQUEST_ID_HEADER, generation.request_id), (RESUME_TOKEN_HEADER, generation.token()))
+        )
         while not generation.finished:
             await generation.wait()
             for event in generation.take():
@@ -191,25 +192,12 @@ class InferenceServicer:
         target = check_cancel(request)
         by_key = bool(target.idempotency_key)
         name = target.idempotency_key or target.request_id
-        found = await asyncio.gather(
-            *(self._cancel_in(pool, caller.tenant, name, by_key) for pool in self._pools.values())
-        )
+        pools = self._pools.values()
+        found = await asyncio.gather(*(pool.cancel(caller.tenant, name, by_key=by_key) for pool in pools))
         request_id = next((hit for hit in found if hit is not None), None)
         if request_id is None:
             raise RequestNotFoundError(name)
         return api.CancelResponse(request_id=request_id)
-
-    async def _cancel_in(self, pool: Pool, tenant: str, name: str, by_key: bool) -> str | None:
-        hit = await pool.cancel(tenant, name, by_key=by_key)
-        if hit is not None and "/" not in hit:
-            return hit
-        # A request with several choices has an entry per choice, and only the first carries the key.
-        request_id = name if hit is None else hit.split("/")[0]
-        if hit is None and by_key:
-            return None
-        entries = (f"{request_id}/{index}" for index in range(MAX_CHOICES_PER_REQUEST))
-        hits = await asyncio.gather(*(pool.cancel(tenant, entry, by_key=False) for entry in entries))
-        return request_id if hit is not None or any(hits) else None
 
     # --- models -------------------------------------------------------------------------------------------------------
 

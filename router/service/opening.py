@@ -12,6 +12,7 @@ from functools import partial
 from penstock.v1 import replica_pb2 as pb
 
 from cluster.errors import GenerationFailedError, InvalidRequestError, NotInTimeError, QueueUnavailableError
+from cluster.lifecycle import uninterrupted
 from cluster.models import ModelInfo, SamplingParams
 from cluster.queue.base import Adopted, KnownRequest, QueueEntry
 from cluster.secret import ClusterSecret
@@ -174,15 +175,19 @@ class Opening:
             return None
         generation = self._generation(admitted, request_id)
         choice = generation.choices[0]
-        try:
+
+        async def take_over() -> bool:
             adopted = await admitted.pool.adopt(choice)
+            if adopted is not None:
+                self._follow(admitted.pool, choice, adopted, received[0] if received else 0)
+            return adopted is not None
+
+        try:
+            # Whoever adopts a slot must follow it, or nobody would ever give it back.
+            return generation if await uninterrupted(take_over()) else None
         except BaseException:
             generation.close()
             raise
-        if adopted is None:
-            return None
-        self._follow(admitted.pool, choice, adopted, received[0] if received else 0)
-        return generation
 
     def _follow(self, pool: Pool, choice: Choice, adopted: Adopted, received: int) -> None:
         """Have an adopted choice deliver."""
@@ -252,12 +257,17 @@ class Opening:
         generation = self._generation(admitted, ticket.request_id)
         received = (*resume.received_tokens, *(0 for _ in generation.choices))
         try:
-            kept = await asyncio.gather(
-                *(
-                    self._attach(admitted, choice, where, received[choice.index])
-                    for choice, where in zip(generation.choices, ticket.choices, strict=True)
+            # To the end, and all of them: an adopted slot that nobody follows would never be given back.
+            outcomes = await uninterrupted(
+                asyncio.gather(
+                    *(
+                        self._attach(admitted, choice, where, received[choice.index])
+                        for choice, where in zip(generation.choices, ticket.choices, strict=True)
+                    ),
+                    return_exceptions=True,
                 )
             )
+            kept = [raised(outcome) for outcome in outcomes]
         except BaseException:
             generation.close()
             raise
@@ -281,6 +291,9 @@ class Opening:
                 choice.attach_to(where.attempt, pool.placement(link), received)
                 return None
             if received:
+                if adopted is not None and adopted.grant is not None:
+                    choice.attempt = adopted.grant.attempt
+                    pool.release(choice)
                 raise GenerationFailedError(choice.entry.request_id, received)
         # Its place went with its router, and nothing was delivered: it queues again.
         known = await pool.submit(choice)
@@ -292,3 +305,10 @@ class Opening:
         except QueueUnavailableError:
             # A running attempt is found without the queue.
             return None
+
+
+def raised(outcome: bytes | BaseException | None) -> bytes | None:
+    """Return what a gathered task returned, or raise what it raised."""
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome

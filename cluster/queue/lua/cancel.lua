@@ -1,21 +1,37 @@
--- Stop a request wherever it is.
+-- Stop a request, with all its choices, wherever they are.
 --
 -- Keys: names.lua. ARGV: common.lua.
--- A: router, tenant, request id or client key, by key (0 or 1)
--- Reply: request id, or nil when the tenant has no such entry
+-- A: router, tenant, request id or client key, by key (0 or 1), only the router's own (0 or 1)
+-- Reply: request id without choice, or that of the choice that was named; nil when the tenant has no such entry
 
 Q.open_pool()
 local tenant, id = A[2], A[3]
 if A[4] == 1 then id = Q.id_of_key(tenant, id) end
-local e = id and Q.get(id)
-if not e or e[TENANT] ~= tenant then return false end
+if not id then return false end
+local found = false
 
-if (e[STATE] == 'w' or e[STATE] == 'p') and e[OWNER] == A[1] then
-  Q.withdraw(id, e)
-  Q.forget(id, e)
-else
-  Q.order(id, e, 'c')
+local function stop(name)
+  local e = Q.get(name)
+  if not e or e[TENANT] ~= tenant or (A[5] == 1 and e[OWNER] ~= A[1]) then return end
+  found = true
+  if e[STATE] ~= 'f' and e[OWNER] == A[1] then
+    -- Also one that another router had ordered out of the line: its owner obeys.
+    Q.withdraw(name, e)
+    Q.forget(name, e)
+  else
+    Q.order(name, e, 'c')
+  end
 end
+
+if call('HEXISTS', K[ENTRIES], id) == 1 then
+  stop(id)
+else
+  local names = {}
+  for i = 1, CHOICES do names[i] = id .. '/' .. (i - 1) end
+  local packed = call('HMGET', K[ENTRIES], unpack(names))
+  for i = 1, CHOICES do if packed[i] then stop(names[i]) end end
+end
+if not found then return false end
 Q.want_free(4)
 Q.run_fills()
 Q.close_pool()

@@ -50,13 +50,10 @@ function Q.drop_result(field)
   end
 end
 
--- The entry of a key's request; of several choices the first that is still there.
+-- The request of a key, without choice.
 function Q.id_of_key(tenant, key)
   local packed = call('HGET', K[CLIENT_KEYS], tenant .. '\0' .. key)
-  if not packed then return nil end
-  local id = cmsgpack.unpack(packed)[1]
-  if Q.get(id) then return id end
-  return id .. '/0'
+  return packed and cmsgpack.unpack(packed)[1]
 end
 
 function Q.tidy_keys()

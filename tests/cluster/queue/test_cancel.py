@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.models import Windows
-from cluster.queue import Mail, Order, Settlement
+from cluster.queue import MAX_CHOICES, Mail, Order, Settlement
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)
@@ -40,6 +40,46 @@ async def test_anothers_waiting_request_leaves_the_line_and_its_owner_is_told(fu
     await full.queue.release("A", "waiting", "", Settlement(0))
     assert (await full.queue.collect("A")).orders == ()
     assert await full.queue.cancel("A", "acme", "waiting") is None
+
+
+async def test_a_router_that_gives_up_does_not_stop_what_another_has_adopted(full: Scene) -> None:
+    await full.queue.submit("A", entry("waiting"))
+    for name in ("waiting", "running"):
+        assert await full.queue.adopt("B", "acme", name) is not None
+
+        assert await full.queue.cancel("A", "acme", name, own=True) is None
+
+    assert (await full.queue.collect("B")).orders == ()
+    assert await full.queue.cancel("B", "acme", "waiting", own=True) == "waiting"
+    assert await full.queue.cancel("B", "acme", "running", own=True) == "running"
+
+
+async def test_an_owner_that_obeys_a_cancel_leaves_nothing_behind(full: Scene) -> None:
+    """Its own cancel answers the order: the entry does not count on until its next heartbeat."""
+    await full.queue.submit("A", entry("waiting"))
+    await full.queue.cancel("B", "acme", "waiting")
+
+    assert await full.queue.cancel("A", "acme", "waiting") == "waiting"
+
+    assert (await full.queue.collect("A")).orders == ()
+    assert await full.queue.cancel("B", "acme", "waiting") is None
+
+
+@pytest.mark.parametrize("caller", ["A", "B"])
+async def test_a_request_is_cancelled_with_all_its_choices(full: Scene, backend: Backend, caller: str) -> None:
+    """Also with those that wait when the first ones are gone; another tenant's of that name stay."""
+    for index in range(MAX_CHOICES):
+        await full.queue.submit("A", entry(f"many/{index}", tenant="acme" if index else "other"))
+
+    assert await full.queue.cancel(caller, "acme", "many") == "many"
+
+    assert (await full.beat_router("B")).waiting == (0, 1, 0)
+    for index in range(MAX_CHOICES):
+        await full.queue.cancel("A", "acme" if index else "other", f"many/{index}")
+    assert await full.queue.cancel("A", "acme", "many") is None
+    assert (await full.queue.collect("A")).orders == ()
+    await full.queue.release("A", "running", "base-running.1", Settlement(3))
+    assert backend.leftovers() == set()
 
 
 @pytest.mark.parametrize("caller", ["A", "B"])

@@ -104,12 +104,16 @@ async def test_a_stranger_cannot_finish_a_key(shared: Scene) -> None:
 
 
 async def test_choices_of_a_request_share_its_key(shared: Scene) -> None:
-    """The key names the request; a cancel by key finds a choice that is still there."""
+    """The key names the request; a cancel by key finds the choices that are still there."""
     first = (await shared.queue.submit("A", keyed("first/0"))).grant
-    await shared.queue.submit("A", entry("first/1"))
+    second = (await shared.queue.submit("A", entry("first/1"))).grant
     assert (await shared.queue.submit("B", keyed("second/0"))).known.request_id == "first"
-    assert await shared.queue.cancel("B", "acme", "key", by_key=True) == "first/0"
+    assert await shared.queue.cancel("B", "acme", "key", by_key=True) == "first"
+    orders = (await shared.queue.collect("A")).orders
+    assert {"first/0", "first/1"} == {order.request_id for order in orders}
     await shared.queue.release("A", "first/0", first.attempt, Settlement(1))
+    assert await shared.queue.cancel("B", "acme", "key", by_key=True) == "first"
+    await shared.queue.release("A", "first/1", second.attempt, Settlement(1))
 
 
 async def test_the_oldest_results_make_room(backend: Backend) -> None:

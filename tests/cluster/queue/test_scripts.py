@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from cluster.queue import QueueLimits, limits_from
+from cluster.queue import MAX_CHOICES, QueueLimits, limits_from
 from cluster.queue.keys import POOL_KEYS, bell_channel, pool_keys
 from cluster.queue.scripts import SCRIPTS, SHARED, load_constants, load_scripts
 from cluster.settings import QueueSettings
@@ -29,6 +29,10 @@ def test_the_scripts_name_the_keys_in_the_order_in_which_they_are_sent() -> None
     assert {names.get(name, name.lower()): n for name, n in keys.items()} == {
         name: n for n, name in enumerate(POOL_KEYS, 1) if not re.search(r":[12]$", name)
     }
+
+
+def test_both_implementations_look_for_as_many_choices() -> None:
+    assert str(MAX_CHOICES) == load_constants()["CHOICES"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

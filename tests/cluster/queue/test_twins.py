@@ -207,7 +207,8 @@ class Pair:
         target = rnd.choice(("k1", "k2")) if by_key else self.pick()[1]
         if not by_key and target in self.entries and rnd.random() < 0.8:
             tenant = self.entries[target][1].tenant
-        await self.both(lambda queue: queue.cancel(router, tenant, target, by_key=by_key))
+        own = rnd.random() < 0.2
+        await self.both(lambda queue: queue.cancel(router, tenant, target, by_key=by_key, own=own))
 
     async def collect(self) -> None:
         router = self.random.choice(ROUTERS)

@@ -93,6 +93,32 @@ async def test_a_broken_link_is_reattached_and_the_client_notices_nothing(tmp_pa
         await relay.close()
 
 
+@pytest.mark.parametrize("cut", ["before", "after"])
+async def test_a_cancel_survives_a_broken_link(tmp_path: Path, cut: str) -> None:
+    """Given while the link is down, or swallowed by the stream that breaks."""
+    async with running_stack(tmp_path, routers=0, sim={"base_ms": 5.0}) as stack:
+        relay = await RelayedReplica().install(stack)
+        await stack.add_router()
+        call = stack.inference().StreamGenerate(stream_request(max_tokens=4_000, ignore_eos=True))
+        request_id = (await call.read()).started.request_id
+        await call.read()
+        if cut == "before":
+            relay.cut()
+            await until(lambda: stack.replicas[0].table.parked == 1)
+        else:
+            relay.freeze()
+        await stack.inference().Cancel(api.CancelRequest(request_id=request_id))
+        relay.cut()
+        await until(lambda: stack.replicas[0].table.parked == 1)
+        relay.mend()
+        ended = (await collect(call))[-1].finished
+
+        assert types.FINISH_REASON_CANCELLED == ended.choices[0].finish_reason
+        assert ended.usage.output_tokens < 4_000
+        await until(lambda: stack.replicas[0].table.sequences == 0)
+        await relay.close()
+
+
 async def test_a_silent_link_is_found_by_its_ping_and_replaced(tmp_path: Path) -> None:
     async with running_stack(tmp_path, routers=0, sim={"base_ms": 2.0}) as stack:
         relay = await RelayedReplica().install(stack)

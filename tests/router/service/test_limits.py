@@ -171,3 +171,26 @@ async def test_waiting_clients_hear_an_eta_that_comes_true(
         # Events come about once a second.
         gaps = [b[0] - a[0] for etas, _ in results for a, b in itertools.pairwise(etas)]
         assert all(0.8 < gap for gap in gaps)
+
+
+async def test_a_refusal_is_one_call_of_the_queue(tmp_path: Path) -> None:
+    """What was never in line is not withdrawn from it: refusals are many just when the pool is busiest."""
+    async with running_stack(tmp_path, queue={"max_waiting_per_tenant": 1}, sim={"max_num_seqs": 1}) as stack:
+        calls = [stack.inference().StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True)) for _ in range(2)]
+        for call in calls:
+            await call.read()
+        queue, cancels = stack.routers[0].pools["demo"]._queue, []
+        cancel = queue.cancel
+
+        async def counted(*arguments: Any, **options: Any) -> str | None:
+            cancels.append(arguments)
+            return await cancel(*arguments, **options)
+
+        queue.cancel = counted  # type: ignore[method-assign]
+        code, details = await refused(stack.inference().Generate(request(max_tokens=2)))
+        assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
+        for call in calls:
+            call.cancel()
+        await until(lambda: stack.routers[0].pools["demo"].active == 0)
+        # The one that waited was withdrawn once, the one that ran not at all.
+        assert 1 == len(cancels)
