@@ -7,9 +7,11 @@ from typing import Any, TypeAlias
 from redis import exceptions
 from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from cluster.errors import PenstockError, QueueUnavailableError
+from cluster.settings.redis_url import SentinelUrl, is_sentinel
 
 RedisTarget: TypeAlias = "str | Any"
 """A URL or a `redis.asyncio.Redis`."""
@@ -18,28 +20,58 @@ CONNECTION_ERRORS = (exceptions.ConnectionError, exceptions.TimeoutError, OSErro
 
 
 class ConnectionSource:
-    """Opens connections for one owner. Accepts redis://, rediss:// and unix:// URLs, or a `redis.asyncio.Redis` client,
-    whose pool then says how to connect (Sentinel, TLS contexts); its pooled connections are not used.
+    """Opens connections for one owner. Accepts the URLs that `cluster.settings.redis_url` describes, or a
+    `redis.asyncio.Redis` client, whose pool then says how to connect; its pooled connections are not used.
     """
 
     def __init__(self, target: RedisTarget, timeout_s: float) -> None:
+        self._sentinel: Sentinel | None = None
         self._pool: Any
-        if isinstance(target, str):
-            # No socket_timeout: redis-py would wrap every read in a timer of its own. Owners bound whole exchanges.
-            self._pool = ConnectionPool.from_url(
-                target,
-                protocol=2,
-                socket_timeout=None,
-                socket_connect_timeout=timeout_s,
-                retry=Retry(NoBackoff(), 0),
-                health_check_interval=0,
-            )
-        else:
+        # No socket_timeout: redis-py would wrap every read in a timer of its own. Owners bound whole exchanges.
+        options: dict[str, Any] = {
+            "protocol": 2,
+            "socket_timeout": None,
+            "socket_connect_timeout": timeout_s,
+            "retry": Retry(NoBackoff(), 0),
+            "health_check_interval": 0,
+        }
+        if not isinstance(target, str):
             self._pool = target.connection_pool
+        elif is_sentinel(target):
+            self._sentinel, self._pool = _by_sentinel(SentinelUrl.parse(target), timeout_s, options)
+        else:
+            self._pool = ConnectionPool.from_url(target, **options)
 
     def make(self) -> Any:
         """Build a `redis.asyncio.connection.AbstractConnection` that is not connected yet."""
         return self._pool.make_connection()
+
+    async def close(self) -> None:
+        """Close what was opened to find Redis; the connections are their owners'."""
+        if self._sentinel is not None:
+            for client in self._sentinel.sentinels:
+                await client.aclose()
+
+
+def _by_sentinel(url: SentinelUrl, timeout_s: float, options: dict[str, Any]) -> tuple[Sentinel, Any]:
+    # One that does not answer must leave time to ask the next.
+    patience_s = timeout_s / (len(url.sentinels) + 1)
+    tls = {"ssl": True} if url.tls else {}
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis-py
+        list(url.sentinels),
+        sentinel_kwargs={
+            "socket_timeout": patience_s,
+            "socket_connect_timeout": patience_s,
+            "retry": Retry(NoBackoff(), 0),
+            "username": url.sentinel_username,
+            "password": url.sentinel_password,
+            **tls,
+        },
+    )
+    pool = SentinelConnectionPool(  # type: ignore[no-untyped-call]  # redis-py
+        url.service, sentinel, db=url.database, username=url.username, password=url.password, **tls, **options
+    )
+    return sentinel, pool
 
 
 def unavailable(error: BaseException) -> QueueUnavailableError:

@@ -76,6 +76,7 @@ class Lane:
         if self._task is not None:
             # The broken connection ends a pipeline in flight; the task is never cancelled inside a read.
             await asyncio.wait([self._task])
+        await self._source.close()
 
     async def _run(self) -> None:
         try:
@@ -119,18 +120,28 @@ class Lane:
     async def _pipeline(self, connection: Any, batch: Sequence[_Call]) -> list[_Call]:
         """Send calls and settle them in order; returns those whose script Redis does not have."""
         missing = []
+        demoted = False
         await connection.send_packed_command([b"".join([call.command for call in batch])], check_health=False)
         for call in batch:
             try:
                 reply = await connection.read_response(disable_decoding=True, timeout=math.inf)
             except exceptions.NoScriptError:
                 missing.append(call)
+            except exceptions.ReadOnlyError as error:
+                # A failover made it a replica: behind the same name there may be a new primary.
+                demoted = True
+                _settle(call, translate(error))
             except exceptions.ResponseError as error:
                 _settle(call, translate(error))
             else:
                 if not call.reply.done():
                     call.reply.set_result(reply)
-        return missing
+        if not demoted:
+            return missing
+        for call in missing:
+            _settle(call, QueueUnavailableError("the queue moved to another server"))
+        await self._disconnect()
+        return []
 
     async def _load_scripts(self, connection: Any, scripts: set[Script]) -> None:
         for script in scripts:

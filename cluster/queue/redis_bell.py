@@ -72,6 +72,7 @@ class RedisBell:
         await self._disconnect()
         if self._task is not None:
             await asyncio.wait([self._task])
+        await self._source.close()
 
     async def _run(self) -> None:
         delay = _FIRST_DELAY_S

@@ -47,7 +47,7 @@ class RedisQueue:
         """Connects at the first call.
 
         Args:
-            target: redis://, rediss:// or unix:// URL, or a client whose pool says how to connect.
+            target: a URL as in the setting redis.url, or a client whose pool says how to connect.
             pool: the pool's name; must not contain braces.
             limits: the same at every router and replica of the pool.
             timeout_s: how long a call may wait for Redis, in seconds.

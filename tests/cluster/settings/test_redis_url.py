@@ -1,0 +1,50 @@
+"""Addresses of Redis."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.errors import SettingsError
+from cluster.settings import load_settings
+from cluster.settings.redis_url import SentinelUrl
+
+
+def test_a_sentinel_address_is_taken_apart() -> None:
+    url = (
+        "rediss+sentinel://app:p%40ss@a.example,b.example:26380,[::1]:1/main/3?sentinel_username=u&sentinel_password=w"
+    )
+    assert SentinelUrl.parse(url) == SentinelUrl(
+        sentinels=(("a.example", 26379), ("b.example", 26380), ("::1", 1)),
+        service="main",
+        database=3,
+        tls=True,
+        username="app",
+        password="p@ss",
+        sentinel_username="u",
+        sentinel_password="w",
+    )
+    assert SentinelUrl.parse("redis+sentinel://h/main") == SentinelUrl((("h", 26379),), "main")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("localhost:6379", "no scheme"),
+        ("http://secret@h", "must begin with one of redis://, rediss://, unix://, .* got http://"),
+        ("redis+sentinel://secret@h", "ends with /service"),
+        ("redis+sentinel://secret@h/main/x", "ends with /service"),
+        ("redis+sentinel://secret@h:port/main", "host or host:port"),
+        ("redis+sentinel://secret@h,,g/main", "host or host:port"),
+        ("redis+sentinel://secret@h/main?db=3", r"unknown options \['db'\]"),
+    ],
+)
+def test_a_bad_address_is_an_error_that_repeats_no_password(url: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
+        load_settings(flags={"redis": {"url": url}}, environ={})
+    assert "redis.url" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["redis://h", "rediss://h:1/0", "unix:///run/redis.sock", "redis+sentinel://h/main"])
+def test_good_addresses_are_taken(url: str) -> None:
+    assert load_settings(flags={"redis": {"url": url}}, environ={}).redis.url == url
