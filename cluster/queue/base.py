@@ -368,8 +368,10 @@ class Queue(Protocol):
         """Renew a replica's lease, publish its record, windows and state, correct its load, and fill it."""
         ...
 
-    async def retire_router(self, router_id: str) -> None:
-        """End a router's lease now; its waiting entries go at once. For an orderly end, after its streams."""
+    async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
+        """End a router's lease now; its waiting entries go at once. For an orderly end, after its streams. With `keep`
+        its entries stay for `attach_grace`, as after its death, so that other routers can adopt them.
+        """
         ...
 
     async def retire_replica(self, replica_id: str) -> None:

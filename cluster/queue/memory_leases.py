@@ -118,7 +118,7 @@ def reap(pool: PoolState) -> int:
     for replica in pool.replicas.up_to(pool.now):
         freed += remove_replica(pool, replica)
     for _, router in pool.parted.first(len(pool.parted)):
-        moved += _park(pool, router)
+        moved += park(pool, router)
     for router in pool.parted.up_to(pool.now):
         dropped = drop_waiting(pool, router)
         freed += dropped
@@ -135,7 +135,8 @@ def reap(pool: PoolState) -> int:
     return freed
 
 
-def _park(pool: PoolState, router: str) -> int:
+def park(pool: PoolState, router: str) -> int:
+    """Take a parted router's waiting entries out of the line; they keep their place. Returns how many; 0 at the end."""
     owned = pool.owners.get(router)
     waiting = owned.waiting[:CHUNK] if owned else []
     for place, request_id in waiting:

@@ -41,7 +41,7 @@ from cluster.queue.memory_fill import (
     withdraw,
 )
 from cluster.queue.memory_keys import field_of, find_key, finish_key, id_of_key, open_key
-from cluster.queue.memory_leases import drop_waiting, part_router, reap, remove_replica
+from cluster.queue.memory_leases import drop_waiting, park, part_router, reap, remove_replica
 from cluster.queue.memory_ledger import enter_ledger, read_ledger
 from cluster.queue.memory_line import enter_line, next_place, position, serve
 from cluster.queue.memory_state import IN_FLIGHT, ORDERED, WAITING, Entry, Load, PoolState
@@ -243,13 +243,18 @@ class MemoryQueue:
         with self._call(beat.replica_id) as pool:
             return beat_replica(pool, beat, self._store.run_id)
 
-    async def retire_router(self, router_id: str) -> None:
+    async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
         """See `Queue.retire_router`."""
         with self._call(router_id) as pool:
-            part_router(pool, router_id, pool.now)
-            while drop_waiting(pool, router_id):
-                pass
-            pool.parted.discard(router_id)
+            if keep:
+                part_router(pool, router_id, pool.now + pool.limits.attach_grace_ms)
+                while park(pool, router_id):
+                    pass
+            else:
+                part_router(pool, router_id, pool.now)
+                while drop_waiting(pool, router_id):
+                    pass
+                pool.parted.discard(router_id)
             pool.links.pop(router_id, None)
             pool.want_free(8)
 

@@ -123,13 +123,13 @@ class RedisQueue:
         check_id("replica_id", beat.replica_id)
         return codec.read_replica_reply(await self._call("heartbeat_replica", codec.pack_replica_beat(beat)))
 
-    async def retire_router(self, router_id: str) -> None:
+    async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
         """See `Queue.retire_router`."""
-        await self._call("retire", codec.pack(router_id, "router"))
+        await self._call("retire", codec.pack(router_id, "router", int(keep)))
 
     async def retire_replica(self, replica_id: str) -> None:
         """See `Queue.retire_replica`."""
-        await self._call("retire", codec.pack(replica_id, "replica"))
+        await self._call("retire", codec.pack(replica_id, "replica", 0))
 
     async def reap(self) -> int:
         """See `Queue.reap`."""

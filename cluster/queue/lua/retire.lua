@@ -1,14 +1,20 @@
 -- End the lease of a router or replica now.
 --
 -- Keys: names.lua. ARGV: common.lua.
--- A: name, "router" or "replica"
+-- A: name, "router" or "replica", whether a router's entries stay for others to adopt (0 or 1)
 -- Reply: 1
 
 Q.open_pool()
 if A[2] == 'router' then
-  Q.part_router(A[1], Q.now)
-  while Q.drop_waiting(A[1]) > 0 do end
-  call('ZREM', K[PARTED], A[1])
+  if A[3] == 1 then
+    -- As if its lease had ended.
+    Q.part_router(A[1], Q.now + tonumber(ARGV[5]))
+    while Q.park(A[1]) > 0 do end
+  else
+    Q.part_router(A[1], Q.now)
+    while Q.drop_waiting(A[1]) > 0 do end
+    call('ZREM', K[PARTED], A[1])
+  end
   Q.drop_links(A[1])
 else
   Q.remove_replica(A[1])

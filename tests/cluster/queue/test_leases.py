@@ -233,6 +233,27 @@ async def test_retired_router_and_replica_are_gone_at_once(scene: Scene, backend
     assert [record.replica_id for record in reply.replicas] == ["r1"]
 
 
+async def test_what_a_retired_router_leaves_can_be_adopted_for_a_while(scene: Scene, backend: Backend) -> None:
+    await _ready(scene, {"r1": ONE})
+    for name in ("q1", "q2", "q3"):
+        await scene.queue.submit("A", entry(name))
+
+    await scene.queue.retire_router("A", keep=True)
+
+    reply = await scene.beat_router("B")
+    assert reply.routers == ("B",)
+    running = await scene.queue.adopt("B", "acme", "q1")
+    assert running is not None
+    assert running.grant is not None
+    waiting = await scene.queue.adopt("B", "acme", "q2")
+    assert waiting is not None
+    assert (waiting.grant, waiting.position) == (None, 0)
+    # Nobody came for the third.
+    await scene.pass_time(12, routers=["B"], replicas=["r1"])
+    assert await scene.queue.adopt("B", "acme", "q3") is None
+    assert (await scene.beat_router("B")).waiting == (0, 1, 0)
+
+
 async def test_a_router_that_only_ever_submitted_is_reaped(scene: Scene, backend: Backend) -> None:
     await _ready(scene, {"r1": ONE}, routers=("B",))
     await scene.queue.submit("stranger", entry("q1"))

@@ -278,7 +278,8 @@ class Pair:
     async def retire(self) -> None:
         if self.random.random() < 0.5:
             router = self.random.choice(ROUTERS)
-            await self.both(lambda queue: queue.retire_router(router))
+            keep = self.random.random() < 0.5
+            await self.both(lambda queue: queue.retire_router(router, keep=keep))
         else:
             replica = self.random.choice(REPLICAS)
             await self.both(lambda queue: queue.retire_replica(replica))
