@@ -1,0 +1,8 @@
+"""The scenarios, one module per thing that breaks."""
+
+from __future__ import annotations
+
+from tests.chaos.scenario import Scenario
+from tests.chaos.scenarios import router
+
+ALL: tuple[Scenario, ...] = (*router.SCENARIOS,)
