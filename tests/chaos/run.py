@@ -101,7 +101,8 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
     began = time.monotonic()
     history = History()
     clients = Clients(scenario.load, cluster.targets, Golden(), history)
-    sampling = asyncio.create_task(_sample(cluster, history))
+    over = asyncio.Event()
+    sampling = asyncio.create_task(_sample(cluster, history, over))
     try:
         clients.start()
         for step in scenario.steps:
@@ -109,8 +110,9 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
         await asyncio.sleep(scenario.settle_s)
         await clients.stop()
     finally:
-        sampling.cancel()
-        await asyncio.gather(sampling, return_exceptions=True)
+        # redis-py may swallow a cancel, so the task is asked.
+        over.set()
+        await sampling
     history.ended_at = time.monotonic()
     await _make_whole(cluster)
     history.idle = await _idle(cluster, history, began, scenario.idle_s)
@@ -155,8 +157,8 @@ def describe(fault: object) -> str:
     return " ".join([type(fault).__name__.lower(), *fields])
 
 
-async def _sample(cluster: ChaosCluster, history: History) -> None:
-    while True:
+async def _sample(cluster: ChaosCluster, history: History, over: asyncio.Event) -> None:
+    while not over.is_set():
         with contextlib.suppress(RedisError, OSError):
             waiting = (await cluster.sizes()).get("line", 0)
             history.samples.append(QueueSample(time.monotonic(), waiting))
