@@ -103,7 +103,9 @@ class Clients:
         load = self._load
         await asyncio.sleep(load.start_s * number / max(1, load.clients))
         tenant, key = load.api_keys[number % len(load.api_keys)] if load.api_keys else ("", None)
-        retry = RetryPolicy(max_attempts=20, base_delay=0.05, max_delay=0.3) if load.retries else RetryPolicy(1)
+        patient = load.retries and load.kind in (Kind.SDK, Kind.UNARY)
+        # The others try again themselves, so that the history has every call.
+        retry = RetryPolicy(max_attempts=20, base_delay=0.05, max_delay=0.3) if patient else RetryPolicy(1)
         async with AsyncClient(self._targets, api_key=key, retry=retry) as sdk:
             plain = PlainCalls(self._targets, number)
             calls: dict[Kind, Callable[..., Any]] = {
@@ -155,15 +157,15 @@ class Clients:
                     request.events.append(Cancelled(time.monotonic()))
                 return
             except PenstockClientError as error:
-                again = stream.resume_point
-                goes_on = isinstance(error, UnavailableError) and again is not None
-                goes_on = goes_on and self._load.kind is Kind.RESUMING and self._load.retries and left > 0
+                goes_on = isinstance(error, UnavailableError) and self._load.retries and left > 0
+                goes_on = goes_on and self._load.kind in (Kind.RESUMING, Kind.FICKLE)
                 note_failure(request, error, final=not goes_on)
                 if not goes_on:
                     return
-                resume = again
-            await asyncio.sleep(random.uniform(0, AGAIN_S))
-            request.events.append(Attempted(time.monotonic()))
+                wait_s = (error.retry_after or 0.0) + random.uniform(0, AGAIN_S)
+                resume = stream.resume_point or resume
+            await asyncio.sleep(wait_s)
+            request.events.append(Attempted(time.monotonic(), restart=resume is None))
 
     async def _unary(self, sdk: AsyncClient, request: Request, prompt: Sequence[int], sampling: Sampling) -> None:
         try:

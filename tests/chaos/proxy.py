@@ -7,7 +7,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from cluster.lifecycle import TaskOwner
@@ -32,6 +32,10 @@ class Toxic:
     who connected. They go on when the toxic is taken away, as TCP's own repeats would make them."""
     refuse: bool = False
     """Reset new connections."""
+
+    def __str__(self) -> str:
+        words = [f"{each.name}={value}" for each in fields(self) if (value := getattr(self, each.name)) != each.default]
+        return ", ".join(words) or "nothing"
 
     def holds(self, direction: str) -> bool:
         """Whether bytes of this direction stay here."""
@@ -76,6 +80,7 @@ class ChaosProxy:
         self._pairs: dict[tuple[asyncio.StreamWriter, asyncio.StreamWriter], str] = {}
         self._owner = TaskOwner(f"proxy.{name}")
         self._server: asyncio.Server | None = None
+        self._closed = False
 
     @property
     def address(self) -> str:
@@ -89,6 +94,7 @@ class ChaosProxy:
 
     async def close(self) -> None:
         """Stop."""
+        self._closed = True
         if self._server is not None:
             self._server.close()
         await self._owner.close()
@@ -157,6 +163,9 @@ class ChaosProxy:
         for each in (writer, far_writer):
             each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pair = (writer, far_writer)
+        if self._closed:
+            _abort(*pair)
+            return
         self._pairs[pair] = peer
         self._owner.spawn(self._pump(reader, far_writer, peer, "up", pair), "up")
         self._owner.spawn(self._pump(far_reader, writer, peer, "down", pair), "down")

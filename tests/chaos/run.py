@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -153,8 +153,12 @@ async def _do(step: Step, cluster: ChaosCluster, clients: Clients, history: Hist
 
 def describe(fault: object) -> str:
     """Name a fault in a few words."""
-    fields = [str(getattr(fault, name)) for name in type(fault).__dataclass_fields__ if name not in ("heals", "error")]  # type: ignore[attr-defined]
-    return " ".join([type(fault).__name__.lower(), *fields])
+    words = [type(fault).__name__.lower()]
+    for each in fields(fault):  # type: ignore[arg-type]  # every fault is a dataclass
+        value = getattr(fault, each.name)
+        if each.name not in ("heals", "error"):
+            words.append(str(value))
+    return " ".join(words)
 
 
 async def _sample(cluster: ChaosCluster, history: History, over: asyncio.Event) -> None:

@@ -97,6 +97,7 @@ SCENARIOS = (
             Step(After(0.0), Poison("replica-1>redis", Toxic(latency_s=0.25))),
         ),
         load=SHORT,
+        plan=ClusterPlan(settings={"redis": {"timeout_s": 2.0}, "queue": {"lease_s": 4.0}}),
         bounds=Bounds(stall_s=2.0, recovery_s=0.0, min_finished=12),
         settle_s=6.0,
     ),
