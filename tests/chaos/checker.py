@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from tests.chaos.history import (
     Attempted,
     Cancelled,
     Decode,
+    Event,
     Failed,
     Finished,
     History,
@@ -229,18 +229,30 @@ def _most_at_once(decodes: list[Decode]) -> int:
     return most
 
 
+def silences(request: Request) -> Iterator[tuple[float, Event]]:
+    """Give each event that brings its client further, and when it had heard of the one before."""
+    heard_at = request.sent_at
+    for event in request.events[1:]:
+        if not isinstance(event, Attempted) and not (isinstance(event, Failed) and not event.final):
+            yield heard_at, event
+            heard_at = event.at
+
+
 def disturbances(request: Request, stall_s: float) -> list[tuple[float, float]]:
-    """List when a client got nowhere: calls that failed, and silences."""
-    found = []
-    called_at = request.sent_at
-    for before, event in pairwise(request.events):
-        if isinstance(event, Attempted):
-            called_at = event.at
-        elif isinstance(event, Failed):
-            found.append((max(before.at, called_at), event.at))
-        elif event.at - before.at > stall_s:
-            found.append((before.at, event.at))
-    return found
+    """List when a client got nowhere: long silences, and the one before it gave up. A call that fails at once, and the
+    next one gets on, is none.
+    """
+    return [
+        (heard_at, event.at)
+        for heard_at, event in silences(request)
+        if isinstance(event, Failed) or event.at - heard_at > stall_s
+    ]
+
+
+def longest_silence_s(history: History) -> float:
+    """Return the longest time in which a client with an open request heard nothing."""
+    gaps = (event.at - heard_at for request in history.requests for heard_at, event in silences(request))
+    return max(gaps, default=0.0)
 
 
 def recovery_s(history: History, stall_s: float) -> float | None:

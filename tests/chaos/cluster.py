@@ -104,6 +104,8 @@ class ChaosCluster:
         self._dangling: list[asyncio.StreamWriter] = []
         self.notes: dict[str, float] = {}
         """Figures that faults leave behind as their proof."""
+        self.unread: tuple[Any, list[Any]] = (None, [])
+        """Channel and calls of clients that do not read."""
 
     # --- names --------------------------------------------------------------------------------------------------------
 

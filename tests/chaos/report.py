@@ -11,14 +11,15 @@ from rich.table import Table
 
 from tests.chaos.run import Outcome
 
+_NUMBERS = ("requests", "calls failed", "requests failed", "silence", "recovery")
 _STYLES = {"held": "green", "expected": "yellow"}
 
 
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
     """Print the table, and what was broken."""
     table = Table(title="Chaos", title_justify="left")
-    for name in ("scenario", "faults", "requests", "not OK", "recovery", "outcome", "control"):
-        table.add_column(name, justify="right" if name in ("requests", "not OK", "recovery") else "left")
+    for name in ("scenario", "faults", "requests", "calls failed", "requests failed", "silence", "recovery", "outcome", "control"):
+        table.add_column(name, justify="right" if name in _NUMBERS else "left")
     for outcome in outcomes:
         control = outcome.control
         broken = sorted({violation.invariant for violation in control.violations}) if control else []
@@ -26,7 +27,9 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
             outcome.scenario.name,
             "\n".join(f"{fault.name}: {fault.proof or 'NOT PROVEN'}" for fault in outcome.faults) or "none",
             str(outcome.requests),
+            str(outcome.failed_calls),
             str(outcome.failed),
+            f"{outcome.silence_s:.1f} s",
             "" if outcome.recovery_s is None else f"{outcome.recovery_s:.1f} s",
             f"[{_STYLES.get(outcome.verdict, 'red')}]{outcome.verdict}[/]",
             f"without {outcome.scenario.control.without}: {', '.join(broken) or 'nothing'} broken"
@@ -59,6 +62,10 @@ def _fields(outcome: Outcome) -> dict[str, Any]:
         "violations": [asdict(violation) for violation in outcome.violations],
         "requests": outcome.requests,
         "finished": outcome.finished,
+        "failed": outcome.failed,
+        "failed_calls": outcome.failed_calls,
+        "cancelled": outcome.cancelled,
+        "silence_s": outcome.silence_s,
         "recovery_s": outcome.recovery_s,
         "took_s": outcome.took_s,
         "control": _fields(outcome.control) if outcome.control else None,

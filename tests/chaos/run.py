@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 
 from redis.exceptions import RedisError
 
-from tests.chaos.checker import Violation, check, recovery_s
+from tests.chaos.checker import Violation, check, longest_silence_s, recovery_s
 from tests.chaos.cluster import ChaosCluster, ClusterPlan
 from tests.chaos.golden import Golden
-from tests.chaos.history import FaultRecord, History, Idle, QueueSample, Resumed, read_journal
+from tests.chaos.history import Cancelled, Failed, FaultRecord, History, Idle, QueueSample, read_journal
 from tests.chaos.load import Clients
 from tests.chaos.scenario import After, Midway, Scenario, Step
 
@@ -40,9 +40,13 @@ class Outcome:
     requests: int
     finished: int
     failed: int
-    resumed: int
-    """Breaks that were announced to clients or that they saw as calls to repeat."""
+    failed_calls: int
+    """Calls that did not end OK, of whatever request."""
+    cancelled: int
+    """Requests that their clients gave up."""
     recovery_s: float | None
+    silence_s: float
+    """The longest time that a client heard nothing."""
     took_s: float
     control: Outcome | None = None
 
@@ -124,9 +128,11 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
         tuple(history.faults),
         len(history.requests),
         sum(request.finished for request in history.requests),
-        sum(not request.finished for request in history.requests),
-        sum(isinstance(event, Resumed) for request in history.requests for event in request.events),
+        sum(isinstance(request.events[-1], Failed) for request in history.requests),
+        sum(isinstance(event, Failed) for request in history.requests for event in request.events),
+        sum(isinstance(event, Cancelled) for request in history.requests for event in request.events),
         recovery_s(history, scenario.bounds.stall_s),
+        longest_silence_s(history),
         time.monotonic() - began,
     )
 

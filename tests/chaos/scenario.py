@@ -64,7 +64,7 @@ class Scenario:
     load: Load = Load()
     plan: ClusterPlan = ClusterPlan()
     bounds: Bounds = Bounds()
-    settle_s: float = 2.0
+    settle_s: float = 1.5
     """How long clients go on after the last step."""
     idle_s: float = 8.0
     """How long the cluster may take to have nothing left, after the last client."""

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tests.chaos.scenario import Scenario
-from tests.chaos.scenarios import redis, replica, router
+from tests.chaos.scenarios import clients, redis, replica, router
 
-ALL: tuple[Scenario, ...] = (*router.SCENARIOS, *replica.SCENARIOS, *redis.SCENARIOS)
+ALL: tuple[Scenario, ...] = (*router.SCENARIOS, *replica.SCENARIOS, *redis.SCENARIOS, *clients.SCENARIOS)

@@ -39,16 +39,15 @@ SCENARIOS = (
         load=LONG,
         bounds=Bounds(stall_s=0.8, recovery_s=0.0, call_codes=UNAVAILABLE, min_finished=6),
         settle_s=0.0,
-        short=True,
     ),
     Scenario(
         name="redis killed and back, new requests",
+        short=True,
         claim="While Redis is away new requests fail fast with RetryInfo; afterwards all is well.",
         faults=(6,),
         steps=(Step(Midway(6), Kill("redis")), Step(After(2.0), Start("redis"))),
         load=SHORT,
         bounds=AWAY,
-        short=True,
         control=Control(
             "retries", frozenset({"I7"}), {"load": replace(SHORT, retries=False), "bounds": replace(AWAY)}
         ),
@@ -74,7 +73,6 @@ SCENARIOS = (
         load=LONG,
         bounds=replace(AWAY, recovery_s=4.0),
         settle_s=4.0,
-        short=True,
     ),
     Scenario(
         name="redis flushed while requests wait",
@@ -109,7 +107,6 @@ SCENARIOS = (
         load=SHORT,
         bounds=AWAY,
         settle_s=3.0,
-        short=True,
         control=Control("a second router", frozenset({"I1", "I7"}), {"load": replace(SHORT, targets=1)}),
     ),
     Scenario(

@@ -21,12 +21,12 @@ MIGRATED = Bounds(max_decodes=2, recovery_s=8.0, exact=False, min_finished=6)
 SCENARIOS = (
     Scenario(
         name="link reset",
+        short=True,
         claim="A link that breaks is opened again and its streams go on from their offsets; no client notices.",
         faults=(13,),
         steps=(Step(Midway(6), Reset(LINK)), Step(After(1.0), Reset(LINK))),
         load=LOAD,
         bounds=Bounds(recovery_s=1.5, min_finished=6),
-        short=True,
         control=Control(
             "parking (attach_grace 0)",
             frozenset({"I7", "I1"}),
@@ -79,13 +79,13 @@ SCENARIOS = (
     ),
     Scenario(
         name="replica killed, clients try again",
+        short=True,
         claim="While streams do not survive a replica yet: each ends once, with ABORTED, and all others are served.",
         faults=(3,),
-        steps=(Step(Midway(6), Kill("replica-0")), Step(After(3.0), Start("replica-0", heals=False))),
+        steps=(Step(Midway(6), Kill("replica-0")), Step(After(1.0), Start("replica-0", heals=False))),
         load=LOAD,
         bounds=replace(MIGRATED, final_codes=frozenset({"ABORTED"})),
-        settle_s=4.0,
-        short=True,
+        settle_s=1.5,
     ),
     Scenario(
         name="replica stopped and back, short",
@@ -113,7 +113,6 @@ SCENARIOS = (
         load=LOAD,
         bounds=Bounds(recovery_s=1.0, min_finished=6),
         settle_s=3.0,
-        short=True,
         control=Control(
             "a drain", frozenset({"I7"}), {"plan": ClusterPlan(settings={"replica": {"drain_s": 0.0}})}
         ),
