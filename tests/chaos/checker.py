@@ -148,7 +148,10 @@ def _one_engine(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
             for (other_began, other_ended), other in spans[index + 1 :]:
                 both = min(ended, other_ended) - max(began, other_began)
                 if one is not other and both > bounds.lease_s:
-                    yield "I3", f"{request_id} was decoded by {one.replica} and {other.replica} at once for {both:.1f} s"
+                    yield (
+                        "I3",
+                        f"{request_id} was decoded by {one.replica} and {other.replica} at once for {both:.1f} s",
+                    )
 
 
 def _awake(decode: Decode, history: History) -> list[tuple[float, float]]:
@@ -302,4 +305,3 @@ def _proofs(history: History) -> Iterator[tuple[str, str]]:
     for fault in history.faults:
         if not fault.proof:
             yield "I8", f"nothing shows that this happened: {fault.name}"
-

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -18,13 +16,13 @@ from typing import Any
 
 import psutil
 import redis.asyncio
-from prometheus_client.parser import text_string_to_metric_families
 from redis.exceptions import RedisError
 
 from cluster.queue.keys import pool_keys
 from cluster.secret import ClusterSecret
 from cluster.settings import load_settings
 from cluster.settings.load import dump_settings
+from tests.chaos.node import HOST, Node, free_port, read_metrics
 from tests.chaos.process import Process
 from tests.chaos.proxy import ChaosProxy
 from tests.cluster.queue.servers import find_binary
@@ -32,7 +30,6 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 POOL = "demo"
-HOST = "127.0.0.1"
 FAST: dict[str, Any] = {
     "queue": {"heartbeat_s": 0.25, "lease_s": 1.5, "attach_grace_s": 3.0},
     "router": {"link_ping_s": 1.0, "drain_s": 10.0},
@@ -59,32 +56,6 @@ class ClusterPlan:
     """Settings of the simulated engine beside `SIM`."""
     redis: tuple[str, ...] = ()
     """Further arguments of redis-server."""
-    sentinel: bool = False
-    """A second Redis that follows the first, and a Sentinel that watches both."""
-
-
-@dataclass
-class Node:
-    """Is one process of the cluster; a restart gives it a new one."""
-
-    name: str
-    process: Process
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What it wrote when it was ready."""
-    died_at: float | None = None
-    """Monotonic seconds, when it was killed or seen gone."""
-    paused: list[tuple[float, float]] = field(default_factory=list)
-    """Monotonic seconds from SIGSTOP to SIGCONT."""
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self.process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether it has not ended."""
-        return self.process.running
 
 
 class ChaosCluster:
@@ -98,7 +69,7 @@ class ChaosCluster:
         """Processes that a restart replaced."""
         self.proxies: dict[str, ChaosProxy] = {}
         """By link: "client>router-0", "router-0>redis", "replica-0>redis", "router>replica-0"."""
-        self.redis_port = _free_port()
+        self.redis_port = free_port()
         self._redis_log = folder / "redis.log"
         self._journals: dict[Path, Node] = {}
         self._dangling: list[asyncio.StreamWriter] = []
@@ -294,12 +265,7 @@ class ChaosCluster:
 
     async def metrics(self, router: str) -> dict[str, float]:
         """Read a router's metrics; samples of one name are added up."""
-        text = await asyncio.to_thread(_http_get, int(self.nodes[router].facts["metrics_port"]))
-        values: dict[str, float] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                values[sample.name] = values.get(sample.name, 0.0) + sample.value
-        return values
+        return await asyncio.to_thread(read_metrics, int(self.nodes[router].facts["metrics_port"]))
 
     def memory(self) -> dict[str, int]:
         """Resident bytes of each running process."""
@@ -345,21 +311,3 @@ class ChaosCluster:
         began, _never = node.paused.pop()
         node.paused.append((began, time.monotonic()))
         node.process.send(signal.SIGCONT)
-
-
-def _http_get(port: int) -> str:
-    with socket.create_connection((HOST, port), timeout=5.0) as connection:
-        connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
-        parts = []
-        while part := connection.recv(1 << 16):
-            parts.append(part)
-    return b"".join(parts).decode().partition("\r\n\r\n")[2]
-
-
-def _free_port() -> int:
-    # Below those that the kernel hands out: a proxy, or a connection while the server is down, must not get it.
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, port))
-            return port

@@ -208,4 +208,3 @@ def read_journal(
     for sequence_id in list(open_since):
         add(sequence_id, now if died_at is None else died_at, "open" if died_at is None else "killed")
     return decodes, still
-

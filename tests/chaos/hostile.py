@@ -68,7 +68,7 @@ def _code(error: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Long streams with much in them that their clients never read; they end with the scenario's cluster, or `Hang up`."""
+    """Long streams with much in them that their clients never read; `HangUp` ends them."""
 
     router: str
     streams: int

@@ -92,6 +92,12 @@ class Clients:
         for task in done:
             task.result()
 
+    async def abort(self) -> None:
+        """End what is left at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     def midway(self) -> int:
         """Count the streams that have output and are not through."""
         return sum(
@@ -287,5 +293,3 @@ def note_failure(request: Request, error: PenstockClientError, *, final: bool) -
     """Note how a call failed."""
     failed = Failed(time.monotonic(), error.code.name, error.reason, error.retry_after, final)
     request.events.append(failed)
-
-

@@ -18,7 +18,17 @@ _STYLES = {"held": "green", "expected": "yellow"}
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
     """Print the table, and what was broken."""
     table = Table(title="Chaos", title_justify="left")
-    for name in ("scenario", "faults", "requests", "calls failed", "requests failed", "silence", "recovery", "outcome", "control"):
+    for name in (
+        "scenario",
+        "faults",
+        "requests",
+        "calls failed",
+        "requests failed",
+        "silence",
+        "recovery",
+        "outcome",
+        "control",
+    ):
         table.add_column(name, justify="right" if name in _NUMBERS else "left")
     for outcome in outcomes:
         control = outcome.control

@@ -18,10 +18,12 @@ from tests.chaos.golden import Golden
 from tests.chaos.history import Cancelled, Failed, FaultRecord, History, Idle, QueueSample, read_journal
 from tests.chaos.load import Clients
 from tests.chaos.scenario import After, Midway, Scenario, Step
+from tests.support.waiting import until
 
 PROOF_S = 10.0
 """How long a fault may take to show; a drain is the longest."""
 MIDWAY_S = 30.0
+"""How long streams may take to get going."""
 SAMPLE_S = 0.2
 MUST_BE_EMPTY = (
     *("entries", "line", "active:0", "active:1", "active:2", "owners", "slots", "skips", "prefs", "deadlines"),
@@ -114,6 +116,7 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
         await asyncio.sleep(scenario.settle_s)
         await clients.stop()
     finally:
+        await clients.abort()
         # redis-py may swallow a cancel, so the task is asked.
         over.set()
         await sampling
@@ -142,9 +145,7 @@ async def _do(step: Step, cluster: ChaosCluster, clients: Clients, history: Hist
         case After(seconds):
             await asyncio.sleep(seconds)
         case Midway(streams):
-            deadline = time.monotonic() + MIDWAY_S
-            while clients.midway() < streams and time.monotonic() < deadline:
-                await asyncio.sleep(0.01)
+            await until(lambda: clients.midway() >= streams, MIDWAY_S)
     fault, at = step.fault, time.monotonic()
     await fault.apply(cluster)
     if fault.heals:
@@ -210,4 +211,3 @@ def _read_engines(cluster: ChaosCluster, history: History, began: float) -> None
         decodes, _still = read_journal(path, node.name, began, node.died_at, time.monotonic())
         history.decodes += decodes
         history.pauses.setdefault(node.name, []).extend(node.paused)
-

@@ -61,9 +61,9 @@ class Scenario:
     faults: tuple[int, ...]
     """Rows of the table of faults that it covers; see `coverage`."""
     steps: tuple[Step, ...] = ()
-    load: Load = Load()
-    plan: ClusterPlan = ClusterPlan()
-    bounds: Bounds = Bounds()
+    load: Load = field(default_factory=Load)
+    plan: ClusterPlan = field(default_factory=ClusterPlan)
+    bounds: Bounds = field(default_factory=Bounds)
     settle_s: float = 1.5
     """How long clients go on after the last step."""
     idle_s: float = 8.0

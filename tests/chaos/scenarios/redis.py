@@ -48,9 +48,7 @@ SCENARIOS = (
         steps=(Step(Midway(6), Kill("redis")), Step(After(2.0), Start("redis"))),
         load=SHORT,
         bounds=AWAY,
-        control=Control(
-            "retries", frozenset({"I7"}), {"load": replace(SHORT, retries=False), "bounds": replace(AWAY)}
-        ),
+        control=Control("retries", frozenset({"I7"}), {"load": replace(SHORT, retries=False), "bounds": replace(AWAY)}),
     ),
     Scenario(
         name="redis killed, end of its file lost",
