@@ -46,6 +46,9 @@ async def _run_all(scenarios: Sequence[Scenario], console: Console, *, control: 
         outcome = await run_alone(scenario, control=control)
         outcomes.append(outcome)
         console.print(f"{outcome.verdict} in {outcome.took_s:.0f} s", highlight=False)
+        if not outcome.good:
+            for violation in outcome.violations:
+                console.print(f"  {violation}", highlight=False, markup=False)
     return outcomes
 
 
