@@ -163,7 +163,7 @@ class Clients:
                     request.events.append(Cancelled(time.monotonic()))
                 return
             except PenstockClientError as error:
-                goes_on = isinstance(error, UnavailableError) and self._load.retries and left > 0
+                goes_on = _passing(error) and self._load.retries and left > 0
                 goes_on = goes_on and self._load.kind in (Kind.RESUMING, Kind.FICKLE)
                 note_failure(request, error, final=not goes_on)
                 if not goes_on:
@@ -213,6 +213,13 @@ class Clients:
             await asyncio.sleep((error.retry_after or 0.0) + random.uniform(0, AGAIN_S))
             calls.next()
             request.events.append(Attempted(time.monotonic(), restart=True))
+
+
+def _passing(error: PenstockClientError) -> bool:
+    """Whether another call may help. A gRPC server that closes cancels, without a reason of ours, what arrives at that
+    very moment; whether a scenario allows that is for its bounds to say.
+    """
+    return isinstance(error, UnavailableError) or (error.code is grpc.StatusCode.CANCELLED and not error.reason)
 
 
 class PlainCalls:

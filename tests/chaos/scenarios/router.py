@@ -52,7 +52,7 @@ SCENARIOS = (
         faults=(2,),
         steps=(Step(Midway(6), Terminate("router-0")), Step(After(0.5), Start("router-0", heals=False))),
         load=Load(kind=Kind.RESUMING),
-        bounds=Bounds(call_codes=UNAVAILABLE, recovery_s=2.0, retry_info=True, min_finished=6),
+        bounds=Bounds(call_codes=UNAVAILABLE | {"CANCELLED"}, recovery_s=2.0, retry_info=True, min_finished=6),
         control=Control(
             "a drain",
             frozenset({"I7", "I2"}),
