@@ -11,6 +11,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_BACKEND := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 STAMP := $(VENV)/.installed
 JSON ?=
+ONLY ?=
 TRACE ?=
 
 help: ## show this list
@@ -66,6 +67,9 @@ lock: setup ## recompile requirements/cpu.txt from pyproject.toml
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --group dev --python-version 3.11 \
 	  --no-header --no-annotate --output-file requirements/cpu.txt
 
+chaos: setup ## break a cluster of real processes and check what its clients saw (ONLY=text, JSON=file)
+	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)") $(if $(JSON),--json $(JSON))
+
 bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock (JSON=file)
 	$(BIN)/python -m loadtest.bench_tokens $(if $(JSON),--json $(JSON))
 
@@ -84,4 +88,4 @@ bench-affinity: setup ## what prefix and session affinity bring on a recorded lo
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-cancel bench-affinity gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast chaos check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel gpu-check

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,21 @@ _LINGER_S = 2.0
 """How long descendants may take to follow their parent."""
 
 
-def _die_with_parent() -> None:
-    # Runs between fork and exec: a killed `penstock up` must not leave servers behind.
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+_STARTER = f"""
+import ctypes, os, sys
+parent = int(sys.argv[1])
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGTERM)})
+if os.getppid() == parent:
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def _dying_with_parent(command: Sequence[str]) -> list[str]:
+    """Wrap a command so that a killed `penstock up` leaves no server behind."""
+    if sys.platform != "linux":
+        return list(command)
+    # Not preexec_fn: it makes Python fork, and gRPC's fork handlers crash a child of a process with open calls.
+    return [sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid()), *command]
 
 
 def _descendants(pid: int) -> list[psutil.Process]:
@@ -60,16 +71,17 @@ class ChildProcess:
         Raises:
             BootstrapError: the program can't be run.
         """
+        if shutil.which(command[0]) is None:
+            raise BootstrapError(name, f"{command[0]} can't be run: there is no such program")
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("ab") as log:
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *command,
+                    *_dying_with_parent(command),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     env={**os.environ, **(environ or {})},
-                    preexec_fn=_die_with_parent,
                     # Ctrl-C reaches the parent only, which then ends its children in order.
                     start_new_session=True,
                 )

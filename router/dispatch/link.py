@@ -203,9 +203,7 @@ class ReplicaLink:
         call = self._stub.Link(metadata=metadata)
         tasks = TaskOwner(f"link.{self.replica_id}.session")
         try:
-            hello = pb.LinkCommand(hello=pb.Hello(protocol_versions=PROTOCOL_VERSIONS, router_id=self._router_id))
-            await call.write(pb.LinkRequest(commands=[hello]))
-            first = await call.read()
+            first = await self._shake_hands(call)
             if first is _EOF or not first.HasField("welcome"):
                 raise LinkRefusedError(f"{self.replica_id} did not welcome us")
             if not hmac.compare_digest(first.welcome.proof, answer) or first.welcome.replica_id != self.replica_id:
@@ -228,6 +226,16 @@ class ReplicaLink:
         finally:
             call.cancel()
             await tasks.close()
+
+    async def _shake_hands(self, call: Any) -> Any:
+        hello = pb.LinkCommand(hello=pb.Hello(protocol_versions=PROTOCOL_VERSIONS, router_id=self._router_id))
+        try:
+            # A peer that is connected and silent, stopped or behind a dead network, would hold up the grace for ever.
+            async with asyncio.timeout(self._ping_s):
+                await call.write(pb.LinkRequest(commands=[hello]))
+                return await call.read()
+        except TimeoutError:
+            raise LinkLostError(f"{self.replica_id} did not answer within {self._ping_s} s") from None
 
     def _begin(self, first: pb.LinkResponse) -> None:
         self._heard_at = time.monotonic()

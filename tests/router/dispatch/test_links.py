@@ -139,6 +139,20 @@ async def test_a_silent_link_is_found_by_its_ping_and_replaced(tmp_path: Path) -
         await relay.close()
 
 
+async def test_a_silent_replica_is_given_up_after_the_grace_although_it_is_connected(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=0, queue={"attach_grace_s": 0.4}, sim={"base_ms": 2.0}) as stack:
+        relay = await RelayedReplica().install(stack)
+        object.__setattr__(stack.settings.router, "link_ping_s", 0.2)
+        await stack.add_router()
+        await read_until(stack.inference().StreamGenerate(stream_request(max_tokens=20_000, ignore_eos=True)), 5)
+        link = stack.routers[0].pools["demo"].replicas.link("demo-r0")
+        assert link is not None
+        assert 1 == link.busy
+        relay.freeze()
+        await until(lambda: link.busy == 0)
+        await relay.close()
+
+
 async def test_another_router_goes_on_after_the_first_died(tmp_path: Path) -> None:
     async with running_stack(tmp_path, routers=2, sim={"base_ms": 2.0}) as stack:
         expected = await golden(stack, **LONG)

@@ -1,0 +1,1 @@
+"""Breaks a cluster of real processes on purpose, and checks what its clients saw."""

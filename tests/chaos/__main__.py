@@ -1,0 +1,56 @@
+"""Runs the scenarios: `python -m tests.chaos [--only TEXT] [--short] [--no-control] [--json FILE]`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.chaos.report import as_json, show
+from tests.chaos.run import Outcome, run_alone
+from tests.chaos.scenario import Scenario
+from tests.chaos.scenarios import ALL
+
+
+def main() -> int:
+    """Run what was asked for; 0 when everything is as it should be."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Breaks a cluster and checks it.")
+    parser.add_argument("--only", default="", help="run scenarios with this text in their names")
+    parser.add_argument("--short", action="store_true", help="run the scenarios of the ordinary test suite")
+    parser.add_argument("--no-control", action="store_true", help="leave control runs out")
+    parser.add_argument("--list", action="store_true", help="only name the scenarios")
+    parser.add_argument("--json", type=Path, help="write the outcomes here too")
+    options = parser.parse_args()
+    console = Console()
+    chosen = [s for s in ALL if options.only in s.name and (s.short or not options.short)]
+    if options.list or not chosen:
+        for scenario in ALL:
+            console.print(f"{scenario.name}: {scenario.claim}")
+        return 0 if options.list else 2
+    outcomes = asyncio.run(_run_all(chosen, console, control=not options.no_control))
+    show(outcomes, console)
+    if options.json is not None:
+        options.json.write_text(json.dumps(as_json(outcomes), indent=1), encoding="utf-8")
+    return 0 if all(outcome.good for outcome in outcomes) else 1
+
+
+async def _run_all(scenarios: Sequence[Scenario], console: Console, *, control: bool) -> list[Outcome]:
+    outcomes = []
+    for number, scenario in enumerate(scenarios, start=1):
+        console.print(f"[{number}/{len(scenarios)}] {scenario.name} ...", end=" ", highlight=False, markup=False)
+        outcome = await run_alone(scenario, control=control)
+        outcomes.append(outcome)
+        console.print(f"{outcome.verdict} in {outcome.took_s:.0f} s", highlight=False)
+        if not outcome.good:
+            for violation in outcome.violations:
+                console.print(f"  {violation}", highlight=False, markup=False)
+    return outcomes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,313 @@
+"""A cluster of real processes with a proxy on every connection: client > router > replica, and both > Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from cluster.queue.keys import pool_keys
+from cluster.secret import ClusterSecret
+from cluster.settings import load_settings
+from cluster.settings.load import dump_settings
+from tests.chaos.node import HOST, Node, free_port, read_metrics
+from tests.chaos.process import Process
+from tests.chaos.proxy import ChaosProxy
+from tests.cluster.queue.servers import find_binary
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[2]
+POOL = "demo"
+FAST: dict[str, Any] = {
+    "queue": {"heartbeat_s": 0.25, "lease_s": 1.5, "attach_grace_s": 3.0},
+    "router": {"link_ping_s": 1.0, "drain_s": 10.0},
+    "replica": {"drain_s": 10.0},
+    "redis": {"timeout_s": 1.0},
+    "jobs": {"poll_s": 0.5, "lease_s": 2.0},
+    "cluster": {"log_level": "info"},
+}
+"""So that a scenario takes seconds; about a quarter of production's, which real processes on a busy machine still keep.
+"""
+SIM: dict[str, Any] = {"base_ms": 20.0, "per_token_us": 1.0, "max_num_seqs": 16}
+"""Fifty tokens per second and stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """Says what a scenario's cluster looks like."""
+
+    routers: int = 2
+    replicas: int = 2
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings beside `FAST`."""
+    sim: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the simulated engine beside `SIM`."""
+    redis: tuple[str, ...] = ()
+    """Further arguments of redis-server."""
+
+
+class ChaosCluster:
+    """Starts, breaks and ends the processes."""
+
+    def __init__(self, folder: Path, plan: ClusterPlan) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.nodes: dict[str, Node] = {}
+        self.dead: list[Node] = []
+        """Processes that a restart replaced."""
+        self.proxies: dict[str, ChaosProxy] = {}
+        """By link: "client>router-0", "router-0>redis", "replica-0>redis", "router>replica-0"."""
+        self.redis_port = free_port()
+        self._redis_log = folder / "redis.log"
+        self._journals: dict[Path, Node] = {}
+        self._dangling: list[asyncio.StreamWriter] = []
+        self.notes: dict[str, float] = {}
+        """Figures that faults leave behind as their proof."""
+        self.unread: tuple[Any, list[Any]] = (None, [])
+        """Channel and calls of clients that do not read."""
+
+    # --- names --------------------------------------------------------------------------------------------------------
+
+    @property
+    def routers(self) -> tuple[str, ...]:
+        """Names of the routers."""
+        return tuple(f"router-{number}" for number in range(self.plan.routers))
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """Names of the replicas; also their ids in the registry."""
+        return tuple(f"replica-{number}" for number in range(self.plan.replicas))
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Where clients reach the routers."""
+        return tuple(self.proxies[f"client>{name}"].address for name in self.routers)
+
+    def journals(self) -> dict[Path, Node]:
+        """Return the files in which engines noted what they decoded, and the process of each."""
+        return dict(self._journals)
+
+    def link(self, name: str) -> tuple[ChaosProxy, str]:
+        """Return the proxy of a link and whose connections are meant: "router-0>replica-1" is one router's only."""
+        if (proxy := self.proxies.get(name)) is not None:
+            return proxy, ""
+        source, target = name.split(">")
+        return self.proxies[f"router>{target}"], source
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start everything; when it returns every router is linked to every replica."""
+        self.secret_file = self.folder / "secret"
+        ClusterSecret.create_file(self.secret_file)
+        for name in self.routers:
+            await self._proxy(f"client>{name}")
+        for name in self.replicas:
+            await self._proxy(f"router>{name}", whose=self._router_at)
+        for name in (*self.routers, *self.replicas):
+            await self._proxy(f"{name}>redis", f"{HOST}:{self.redis_port}")
+        await self.start_node("redis")
+        await asyncio.gather(*(self.start_node(name) for name in (*self.routers, *self.replicas)))
+        await self.linked()
+
+    async def _proxy(self, name: str, target: str = "", whose: Any = None) -> None:
+        proxy = self.proxies[name] = ChaosProxy(name, target, whose)
+        await proxy.start()
+
+    async def close(self) -> None:
+        """End every process and proxy."""
+        for node in self.nodes.values():
+            node.process.kill()
+        await asyncio.gather(*(node.process.wait() for node in self.nodes.values()))
+        for proxy in self.proxies.values():
+            await proxy.close()
+        for writer in self._dangling:
+            writer.close()
+
+    async def start_node(self, name: str) -> None:
+        """Start a process, again if it has ended; returns when it is ready."""
+        if (old := self.nodes.get(name)) is not None:
+            self.dead.append(old)
+        if name == "redis":
+            await self._start_redis()
+            return
+        number = sum(node.name == name for node in self.dead)
+        ready = self.folder / f"{name}.{number}.ready"
+        common = ("--settings-json", str(self._settings(name)), "--ready-file", str(ready))
+        journal: Path | None = None
+        if name.startswith("router"):
+            command = (sys.executable, "-m", "router", "--port", "0", *common)
+        else:
+            journal = self.folder / f"{name}.{number}.jsonl"
+            announce = self.proxies[f"router>{name}"].address
+            command = (
+                *(sys.executable, "-m", "tests.chaos.replica_process", "--pool", POOL, "--replica-id", name),
+                *("--announce", announce, "--journal", str(journal), *common),
+            )
+        node = self.nodes[name] = Node(name, self._launch(name, command))
+        if journal is not None:
+            self._journals[journal] = node
+        await until(lambda: ready.exists() or not node.running, 60)
+        node.process.check()
+        node.facts = json.loads(ready.read_text())
+        if name.startswith("router"):
+            self.proxies[f"client>{name}"].target = f"{HOST}:{node.facts['port']}"
+        else:
+            self.proxies[f"router>{name}"].target = node.facts["address"]
+
+    def _launch(self, name: str, command: tuple[str, ...]) -> Process:
+        environ = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}", "PENSTOCK_SETTINGS": ""}
+        return Process(name, command, self.folder / f"{name}.log", environ)
+
+    def _settings(self, name: str) -> Path:
+        flags: dict[str, Any] = {key: dict(value) for key, value in FAST.items()}
+        for key, value in self.plan.settings.items():
+            flags[key] = {**flags.get(key, {}), **value}
+        flags["cluster"] |= {"state_dir": str(self.folder / "state" / name), "secret_file": str(self.secret_file)}
+        flags["redis"]["url"] = f"redis://{self.proxies[f'{name}>redis'].address}"
+        flags["pools"] = {POOL: {"model": "demo", "engine": "sim", "sim": {**SIM, **self.plan.sim}}}
+        path = self.folder / f"{name}.json"
+        path.write_text(dump_settings(load_settings(flags=flags, environ={})), encoding="utf-8")
+        return path
+
+    # --- Redis --------------------------------------------------------------------------------------------------------
+
+    async def _start_redis(self) -> None:
+        binary = find_binary("7.0") or find_binary("6.2")
+        if binary is None:
+            raise RuntimeError("there is no redis-server on this machine")
+        data = self.folder / "redis"
+        data.mkdir(exist_ok=True)
+        command = (
+            *(binary, "--port", str(self.redis_port), "--bind", HOST, "--dir", str(data), "--save", ""),
+            *("--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction"),
+            # DEBUG is off by default since 7.0, which introduced the switch.
+            *(("--enable-debug-command", "yes") if binary == find_binary("7.0") else ()),
+            *self.plan.redis,
+        )
+        node = self.nodes["redis"] = Node("redis", self._launch("redis", command))
+
+        async def answers() -> bool:
+            node.process.check()
+            with contextlib.suppress(RedisError, OSError):
+                return bool(await self.redis("PING"))
+            return False
+
+        await until(answers, 20)
+
+    async def redis(self, *command: str | int) -> Any:
+        """Send Redis one command, not through a proxy."""
+        client = redis.asyncio.Redis(host=HOST, port=self.redis_port, protocol=2, socket_timeout=5.0)
+        try:
+            return await client.execute_command(*command)
+        finally:
+            await client.aclose()
+
+    async def redis_nowait(self, *command: str) -> None:
+        """Send Redis one command and do not wait for the answer."""
+        packed = f"*{len(command)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in command)
+        _reader, writer = await asyncio.open_connection(HOST, self.redis_port)
+        writer.write(packed.encode())
+        await writer.drain()
+        self._dangling.append(writer)
+
+    def aof(self) -> Path:
+        """Find the append-only file that is written to."""
+        folder = self.folder / "redis"
+        # Version 7 has a folder with a base and increments, earlier ones a single file.
+        return max((path for path in folder.rglob("*.aof")), key=lambda path: path.stat().st_mtime)
+
+    async def sizes(self) -> dict[str, int]:
+        """Count what each of the pool's keys holds, by its short name; what is empty is left out."""
+        client = redis.asyncio.Redis(host=HOST, port=self.redis_port, protocol=2, socket_timeout=5.0)
+        counts = {b"hash": "HLEN", b"zset": "ZCARD", b"string": "STRLEN"}
+        try:
+            found = {}
+            for key in pool_keys(POOL):
+                kind = await client.type(key)
+                if kind in counts:
+                    found[key.rsplit("}:", 1)[1]] = int(await client.execute_command(counts[kind], key))
+            return found
+        finally:
+            await client.aclose()
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def _router_at(self, port: int) -> str:
+        for name in self.routers:
+            node = self.nodes.get(name)
+            if node is None or not node.running:
+                continue
+            with contextlib.suppress(psutil.Error):
+                if any(c.laddr.port == port for c in psutil.Process(node.pid).net_connections("tcp")):
+                    return name
+        return ""
+
+    def state(self, name: str) -> str:
+        """Return a process' state letter as /proc has it, such as S, R, T or Z; "" when it is gone."""
+        try:
+            text = Path(f"/proc/{self.nodes[name].pid}/stat").read_text(encoding="ascii")
+        except OSError:
+            return ""
+        return text.rpartition(")")[2].split()[0]
+
+    async def metrics(self, router: str) -> dict[str, float]:
+        """Read a router's metrics; samples of one name are added up."""
+        return await asyncio.to_thread(read_metrics, int(self.nodes[router].facts["metrics_port"]))
+
+    def memory(self) -> dict[str, int]:
+        """Resident bytes of each running process."""
+        found = {}
+        for name, node in self.nodes.items():
+            with contextlib.suppress(psutil.Error):
+                found[name] = psutil.Process(node.pid).memory_info().rss
+        return found
+
+    async def linked(self, routers: tuple[str, ...] = ()) -> None:
+        """Wait until every running router is linked to every running replica."""
+        replicas = sum(self.nodes[name].running for name in self.replicas)
+        for name in routers or self.routers:
+            if not self.nodes[name].running:
+                continue
+
+            async def all_up(name: str = name) -> bool:
+                with contextlib.suppress(OSError):
+                    return (await self.metrics(name)).get("penstock_router_links_up", 0) >= replicas
+                return False
+
+            await until(all_up, 30)
+
+    # --- breaking -----------------------------------------------------------------------------------------------------
+
+    def kill(self, name: str) -> None:
+        """Send SIGKILL."""
+        self.nodes[name].process.kill()
+        self.nodes[name].died_at = time.monotonic()
+
+    def terminate(self, name: str) -> None:
+        """Send SIGTERM."""
+        self.nodes[name].process.send(signal.SIGTERM)
+
+    def pause(self, name: str) -> None:
+        """Send SIGSTOP."""
+        self.nodes[name].process.send(signal.SIGSTOP)
+        self.nodes[name].paused.append((time.monotonic(), float("inf")))
+
+    def resume(self, name: str) -> None:
+        """Send SIGCONT."""
+        node = self.nodes[name]
+        began, _never = node.paused.pop()
+        node.paused.append((began, time.monotonic()))
+        node.process.send(signal.SIGCONT)

@@ -1,0 +1,57 @@
+"""The faults that a serious user tries, and where each is tried here: the rows of the project's table of faults, by
+number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Is one fault."""
+
+    number: int
+    fault: str
+    elsewhere: str = ""
+    """Where it is tested, or why it is not, if no scenario has it."""
+
+
+ROWS = (
+    Row(1, "kill -9 of a router"),
+    Row(2, "SIGTERM to a router under load"),
+    Row(3, "kill -9 of an engine worker", "a whole replica here; ranks of real engines: tests/integration"),
+    Row(4, "SIGSTOP of a replica"),
+    Row(5, "engine wedge: healthy, no tokens", "as 4 to a router; check_health: tests/deployments/engines/sim"),
+    Row(6, "kill -9 of Redis, restart from its file, its end torn off"),
+    Row(7, "Sentinel failover", "READONLY here; a Sentinel URL is not supported yet"),
+    Row(8, "Redis out of memory"),
+    Row(9, "Redis slow, hanging or blackholed"),
+    Row(10, "FLUSHALL"),
+    Row(11, "Serve controller killed", "needs Ray: no token passes it; not tried yet"),
+    Row(12, "Ray head killed", "needs Ray; not tried yet"),
+    Row(13, "partition of one router and one replica"),
+    Row(14, "partition of one router and Redis"),
+    Row(15, "a client that does not read"),
+    Row(16, "cancels anywhere"),
+    Row(17, "the deadline passes in the queue", "needs no fault: tests/router/service/test_limits.py"),
+    Row(18, "bytes that are no request", "also tests/router/service/test_bad_input.py"),
+    Row(19, "absurd parameters", "need no fault: tests/router/admission"),
+    Row(20, "a prompt that kills engines", "quarantine is not built yet"),
+    Row(21, "clock skew and jumps", "needs a clock of its own: tests/cluster/queue/test_leases.py"),
+    Row(
+        22,
+        "ten thousand clients reconnect",
+        "two thousand at once: tests/router/dispatch/test_links.py; the herd: soak",
+    ),
+    Row(23, "rolling update between versions", "needs an earlier release"),
+    Row(24, "scale-down while streams run"),
+    Row(25, "RayService update", "needs Kubernetes"),
+    Row(26, "the same request twice", "a repeat after a death here; tests/router/service/test_idempotency.py"),
+    Row(
+        27, "starvation of CPU, memory, files; disk full", "needs limits of the kernel that tests can't set everywhere"
+    ),
+    Row(28, "certificates that change or expire", "need no fault: tests/router/service/test_tls.py"),
+    Row(29, "autoscaler crash", "there is no autoscaler yet"),
+    Row(30, "one tenant floods", "tests/router/service/test_tenants.py, tests/cluster/queue/test_fairness.py"),
+)

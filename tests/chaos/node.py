@@ -1,0 +1,67 @@
+"""One process of the cluster under test, and how to look at it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.chaos.process import Process
+
+HOST = "127.0.0.1"
+
+
+@dataclass
+class Node:
+    """Is one process of the cluster; a restart gives it a new one."""
+
+    name: str
+    process: Process
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What it wrote when it was ready."""
+    died_at: float | None = None
+    """Monotonic seconds, when it was killed or seen gone."""
+    paused: list[tuple[float, float]] = field(default_factory=list)
+    """Monotonic seconds from SIGSTOP to SIGCONT."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.running
+
+
+def read_metrics(port: int) -> dict[str, float]:
+    """Read a Prometheus endpoint; samples of one name are added up."""
+    values: dict[str, float] = {}
+    for family in text_string_to_metric_families(_http_get(port)):
+        for sample in family.samples:
+            values[sample.name] = values.get(sample.name, 0.0) + sample.value
+    return values
+
+
+def _http_get(port: int) -> str:
+    with socket.create_connection((HOST, port), timeout=5.0) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        parts = []
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts).decode().partition("\r\n\r\n")[2]
+
+
+def free_port() -> int:
+    """Find a port for a server that will be restarted on it."""
+    # Below those that the kernel hands out: a proxy, or a connection while the server is down, must not get it.
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port

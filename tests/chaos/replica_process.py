@@ -1,0 +1,171 @@
+"""Runs one replica as `deployments.app` does, without Ray, and notes what its engine decodes and when.
+
+    python -m tests.chaos.replica_process --settings-json FILE --pool NAME --replica-id ID --announce HOST:PORT \
+        --ready-file FILE --journal FILE
+
+`--announce` is the address that routers dial instead of the replica's own: a proxy's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+from cluster.errors import EngineDeadError
+from cluster.lifecycle import stop_signals
+from cluster.models import EngineStats, FinishReason, GenerationSpec, PositionLogprobs, SequenceEnd
+from cluster.queue import limits_from
+from cluster.queue.redis_queue import RedisQueue
+from cluster.registry import Announcement
+from cluster.secret import ClusterSecret
+from cluster.settings import Settings
+from cluster.settings.load import parse_settings
+from cluster.telemetry import configure_logging
+from deployments.engines.base import Engine, EngineIdentity, TokenSink
+from deployments.engines.factory import build_engine
+from deployments.replica.replica import Replica, ReplicaPlan
+
+_LOG = logging.getLogger("replica")
+HEALTH_S = 0.5
+"""How often the engine is asked, as Serve does."""
+
+
+class _NotedSink:
+    def __init__(self, sink: TokenSink, note_end: Callable[[SequenceEnd], None]) -> None:
+        self._sink = sink
+        self._note_end = note_end
+        self.on_tokens: Callable[[Sequence[int], str, Sequence[PositionLogprobs] | None], None] = sink.on_tokens
+
+    def on_end(self, end: SequenceEnd) -> None:
+        """Note the end before anybody can act on it."""
+        self._note_end(end)
+        self._sink.on_end(end)
+
+
+class JournalledEngine:
+    """Is an engine that writes a line when a sequence starts and ends; times are monotonic, so they compare."""
+
+    def __init__(self, engine: Engine, journal: TextIO) -> None:
+        self._engine = engine
+        self._journal = journal
+
+    def _note(self, what: str, sequence_id: str, **more: object) -> None:
+        line = {"at": time.monotonic(), "what": what, "id": sequence_id, **more}
+        self._journal.write(json.dumps(line) + "\n")
+        # What a killed process has not handed to the kernel is gone.
+        self._journal.flush()
+
+    async def start(self) -> EngineIdentity:
+        """See `Engine`, as for all below."""
+        return await self._engine.start()
+
+    async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
+        """Note the start."""
+        self._note("start", sequence_id, prior=len(spec.resume.prior_token_ids) if spec.resume else 0)
+
+        def ended(end: SequenceEnd) -> None:
+            self._note("end", sequence_id, reason=end.reason.value, tokens=end.output_tokens)
+
+        try:
+            await self._engine.submit(sequence_id, spec, _NotedSink(sink, ended))
+        except Exception:
+            self._note("end", sequence_id, reason="refused", tokens=0)
+            raise
+
+    async def abort(self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED) -> None:
+        await self._engine.abort(sequence_ids, reason)
+
+    async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
+        return await self._engine.set_batch_limits(sequences, tokens)
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
+
+    def share_clock(self) -> float:
+        return self._engine.share_clock()
+
+    async def check_health(self) -> None:
+        await self._engine.check_health()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+class ProxiedReplica(Replica):
+    """Is a replica that announces another address than its own."""
+
+    announced = ""
+
+    def _announcement(self, metrics_port: int) -> Announcement:
+        return replace(super()._announcement(metrics_port), address=self.announced)
+
+
+async def run(settings: Settings, options: argparse.Namespace) -> None:
+    """Serve until SIGTERM, or until the engine is dead."""
+    plan = ReplicaPlan(
+        replica_id=options.replica_id,
+        pool=options.pool,
+        pool_settings=settings.pools[options.pool],
+        queue_settings=settings.queue,
+        settings=settings.replica,
+    )
+    if settings.cluster.secret_file is None:
+        raise SystemExit("cluster.secret_file must be set")
+    secret, limits = ClusterSecret.from_file(settings.cluster.secret_file), limits_from(settings.queue)
+    stop = asyncio.Event()
+    with options.journal.open("a", encoding="utf-8") as journal, stop_signals(stop.set):
+        engine = JournalledEngine(build_engine(plan.pool_settings), journal)
+        replica = ProxiedReplica(
+            plan,
+            engine,
+            lambda: RedisQueue(settings.redis.url, plan.pool, limits, settings.redis.timeout_s),
+            secret,
+        )
+        replica.announced = options.announce
+        # Linked only once the proxy knows where this port is, so routers may dial a moment too early; they try again.
+        await replica.start()
+        partial = options.ready_file.with_suffix(".partial")
+        partial.write_text(json.dumps({"address": replica.address, "pid": os.getpid()}), encoding="utf-8")
+        partial.replace(options.ready_file)
+        await _until_stopped(replica, stop)
+        await replica.stop()
+
+
+async def _until_stopped(replica: Replica, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        try:
+            await replica.check_health()
+        except EngineDeadError:
+            _LOG.exception("replica.engine_dead")
+            os._exit(1)
+        try:
+            await asyncio.wait_for(stop.wait(), HEALTH_S)
+        except TimeoutError:
+            continue
+
+
+def main() -> None:
+    """Read the arguments and run."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.replica_process")
+    parser.add_argument("--settings-json", type=Path, required=True)
+    parser.add_argument("--pool", required=True)
+    parser.add_argument("--replica-id", required=True)
+    parser.add_argument("--announce", required=True)
+    parser.add_argument("--ready-file", type=Path, required=True)
+    parser.add_argument("--journal", type=Path, required=True)
+    options = parser.parse_args()
+    settings = parse_settings(options.settings_json.read_text(encoding="utf-8"))
+    configure_logging(settings.cluster.log_level, settings.cluster.log_format)
+    asyncio.run(run(settings, options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""Runs a scenario on a cluster and judges it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from redis.exceptions import RedisError
+
+from tests.chaos.checker import Violation, check, longest_silence_s, recovery_s
+from tests.chaos.cluster import ChaosCluster, ClusterPlan
+from tests.chaos.golden import Golden
+from tests.chaos.history import Cancelled, Failed, FaultRecord, History, Idle, QueueSample, read_journal
+from tests.chaos.load import Clients
+from tests.chaos.scenario import After, Midway, Scenario, Step
+from tests.support.waiting import until
+
+PROOF_S = 10.0
+"""How long a fault may take to show; a drain is the longest."""
+MIDWAY_S = 30.0
+"""How long streams may take to get going."""
+SAMPLE_S = 0.2
+MUST_BE_EMPTY = (
+    *("entries", "line", "active:0", "active:1", "active:2", "owners", "slots", "skips", "prefs", "deadlines"),
+    *("open_counts", "outstanding"),
+)
+"""Keys of the queue that hold nothing when nobody asks for anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Is what a run showed."""
+
+    scenario: Scenario
+    violations: tuple[Violation, ...]
+    faults: tuple[FaultRecord, ...]
+    requests: int
+    finished: int
+    failed: int
+    failed_calls: int
+    """Calls that did not end OK, of whatever request."""
+    cancelled: int
+    """Requests that their clients gave up."""
+    recovery_s: float | None
+    silence_s: float
+    """The longest time that a client heard nothing."""
+    took_s: float
+    control: Outcome | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Sum up: held, BROKEN, expected (to fail, and it did), UNEXPECTED (it holds by now), or BLIND (the control run
+        broke nothing).
+        """
+        if self.control is not None:
+            control = self.scenario.control
+            broken = {violation.invariant for violation in self.control.violations}
+            if control is not None and not broken & control.breaks:
+                return "BLIND"
+        if self.scenario.expected_failure:
+            return "expected" if self.violations else "UNEXPECTED"
+        return "BROKEN" if self.violations else "held"
+
+    @property
+    def good(self) -> bool:
+        """Whether everything is as it should be."""
+        return self.verdict in ("held", "expected")
+
+
+@contextlib.asynccontextmanager
+async def running_cluster(plan: ClusterPlan) -> AsyncIterator[ChaosCluster]:
+    """Run a cluster in a folder of its own."""
+    with TemporaryDirectory(prefix="penstock-chaos-") as name:
+        cluster = ChaosCluster(Path(name), plan)
+        try:
+            await cluster.start()
+            yield cluster
+        finally:
+            await cluster.close()
+
+
+async def run_alone(scenario: Scenario, *, control: bool = True) -> Outcome:
+    """Run a scenario, and its control run, each on a new cluster."""
+    async with running_cluster(scenario.plan) as cluster:
+        outcome = await run_on(cluster, scenario)
+    if not control or scenario.control is None:
+        return outcome
+    other = scenario.uncontrolled()
+    async with running_cluster(other.plan) as cluster:
+        return with_control(outcome, await run_on(cluster, other))
+
+
+def with_control(outcome: Outcome, control: Outcome) -> Outcome:
+    """Put a scenario and its control run together."""
+    return Outcome(
+        **{name: getattr(outcome, name) for name in Outcome.__dataclass_fields__ if name != "control"}, control=control
+    )
+
+
+async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
+    """Run a scenario on a cluster that is whole; afterwards it is whole again."""
+    began = time.monotonic()
+    history = History()
+    clients = Clients(scenario.load, cluster.targets, Golden(), history)
+    over = asyncio.Event()
+    sampling = asyncio.create_task(_sample(cluster, history, over))
+    try:
+        clients.start()
+        for step in scenario.steps:
+            await _do(step, cluster, clients, history)
+        await asyncio.sleep(scenario.settle_s)
+        await clients.stop()
+    finally:
+        await clients.abort()
+        # redis-py may swallow a cancel, so the task is asked.
+        over.set()
+        await sampling
+    history.ended_at = time.monotonic()
+    await _make_whole(cluster)
+    history.idle = await _idle(cluster, history, began, scenario.idle_s)
+    _read_engines(cluster, history, began)
+    found = check(history, scenario.bounds)
+    return Outcome(
+        scenario,
+        tuple(found),
+        tuple(history.faults),
+        len(history.requests),
+        sum(request.finished for request in history.requests),
+        sum(isinstance(request.events[-1], Failed) for request in history.requests),
+        sum(isinstance(event, Failed) for request in history.requests for event in request.events),
+        sum(isinstance(event, Cancelled) for request in history.requests for event in request.events),
+        recovery_s(history, scenario.bounds.stall_s),
+        longest_silence_s(history),
+        time.monotonic() - began,
+    )
+
+
+async def _do(step: Step, cluster: ChaosCluster, clients: Clients, history: History) -> None:
+    match step.when:
+        case After(seconds):
+            await asyncio.sleep(seconds)
+        case Midway(streams):
+            await until(lambda: clients.midway() >= streams, MIDWAY_S)
+    fault, at = step.fault, time.monotonic()
+    await fault.apply(cluster)
+    if fault.heals:
+        at = time.monotonic()
+    proof, deadline = "", time.monotonic() + PROOF_S
+    while not proof and time.monotonic() < deadline:
+        with contextlib.suppress(RedisError, OSError):
+            proof = await fault.proof(cluster)
+        await asyncio.sleep(0.02)
+    history.faults.append(FaultRecord(describe(fault), at, proof, fault.heals))
+
+
+def describe(fault: object) -> str:
+    """Name a fault in a few words."""
+    words = [type(fault).__name__.lower()]
+    for each in fields(fault):  # type: ignore[arg-type]  # every fault is a dataclass
+        value = getattr(fault, each.name)
+        if each.name not in ("heals", "error"):
+            words.append(str(value))
+    return " ".join(words)
+
+
+async def _sample(cluster: ChaosCluster, history: History, over: asyncio.Event) -> None:
+    while not over.is_set():
+        with contextlib.suppress(RedisError, OSError):
+            waiting = (await cluster.sizes()).get("line", 0)
+            history.samples.append(QueueSample(time.monotonic(), waiting))
+        await asyncio.sleep(SAMPLE_S)
+
+
+async def _make_whole(cluster: ChaosCluster) -> None:
+    for proxy in cluster.proxies.values():
+        await proxy.heal()
+    for name, node in list(cluster.nodes.items()):
+        if node.paused and node.paused[-1][1] == float("inf"):
+            cluster.resume(name)
+    for name, node in sorted(cluster.nodes.items(), key=lambda item: item[0] != "redis"):
+        if not node.running:
+            await cluster.start_node(name)
+    await cluster.linked()
+
+
+async def _idle(cluster: ChaosCluster, history: History, began: float, seconds: float) -> Idle:
+    deadline = time.monotonic() + seconds
+    while True:
+        keys = {name: size for name, size in (await cluster.sizes()).items() if name in MUST_BE_EMPTY}
+        calls = {name: (await cluster.metrics(name))["penstock_router_open_calls"] for name in cluster.routers}
+        now = time.monotonic()
+        decoding = [
+            sequence
+            for path, node in cluster.journals().items()
+            for sequence in read_journal(path, node.name, began, node.died_at, now)[1]
+        ]
+        idle = Idle(keys, calls, decoding)
+        if idle.clean or now > deadline:
+            history.notes["idle_s"] = now - history.ended_at
+            return idle
+        await asyncio.sleep(0.1)
+
+
+def _read_engines(cluster: ChaosCluster, history: History, began: float) -> None:
+    for path, node in cluster.journals().items():
+        decodes, _still = read_journal(path, node.name, began, node.died_at, time.monotonic())
+        history.decodes += decodes
+        history.pauses.setdefault(node.name, []).extend(node.paused)

@@ -1,0 +1,73 @@
+"""Routers that die or leave."""
+
+from __future__ import annotations
+
+from tests.chaos.checker import Bounds
+from tests.chaos.cluster import ClusterPlan
+from tests.chaos.faults import Kill, Start, Terminate
+from tests.chaos.load import Kind, Load
+from tests.chaos.scenario import After, Control, Midway, Scenario, Step
+
+UNAVAILABLE = frozenset({"UNAVAILABLE"})
+
+SCENARIOS = (
+    Scenario(
+        name="undisturbed",
+        claim="Without a fault every stream is whole, and nothing is left behind.",
+        faults=(),
+        bounds=Bounds(min_finished=6),
+    ),
+    Scenario(
+        name="router killed, clients resume",
+        short=True,
+        claim="Streams of a killed router go on at the other one: the very same generation, no token twice or lost.",
+        faults=(1,),
+        steps=(Step(Midway(6), Kill("router-0")), Step(After(2.0), Start("router-0", heals=False))),
+        load=Load(kind=Kind.RESUMING),
+        bounds=Bounds(call_codes=UNAVAILABLE, recovery_s=2.0, min_finished=6),
+        control=Control("a second try", frozenset({"I7"}), {"load": Load(kind=Kind.RESUMING, retries=False)}),
+    ),
+    Scenario(
+        name="router killed, SDK stream",
+        claim="The Python client's own stream goes on at the other router without its caller noticing.",
+        faults=(1,),
+        steps=(Step(Midway(6), Kill("router-0")), Step(After(2.0), Start("router-0", heals=False))),
+        load=Load(kind=Kind.SDK),
+        bounds=Bounds(recovery_s=2.0, min_finished=6),
+        expected_failure="the client hands UNAVAILABLE and the resume point to its caller once output has come",
+    ),
+    Scenario(
+        name="router killed, plain gRPC clients",
+        short=True,
+        claim="A client without the SDK hears UNAVAILABLE at once, and repeating its key gives it the whole output.",
+        faults=(1, 26),
+        steps=(Step(Midway(6), Kill("router-0")), Step(After(2.0), Start("router-0", heals=False))),
+        load=Load(kind=Kind.PLAIN),
+        bounds=Bounds(call_codes=UNAVAILABLE, recovery_s=3.0, fail_fast_s=1.0, min_finished=6),
+    ),
+    Scenario(
+        name="router drained under load",
+        short=True,
+        claim="SIGTERM to a router fails no request: its streams end, new ones go to the other router.",
+        faults=(2,),
+        steps=(Step(Midway(6), Terminate("router-0")), Step(After(0.5), Start("router-0", heals=False))),
+        load=Load(kind=Kind.RESUMING),
+        bounds=Bounds(call_codes=UNAVAILABLE | {"CANCELLED"}, recovery_s=2.0, retry_info=True, min_finished=6),
+        control=Control(
+            "a drain",
+            frozenset({"I7", "I2"}),
+            {
+                "plan": ClusterPlan(settings={"router": {"drain_s": 0.0}}),
+                "load": Load(kind=Kind.RESUMING, retries=False),
+            },
+        ),
+    ),
+    Scenario(
+        name="router drained, unary calls",
+        claim="SIGTERM to a router fails no unary call that it had taken.",
+        faults=(2,),
+        steps=(Step(After(1.5), Terminate("router-0")), Step(After(0.5), Start("router-0", heals=False))),
+        load=Load(kind=Kind.UNARY, output_tokens=50),
+        bounds=Bounds(recovery_s=2.5, stall_s=3.0, min_finished=6),
+    ),
+)

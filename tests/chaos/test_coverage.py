@@ -1,0 +1,34 @@
+"""No fault of the table is forgotten, and no scenario is of a kind that shows nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.coverage import ROWS, Row
+from tests.chaos.scenario import Scenario
+from tests.chaos.scenarios import ALL
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_rows_are_the_thirty_of_the_table() -> None:
+    assert list(range(1, 31)) == [row.number for row in ROWS]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.fault)
+def test_every_fault_has_a_scenario_or_a_reason(row: Row) -> None:
+    assert row.elsewhere or any(row.number in scenario.faults for scenario in ALL)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.fault)
+def test_tests_that_are_named_exist(row: Row) -> None:
+    words = row.elsewhere.replace(",", " ").replace(";", " ").split()
+    assert [] == [word for word in words if word.startswith("tests/") and not (ROOT / word).exists()]
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
+def test_a_scenario_names_its_fault_or_is_the_one_without(scenario: Scenario) -> None:
+    assert bool(scenario.faults) == (scenario.name != "undisturbed")
+    assert 1 == sum(other.name == scenario.name for other in ALL)
