@@ -304,10 +304,15 @@ class GenerationFailedError(PenstockError):
 
     reason = "GENERATION_FAILED"
 
-    def __init__(self, request_id: str, delivered_tokens: int) -> None:
+    def __init__(self, request_id: str, delivered_tokens: int, attempts: int = 1, prompt_tokens: int = 0) -> None:
+        """`delivered_tokens` and `prompt_tokens` are the usage up to there; `attempts` were lost."""
         self.request_id = request_id
         self.delivered_tokens = delivered_tokens
-        super().__init__(f"the engine failed after {delivered_tokens} tokens of request {request_id}")
+        self.attempts = attempts
+        self.prompt_tokens = prompt_tokens
+        super().__init__(
+            f"the engine failed after {delivered_tokens} tokens of request {request_id}; attempts lost: {attempts}"
+        )
 
 
 # --- the stream between a router and a replica ------------------------------------------------------------------------

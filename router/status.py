@@ -80,7 +80,12 @@ def to_rpc_status(error: BaseException) -> status_pb2.Status:
             return _status(code_pb2.UNAVAILABLE, error, {}, _retry_after(error.retry_after_s))
         case GenerationFailedError():
             # Not UNAVAILABLE, which clients retry blindly: output may have been delivered.
-            facts = {"request_id": error.request_id, "delivered_tokens": str(error.delivered_tokens)}
+            facts = {
+                "request_id": error.request_id,
+                "delivered_tokens": str(error.delivered_tokens),
+                "prompt_tokens": str(error.prompt_tokens),
+                "attempts": str(error.attempts),
+            }
             return _status(code_pb2.ABORTED, error, facts)
         case EngineRequestError():
             return _hidden(code_pb2.INVALID_ARGUMENT, error, "the engine refuses this request")

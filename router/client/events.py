@@ -87,11 +87,13 @@ class Resumed:
     """Where the next delta starts."""
     exact: bool
     """The output is still what an undisturbed run would have given."""
+    resume_token: bytes = b""
+    replica_id: str = ""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Resumed) -> Resumed:
         """Convert from the wire."""
-        return cls(wire.choice_index, wire.offset, wire.exact)
+        return cls(wire.choice_index, wire.offset, wire.exact, wire.resume_token, wire.replica_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,8 @@ class StreamState:
                 self._received[event.choice_index] = expected + len(event.token_ids)
             case Queued() | Started():
                 self.request_id, self.resume_token = event.request_id, event.resume_token
+            case Resumed():
+                self.resume_token = event.resume_token or self.resume_token
             case Finished():
                 self._finished = True
                 self.request_id = event.request_id or self.request_id

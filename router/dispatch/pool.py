@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from cluster.errors import QueueUnavailableError
 from cluster.keeper import LeaseKeeper
@@ -29,6 +31,7 @@ from router.dispatch.account import Prices
 from router.dispatch.choice import Choice, ChoiceState, Placement
 from router.dispatch.estimate import PoolEstimate
 from router.dispatch.link import ReplicaLink
+from router.dispatch.recovery import RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
 
 _LOG = logging.getLogger(__name__)
@@ -55,6 +58,9 @@ class Pool:
         self.prices = Prices.of(settings)
         self.estimate = PoolEstimate()
         self.queue_settings = queue_settings
+        self.recovery = RecoveryLimits(
+            router_settings.max_attempts, router_settings.first_token_timeout_s, router_settings.token_timeout_s
+        )
         self._router_id = router_id
         self._queue = queue
         self._open_queue = open_queue
@@ -67,6 +73,7 @@ class Pool:
             dialer,
             ping_s=router_settings.link_ping_s,
             attach_grace_s=queue_settings.attach_grace_s,
+            limits=self.recovery,
             on_change=self._links_changed,
         )
         self.affinity = Affinity(router_settings.affinity)
@@ -79,6 +86,10 @@ class Pool:
         self._unqueued: dict[tuple[str, str], Settlement] = {}
         """Ends of attempts whose requests go on, that Redis does not know yet."""
         self._collecting = False
+        self._run_id = ""
+        """The store's identity, as last heard."""
+        self._doubt_until = 0.0
+        """Until then a replica may be missing in the registry because the store lost it."""
         self.beat: RouterBeatReply | None = None
         """The newest heartbeat's answer; None before the first."""
         self._keeper: LeaseKeeper[RouterBeatReply] = LeaseKeeper(
@@ -148,6 +159,7 @@ class Pool:
             self._choices.pop(choice.entry.request_id, None)
             return submitted.known
         choice.position = submitted.position
+        choice.run_id = self._run_id
         if submitted.grant is not None:
             self._granted(submitted.grant)
         else:
@@ -169,6 +181,7 @@ class Pool:
         if adopted is not None:
             self.take(choice)
             choice.position = adopted.position
+            choice.run_id = self._run_id
         return adopted
 
     def take(self, choice: Choice) -> None:
@@ -258,11 +271,23 @@ class Pool:
             return
         try:
             mail = await self._queue.requeue(self._router_id, request_id, attempt, settlement)
+            await self._submit_again(request_id)
         except QueueUnavailableError as error:
             _LOG.warning("requeue.later", extra={"request": request_id, "error": str(error)})
             return
         self._unqueued.pop((request_id, attempt), None)
         self._deliver(mail)
+
+    async def _submit_again(self, request_id: str) -> None:
+        """Put a choice that goes on in line if the store has forgotten it; harmless where it has not."""
+        choice = self._choices.get(request_id)
+        if choice is None or choice.state is not ChoiceState.WAITING or choice.run_id == self._run_id:
+            return
+        submitted = await self._queue.submit(self._router_id, replace(choice.entry, resume=True))
+        choice.run_id = self._run_id
+        choice.position = submitted.position
+        if submitted.grant is not None:
+            self._granted(submitted.grant)
 
     async def _refuse(self, request_id: str, attempt: str) -> None:
         try:
@@ -318,8 +343,10 @@ class Pool:
             return
         choice.attempt = grant.attempt
         place = self.place(grant.replica_id)
-        if place is None:
+        if place is None or place.link.suspect:
             self.refuse(choice)
+            return
+        if not choice.may_run_on(place, self.replicas.groups(besides=grant.replica_id)):
             return
         choice.run_on(grant, place)
         with self._started_lock:
@@ -369,8 +396,11 @@ class Pool:
     def _beaten(self, reply: RouterBeatReply) -> None:
         self.beat = reply
         self.estimate.beat(reply)
+        now = time.monotonic()
+        if reply.run_id != self._run_id:
+            self._run_id, self._doubt_until = reply.run_id, now + self.queue_settings.lease_s
         if reply.replicas is not None:
-            self.replicas.update(reply.replicas)
+            self.replicas.update(reply.replicas, complete=now >= self._doubt_until)
         for request_id, position in reply.positions.items():
             if (choice := self._choices.get(request_id)) is not None:
                 choice.position = position

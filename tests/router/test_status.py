@@ -94,10 +94,10 @@ CASES = [
     (errors.NoReplicaError("n"), "UNAVAILABLE", "NO_REPLICA", {}, "RetryInfo"),
     (errors.ShuttingDownError("s"), "UNAVAILABLE", "SHUTTING_DOWN", {}, "RetryInfo"),
     (
-        errors.GenerationFailedError("r", 3),
+        errors.GenerationFailedError("r", 3, 2, 7),
         "ABORTED",
         "GENERATION_FAILED",
-        {"request_id": "r", "delivered_tokens": "3"},
+        {"request_id": "r", "delivered_tokens": "3", "prompt_tokens": "7", "attempts": "2"},
         None,
     ),
 ]

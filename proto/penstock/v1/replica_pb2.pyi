@@ -340,19 +340,29 @@ class Abort(_message.Message):
 
     SINK_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
-    """Is the receiver given in Start or Attach."""
+    """Is the receiver given in Start or Attach; 0 for an attempt that is named below."""
     deadline: _builtins.bool
     """Says that the deadline passed, which becomes the finish reason."""
+    request_id: _builtins.str
+    """Names, with `attempt`, an attempt that this router gave up while the link was broken. Ignored where another router
+    has its output now. Empty with a sink.
+    """
+    attempt: _builtins.str
+    """Is that attempt. Empty with a sink."""
     def __init__(
         self,
         *,
         sink: _builtins.int = ...,
         deadline: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+        attempt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "sink", b"sink"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "request_id", b"request_id", "sink", b"sink"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
