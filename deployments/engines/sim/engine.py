@@ -129,6 +129,9 @@ class SimEngine:
         self._check(sequence_id, spec, prompt)
         now = self._clock.monotonic()
         sequence = SimSequence(sequence_id, spec, sink, self._vocabulary, now)
+        if sequence.finish_reason is not None:
+            sequence.end(sequence.finish_reason, gpu_seconds=0.0)
+            return
         self._live[sequence_id] = sequence
         self._meter.arrive(now, len(prompt))
         salt = f"{spec.lora_adapter}\0{spec.cache_salt}"

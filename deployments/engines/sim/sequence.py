@@ -33,8 +33,12 @@ class SimSequence:
         self._source = TokenSource(spec.prompt_token_ids, spec.sampling.seed, vocabulary.natural_ids, vocabulary.end_id)
         self._decode = vocabulary.decoder()
         self._text = StopText(spec.sampling.stop)
-        for token in prior:
-            self._text.add(self._decode(token), may_stop=False)
+        for index, token in enumerate(prior, 1):
+            may_stop = index == len(prior) > spec.sampling.min_tokens
+            self._text.add(self._decode(token), may_stop=may_stop)
+            if may_stop and (self._text.match or token in spec.sampling.stop_token_ids or self._ends(token)):
+                # Its output was complete, and only the news of that was lost.
+                self.finish_reason = FinishReason.STOP
         if spec.resume:
             self._text.skip(spec.resume.prior_text_length)
 

@@ -132,7 +132,7 @@ class VllmEngine:
         self._live[sequence_id] = sequence
         self._meter.arrive(sequence.arrived_at, sequence.prompt_tokens)
         try:
-            await self._frontend.add(
+            ended_by = await self._frontend.add(
                 sequence,
                 list(spec.prompt_token_ids),
                 spec.resume.prior_token_ids if spec.resume else (),
@@ -150,6 +150,10 @@ class VllmEngine:
         except Exception as error:
             self._forget(sequence)
             raise EngineDeadError(f"the engine took no request: {error}") from error
+        if ended_by is not None:
+            self._forget(sequence)
+            sequence.stop_match = ended_by
+            sequence.end(FinishReason.STOP)
 
     async def abort(self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED) -> None:
         """Stop sequences; returns when the running step is over and their slots are free."""
