@@ -83,6 +83,8 @@ class ReplicaLink:
         """Whether the replica had work, was silent for too long, and has produced nothing since."""
         self.output_at = 0.0
         """When output came last; monotonic seconds."""
+        self._listening_since = 0.0
+        """Since when silence says something about the replica; monotonic seconds."""
         self._lease_lost = False
         self._limits = limits
         self._left = left if left is not None else LeftBehind()
@@ -265,9 +267,8 @@ class ReplicaLink:
         ]
         self._outbox += waiting
         self._set_suspect(False)
-        for sink, item in self._sinks.items():
-            # Silence counts from here: while the link was broken nothing could come.
-            item.since = self._heard_at
+        self._listening_since = self._heard_at
+        for sink in self._sinks:
             if sink not in fresh:
                 self.send_attach(sink)
         self._set_up(True)
@@ -290,6 +291,10 @@ class ReplicaLink:
             self._send(pb.LinkCommand(ping=pb.Ping(nonce=time.monotonic_ns())))
             sent = time.monotonic()
             await asyncio.sleep(self._ping_s)
+            if time.monotonic() - sent > 2 * self._ping_s:
+                # This process stood still, so the silence may be its own.
+                self._listening_since = time.monotonic()
+                continue
             if self._heard_at < sent:
                 _LOG.warning("link.silent", extra={"replica": self.replica_id, "seconds": self._ping_s})
                 call.cancel()
@@ -299,7 +304,8 @@ class ReplicaLink:
     def _look_for_progress(self) -> None:
         live = {sink: item for sink, item in self._sinks.items() if not item.ended}
         watched = (Watched(item.since, item.begun) for item in live.values())
-        if not stalled(watched, self.output_at, time.monotonic(), self._limits):
+        quiet_since = max(self.output_at, self._listening_since)
+        if not stalled(watched, quiet_since, time.monotonic(), self._limits):
             return
         _LOG.error("replica.stalled", extra={"replica": self.replica_id, "attempts": len(live)})
         self._set_suspect(True)

@@ -13,12 +13,12 @@ class Watched:
     """Is an attempt that has not ended."""
 
     since: float
-    """When it was sent, or its link came back; monotonic seconds."""
+    """When it was sent; monotonic seconds."""
     begun: bool
     """Whether it had output."""
 
 
-def stalled(attempts: Iterable[Watched], output_at: float, now: float, limits: RecoveryLimits) -> bool:
+def stalled(attempts: Iterable[Watched], quiet_since: float, now: float, limits: RecoveryLimits) -> bool:
     """Say whether a replica hangs.
 
     One silent sequence is no sign: an engine that runs out of KV cache lets some wait for others. So what counts is
@@ -26,12 +26,12 @@ def stalled(attempts: Iterable[Watched], output_at: float, now: float, limits: R
 
     Args:
         attempts: what runs there for this router.
-        output_at: when this router had any output from there last.
+        quiet_since: when this router had any output from there last, or began to listen.
         now: the same clock as the other moments.
         limits: 0 s is no bound.
     """
     for attempt in attempts:
         bound = limits.token_s if attempt.begun else limits.first_token_s
-        if bound and now - max(attempt.since, output_at) > bound:
+        if bound and now - max(attempt.since, quiet_since) > bound:
             return True
     return False
