@@ -447,6 +447,16 @@ class Choice:
         """Whether a delta is pending."""
         return bool(self._unread)
 
+    @property
+    def begun(self) -> bool:
+        """Whether this attempt had output."""
+        return bool(self._began_at)
+
+    @property
+    def tokens_sent(self) -> int:
+        """Output tokens that are not pending any more."""
+        return self.tokens - self._unread.tokens
+
     def take_output(self) -> api.StreamGenerateResponse:
         """Return all pending output as one event."""
         return self._unread.take(self.index, self.tokens)

@@ -80,11 +80,12 @@ class Generation:
             if not choice.announced and not choice.goes_on:
                 choice.announced = True
                 events.append(api.StreamGenerateResponse(started=self._started(choice)))
-            if choice.has_output:
-                events.append(choice.take_output())
-            if not choice.announced:
+            elif not choice.announced and choice.begun:
+                # With its first token only: a place that turns out to be dead or full has resumed nothing.
                 choice.announced = True
                 events.append(api.StreamGenerateResponse(resumed=self._resumed(choice)))
+            if choice.has_output:
+                events.append(choice.take_output())
         if self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
             self._queued_at = time.monotonic()
             events.append(api.StreamGenerateResponse(queued=self._queued()))
@@ -184,7 +185,7 @@ class Generation:
     def _resumed(self, choice: Choice) -> api.Resumed:
         return api.Resumed(
             choice_index=choice.index,
-            offset=choice.tokens,
+            offset=choice.tokens_sent,
             exact=choice.exact,
             resume_token=self.token(),
             replica_id=choice.link.replica_id if choice.link is not None else "",

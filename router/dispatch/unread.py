@@ -21,6 +21,11 @@ class Unread:
     def __bool__(self) -> bool:
         return bool(self._ids or self._texts)
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are."""
+        return len(self._ids)
+
     def add(self, token_ids: Sequence[int], text: str, logprobs: Sequence[object]) -> None:
         """Append a delta."""
         self._ids.extend(token_ids)
