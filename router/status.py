@@ -31,6 +31,7 @@ from cluster.errors import (
     NotInTimeError,
     PenstockError,
     PermissionDeniedError,
+    QuarantinedError,
     QueueFullError,
     QueueTimeoutError,
     QuotaExceededError,
@@ -122,6 +123,8 @@ def _request_status(error: RequestError) -> status_pb2.Status:  # noqa: C901 - o
             return _status(code_pb2.ALREADY_EXISTS, error, {"request_id": error.request_id})
         case TakenOverError():
             return _status(code_pb2.ABORTED, error, {"request_id": error.request_id})
+        case QuarantinedError():
+            return _status(code_pb2.FAILED_PRECONDITION, error, {"incident": error.incident})
         case QueueTimeoutError():
             return _status(code_pb2.DEADLINE_EXCEEDED, error, {"waited_s": f"{error.waited_s:.3f}"})
         case DeadlineError():

@@ -341,6 +341,8 @@ class RouterSettings(Section):
     token_timeout_s: float = Field(default=30.0, ge=0)
     """The same for the tokens after the first. Replicas look at their engines themselves, and sooner; this is for those
     that can't."""
+    quarantine_s: float = Field(default=600.0, ge=0)
+    """How long a content is turned away that was found to kill engines; 0 looks for none."""
     expected_output_tokens: int = Field(default=256, ge=1)
     """What a request without max_tokens is taken to produce when windows are checked."""
     affinity: AffinitySettings = AffinitySettings()

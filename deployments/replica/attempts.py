@@ -194,7 +194,7 @@ class AttemptTable:
         self.draining = True
         live = [item.log for item in self._attempts.values() if item.live]
         for log in live:
-            log.on_end(SequenceEnd(FinishReason.ERROR, output_tokens=log.produced, error=error))
+            log.on_end(SequenceEnd(FinishReason.ERROR, output_tokens=log.produced, error=error, engine_died=True))
         return len(live)
 
     async def abort_all(self, reason: FinishReason) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -60,6 +61,14 @@ class Dispatch(Protocol):
 
     def requeue(self, choice: Choice) -> None:
         """Give the slot back, and wait for another one to go on."""
+        ...
+
+    def suspect(self, choice: Choice) -> None:
+        """As `requeue`, but an engine died under it before its first output, so it may have to wait for its turn."""
+        ...
+
+    def cleared(self, choice: Choice) -> None:
+        """Learn that a suspect had output, or is over."""
         ...
 
     def hand_over(self, choice: Choice) -> None:
@@ -150,6 +159,8 @@ class Choice:
         """Attempts that failed."""
         self._origin: Group | None = None
         """Where its first output came from; None while it can't have moved."""
+        self._suspected = False
+        """Whether an engine died under it, and it had no output yet."""
         self._given_back = 0
         """Grants in another group that were given back."""
         self._tokens_before = 0
@@ -260,6 +271,7 @@ class Choice:
             return
         if not self._began_at:
             self._began_at = time.monotonic()
+            self._clear()
             self.first_token_at = self.first_token_at or self._began_at
         self.history.add(token_ids, text)
         self.tokens = offset + len(token_ids)
@@ -295,7 +307,7 @@ class Choice:
             self._pool.release(self)
             return
         _LOG.error("choice.engine_failed", extra={"request": request_id, "error": end.error})
-        self._lose(Failure.ENGINE, end)
+        self._lose(Failure.ENGINE_DIED if end.engine_died else Failure.ENGINE, end)
 
     def on_refused(self, refusal: pb.Refusal) -> None:
         """Learn that a start or attach was refused."""
@@ -328,6 +340,7 @@ class Choice:
         if self.state is not ChoiceState.ENDED:
             self.state = ChoiceState.ENDED
             self.error = TakenOverError(self.entry.request_id)
+            self._clear()
             self._pool.hand_over(self)
             self._wake()
 
@@ -371,7 +384,8 @@ class Choice:
             },
         )  # fmt: skip
         if following is Next.AGAIN:
-            self._go_on(acknowledge=end is not None or failure is Failure.STALLED)
+            suspected = failure is Failure.ENGINE_DIED and not self.tokens
+            self._go_on(acknowledge=end is not None or failure is Failure.STALLED, suspected=suspected)
             return
         if self._cancelled is not None:
             self._finish(pb.AttemptEnd(finish_reason=self._cancelled))
@@ -381,7 +395,7 @@ class Choice:
             self._fail_with_usage(f"{self._lost} attempts were lost, the last one by: {failure.value}")
         self._pool.release(self)
 
-    def _go_on(self, *, acknowledge: bool) -> None:
+    def _go_on(self, *, acknowledge: bool, suspected: bool = False) -> None:
         # Its turn comes again; what was delivered goes along. Only greedy output does not depend on where it is drawn.
         self._yielding = False
         if self.tokens:
@@ -391,7 +405,11 @@ class Choice:
             sampling = self._start.sampling
             self.exact = self.exact and sampling.HasField("temperature") and sampling.temperature == 0.0
         self._leave_place(acknowledge=acknowledge)
-        self._pool.requeue(self)
+        if suspected:
+            self._suspected = True
+            self._pool.suspect(self)
+        else:
+            self._pool.requeue(self)
 
     def _unreported(self) -> pb.AttemptEnd:
         """Say what is known here of an attempt whose replica does not answer. Its accelerator time is not, and counts
@@ -429,6 +447,23 @@ class Choice:
         _LOG.error("choice.lost", extra={"request": self.entry.request_id, "detail": detail, "tokens": self.tokens})
         self._fail(GenerationFailedError(self.entry.request_id, self.tokens, self._lost, self.entry.prompt_tokens))
 
+    def convict(self, error: PenstockError) -> None:
+        """End it: it kills engines."""
+        self._fail(error)
+        self._pool.release(self)
+
+    def content(self) -> bytes:
+        """Return a digest of what is generated, the same for all tenants."""
+        start = pb.Start()
+        start.CopyFrom(self._start)
+        start.ClearField("cache_salt")
+        return hashlib.blake2b(start.SerializeToString(deterministic=True), digest_size=16).digest()
+
+    def _clear(self) -> None:
+        if self._suspected:
+            self._suspected = False
+            self._pool.cleared(self)
+
     def _fail(self, error: PenstockError) -> None:
         self.error = error
         self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens))
@@ -436,6 +471,7 @@ class Choice:
     def _finish(self, end: pb.AttemptEnd) -> None:
         self.state = ChoiceState.ENDED
         self.end = end
+        self._clear()
         self._wake()
         if self._abandoned:
             self.forget()

@@ -17,7 +17,9 @@ class Failure(enum.StrEnum):
     LINK = "link"
     """The replica is out of reach, and its lease or the grace is over."""
     ENGINE = "engine"
-    """The replica says that its engine died or failed."""
+    """The replica says that the attempt failed, or that it stops before its end."""
+    ENGINE_DIED = "engine_died"
+    """The replica says that its whole engine failed."""
     STALLED = "stalled"
     """The replica is alive but produces nothing."""
 

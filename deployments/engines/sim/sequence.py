@@ -68,7 +68,7 @@ class SimSequence:
         self._sink.on_tokens([token], self._text.release(ended=ended), logprobs)
         return ended
 
-    def end(self, reason: FinishReason, *, gpu_seconds: float, error: str = "") -> None:
+    def end(self, reason: FinishReason, *, gpu_seconds: float, error: str = "", engine_died: bool = False) -> None:
         """Tell the sink."""
         first = self.first_token_at
         self._sink.on_end(
@@ -82,6 +82,7 @@ class SimSequence:
                 decode_s=0.0 if first is None else self.last_token_at - first,
                 gpu_seconds=gpu_seconds,
                 error=error,
+                engine_died=engine_died,
             )
         )
 

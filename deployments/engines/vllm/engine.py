@@ -268,7 +268,8 @@ class VllmEngine:
     def _end_all(self, error: str) -> None:
         for sequence in list(self._live.values()):
             self._forget(sequence)
-            sequence.end(FinishReason.ERROR, gpu_seconds=self._gpu_seconds(sequence), error=error)
+            gpu_seconds = self._gpu_seconds(sequence)
+            sequence.end(FinishReason.ERROR, gpu_seconds=gpu_seconds, error=error, engine_died=bool(self._death))
 
     def _gpu_seconds(self, sequence: VllmSequence) -> float:
         if not sequence.scheduled_at:

@@ -609,6 +609,7 @@ class AttemptEnd(_message.Message):
     GPU_SECONDS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     INVALID_REQUEST_FIELD_NUMBER: _builtins.int
+    ENGINE_DIED_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """Names the receiver."""
     finish_reason: _types_pb2.FinishReason.ValueType
@@ -631,6 +632,8 @@ class AttemptEnd(_message.Message):
     """Describes a failure when finish_reason is ERROR; fit for a log, not for a client."""
     invalid_request: _builtins.bool
     """Says whether the failure is the request's own fault."""
+    engine_died: _builtins.bool
+    """Says whether the whole engine failed, and not this attempt alone."""
     def __init__(
         self,
         *,
@@ -645,10 +648,11 @@ class AttemptEnd(_message.Message):
         gpu_seconds: _builtins.float = ...,
         error: _builtins.str = ...,
         invalid_request: _builtins.bool = ...,
+        engine_died: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decode_s", b"decode_s", "engine_wait_s", b"engine_wait_s", "error", b"error", "finish_reason", b"finish_reason", "gpu_seconds", b"gpu_seconds", "invalid_request", b"invalid_request", "output_tokens", b"output_tokens", "prefill_s", b"prefill_s", "sink", b"sink", "stop_match", b"stop_match"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decode_s", b"decode_s", "engine_died", b"engine_died", "engine_wait_s", b"engine_wait_s", "error", b"error", "finish_reason", b"finish_reason", "gpu_seconds", b"gpu_seconds", "invalid_request", b"invalid_request", "output_tokens", b"output_tokens", "prefill_s", b"prefill_s", "sink", b"sink", "stop_match", b"stop_match"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
