@@ -7,8 +7,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import replica_pb2 as pb
@@ -25,8 +24,10 @@ from cluster.errors import (
 from cluster.queue.base import Grant, QueueEntry
 from cluster.ticket import TicketChoice
 from router.dispatch.account import Account, Prices, Ran
+from router.dispatch.continuity import Continuity
+from router.dispatch.contract import Dispatch, Placement
 from router.dispatch.history import History
-from router.dispatch.recovery import Failure, Fit, Group, Next, RecoveryLimits, after_failure, fit
+from router.dispatch.recovery import Failure, Fit, Group, Next, after_failure
 from router.dispatch.unread import Unread
 
 if TYPE_CHECKING:
@@ -45,58 +46,6 @@ class ChoiceState(enum.Enum):
     RUNNING = "running"
     """It has a slot: its start was sent, output may come."""
     ENDED = "ended"
-
-
-class Dispatch(Protocol):
-    """Is what a choice asks of its pool."""
-
-    @property
-    def recovery(self) -> RecoveryLimits:
-        """What its choices may lose."""
-        ...
-
-    def release(self, choice: Choice) -> None:
-        """Give the slot back; the choice is over."""
-        ...
-
-    def requeue(self, choice: Choice) -> None:
-        """Give the slot back, and wait for another one to go on."""
-        ...
-
-    def suspect(self, choice: Choice) -> None:
-        """As `requeue`, but an engine died under it before its first output, so it may have to wait for its turn."""
-        ...
-
-    def cleared(self, choice: Choice) -> None:
-        """Learn that a suspect had output, or is over."""
-        ...
-
-    def hand_over(self, choice: Choice) -> None:
-        """Let go of a choice that is another router's, or another call's, now."""
-        ...
-
-    def refuse(self, choice: Choice) -> None:
-        """Give back a grant that could not be started, and wait again."""
-        ...
-
-    def withdraw(self, choice: Choice) -> None:
-        """Leave the line."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Is where an attempt runs."""
-
-    link: ReplicaLink
-    group_id: str
-    price_per_s: float
-    model_digest: str
-
-    @property
-    def group(self) -> Group:
-        """Where its output is comparable."""
-        return Group(self.group_id, self.model_digest)
 
 
 class Choice:
@@ -139,10 +88,7 @@ class Choice:
         self.waited_s: float | None = None
         """How long it waited for its first slot."""
         self.account = Account(index, entry.prompt_tokens, prices)
-        self.goes_on = False
-        """Whether an earlier attempt had output."""
-        self.exact = True
-        """Whether the output is what an undisturbed run would have given."""
+        self.continuity = Continuity()
         self.submitted_at = time.monotonic()
         self.granted_at = 0.0
         self.first_token_at = 0.0
@@ -157,12 +103,8 @@ class Choice:
         self._abandoned = False
         self._lost = 0
         """Attempts that failed."""
-        self._origin: Group | None = None
-        """Where its first output came from; None while it can't have moved."""
         self._suspected = False
         """Whether an engine died under it, and it had no output yet."""
-        self._given_back = 0
-        """Grants in another group that were given back."""
         self._tokens_before = 0
         """Output tokens before this attempt."""
         self._yielding = False
@@ -184,20 +126,16 @@ class Choice:
         """Decide about a granted place, given the groups of the other replicas that take work. Where output can't go
         on, the grant is given back, or the choice fails.
         """
-        if self._origin is None:
-            return True
-        match fit(self._origin, place.group, elsewhere, self._given_back):
+        match self.continuity.try_place(place.group, elsewhere):
             case Fit.WAIT:
-                self._given_back += 1
                 self._pool.refuse(self)
                 return False
             case Fit.NEVER:
-                self._fail_with_usage(f"no replica is left with the model {self._origin.model_digest[:12]}")
+                self._fail_with_usage("no replica is left with the weights of its output")
                 self._pool.release(self)
                 return False
-            case Fit.INEXACT:
-                self.exact = False
-        return True
+            case _:
+                return True
 
     def run_on(self, grant: Grant, place: Placement) -> None:
         """Start, or go on, on the replica that the grant names."""
@@ -210,7 +148,8 @@ class Choice:
         if self._deadline is not None:
             start.time_left_ms = max(1, int((self._deadline - self.granted_at) * 1000))
         if self.tokens:
-            start.resume.CopyFrom(self.history.record(place.model_digest))
+            origin = self.continuity.origin or place.group
+            start.resume.CopyFrom(self.history.record(origin.model_digest))
         self._tokens_before = self.tokens
         self.sink = place.link.open_sink(self, self.entry.request_id, grant.attempt, self.tokens)
         place.link.send_start(self.sink, start)
@@ -396,14 +335,12 @@ class Choice:
         self._pool.release(self)
 
     def _go_on(self, *, acknowledge: bool, suspected: bool = False) -> None:
-        # Its turn comes again; what was delivered goes along. Only greedy output does not depend on where it is drawn.
+        # Its turn comes again; what was delivered goes along.
         self._yielding = False
         if self.tokens:
-            self.goes_on = True
-            if self._origin is None and self._placement is not None:
-                self._origin = self._placement.group
             sampling = self._start.sampling
-            self.exact = self.exact and sampling.HasField("temperature") and sampling.temperature == 0.0
+            greedy = sampling.HasField("temperature") and sampling.temperature == 0.0
+            self.continuity.interrupt(self._placement.group if self._placement is not None else None, greedy=greedy)
         self._leave_place(acknowledge=acknowledge)
         if suspected:
             self._suspected = True

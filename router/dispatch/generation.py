@@ -77,7 +77,7 @@ class Generation:
             return [self.choices[0].take_output()]
         events: list[api.StreamGenerateResponse] = []
         for choice in self.choices:
-            if not choice.announced and not choice.goes_on:
+            if not choice.announced and not choice.continuity.broken:
                 choice.announced = True
                 events.append(api.StreamGenerateResponse(started=self._started(choice)))
             elif not choice.announced and choice.begun:
@@ -186,7 +186,7 @@ class Generation:
         return api.Resumed(
             choice_index=choice.index,
             offset=choice.tokens_sent,
-            exact=choice.exact,
+            exact=choice.continuity.exact,
             resume_token=self.token(),
             replica_id=choice.link.replica_id if choice.link is not None else "",
         )
@@ -221,7 +221,7 @@ class Generation:
             admission_time=duration_to_wire(self._admitted_at - self._arrived_at),
             gpu_seconds=sum(choice.account.gpu_seconds for choice in self.choices),
             cost=sum(choice.account.cost(choice.tokens) for choice in self.choices),
-            exact=all(choice.exact for choice in self.choices),
+            exact=all(choice.continuity.exact for choice in self.choices),
             router_id=self._router_id,
         )
         firsts = [choice.first_token_at for choice in self.choices if choice.first_token_at]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from cluster.errors import QuarantinedError, QueueUnavailableError
+from cluster.errors import QueueUnavailableError
 from cluster.keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner
 from cluster.queue.base import (
@@ -29,10 +28,11 @@ from cluster.settings import PoolSettings, QueueSettings, RouterSettings
 from cluster.tls import LinkDialer
 from router.affinity import Affinity
 from router.dispatch.account import Prices
-from router.dispatch.choice import Choice, ChoiceState, Placement
+from router.dispatch.choice import Choice, ChoiceState
+from router.dispatch.contract import Placement
 from router.dispatch.estimate import PoolEstimate
+from router.dispatch.isolation import Isolation
 from router.dispatch.link import ReplicaLink
-from router.dispatch.poison import Suspects
 from router.dispatch.recovery import RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
 
@@ -87,12 +87,7 @@ class Pool:
         """Ends that Redis does not know yet."""
         self._unqueued: dict[tuple[str, str], Settlement] = {}
         """Ends of attempts whose requests go on, that Redis does not know yet."""
-        self._quarantine_s = router_settings.quarantine_s
-        self._suspects = Suspects(router_settings.quarantine_s)
-        self._dying: list[str] = []
-        """Choices that lost their engine in this turn of the loop, before their first output."""
-        self._in_doubt: set[str] = set()
-        """Those and others that are held; they keep their slots on dead engines until they may run."""
+        self.isolation = Isolation(router_settings.quarantine_s, self._choices.get, self.requeue)
         self._collecting = False
         self._run_id = ""
         """The store's identity, as last heard."""
@@ -155,7 +150,7 @@ class Pool:
             QueueFullError, QuotaExceededError, KeyReusedError, QuarantinedError: not this one, or not now.
             QueueUnavailableError: the queue does not answer.
         """
-        self._refuse_poison(choice)
+        self.isolation.check(choice)
         self._choices[choice.entry.request_id] = choice
         try:
             submitted = await self._queue.submit(self._router_id, choice.entry)
@@ -247,47 +242,17 @@ class Pool:
         self._owner.spawn(self._requeue(*key), "requeue")
 
     def suspect(self, choice: Choice) -> None:
-        """Judge it together with the others that lost their engine in the same turn of the loop."""
-        if not self._quarantine_s:
-            self.requeue(choice)
-            return
-        if not self._dying:
-            asyncio.get_running_loop().call_soon(self._judge)
-        self._dying.append(choice.entry.request_id)
-        self._in_doubt.add(choice.entry.request_id)
+        """Wait for another slot, but one suspect at a time."""
+        self.isolation.suspect(choice)
 
     def cleared(self, choice: Choice) -> None:
         """Let the next suspect run."""
-        self._suspects.clear(choice.entry.request_id)
-        self._run_canary()
-
-    def _judge(self) -> None:
-        names, self._dying = self._dying, []
-        # Some may have been cancelled since.
-        convicted = self._suspects.death(name for name in names if name in self._choices)
-        if convicted is not None:
-            choice, incident = self._choices[convicted], secrets.token_hex(8)
-            self._in_doubt.discard(convicted)
-            self._suspects.quarantine(choice.content(), incident, time.monotonic())
-            _LOG.error("request.quarantined", extra={"request": convicted, "incident": incident, "pool": self.name})
-            choice.convict(QuarantinedError(incident, self._quarantine_s))
-        self._run_canary()
-
-    def _run_canary(self) -> None:
-        name = self._suspects.next_canary()
-        if name is not None:
-            self._in_doubt.discard(name)
-            self.requeue(self._choices[name])
-
-    def _refuse_poison(self, choice: Choice) -> None:
-        now = time.monotonic()
-        if self._suspects.watchful and (known := self._suspects.turned_away(choice.content(), now)) is not None:
-            raise QuarantinedError(known.incident, known.until - now)
+        self.isolation.clear(choice)
 
     def hand_over(self, choice: Choice) -> None:
         """Let go of a choice."""
         request_id = choice.entry.request_id
-        self._in_doubt.discard(request_id)
+        self.isolation.leave(request_id)
         if self._choices.get(request_id) is choice:
             del self._choices[request_id]
             self._give_back(request_id, "")
@@ -298,9 +263,8 @@ class Pool:
 
     def withdraw(self, choice: Choice) -> None:
         """Leave the line."""
-        if choice.entry.request_id in self._in_doubt:
+        if self.isolation.leave(choice.entry.request_id):
             # It is not in line yet: it has its slot on the replica whose engine died.
-            self._in_doubt.discard(choice.entry.request_id)
             self.release(choice)
             return
         self._choices.pop(choice.entry.request_id, None)

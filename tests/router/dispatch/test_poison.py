@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc
 import pytest
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 
 from cluster.models import GenerationSpec
 from cluster.settings import EngineKind, PoolSettings, SimSettings
@@ -16,7 +18,7 @@ from deployments.engines.factory import resolve_model
 from deployments.engines.sim.engine import SimEngine
 from router.dispatch.poison import Suspects
 from tests.router.dispatch.test_replica_death import error_of
-from tests.support.stack import MODEL, collect, ids_of, running_stack, stream_request
+from tests.support.stack import MODEL, Stack, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
 
 POISON = "Poison: tell me."
@@ -24,14 +26,14 @@ SIM = {"base_ms": 15.0, "max_num_seqs": 32}
 
 
 class Fragile(SimEngine):
-    """Dies some time after a prompt of a certain length came."""
+    """Dies soon after a certain prompt came."""
 
-    deadly_tokens = 0
+    deadly: tuple[int, ...] = ()
     deaths = 0
 
     async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
         await super().submit(sequence_id, spec, sink)
-        if len(spec.prompt_token_ids) == Fragile.deadly_tokens and not spec.resume:
+        if tuple(spec.prompt_token_ids) == Fragile.deadly:
             asyncio.get_running_loop().call_later(0.01, self._crash)
 
     def _crash(self) -> None:
@@ -48,11 +50,7 @@ def fragile() -> Fragile:
 async def test_two_engines_at_most_and_no_innocent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_stack(tmp_path, replicas=4, sim=SIM, engine=fragile) as stack:
         prompts = [f"Innocent number {number:02} asks" for number in range(64)]
-        lengths = [await _prompt_tokens(stack, prompt) for prompt in (POISON, prompts[0], prompts[63])]
-        assert lengths[0] not in lengths[1:]
-        monkeypatch.setattr(Fragile, "deadly_tokens", lengths[0])
-        monkeypatch.setattr(Fragile, "deaths", 0)
-
+        await _poison(stack, monkeypatch)
         calls = [stack.inference().StreamGenerate(stream_request(p, max_tokens=40, ignore_eos=True)) for p in prompts]
         poison = stack.inference().StreamGenerate(stream_request(POISON, max_tokens=40, ignore_eos=True))
         done = await asyncio.gather(*(collect(call) for call in calls), _failure(poison))
@@ -68,9 +66,24 @@ async def test_two_engines_at_most_and_no_innocent(tmp_path: Path, monkeypatch: 
         await until(lambda: stack.routers[0].pools["demo"].active == 0)
 
 
-async def _prompt_tokens(stack: Any, prompt: str) -> int:
-    reply = await stack.inference().Generate(stream_request(prompt, max_tokens=1).generate)
-    return int(reply.usage.prompt_tokens)
+async def test_without_the_search_it_takes_an_engine_with_each_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the test above would see if nobody looked for the culprit."""
+    router = {"quarantine_s": 0, "max_attempts": 4}
+    async with running_stack(tmp_path, replicas=4, sim=SIM, engine=fragile, router=router) as stack:
+        await _poison(stack, monkeypatch)
+        failed = await _failure(stack.inference().StreamGenerate(stream_request(POISON, max_tokens=40)))
+
+        assert "GENERATION_FAILED" == error_of(failed)[0]
+        assert 4 == Fragile.deaths
+
+
+async def _poison(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = api.CountTokensRequest(model="demo", prompt=types.Prompt(text=POISON))
+    counted = await stack.inference().CountTokens(asked)
+    monkeypatch.setattr(Fragile, "deadly", tuple(counted.token_ids))
+    monkeypatch.setattr(Fragile, "deaths", 0)
 
 
 async def _failure(call: Any) -> grpc.aio.AioRpcError:
@@ -93,10 +106,10 @@ async def test_a_held_suspect_can_be_cancelled(tmp_path: Path, monkeypatch: pyte
         await until(lambda: stack.replicas[0].table.sequences == 2)
         engine.die()
         pool = stack.routers[0].pools["demo"]
-        await until(lambda: len(pool._in_doubt) == 1)
+        await until(lambda: len(pool.isolation.held) == 1)
         for call in calls:
             call.cancel()
-        await until(lambda: (pool.active, pool._in_doubt) == (0, set()))
+        await until(lambda: (pool.active, pool.isolation.held) == (0, set()))
         await until(lambda: pool.beat is not None and (0, 0) == (sum(pool.beat.waiting), pool.beat.running))
 
 

@@ -358,7 +358,7 @@ async def test_the_same_group_is_waited_for(tmp_path: Path) -> None:
         pool = stack.routers[0].pools["demo"]
         await until(lambda: pool.replicas.capacity() == 1 + foreign.table.windows.sequences)
         await stack.kill_replica(0)
-        await until(lambda: next(iter(pool._choices.values()))._given_back > 0)
+        await until(lambda: next(iter(pool._choices.values())).continuity.given_back > 0)
         same.table.windows = foreign.table.windows
         same._report_now()
         events += await collect(call)
@@ -398,3 +398,45 @@ async def test_outputs_of_two_models_are_never_joined(tmp_path: Path) -> None:
         assert 0 == other.table.sequences
         # Its slot there is free again, and new requests run.
         assert 2 == (await stack.inference().Generate(stream_request(max_tokens=2).generate)).usage.output_tokens
+
+
+async def test_it_goes_on_although_the_queue_has_forgotten_it(tmp_path: Path) -> None:
+    """Redis lost everything while the stream ran: the entry that should get another slot is not there any more."""
+    async with running_stack(tmp_path, replicas=2, sim=SIM) as stack:
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        stack.store.restart(forget=True)
+        pool = stack.routers[0].pools["demo"]
+        await until(
+            lambda: pool.beat is not None and pool.beat.run_id == stack.store.run_id and pool.replicas.ready() == 2
+        )
+        await stack.kill_replica(replica_of(stack, events))
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        assert 1 == len(resumed_of(events))
+
+
+async def test_an_emptied_registry_is_no_sign_of_death(tmp_path: Path) -> None:
+    """The link breaks while Redis has just forgotten all replicas: nothing runs twice."""
+    async with running_stack(tmp_path, routers=0, sim=SIM, queue={"lease_s": 2.0}) as stack:
+        relay = await RelayedReplica().install(stack)
+        await stack.add_router()
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        pool = stack.routers[0].pools["demo"]
+        with pytest.MonkeyPatch.context() as patch:
+            stack.store.restart(forget=True)
+            relay.cut()
+            await lose_lease(stack, stack.replicas[0], patch)
+            await until(lambda: not pool.replicas.connected())
+            assert 1 == stack.replicas[0].table.sequences
+        relay.mend()
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        assert [] == resumed_of(events)
+        assert 1 == len(events[-1].finished.receipt.attempts)
+        await relay.close()
