@@ -338,9 +338,9 @@ class RouterSettings(Section):
     first_token_timeout_s: float = Field(default=120.0, ge=0)
     """A replica that owes a first token and has sent nothing for so long counts as hung; its work moves on. Longer than
     the longest prefill and the compilation of a grammar; 0 is never."""
-    token_timeout_s: float = Field(default=30.0, ge=0)
-    """The same for the tokens after the first. Replicas look at their engines themselves, and sooner; this is for those
-    that can't."""
+    token_timeout_s: float = Field(default=60.0, ge=0)
+    """The same where only later tokens are owed. Replicas look at their engines themselves, and sooner; this is for
+    those that can't."""
     quarantine_s: float = Field(default=600.0, ge=0)
     """How long a content is turned away that was found to kill engines; 0 looks for none."""
     expected_output_tokens: int = Field(default=256, ge=1)

@@ -305,6 +305,7 @@ class Choice:
     def _lose(self, failure: Failure, end: pb.AttemptEnd | None = None) -> None:
         """Do without this attempt; `end` is None where its replica does not say what it used."""
         self._lost += 1
+        self._pool.note_loss(failure)
         self._note_attempt(end if end is not None else self._unreported())
         following = after_failure(
             self._pool.recovery,

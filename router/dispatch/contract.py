@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from router.dispatch.recovery import Group, RecoveryLimits
+from router.dispatch.recovery import Failure, Group, RecoveryLimits
 
 if TYPE_CHECKING:
     from router.dispatch.choice import Choice
@@ -26,6 +26,10 @@ class Dispatch(Protocol):
 
     def requeue(self, choice: Choice) -> None:
         """Give the slot back, and wait for another one to go on."""
+        ...
+
+    def note_loss(self, failure: Failure) -> None:
+        """Count an attempt that was lost."""
         ...
 
     def suspect(self, choice: Choice) -> None:

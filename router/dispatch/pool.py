@@ -33,7 +33,7 @@ from router.dispatch.contract import Placement
 from router.dispatch.estimate import PoolEstimate
 from router.dispatch.isolation import Isolation
 from router.dispatch.link import ReplicaLink
-from router.dispatch.recovery import RecoveryLimits
+from router.dispatch.recovery import Failure, RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
 
 _LOG = logging.getLogger(__name__)
@@ -87,6 +87,8 @@ class Pool:
         """Ends that Redis does not know yet."""
         self._unqueued: dict[tuple[str, str], Settlement] = {}
         """Ends of attempts whose requests go on, that Redis does not know yet."""
+        self.losses = dict.fromkeys(Failure, 0)
+        """Attempts that were lost, since start."""
         self.isolation = Isolation(router_settings.quarantine_s, self._choices.get, self.requeue)
         self._collecting = False
         self._run_id = ""
@@ -240,6 +242,10 @@ class Pool:
         key = choice.entry.request_id, choice.attempt
         self._unqueued[key] = choice.account.partial(choice.tokens)
         self._owner.spawn(self._requeue(*key), "requeue")
+
+    def note_loss(self, failure: Failure) -> None:
+        """Count an attempt that was lost."""
+        self.losses[failure] += 1
 
     def suspect(self, choice: Choice) -> None:
         """Wait for another slot, but one suspect at a time."""

@@ -22,7 +22,8 @@ def stalled(attempts: Iterable[Watched], quiet_since: float, now: float, limits:
     """Say whether a replica hangs.
 
     One silent sequence is no sign: an engine that runs out of KV cache lets some wait for others. So what counts is
-    that nothing at all came from the replica for as long as one of its attempts may take for its next token.
+    that nothing at all came from the replica. While a first token is owed its bound holds for all: one long prefill may
+    fill a step that everybody waits for.
 
     Args:
         attempts: what runs there for this router.
@@ -30,8 +31,9 @@ def stalled(attempts: Iterable[Watched], quiet_since: float, now: float, limits:
         now: the same clock as the other moments.
         limits: 0 s is no bound.
     """
-    for attempt in attempts:
-        bound = limits.token_s if attempt.begun else limits.first_token_s
-        if bound and now - max(attempt.since, quiet_since) > bound:
-            return True
-    return False
+    live = tuple(attempts)
+    if not live:
+        return False
+    bound = limits.token_s if all(attempt.begun for attempt in live) else limits.first_token_s
+    waited = now - max(quiet_since, min(attempt.since for attempt in live))
+    return bound > 0 and waited > bound

@@ -31,7 +31,7 @@ class RecoveryLimits:
     max_attempts: int = 3
     """Attempts that a choice may lose to failures; the last loss ends it."""
     first_token_s: float = 120.0
-    token_s: float = 30.0
+    token_s: float = 60.0
 
 
 NO_LIMITS = RecoveryLimits()

@@ -69,7 +69,9 @@ def test_where_output_may_go_on(
         ([Watched(0.0, begun=True)], 89.9, True),
         ([Watched(0.0, begun=False)], 89.9, False),
         ([Watched(39.9, begun=False)], 0.0, True),
-        ([Watched(95.0, begun=False), Watched(0.0, begun=True)], 80.0, True),
+        # Its prefill may be what the other one waits for.
+        ([Watched(95.0, begun=False), Watched(0.0, begun=True)], 80.0, False),
+        ([Watched(95.0, begun=False), Watched(0.0, begun=True)], 39.0, True),
         # It waits for the others: output of any of them is a sign of life.
         ([Watched(0.0, begun=False)] * 5, 99.0, False),
     ],

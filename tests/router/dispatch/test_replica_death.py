@@ -317,6 +317,8 @@ async def test_attempts_are_bounded_and_the_error_tells_the_usage(tmp_path: Path
         assert str(len(ids_of(events))) == facts["delivered_tokens"]
         assert "2" == facts["attempts"]
         assert int(facts["prompt_tokens"]) > 0
+        lost = {"pool": "demo", "failure": "engine_died"}
+        assert 2 == stack.routers[0]._metrics.registry.get_sample_value("penstock_router_lost_attempts_total", lost)
 
 
 async def _read_into(events: Events, call: Any) -> None:
