@@ -243,7 +243,11 @@ class Replica:
         # Serve asks too, but seldom: until then routers would wait for tokens that never come.
         period = self.plan.queue_settings.heartbeat_s
         while self._death is None:
+            asleep_at = self._clock.monotonic()
             await asyncio.sleep(period)
+            if self._clock.monotonic() - asleep_at > 2 * period + 1.0:
+                # This process stood still, and the engine's steps of that time are not counted yet.
+                continue
             try:
                 await self._engine.check_health()
             except EngineDeadError as error:

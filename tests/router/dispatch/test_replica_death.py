@@ -15,6 +15,7 @@ from grpc_status import rpc_status
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
+from cluster.errors import EngineDeadError
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
@@ -206,6 +207,29 @@ async def test_a_hung_engine_is_found_by_its_replica(tmp_path: Path) -> None:
         assert 0 == victim.table.sequences
         with pytest.raises(Exception, match="no step"):
             await victim.check_health()
+
+
+async def test_a_replica_that_stood_still_itself_does_not_give_its_engine_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop was blocked for longer than an engine may be without a step: the steps were only not counted."""
+    back_at = float("inf")
+
+    async def not_counted_yet() -> None:
+        if 0 <= time.monotonic() - back_at < 0.05:
+            raise EngineDeadError("no step for 2 s")
+
+    async with running_stack(tmp_path, sim=SIM, queue={"lease_s": 10.0}) as stack:
+        monkeypatch.setattr(stack.replicas[0]._engine, "check_health", not_counted_yet)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        time.sleep(2.0)  # noqa: ASYNC251 - it blocks the loop on purpose
+        back_at = time.monotonic()
+        events += await collect(call)
+
+        assert 300 == len(ids_of(events))
+        assert 1 == len(events[-1].finished.receipt.attempts)
+        await stack.replicas[0].check_health()
 
 
 async def test_silence_is_noticed_by_the_router_where_the_replica_does_not(tmp_path: Path) -> None:
