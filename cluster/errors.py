@@ -14,6 +14,7 @@ PenstockError
 │   ├── QuotaExceededError          the tenant's quota does not allow it; carries when to retry
 │   ├── NotInTimeError              it would not start or end in time; carries when to retry
 │   ├── KeyReusedError              the idempotency key belongs to a different request
+│   ├── QuarantinedError            engines died under this request
 │   ├── TakenOverError              another call of the client took the stream over
 │   ├── QueueTimeoutError           the request waited longer than it may
 │   ├── DeadlineError               the call's deadline passed
@@ -230,6 +231,20 @@ class TakenOverError(RequestError):
         super().__init__(f"another call with the same idempotency key or resume token took over {request_id}")
 
 
+class QuarantinedError(RequestError):
+    """Is raised for a request that killed engines, and for the same one again while it is turned away."""
+
+    reason = "QUARANTINED"
+
+    def __init__(self, incident: str, retry_after_s: float) -> None:
+        """`incident` names the finding in the router's log."""
+        self.incident = incident
+        self.retry_after_s = retry_after_s
+        super().__init__(
+            f"engines died under this request, so it is turned away for {retry_after_s:.0f} s; incident {incident}"
+        )
+
+
 class QueueTimeoutError(RequestError):
     """Is raised when a request could not start within its queue_timeout."""
 
@@ -304,10 +319,15 @@ class GenerationFailedError(PenstockError):
 
     reason = "GENERATION_FAILED"
 
-    def __init__(self, request_id: str, delivered_tokens: int) -> None:
+    def __init__(self, request_id: str, delivered_tokens: int, attempts: int = 1, prompt_tokens: int = 0) -> None:
+        """`delivered_tokens` and `prompt_tokens` are the usage up to there; `attempts` were lost."""
         self.request_id = request_id
         self.delivered_tokens = delivered_tokens
-        super().__init__(f"the engine failed after {delivered_tokens} tokens of request {request_id}")
+        self.attempts = attempts
+        self.prompt_tokens = prompt_tokens
+        super().__init__(
+            f"the engine failed after {delivered_tokens} tokens of request {request_id}; attempts lost: {attempts}"
+        )
 
 
 # --- the stream between a router and a replica ------------------------------------------------------------------------

@@ -133,6 +133,8 @@ class SequenceEnd:
     """Share of the accelerators: each step's duration over the sequences in it, times the tensor parallel size."""
     error: str = ""
     invalid_request: bool = False
+    engine_died: bool = False
+    """Whether the whole engine failed under it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,14 @@ class _Live(Collector):
         known = GaugeMetricFamily(
             "penstock_router_affinity_blocks", "Beginnings of prompts that are remembered.", labels=["pool"]
         )
+        lost = CounterMetricFamily(
+            "penstock_router_lost_attempts",
+            "Attempts that were lost to a failing replica or engine; up to router.max_attempts per choice.",
+            labels=["pool", "failure"],
+        )
         for name, pool in self._pools.items():
+            for failure, count in pool.losses.items():
+                lost.add_metric([name, failure.value], count)
             outcomes = {"hit": pool.affinity.hits, "miss": pool.affinity.misses, "none": pool.affinity.indifferent}
             for outcome, count in outcomes.items():
                 affinity.add_metric([name, outcome], count)
@@ -134,4 +141,4 @@ class _Live(Collector):
             ready.add_metric([name], pool.replicas.ready())
             linked.add_metric([name], len(pool.replicas.connected()))
             held.add_metric([name], float(pool.available))
-        yield from (waiting, running, ready, linked, held, affinity, known)
+        yield from (waiting, running, ready, linked, held, affinity, known, lost)

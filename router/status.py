@@ -31,6 +31,7 @@ from cluster.errors import (
     NotInTimeError,
     PenstockError,
     PermissionDeniedError,
+    QuarantinedError,
     QueueFullError,
     QueueTimeoutError,
     QuotaExceededError,
@@ -80,7 +81,12 @@ def to_rpc_status(error: BaseException) -> status_pb2.Status:
             return _status(code_pb2.UNAVAILABLE, error, {}, _retry_after(error.retry_after_s))
         case GenerationFailedError():
             # Not UNAVAILABLE, which clients retry blindly: output may have been delivered.
-            facts = {"request_id": error.request_id, "delivered_tokens": str(error.delivered_tokens)}
+            facts = {
+                "request_id": error.request_id,
+                "delivered_tokens": str(error.delivered_tokens),
+                "prompt_tokens": str(error.prompt_tokens),
+                "attempts": str(error.attempts),
+            }
             return _status(code_pb2.ABORTED, error, facts)
         case EngineRequestError():
             return _hidden(code_pb2.INVALID_ARGUMENT, error, "the engine refuses this request")
@@ -117,6 +123,8 @@ def _request_status(error: RequestError) -> status_pb2.Status:  # noqa: C901 - o
             return _status(code_pb2.ALREADY_EXISTS, error, {"request_id": error.request_id})
         case TakenOverError():
             return _status(code_pb2.ABORTED, error, {"request_id": error.request_id})
+        case QuarantinedError():
+            return _status(code_pb2.FAILED_PRECONDITION, error, {"incident": error.incident})
         case QueueTimeoutError():
             return _status(code_pb2.DEADLINE_EXCEEDED, error, {"waited_s": f"{error.waited_s:.3f}"})
         case DeadlineError():

@@ -343,6 +343,16 @@ class RouterSettings(Section):
     """How long running streams may go on after SIGTERM."""
     link_ping_s: float = Field(default=2.0, gt=0)
     """A replica that does not answer a ping within this time is taken as gone."""
+    max_attempts: int = Field(default=3, ge=1, le=20)
+    """Attempts of a choice that may be lost to failing replicas; after each but the last one it goes on elsewhere."""
+    first_token_timeout_s: float = Field(default=120.0, ge=0)
+    """A replica that owes a first token and has sent nothing for so long counts as hung; its work moves on. Longer than
+    the longest prefill and the compilation of a grammar; 0 is never."""
+    token_timeout_s: float = Field(default=60.0, ge=0)
+    """The same where only later tokens are owed. Replicas look at their engines themselves, and sooner; this is for
+    those that can't."""
+    quarantine_s: float = Field(default=600.0, ge=0)
+    """How long a content is turned away that was found to kill engines; 0 looks for none."""
     expected_output_tokens: int = Field(default=256, ge=1)
     """What a request without max_tokens is taken to produce when windows are checked."""
     affinity: AffinitySettings = AffinitySettings()

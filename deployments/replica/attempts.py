@@ -114,8 +114,12 @@ class AttemptTable:
             self._forget_unstarted(key)
             return Refused.INVALID, str(error)
         except EngineDeadError as error:
-            if log.end is None:
-                log.on_end(SequenceEnd(FinishReason.ERROR, error=str(error)))
+            self.draining = True
+            if log.end is not None:
+                # It died under this one, and said so.
+                return None
+            self._forget_unstarted(key)
+            return Refused.DRAINING, str(error)
         return None
 
     def attach(
@@ -137,6 +141,11 @@ class AttemptTable:
     def history(self, request_id: str, attempt: str, offset: int) -> tuple[list[int], str]:
         """Return the output of an attempt before an offset to which somebody attached."""
         return self._attempts[request_id, attempt].log.before(offset)
+
+    def outlet(self, request_id: str, attempt: str) -> Outlet | None:
+        """Return where the output of an attempt goes; None when it is parked or not known."""
+        item = self._attempts.get((request_id, attempt))
+        return item.log.outlet if item is not None else None
 
     async def abort(self, keys: list[tuple[str, str]], reason: FinishReason = FinishReason.CANCELLED) -> None:
         """Stop attempts; their logs end when the slots are free."""
@@ -177,6 +186,16 @@ class AttemptTable:
             for key in stop:
                 if (gone := self._attempts.get(key)) is not None and not gone.live:
                     self._drop(key, gone)
+
+    def fail_all(self, error: str) -> int:
+        """End everything that runs without asking the engine, which is dead, and take nothing more; returns how many
+        attempts ended. Their routers run them elsewhere.
+        """
+        self.draining = True
+        live = [item.log for item in self._attempts.values() if item.live]
+        for log in live:
+            log.on_end(SequenceEnd(FinishReason.ERROR, output_tokens=log.produced, error=error, engine_died=True))
+        return len(live)
 
     async def abort_all(self, reason: FinishReason) -> None:
         """Stop everything that runs."""

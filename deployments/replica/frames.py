@@ -89,4 +89,5 @@ def end_to_wire(sink: int, end: SequenceEnd) -> pb.AttemptEnd:
         gpu_seconds=end.gpu_seconds,
         error=end.error,
         invalid_request=end.invalid_request,
+        engine_died=end.engine_died,
     )

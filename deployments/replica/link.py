@@ -113,7 +113,7 @@ class LinkSession:
                 if (key := self._forget(command.acknowledge.sink)) is not None:
                     self._table.acknowledge(*key)
             elif kind == "abort":
-                if (key := self._keys.get(command.abort.sink)) is not None:
+                if (key := self._to_abort(command.abort)) is not None:
                     reason = FinishReason.DEADLINE if command.abort.deadline else FinishReason.CANCELLED
                     aborts.setdefault(reason, []).append(key)
             elif kind == "attach":
@@ -124,6 +124,15 @@ class LinkSession:
         for reason, keys in aborts.items():
             # Aborting waits for the running step; the next commands must not.
             self._owner.spawn(self._table.abort(keys, reason), "abort")
+
+    def _to_abort(self, abort: pb.Abort) -> tuple[str, str] | None:
+        if abort.sink:
+            return self._keys.get(abort.sink)
+        key = (abort.request_id, abort.attempt)
+        outlet = self._table.outlet(*key)
+        # Another router may have attached to what this one gave up. Its own old link may not have noticed its end yet.
+        ours = outlet is None or (isinstance(outlet, LinkSession) and outlet._router_id == self._router_id)
+        return key if ours else None
 
     async def _start(self, start: pb.Start) -> None:
         key = (start.request_id, start.attempt)

@@ -29,6 +29,7 @@ class OutputLog:
 
     __slots__ = (
         "_on_change",
+        "_prior",
         "attempt",
         "begun",
         "cursor",
@@ -70,11 +71,19 @@ class OutputLog:
             self.entries.append((0, resume.prior_token_ids, resume.prior_text, None))
             self.tokens = len(resume.prior_token_ids)
             self.cursor = 1
+        self._prior = self.tokens
+
+    @property
+    def produced(self) -> int:
+        """Output tokens of this attempt alone."""
+        return self.tokens - self._prior
 
     # --- TokenSink ----------------------------------------------------------------------------------------------------
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
-        """Append a delta."""
+        """Append a delta; nothing follows an end, also not from an engine that was given up and goes on."""
+        if self.end is not None:
+            return
         offset = self.tokens
         self.entries.append((offset, token_ids, text, logprobs))
         self.tokens = offset + len(token_ids)

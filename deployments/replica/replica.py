@@ -81,6 +81,8 @@ class Replica:
         self._keeper: LeaseKeeper[ReplicaBeatReply] | None = None
         self._queue: Queue | None = None
         self._metrics_server: MetricsServer | None = None
+        self._death: EngineDeadError | None = None
+        """Why the engine is given up; it takes nothing any more, even if it recovers."""
         self.stopped = False
         self.table: AttemptTable
         self.identity: EngineIdentity
@@ -114,6 +116,7 @@ class Replica:
             self.address = f"{plan.settings.host}:{port}"
             self._record = self._announcement(self._metrics_server.port).seal(self._secret)
             self._owner.spawn(self._sweep(), "sweep")
+            self._owner.spawn(self._watch_engine(), "watch_engine")
             self._state = ReplicaState.READY
             await self._join()
         except BaseException:
@@ -232,7 +235,27 @@ class Replica:
         Raises:
             EngineDeadError: only a new replica helps.
         """
+        if self._death is not None:
+            raise self._death
         await self._engine.check_health()
+
+    async def _watch_engine(self) -> None:
+        # Serve asks too, but seldom: until then routers would wait for tokens that never come.
+        period = self.plan.queue_settings.heartbeat_s
+        while self._death is None:
+            asleep_at = self._clock.monotonic()
+            await asyncio.sleep(period)
+            if self._clock.monotonic() - asleep_at > 2 * period + 1.0:
+                # This process stood still, and the engine's steps of that time are not counted yet.
+                continue
+            try:
+                await self._engine.check_health()
+            except EngineDeadError as error:
+                self._death = error
+        self._state = ReplicaState.DRAINING
+        moved = self.table.fail_all(str(self._death))
+        self._report_now()
+        _LOG.error("replica.engine_lost", extra={"error": str(self._death), "attempts": moved})
 
     async def _sweep(self) -> None:
         period = min(1.0, max(0.05, self.plan.queue_settings.attach_grace_s / 4))

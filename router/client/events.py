@@ -85,11 +85,13 @@ class Resumed:
     """Where the next delta starts."""
     exact: bool
     """The output is still what an undisturbed run would have given."""
+    resume_token: bytes = b""
+    replica_id: str = ""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Resumed) -> Resumed:
         """Convert from the wire."""
-        return cls(wire.choice_index, wire.offset, wire.exact)
+        return cls(wire.choice_index, wire.offset, wire.exact, wire.resume_token, wire.replica_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.v1 import inference_pb2
 
 from router.client.errors import PenstockClientError, protocol_error
-from router.client.events import Delta, Event, Finished, Queued, Started, event_from_proto
+from router.client.events import Delta, Event, Finished, Queued, Resumed, Started, event_from_proto
 from router.client.requests import ResumePoint
 from router.client.retry import Attempts
 
@@ -75,6 +75,8 @@ class StreamState:
                 self._received[event.choice_index] = expected + len(event.token_ids)
             case Queued() | Started():
                 self.request_id, self.resume_token = event.request_id, event.resume_token
+            case Resumed():
+                self.resume_token = event.resume_token or self.resume_token
             case Finished():
                 self._finished = True
                 self.request_id = event.request_id or self.request_id

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import replica_pb2 as pb
@@ -24,7 +24,11 @@ from cluster.errors import (
 from cluster.queue.base import Grant, QueueEntry
 from cluster.ticket import TicketChoice
 from router.dispatch.account import Account, Prices, Ran
+from router.dispatch.continuity import Continuity
+from router.dispatch.contract import Dispatch, Placement
 from router.dispatch.history import History
+from router.dispatch.recovery import Failure, Fit, Group, Next, after_failure
+from router.dispatch.unread import Unread
 
 if TYPE_CHECKING:
     from router.dispatch.link import ReplicaLink
@@ -34,9 +38,6 @@ _LOG = logging.getLogger(__name__)
 
 NO_PRICES = Prices()
 
-MAX_ATTEMPTS = 3
-"""Replicas on which a choice without output is tried."""
-
 
 class ChoiceState(enum.Enum):
     """Is where a choice is in its life."""
@@ -45,40 +46,6 @@ class ChoiceState(enum.Enum):
     RUNNING = "running"
     """It has a slot: its start was sent, output may come."""
     ENDED = "ended"
-
-
-class Dispatch(Protocol):
-    """Is what a choice asks of its pool."""
-
-    def release(self, choice: Choice) -> None:
-        """Give the slot back; the choice is over."""
-        ...
-
-    def requeue(self, choice: Choice) -> None:
-        """Give the slot back, and wait for another one to go on."""
-        ...
-
-    def hand_over(self, choice: Choice) -> None:
-        """Let go of a choice that is another router's, or another call's, now."""
-        ...
-
-    def refuse(self, choice: Choice) -> None:
-        """Give back a grant that could not be started, and wait again."""
-        ...
-
-    def withdraw(self, choice: Choice) -> None:
-        """Leave the line."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Is where an attempt runs."""
-
-    link: ReplicaLink
-    group_id: str
-    price_per_s: float
-    model_digest: str
 
 
 class Choice:
@@ -106,6 +73,8 @@ class Choice:
         self.end: pb.AttemptEnd | None = None
         self.error: PenstockError | None = None
         """Why the choice can't go on; the request then ends with it."""
+        self.run_id = ""
+        """Identity of the store that has its entry."""
         self.tokens = 0
         """Output tokens handed on or pending."""
         self.link: ReplicaLink | None = None
@@ -119,10 +88,7 @@ class Choice:
         self.waited_s: float | None = None
         """How long it waited for its first slot."""
         self.account = Account(index, entry.prompt_tokens, prices)
-        self.goes_on = False
-        """Whether an earlier attempt had output."""
-        self.exact = True
-        """Whether the output is what an undisturbed run would have given."""
+        self.continuity = Continuity()
         self.submitted_at = time.monotonic()
         self.granted_at = 0.0
         self.first_token_at = 0.0
@@ -132,9 +98,15 @@ class Choice:
         self._pool = pool
         self._on_start = on_start
         self._wake = _nothing
-        self._cancelled = False
+        self._cancelled: types.FinishReason.ValueType | None = None
+        """What it ends with once it stops, when it was told to stop."""
         self._abandoned = False
-        self._attempts = 0
+        self._lost = 0
+        """Attempts that failed."""
+        self._suspected = False
+        """Whether an engine died under it, and it had no output yet."""
+        self._tokens_before = 0
+        """Output tokens before this attempt."""
         self._yielding = False
         """It was told to give way, and its attempt is being stopped."""
         self._deadline = deadline
@@ -142,15 +114,28 @@ class Choice:
         self._began_at = 0.0
         """First token of this attempt."""
         self._placement: Placement | None = None
-        self._ids: list[int] = []
-        self._texts: list[str] = []
-        self._logprobs: list[types.PositionLogprobs] = []
+        self._unread = Unread()
 
     def bind(self, wake: object) -> None:
         """Call `wake()` whenever there is something for the client."""
         self._wake = wake  # type: ignore[assignment]
 
     # --- from the pool ------------------------------------------------------------------------------------------------
+
+    def may_run_on(self, place: Placement, elsewhere: Iterable[Group]) -> bool:
+        """Decide about a granted place, given the groups of the other replicas that take work. Where output can't go
+        on, the grant is given back, or the choice fails.
+        """
+        match self.continuity.try_place(place.group, elsewhere):
+            case Fit.WAIT:
+                self._pool.refuse(self)
+                return False
+            case Fit.NEVER:
+                self._fail_with_usage("no replica is left with the weights of its output")
+                self._pool.release(self)
+                return False
+            case _:
+                return True
 
     def run_on(self, grant: Grant, place: Placement) -> None:
         """Start, or go on, on the replica that the grant names."""
@@ -163,7 +148,9 @@ class Choice:
         if self._deadline is not None:
             start.time_left_ms = max(1, int((self._deadline - self.granted_at) * 1000))
         if self.tokens:
-            start.resume.CopyFrom(self.history.record(place.model_digest))
+            origin = self.continuity.origin or place.group
+            start.resume.CopyFrom(self.history.record(origin.model_digest))
+        self._tokens_before = self.tokens
         self.sink = place.link.open_sink(self, self.entry.request_id, grant.attempt, self.tokens)
         place.link.send_start(self.sink, start)
         if self._on_start is not None:
@@ -172,13 +159,12 @@ class Choice:
     def attach_to(self, attempt: str, place: Placement, offset: int) -> None:
         """Take over a running attempt; the client already has `offset` tokens."""
         self._take_place(attempt, place)
-        self.tokens = offset
+        self.tokens = self._tokens_before = offset
         self.sink = place.link.open_sink(self, self.entry.request_id, attempt, offset, want_history=True)
         place.link.send_attach(self.sink)
 
     def _take_place(self, attempt: str, place: Placement) -> None:
         self.state = ChoiceState.RUNNING
-        self._attempts += 1
         self.granted_at = self._began_at = 0.0
         self.attempt, self.link, self._placement = attempt, place.link, place
         self.announced = False
@@ -193,20 +179,20 @@ class Choice:
             self.cancel()
         elif kind == "moved":
             self.on_detached()
-        elif kind == "preempt" and self.state is ChoiceState.RUNNING and not (self._cancelled or self._yielding):
+        elif kind == "preempt" and self.state is ChoiceState.RUNNING and not (self._stopping or self._yielding):
             self._yielding = True
             if self.link is not None:
                 self.link.send_abort(self.sink)
 
     def cancel(self, *, deadline: bool = False) -> None:
         """Stop wherever it is; the end comes at once when it waits, else when the replica says its slot is free."""
+        if self.state is ChoiceState.ENDED or self._cancelled is not None:
+            return
+        self._cancelled = types.FINISH_REASON_DEADLINE if deadline else types.FINISH_REASON_CANCELLED
         if self.state is ChoiceState.WAITING:
-            self._cancelled = True
-            reason = types.FINISH_REASON_DEADLINE if deadline else types.FINISH_REASON_CANCELLED
-            self._finish(pb.AttemptEnd(finish_reason=reason))
+            self._finish(pb.AttemptEnd(finish_reason=self._cancelled))
             self._pool.withdraw(self)
-        elif self.state is ChoiceState.RUNNING and not self._cancelled and self.link is not None:
-            self._cancelled = True
+        elif self.link is not None:
             self.link.send_abort(self.sink, deadline=deadline)
 
     # --- from the link (Receiver) -------------------------------------------------------------------------------------
@@ -217,18 +203,18 @@ class Choice:
             if offset + len(token_ids) <= self.tokens:
                 return
             _LOG.error("choice.gap", extra={"request": self.entry.request_id, "have": self.tokens, "got": offset})
-            self._fail(GenerationFailedError(self.entry.request_id, self.tokens))
+            if self.link is not None:
+                self.link.send_abort(self.sink)
+            self._fail_with_usage("output is missing")
+            self._pool.release(self)
             return
         if not self._began_at:
             self._began_at = time.monotonic()
+            self._clear()
             self.first_token_at = self.first_token_at or self._began_at
         self.history.add(token_ids, text)
         self.tokens = offset + len(token_ids)
-        self._ids.extend(token_ids)
-        if text:
-            self._texts.append(text)
-        if logprobs:
-            self._logprobs.extend(logprobs)  # type: ignore[arg-type]
+        self._unread.add(token_ids, text, logprobs)
         self._wake()
 
     def on_history(self, token_ids: Sequence[int], text: str) -> None:
@@ -240,74 +226,140 @@ class Choice:
 
     def on_end(self, end: pb.AttemptEnd) -> None:
         """Learn that the attempt ended and its slot is free."""
-        if self.state is ChoiceState.ENDED:
+        if self.state is not ChoiceState.RUNNING:
             return
         if end.finish_reason == types.FINISH_REASON_ERROR:
-            if self._unbegun and not self._cancelled and self._attempts < MAX_ATTEMPTS:
-                self._wait_again()
-                return
-            _LOG.error("choice.engine_failed", extra={"request": self.entry.request_id, "error": end.error})
-            self.error = GenerationFailedError(self.entry.request_id, self.tokens)
+            self._failed(end)
+            return
         self._note_attempt(end)
-        if self._yielding and not self._cancelled and end.finish_reason == types.FINISH_REASON_CANCELLED:
-            self._give_way()
+        if self._yielding and not self._stopping and end.finish_reason == types.FINISH_REASON_CANCELLED:
+            self._go_on(acknowledge=True)
             return
         self._finish(end)
         self._pool.release(self)
+
+    def _failed(self, end: pb.AttemptEnd) -> None:
+        request_id = self.entry.request_id
+        if end.invalid_request and not self.tokens:
+            self._note_attempt(end)
+            self._fail(refused_by_engine(end.error))
+            self._pool.release(self)
+            return
+        _LOG.error("choice.engine_failed", extra={"request": request_id, "error": end.error})
+        self._lose(Failure.ENGINE_DIED if end.engine_died else Failure.ENGINE, end)
 
     def on_refused(self, refusal: pb.Refusal) -> None:
         """Learn that a start or attach was refused."""
         if self.state is not ChoiceState.RUNNING:
             return
-        if self._cancelled:
+        if self._cancelled is not None:
             # Cancelled before it was started: nothing runs, so the slot is free.
-            self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_CANCELLED))
+            self._finish(pb.AttemptEnd(finish_reason=self._cancelled))
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_INVALID:
-            self._fail(refused_by_engine(refusal.detail))
+            if self.tokens:
+                # What is wrong is how it should go on, not what the client asked for.
+                self._fail_with_usage(refusal.detail)
+            else:
+                self._fail(refused_by_engine(refusal.detail))
             self._pool.release(self)
         elif self._unbegun:
             # Window full, draining, or a start that a broken link swallowed: nothing ran, so wait for another slot.
-            self._wait_again()
+            self._leave_place(acknowledge=False)
+            self._pool.refuse(self)
+        elif refusal.reason == pb.REFUSAL_REASON_UNKNOWN:
+            # The replica gave it up while the link was broken.
+            self._lose(Failure.LINK)
         else:
-            self._lost(refusal.detail)
+            self._fail_with_usage(refusal.detail)
+            self._pool.release(self)
 
     def on_detached(self) -> None:
         """Learn that another router or call took over: nothing more comes here, and the slot is not ours."""
         if self.state is not ChoiceState.ENDED:
             self.state = ChoiceState.ENDED
             self.error = TakenOverError(self.entry.request_id)
+            self._clear()
             self._pool.hand_over(self)
             self._wake()
 
-    def on_link_lost(self) -> None:
-        """Learn that the link did not come back in time."""
-        if self.state is not ChoiceState.RUNNING:
-            return
-        if self._unbegun and not self._cancelled and self._attempts < MAX_ATTEMPTS:
-            self._wait_again()
-        else:
-            self._lost("the link did not come back")
+    def on_lost(self, failure: Failure) -> None:
+        """Learn that nothing more comes from this attempt."""
+        if self.state is ChoiceState.RUNNING:
+            self._lose(failure)
 
     @property
     def _unbegun(self) -> bool:
         """Whether this attempt had no output, and all output before it is known here."""
-        return not self._began_at and self.tokens == len(self.history)
+        return not self._began_at and self._known
 
-    def _wait_again(self) -> None:
-        # The client has no output of this attempt, so another replica may do it from its start.
-        self._leave_place(acknowledge=False)
-        self._pool.refuse(self)
+    @property
+    def _known(self) -> bool:
+        """Whether all output is known here; not so where another router had the first part and did not hand it on."""
+        return self.tokens == len(self.history)
 
-    def _give_way(self) -> None:
-        # Its turn comes again; what was delivered goes along. Only greedy output does not depend on where it is drawn.
+    @property
+    def _stopping(self) -> bool:
+        return self._cancelled is not None
+
+    def _lose(self, failure: Failure, end: pb.AttemptEnd | None = None) -> None:
+        """Do without this attempt; `end` is None where its replica does not say what it used."""
+        self._lost += 1
+        self._pool.note_loss(failure)
+        self._note_attempt(end if end is not None else self._unreported())
+        following = after_failure(
+            self._pool.recovery,
+            lost=self._lost,
+            cancelled=self._stopping,
+            known=self._known,
+            tokens=self.tokens,
+            max_tokens=self.entry.max_tokens,
+        )
+        replica = self._placement.link.replica_id if self._placement is not None else ""
+        _LOG.warning(
+            "choice.attempt_lost",
+            extra={
+                "request": self.entry.request_id, "replica": replica, "failure": failure.value, "lost": self._lost,
+                "tokens": self.tokens, "next": following.value,
+            },
+        )  # fmt: skip
+        if following is Next.AGAIN:
+            suspected = failure is Failure.ENGINE_DIED and not self.tokens
+            self._go_on(acknowledge=end is not None or failure is Failure.STALLED, suspected=suspected)
+            return
+        if self._cancelled is not None:
+            self._finish(pb.AttemptEnd(finish_reason=self._cancelled))
+        elif following is Next.COMPLETE:
+            self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_LENGTH))
+        else:
+            self._fail_with_usage(f"{self._lost} attempts were lost, the last one by: {failure.value}")
+        self._pool.release(self)
+
+    def _go_on(self, *, acknowledge: bool, suspected: bool = False) -> None:
+        # Its turn comes again; what was delivered goes along.
         self._yielding = False
-        self._attempts -= 1
-        self.goes_on = self.tokens > 0
-        sampling = self._start.sampling
-        self.exact = self.exact and sampling.HasField("temperature") and sampling.temperature == 0.0
-        self._leave_place(acknowledge=True)
-        self._pool.requeue(self)
+        if self.tokens:
+            sampling = self._start.sampling
+            greedy = sampling.HasField("temperature") and sampling.temperature == 0.0
+            self.continuity.interrupt(self._placement.group if self._placement is not None else None, greedy=greedy)
+        self._leave_place(acknowledge=acknowledge)
+        if suspected:
+            self._suspected = True
+            self._pool.suspect(self)
+        else:
+            self._pool.requeue(self)
+
+    def _unreported(self) -> pb.AttemptEnd:
+        """Say what is known here of an attempt whose replica does not answer. Its accelerator time is not, and counts
+        as none.
+        """
+        place = self._placement
+        decode_s = place.link.output_at - self._began_at if self._began_at and place is not None else 0.0
+        return pb.AttemptEnd(
+            finish_reason=types.FINISH_REASON_ERROR,
+            output_tokens=self.tokens - self._tokens_before,
+            decode_s=max(0.0, decode_s),
+        )
 
     def _leave_place(self, *, acknowledge: bool) -> None:
         if self.link is not None:
@@ -329,12 +381,26 @@ class Choice:
         """How long it waited for its slot; 0 where another router got it."""
         return self.granted_at - self._queued_at if self.granted_at else 0.0
 
-    def _lost(self, detail: str) -> None:
+    def _fail_with_usage(self, detail: str) -> None:
         _LOG.error("choice.lost", extra={"request": self.entry.request_id, "detail": detail, "tokens": self.tokens})
-        self._fail(GenerationFailedError(self.entry.request_id, self.tokens))
-        if self.end is not None:
-            self._note_attempt(self.end)
+        self._fail(GenerationFailedError(self.entry.request_id, self.tokens, self._lost, self.entry.prompt_tokens))
+
+    def convict(self, error: PenstockError) -> None:
+        """End it: it kills engines."""
+        self._fail(error)
         self._pool.release(self)
+
+    def content(self) -> bytes:
+        """Return a digest of what is generated, the same for all tenants."""
+        start = pb.Start()
+        start.CopyFrom(self._start)
+        start.ClearField("cache_salt")
+        return hashlib.blake2b(start.SerializeToString(deterministic=True), digest_size=16).digest()
+
+    def _clear(self) -> None:
+        if self._suspected:
+            self._suspected = False
+            self._pool.cleared(self)
 
     def _fail(self, error: PenstockError) -> None:
         self.error = error
@@ -343,6 +409,7 @@ class Choice:
     def _finish(self, end: pb.AttemptEnd) -> None:
         self.state = ChoiceState.ENDED
         self.end = end
+        self._clear()
         self._wake()
         if self._abandoned:
             self.forget()
@@ -352,23 +419,21 @@ class Choice:
     @property
     def has_output(self) -> bool:
         """Whether a delta is pending."""
-        return bool(self._ids or self._texts)
+        return bool(self._unread)
+
+    @property
+    def begun(self) -> bool:
+        """Whether this attempt had output."""
+        return bool(self._began_at)
+
+    @property
+    def tokens_sent(self) -> int:
+        """Output tokens that are not pending any more."""
+        return self.tokens - self._unread.tokens
 
     def take_output(self) -> api.StreamGenerateResponse:
         """Return all pending output as one event."""
-        ids, self._ids = self._ids, []
-        texts, self._texts = self._texts, []
-        event = api.StreamGenerateResponse()
-        # Filled in place: a finished delta given to the constructor would be copied.
-        delta = event.delta
-        delta.choice_index = self.index
-        delta.text = texts[0] if len(texts) == 1 else "".join(texts)
-        delta.token_ids.extend(ids)
-        delta.offset = self.tokens - len(ids)
-        if self._logprobs:
-            delta.logprobs.extend(self._logprobs)
-            self._logprobs = []
-        return event
+        return self._unread.take(self.index, self.tokens)
 
     def abandon(self) -> None:
         """Cancel it and expect nobody to read on; what the replica keeps is forgotten at the end."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
-from cluster.errors import PenstockError
+from cluster.errors import GenerationFailedError, PenstockError
 from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket
 from cluster.wire import duration_to_wire
@@ -80,21 +80,21 @@ class Generation:
             return [self.choices[0].take_output()]
         events: list[api.StreamGenerateResponse] = []
         for choice in self.choices:
-            if not choice.announced and not choice.goes_on:
+            if not choice.announced and not choice.continuity.broken:
                 choice.announced = True
                 events.append(api.StreamGenerateResponse(started=self._started(choice)))
+            elif not choice.announced and choice.begun:
+                # With its first token only: a place that turns out to be dead or full has resumed nothing.
+                choice.announced = True
+                events.append(api.StreamGenerateResponse(resumed=self._resumed(choice)))
             if choice.has_output:
                 events.append(choice.take_output())
-            if not choice.announced:
-                choice.announced = True
-                going_on = api.Resumed(choice_index=choice.index, offset=choice.tokens, exact=choice.exact)
-                events.append(api.StreamGenerateResponse(resumed=going_on))
         if self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
             self._queued_at = time.monotonic()
             events.append(api.StreamGenerateResponse(queued=self._queued()))
         if all(choice.state is ChoiceState.ENDED for choice in self.choices):
             if not events and (error := self.error) is not None:
-                raise error
+                raise self._with_usage(error)
             if self.error is None:
                 self._finished = True
                 events.append(api.StreamGenerateResponse(finished=self._end()))
@@ -119,6 +119,13 @@ class Generation:
     def error(self) -> PenstockError | None:
         """Why the request cannot be completed."""
         return next((choice.error for choice in self.choices if choice.error is not None), None)
+
+    def _with_usage(self, error: PenstockError) -> PenstockError:
+        """Let a failure tell what the whole request has delivered."""
+        if not isinstance(error, GenerationFailedError):
+            return error
+        tokens = sum(choice.tokens for choice in self.choices)
+        return GenerationFailedError(self.request_id, tokens, error.attempts, self._ticket.prompt_tokens)
 
     def _streams_one(self) -> bool:
         first = self.choices[0]
@@ -178,6 +185,15 @@ class Generation:
             prompt_tokens=self._ticket.prompt_tokens,
         )
 
+    def _resumed(self, choice: Choice) -> api.Resumed:
+        return api.Resumed(
+            choice_index=choice.index,
+            offset=choice.tokens_sent,
+            exact=choice.continuity.exact,
+            resume_token=self.token(),
+            replica_id=choice.link.replica_id if choice.link is not None else "",
+        )
+
     def _end(self) -> api.Finished:
         ends = [choice.end for choice in self.choices]
         return api.Finished(
@@ -208,7 +224,7 @@ class Generation:
             admission_time=duration_to_wire(self._admitted_at - self._arrived_at),
             gpu_seconds=sum(choice.account.gpu_seconds for choice in self.choices),
             cost=sum(choice.account.cost(choice.tokens) for choice in self.choices),
-            exact=all(choice.exact for choice in self.choices),
+            exact=all(choice.continuity.exact for choice in self.choices),
             router_id=self._router_id,
         )
         firsts = [choice.first_token_at for choice in self.choices if choice.first_token_at]

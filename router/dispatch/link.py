@@ -20,7 +20,10 @@ from cluster.lifecycle import TaskOwner
 from cluster.link_auth import caller_metadata
 from cluster.secret import ClusterSecret
 from cluster.tls import LinkDialer
+from router.dispatch.left_behind import LeftBehind
+from router.dispatch.progress import Watched, stalled
 from router.dispatch.receiver import Receiver
+from router.dispatch.recovery import NO_LIMITS, Failure, RecoveryLimits
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,13 +47,19 @@ class _Sink:
     """Whether the output before the offset is still to come."""
     abort: pb.Abort | None = None
     """Sent, and not yet answered by the end: a stream that breaks may have swallowed it."""
+    since: float = 0.0
+    """When it was opened; monotonic seconds."""
+    begun: bool = False
+    """Whether it had output."""
+    ended: bool = False
 
 
 class ReplicaLink:
     """Connects, reconnects, and moves commands out and frames in.
 
-    Life: `start` once; `close` once. While the stream is broken it tries again until `attach_grace` is over, then every
-    receiver gets `on_link_lost`; it goes on trying for the sake of later requests until it is closed.
+    Life: `start` once; `close` once. While the stream is broken it tries again until `attach_grace` is over or the
+    replica's lease is lost, then every receiver gets `on_lost`; it goes on trying for the sake of later requests until
+    it is closed.
     """
 
     def __init__(
@@ -64,12 +73,23 @@ class ReplicaLink:
         ping_s: float,
         attach_grace_s: float,
         on_change: Callable[[], None],
+        limits: RecoveryLimits = NO_LIMITS,
+        left: LeftBehind | None = None,
     ) -> None:
-        """`on_change` is called whenever `up` changes."""
+        """`on_change` is called whenever `up` or `suspect` changes."""
         self.replica_id = replica_id
         self.address = address
         self.up = False
         """Whether the stream is open and welcomed."""
+        self.suspect = False
+        """Whether the replica had work, was silent for too long, and has produced nothing since."""
+        self.output_at = 0.0
+        """When output came last; monotonic seconds."""
+        self._listening_since = 0.0
+        """Since when silence says something about the replica; monotonic seconds."""
+        self._lease_lost = False
+        self._limits = limits
+        self._left = left if left is not None else LeftBehind()
         self._router_id = router_id
         self._secret = secret
         self._ping_s = ping_s
@@ -106,11 +126,21 @@ class ReplicaLink:
         return True
 
     async def close(self) -> None:
-        """End the stream; receivers that are left get `on_link_lost`."""
+        """End the stream; receivers that are left get `on_lost`."""
         await self._owner.close()
         self._set_up(False)
-        self._lose_all()
+        self._lose_all(Failure.LINK)
         await self._channel.close(None)
+
+    def lease_lost(self) -> None:
+        """Learn that the replica has no lease. If the link is broken too, nobody vouches for it: it is dead."""
+        self._lease_lost = True
+        if not self.up and self._sinks:
+            self._lose_all(Failure.LINK)
+
+    def lease_found(self) -> None:
+        """Learn that the replica has a lease."""
+        self._lease_lost = False
 
     @property
     def busy(self) -> int:
@@ -127,7 +157,9 @@ class ReplicaLink:
         """
         sink = self._next_sink
         self._next_sink += 1
-        self._sinks[sink] = _Sink(receiver, request_id, attempt, offset, want_history and offset > 0)
+        self._sinks[sink] = _Sink(
+            receiver, request_id, attempt, offset, want_history and offset > 0, since=time.monotonic()
+        )
         return sink
 
     def send_start(self, sink: int, start: pb.Start) -> None:
@@ -187,8 +219,8 @@ class ReplicaLink:
             now = time.monotonic()
             if was_up or lost_at is None:
                 lost_at = now
-            if now - lost_at > self._grace_s:
-                self._lose_all()
+            if self._lease_lost or now - lost_at > self._grace_s:
+                self._lose_all(Failure.LINK)
             self._renew_channel()
             await asyncio.sleep(RETRY_S)
 
@@ -242,7 +274,12 @@ class ReplicaLink:
         # Commands that were not sent over the old stream belong to sinks that attach below, except for new starts.
         waiting = [c for c in self._outbox if c.WhichOneof("command") in ("start", "acknowledge")]
         fresh = {c.start.sink for c in waiting if c.HasField("start")}
-        self._outbox = waiting
+        self._outbox = [
+            pb.LinkCommand(abort=pb.Abort(request_id=r, attempt=a)) for r, a in self._left.take(self.replica_id)
+        ]
+        self._outbox += waiting
+        self._set_suspect(False)
+        self._listening_since = self._heard_at
         for sink, item in self._sinks.items():
             if sink not in fresh:
                 self.send_attach(sink)
@@ -268,10 +305,33 @@ class ReplicaLink:
             self._send(pb.LinkCommand(ping=pb.Ping(nonce=time.monotonic_ns())))
             sent = time.monotonic()
             await asyncio.sleep(self._ping_s)
+            if time.monotonic() - sent > 2 * self._ping_s:
+                # This process stood still, so the silence may be its own.
+                self._listening_since = time.monotonic()
+                continue
             if self._heard_at < sent:
                 _LOG.warning("link.silent", extra={"replica": self.replica_id, "seconds": self._ping_s})
                 call.cancel()
                 return
+            self._look_for_progress()
+
+    def _look_for_progress(self) -> None:
+        live = {sink: item for sink, item in self._sinks.items() if not item.ended}
+        watched = (Watched(item.since, item.begun) for item in live.values())
+        quiet_since = max(self.output_at, self._listening_since)
+        if not stalled(watched, quiet_since, time.monotonic(), self._limits):
+            return
+        _LOG.error("replica.stalled", extra={"replica": self.replica_id, "attempts": len(live)})
+        self._set_suspect(True)
+        for sink, item in live.items():
+            # If it ever goes on, it must not do so for nobody.
+            self.send_abort(sink)
+            item.receiver.on_lost(Failure.STALLED)
+
+    def _set_suspect(self, suspect: bool) -> None:
+        if self.suspect != suspect:
+            self.suspect = suspect
+            self._on_change()
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
@@ -282,21 +342,14 @@ class ReplicaLink:
             if (item := sinks.get(history.sink)) is not None and item.want_history:
                 item.want_history = False
                 item.receiver.on_history(history.token_ids, history.text)
+        if frame.sinks or frame.ends:
+            self.output_at = self._heard_at
+            self._set_suspect(False)
         if frame.sinks:
-            tokens = list(frame.token_ids)
-            logprobs = {item.delta: item.positions for item in frame.logprobs} if frame.logprobs else None
-            at = 0
-            columns = zip(frame.sinks, frame.offsets, frame.token_counts, frame.texts, strict=True)
-            for index, (sink, offset, count, text) in enumerate(columns):
-                item = sinks.get(sink)
-                end = at + count
-                if item is not None:
-                    item.offset = offset + count
-                    positions = logprobs.get(index, ()) if logprobs is not None else ()
-                    item.receiver.on_delta(offset, tokens[at:end], text, positions)
-                at = end
+            self._deliver_output(frame)
         for ended in frame.ends:
             if (item := sinks.get(ended.sink)) is not None:
+                item.ended = True
                 item.receiver.on_end(ended)
         for refusal in frame.refusals:
             if (item := sinks.pop(refusal.sink, None)) is not None:
@@ -305,11 +358,28 @@ class ReplicaLink:
             if (item := sinks.pop(sink, None)) is not None:
                 item.receiver.on_detached()
 
-    def _lose_all(self) -> None:
+    def _deliver_output(self, frame: pb.LinkResponse) -> None:
+        tokens = list(frame.token_ids)
+        logprobs = {item.delta: item.positions for item in frame.logprobs} if frame.logprobs else None
+        at = 0
+        columns = zip(frame.sinks, frame.offsets, frame.token_counts, frame.texts, strict=True)
+        for index, (sink, offset, count, text) in enumerate(columns):
+            item = self._sinks.get(sink)
+            end = at + count
+            if item is not None:
+                item.offset = offset + count
+                item.begun = True
+                positions = logprobs.get(index, ()) if logprobs is not None else ()
+                item.receiver.on_delta(offset, tokens[at:end], text, positions)
+            at = end
+
+    def _lose_all(self, failure: Failure) -> None:
         lost, self._sinks = self._sinks, {}
         self._outbox.clear()
         for item in lost.values():
-            item.receiver.on_link_lost()
+            if not item.ended:
+                self._left.add(self.replica_id, item.request_id, item.attempt)
+            item.receiver.on_lost(failure)
 
     def _set_up(self, up: bool) -> None:
         if self.up == up:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.keeper import LeaseKeeper
@@ -27,9 +29,12 @@ from cluster.settings import PoolSettings, QueueSettings, RouterSettings
 from cluster.tls import LinkDialer
 from router.affinity import Affinity
 from router.dispatch.account import Prices
-from router.dispatch.choice import Choice, ChoiceState, Placement
+from router.dispatch.choice import Choice, ChoiceState
+from router.dispatch.contract import Placement
 from router.dispatch.estimate import PoolEstimate
+from router.dispatch.isolation import Isolation
 from router.dispatch.link import ReplicaLink
+from router.dispatch.recovery import Failure, RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
 
 _LOG = logging.getLogger(__name__)
@@ -56,6 +61,9 @@ class Pool:
         self.prices = Prices.of(settings)
         self.estimate = PoolEstimate()
         self.queue_settings = queue_settings
+        self.recovery = RecoveryLimits(
+            router_settings.max_attempts, router_settings.first_token_timeout_s, router_settings.token_timeout_s
+        )
         self._router_id = router_id
         self._queue = queue
         self._open_queue = open_queue
@@ -68,6 +76,7 @@ class Pool:
             dialer,
             ping_s=router_settings.link_ping_s,
             attach_grace_s=queue_settings.attach_grace_s,
+            limits=self.recovery,
             on_change=self._links_changed,
         )
         self.affinity = Affinity(router_settings.affinity)
@@ -79,7 +88,14 @@ class Pool:
         """Ends that Redis does not know yet."""
         self._unqueued: dict[tuple[str, str], Settlement] = {}
         """Ends of attempts whose requests go on, that Redis does not know yet."""
+        self.losses = dict.fromkeys(Failure, 0)
+        """Attempts that were lost, since start."""
+        self.isolation = Isolation(router_settings.quarantine_s, self._choices.get, self.requeue)
         self._collecting = False
+        self._run_id = ""
+        """The store's identity, as last heard."""
+        self._doubt_until = 0.0
+        """Until then a replica may be missing in the registry because the store lost it."""
         self.beat: RouterBeatReply | None = None
         """The newest heartbeat's answer; None before the first."""
         self._keeper: LeaseKeeper[RouterBeatReply] = LeaseKeeper(
@@ -135,9 +151,10 @@ class Pool:
         Returns the request that the choice's client key already belongs to; nothing is in line then.
 
         Raises:
-            QueueFullError, QuotaExceededError, KeyReusedError: not this one, or not now.
+            QueueFullError, QuotaExceededError, KeyReusedError, QuarantinedError: not this one, or not now.
             QueueUnavailableError: the queue does not answer.
         """
+        self.isolation.check(choice)
         self._choices[choice.entry.request_id] = choice
         try:
             submitted = await self._queue.submit(self._router_id, choice.entry)
@@ -154,6 +171,7 @@ class Pool:
             self._choices.pop(choice.entry.request_id, None)
             return submitted.known
         choice.position = submitted.position
+        choice.run_id = self._run_id
         if submitted.grant is not None:
             self._granted(submitted.grant)
         else:
@@ -175,6 +193,7 @@ class Pool:
         if adopted is not None:
             self.take(choice)
             choice.position = adopted.position
+            choice.run_id = self._run_id
         return adopted
 
     def take(self, choice: Choice) -> None:
@@ -250,9 +269,22 @@ class Pool:
         self._unqueued[key] = choice.account.partial(choice.tokens)
         self._owner.spawn(self._requeue(*key), "requeue")
 
+    def note_loss(self, failure: Failure) -> None:
+        """Count an attempt that was lost."""
+        self.losses[failure] += 1
+
+    def suspect(self, choice: Choice) -> None:
+        """Wait for another slot, but one suspect at a time."""
+        self.isolation.suspect(choice)
+
+    def cleared(self, choice: Choice) -> None:
+        """Let the next suspect run."""
+        self.isolation.clear(choice)
+
     def hand_over(self, choice: Choice) -> None:
         """Let go of a choice."""
         request_id = choice.entry.request_id
+        self.isolation.leave(request_id)
         if self._choices.get(request_id) is choice:
             del self._choices[request_id]
             self._give_back(request_id, "")
@@ -263,7 +295,10 @@ class Pool:
 
     def withdraw(self, choice: Choice) -> None:
         """Leave the line."""
-        if self._choices.pop(choice.entry.request_id, None) is not None:
+        if self.isolation.leave(choice.entry.request_id):
+            # It is not in line yet: it has its slot on the replica whose engine died.
+            self.release(choice)
+        elif self._choices.pop(choice.entry.request_id, None) is not None:
             self._owner.spawn(self._withdraw(choice), "withdraw")
 
     async def _release(self, request_id: str, attempt: str) -> None:
@@ -284,11 +319,23 @@ class Pool:
             return
         try:
             mail = await self._queue.requeue(self._router_id, request_id, attempt, settlement)
+            await self._submit_again(request_id)
         except QueueUnavailableError as error:
             _LOG.warning("requeue.later", extra={"request": request_id, "error": str(error)})
             return
         self._unqueued.pop((request_id, attempt), None)
         self._deliver(mail)
+
+    async def _submit_again(self, request_id: str) -> None:
+        """Put a choice that goes on in line if the store has forgotten it; harmless where it has not."""
+        choice = self._choices.get(request_id)
+        if choice is None or choice.state is not ChoiceState.WAITING or choice.run_id == self._run_id:
+            return
+        submitted = await self._queue.submit(self._router_id, replace(choice.entry, resume=True))
+        choice.run_id = self._run_id
+        choice.position = submitted.position
+        if submitted.grant is not None:
+            self._granted(submitted.grant)
 
     async def _refuse(self, request_id: str, attempt: str) -> None:
         try:
@@ -345,8 +392,10 @@ class Pool:
             return
         choice.attempt = grant.attempt
         place = self.place(grant.replica_id)
-        if place is None:
+        if place is None or place.link.suspect:
             self.refuse(choice)
+            return
+        if not choice.may_run_on(place, self.replicas.groups(besides=grant.replica_id)):
             return
         choice.run_on(grant, place)
         with self._started_lock:
@@ -396,8 +445,11 @@ class Pool:
     def _beaten(self, reply: RouterBeatReply) -> None:
         self.beat = reply
         self.estimate.beat(reply)
+        now = time.monotonic()
+        if reply.run_id != self._run_id:
+            self._run_id, self._doubt_until = reply.run_id, now + self.queue_settings.lease_s
         if reply.replicas is not None:
-            self.replicas.update(reply.replicas)
+            self.replicas.update(reply.replicas, complete=now >= self._doubt_until)
         for request_id, position in reply.positions.items():
             if (choice := self._choices.get(request_id)) is not None:
                 choice.position = position

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from penstock.v1 import replica_pb2 as pb
 
+from router.dispatch.recovery import Failure
+
 
 class Receiver(Protocol):
     """Gets one attempt's output; called on the router's loop, never blocks."""
@@ -31,6 +33,6 @@ class Receiver(Protocol):
         """Learn that another router took over."""
         ...
 
-    def on_link_lost(self) -> None:
-        """Learn that the link did not come back in time."""
+    def on_lost(self, failure: Failure) -> None:
+        """Learn that nothing more comes: the replica is out of reach for good, or produces nothing."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from cluster.lifecycle import TaskOwner
 from cluster.models import ReplicaState
@@ -12,7 +12,9 @@ from cluster.queue.base import ReplicaRecord
 from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.tls import LinkDialer
+from router.dispatch.left_behind import LeftBehind
 from router.dispatch.link import ReplicaLink
+from router.dispatch.recovery import NO_LIMITS, Group, RecoveryLimits
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ class ReplicaSet:
         *,
         ping_s: float,
         attach_grace_s: float,
+        limits: RecoveryLimits = NO_LIMITS,
         on_change: Callable[[], None],
     ) -> None:
         """`on_change` is called whenever the set of links that are up changes."""
@@ -38,6 +41,8 @@ class ReplicaSet:
         self._dialer = dialer
         self._ping_s = ping_s
         self._grace_s = attach_grace_s
+        self._limits = limits
+        self._left = LeftBehind()
         self._on_change = on_change
         self._links: dict[str, ReplicaLink] = {}
         self._owner = TaskOwner(f"replicas.{pool}")
@@ -46,8 +51,10 @@ class ReplicaSet:
         self.first_seen = asyncio.Event()
         """Set once a replica of this cluster has been seen."""
 
-    def update(self, records: Sequence[ReplicaRecord]) -> None:
-        """Take the registry's current content."""
+    def update(self, records: Sequence[ReplicaRecord], *, complete: bool = True) -> None:
+        """Take the registry's current content. `complete`: who is missing in it has lost its lease; not so after the
+        store was restarted, until everybody had time to report again.
+        """
         self.records = {}
         for record in records:
             announcement = self.announcements.get(record.replica_id) or self._trust(record)
@@ -57,9 +64,14 @@ class ReplicaSet:
             self.announcements[record.replica_id] = announcement
             if record.replica_id not in self._links and record.state is not ReplicaState.STARTING:
                 self._dial(announcement.replica_id, announcement.address)
+        for replica_id in self.records:
+            if replica_id in self._links:
+                self._links[replica_id].lease_found()
         for replica_id in [r for r in self._links if r not in self.records]:
             link = self._links[replica_id]
             # Its lease is gone, but streams go on as long as the link does.
+            if complete:
+                link.lease_lost()
             if not link.up and not link.busy:
                 del self._links[replica_id]
                 self.announcements.pop(replica_id, None)
@@ -89,6 +101,8 @@ class ReplicaSet:
             self._dialer,
             ping_s=self._ping_s,
             attach_grace_s=self._grace_s,
+            limits=self._limits,
+            left=self._left,
             on_change=self._on_change,
         )
         self._links[replica_id] = link
@@ -108,8 +122,16 @@ class ReplicaSet:
         return link if link.up or await link.wait_up(seconds) else None
 
     def connected(self) -> tuple[str, ...]:
-        """List the replicas with a link that is up; safe to call from another thread."""
-        return tuple(replica_id for replica_id, link in list(self._links.items()) if link.up)
+        """List the replicas that can be given work over a link that is up; safe to call from another thread."""
+        return tuple(replica_id for replica_id, link in list(self._links.items()) if link.up and not link.suspect)
+
+    def groups(self, besides: str) -> Iterator[Group]:
+        """Name the groups of the other replicas that take work from this router."""
+        for replica_id in self.connected():
+            record, known = self.records.get(replica_id), self.announcements.get(replica_id)
+            takes_work = record is not None and record.state is ReplicaState.READY
+            if replica_id != besides and takes_work and known is not None:
+                yield Group(known.group_id, known.model.digest)
 
     def any_announcement(self) -> Announcement | None:
         """Return what one of the replicas announced."""

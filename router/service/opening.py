@@ -282,6 +282,9 @@ class Opening:
         adopted = await self._adopt(pool, choice)
         if adopted is not None and (adopted.grant is None or adopted.grant.attempt != where.attempt):
             # It still waits, or has got a slot since the token was made.
+            if received and not (adopted.grant is not None and adopted.started):
+                # Its output went with the router that had it, so nobody can go on from there.
+                raise GenerationFailedError(choice.entry.request_id, received)
             self._follow(pool, choice, adopted, received)
             return None
         if where.attempt:

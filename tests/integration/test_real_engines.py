@@ -30,6 +30,7 @@ from router.client import (
     FinishReason,
     InvalidArgumentError,
     Message,
+    Resumed,
     Sampling,
     Started,
     grammar,
@@ -301,7 +302,13 @@ def test_replica_count_follows_the_scale_endpoint_without_a_failed_request(engin
 def test_no_engine_process_survives_a_killed_replica_and_serve_brings_a_new_one(
     engines: ClusterThread, client: Client
 ) -> None:
-    """Last in this file: it costs the pool its replica."""
+    """A stream that ran there goes on at the new one. Last in this file: it costs the pool its replica."""
+    prompt, long = [5, 6, 7, 8], Sampling(temperature=0.0, max_tokens=700, ignore_eos=True)
+    plain = client.generate("wide", prompt, long, timeout=60)
+    stream = client.stream("wide", prompt, long, timeout=300)
+    events = []
+    while sum(isinstance(event, Delta) for event in events) < 20:
+        events.append(next(stream))
     [victim] = replica_processes("wide")
     family = victim.children(recursive=True)
     assert family
@@ -311,6 +318,16 @@ def test_no_engine_process_survives_a_killed_replica_and_serve_brings_a_new_one(
     assert [] == alive
     assert 1 == before
     until_sync(lambda: replica_processes("wide") != [] and client.get_model("wide").ready_replicas == 1, 300)
+    events += list(stream)
+    [resumed] = [event for event in events if isinstance(event, Resumed)]
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert 20 <= resumed.offset < 700
+    assert 700 == end.usage.output_tokens
+    assert [resumed.replica_id] == [attempt.replica_id for attempt in end.receipt.attempts[1:]]
+    assert end.receipt.exact
+    tokens = [token for event in events if isinstance(event, Delta) for token in event.token_ids]
+    assert plain.choices[0].token_ids == tuple(tokens)
     sampling = Sampling(temperature=0.0, max_tokens=4, ignore_eos=True)
     assert 4 == client.generate("wide", [5, 6, 7, 8], sampling, timeout=60).usage.output_tokens
 

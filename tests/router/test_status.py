@@ -86,6 +86,7 @@ CASES = [
         None,
     ),
     (errors.TakenOverError("r"), "ABORTED", "TAKEN_OVER", {"request_id": "r"}, None),
+    (errors.QuarantinedError("i1", 9.0), "FAILED_PRECONDITION", "QUARANTINED", {"incident": "i1"}, None),
     (errors.QueueTimeoutError(1.5), "DEADLINE_EXCEEDED", "QUEUE_TIMEOUT", {"waited_s": "1.500"}, None),
     (errors.DeadlineError(), "DEADLINE_EXCEEDED", "DEADLINE", {}, None),
     (errors.CancelledError(), "CANCELLED", "CANCELLED", {}, None),
@@ -94,10 +95,10 @@ CASES = [
     (errors.NoReplicaError("n"), "UNAVAILABLE", "NO_REPLICA", {}, "RetryInfo"),
     (errors.ShuttingDownError("s"), "UNAVAILABLE", "SHUTTING_DOWN", {}, "RetryInfo"),
     (
-        errors.GenerationFailedError("r", 3),
+        errors.GenerationFailedError("r", 3, 2, 7),
         "ABORTED",
         "GENERATION_FAILED",
-        {"request_id": "r", "delivered_tokens": "3"},
+        {"request_id": "r", "delivered_tokens": "3", "prompt_tokens": "7", "attempts": "2"},
         None,
     ),
 ]

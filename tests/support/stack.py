@@ -23,6 +23,7 @@ from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
+from deployments.engines.sim.engine import SimEngine
 from deployments.replica.replica import Replica, ReplicaPlan
 from router.server import QueueFactory, Router
 from tests.support.waiting import until
@@ -106,6 +107,27 @@ class Stack:
         self.engines.append(engine)
         await self.linked()
         return replica
+
+    async def kill_replica(self, number: int = 0) -> None:
+        """End a replica as SIGKILL would: connections break at once, and nothing is said to anybody."""
+        replica = self.replicas[number]
+        replica.stopped = True
+        keeper, engine = replica._keeper, replica._engine
+        assert keeper is not None
+        assert replica._server is not None
+
+        async def silent() -> None:
+            pass
+
+        keeper._close = silent
+        if isinstance(engine, SimEngine):
+            engine.wedge()
+        await asyncio.gather(keeper.stop(), replica._server.stop(grace=None))
+        await replica._owner.close()
+        # Nobody hears the ends any more.
+        await engine.close()
+        if replica._metrics_server is not None:
+            await asyncio.to_thread(replica._metrics_server.close)
 
     async def linked(self) -> None:
         """Wait until every router may get grants on every replica."""

@@ -90,7 +90,7 @@ class SimEngine:
 
     async def close(self) -> None:
         """Stop; live sequences end with an error. May be called twice."""
-        self._die("the engine was closed")
+        self._die("the engine was closed", crashed=False)
         if self._steps is not None:
             self._steps.cancel()
             with suppress(asyncio.CancelledError):
@@ -129,6 +129,9 @@ class SimEngine:
         self._check(sequence_id, spec, prompt)
         now = self._clock.monotonic()
         sequence = SimSequence(sequence_id, spec, sink, self._vocabulary, now)
+        if sequence.finish_reason is not None:
+            sequence.end(sequence.finish_reason, gpu_seconds=0.0)
+            return
         self._live[sequence_id] = sequence
         self._meter.arrive(now, len(prompt))
         salt = f"{spec.lora_adapter}\0{spec.cache_salt}"
@@ -239,7 +242,7 @@ class SimEngine:
             self._step_over.set_result(None)
             self._step_over = None
 
-    def _end(self, sequence: SimSequence, error: str = "") -> None:
+    def _end(self, sequence: SimSequence, error: str = "", *, crashed: bool = False) -> None:
         if self._live.pop(sequence.sequence_id, None) is None:
             return
         self._meter.leave(
@@ -250,9 +253,10 @@ class SimEngine:
         )
         share = 0.0 if sequence.scheduled_at is None else self._meter.clock.total() - sequence.clock_at_start
         reason = FinishReason.ERROR if error else sequence.finish_reason or FinishReason.ERROR
-        sequence.end(reason, gpu_seconds=share * self._pool.tensor_parallel_size, error=error)
+        gpu_seconds = share * self._pool.tensor_parallel_size
+        sequence.end(reason, gpu_seconds=gpu_seconds, error=error, engine_died=crashed)
 
-    def _die(self, death: str) -> None:
+    def _die(self, death: str, *, crashed: bool = True) -> None:
         if self._death:
             return
         self._death = death
@@ -260,7 +264,7 @@ class SimEngine:
             self._steps.cancel()
         for sequence in list(self._live.values()):
             self._core.remove(sequence.sequence_id)
-            self._end(sequence, death)
+            self._end(sequence, death, crashed=crashed)
         self._free_aborted()
 
     def _raise_if_dead(self) -> None:

@@ -33,8 +33,12 @@ class SimSequence:
         self._source = TokenSource(spec.prompt_token_ids, spec.sampling.seed, vocabulary.natural_ids, vocabulary.end_id)
         self._decode = vocabulary.decoder()
         self._text = StopText(spec.sampling.stop)
-        for token in prior:
-            self._text.add(self._decode(token), may_stop=False)
+        for index, token in enumerate(prior, 1):
+            may_stop = index == len(prior) > spec.sampling.min_tokens
+            self._text.add(self._decode(token), may_stop=may_stop)
+            if may_stop and (self._text.match or token in spec.sampling.stop_token_ids or self._ends(token)):
+                # Its output was complete, and only the news of that was lost.
+                self.finish_reason = FinishReason.STOP
         if spec.resume:
             self._text.skip(spec.resume.prior_text_length)
 
@@ -64,7 +68,7 @@ class SimSequence:
         self._sink.on_tokens([token], self._text.release(ended=ended), logprobs)
         return ended
 
-    def end(self, reason: FinishReason, *, gpu_seconds: float, error: str = "") -> None:
+    def end(self, reason: FinishReason, *, gpu_seconds: float, error: str = "", engine_died: bool = False) -> None:
         """Tell the sink."""
         first = self.first_token_at
         self._sink.on_end(
@@ -78,6 +82,7 @@ class SimSequence:
                 decode_s=0.0 if first is None else self.last_token_at - first,
                 gpu_seconds=gpu_seconds,
                 error=error,
+                engine_died=engine_died,
             )
         )
 

@@ -8,6 +8,7 @@ each token calls our sink directly from vLLM's output task. What that relies on:
 - `AsyncLLM.input_processor.process_inputs` and `.assign_request_id`: checks and the unique internal id.
 - `AsyncLLM.output_processor.add_request(request, prompt, parent, index, queue)`: makes a `RequestState` in
   `request_states[request_id]`.
+- `IncrementalDetokenizer.update(ids, stopped)`: returns the stop string that these ids complete, or None.
 - `OutputProcessor.process_outputs`: per output calls `_update_stats_from_output`, then the state's
   `detokenizer.update` and `logprobs_processor.update_from_output`, then `make_request_output`, and does nothing more
   when that returns None. Nothing else in the output task looks at a running request.
@@ -117,8 +118,11 @@ class Frontend:
         lora: Any,
         cache_salt: str | None,
         delivered_characters: int,
-    ) -> None:
+    ) -> str | None:
         """Check a request, register it and send it to the engine.
+
+        Returns None; or, where `prior` is complete and only the news of its end was lost, what ended it: the stop
+        string, "" for a token. Nothing is left of the request then.
 
         Args:
             sequence: takes the output.
@@ -148,13 +152,17 @@ class Frontend:
         llm.output_processor.add_request(request, None, None, 0, sequence)
         state = llm.output_processor.request_states[request.request_id]
         if prior:
-            state.detokenizer = self._detokenizer_after(request, prompt, prior, delivered_characters, sequence)
+            state.detokenizer, match = self._detokenizer_after(request, prompt, prior, delivered_characters, sequence)
+            if match is not None:
+                self.forget([request.request_id])
+                return match
         if params.logprobs is not None:
             state.logprobs_processor = _LogprobsTap(sequence)
         sequence.internal_id = request.request_id
         sequence.next_text = state.detokenizer.get_next_output_text
         state.make_request_output = sequence.take
         await llm.engine_core.add_request_async(request)
+        return None
 
     def forget(self, internal_ids: Sequence[str]) -> None:
         """Deliver nothing more for these requests."""
@@ -216,16 +224,24 @@ class Frontend:
 
     def _detokenizer_after(
         self, request: Any, prompt: list[int], prior: Sequence[int], delivered: int, sequence: VllmSequence
-    ) -> Any:
-        """Build the detokenizer as it was after `prior`, so that split characters and stop strings go on."""
+    ) -> tuple[Any, str | None]:
+        """Build the detokenizer as it was after `prior`, so that split characters and stop strings go on; and say what
+        ended the output if it had ended there.
+        """
         original = msgspec.structs.replace(request, prompt_token_ids=prompt)
         detokenizer = IncrementalDetokenizer.from_new_request(self.llm.output_processor.tokenizer, original)
         # It counts prior tokens as output, so the bound must not be the rest.
         detokenizer.min_tokens = sequence.sampling.min_tokens
+        match = None
         for token in prior:
-            detokenizer.update([token], False)
+            if (match := detokenizer.update([token], False)) is not None:
+                break
         detokenizer._last_output_text_offset = delivered
-        return detokenizer
+        params = request.sampling_params
+        ends = {params.eos_token_id, *(params.stop_token_ids or ())}
+        if prior[-1] in ends and len(prior) > sequence.sampling.min_tokens:
+            match = ""
+        return detokenizer, match
 
     def record(self, *, scheduler_stats: SchedulerStats | None, **_others: Any) -> None:
         """Stand in for StatLoggerManager.record, called once per message from the engine, after its outputs."""

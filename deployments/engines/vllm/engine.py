@@ -132,7 +132,7 @@ class VllmEngine:
         self._live[sequence_id] = sequence
         self._meter.arrive(sequence.arrived_at, sequence.prompt_tokens)
         try:
-            await self._frontend.add(
+            ended_by = await self._frontend.add(
                 sequence,
                 list(spec.prompt_token_ids),
                 spec.resume.prior_token_ids if spec.resume else (),
@@ -150,6 +150,10 @@ class VllmEngine:
         except Exception as error:
             self._forget(sequence)
             raise EngineDeadError(f"the engine took no request: {error}") from error
+        if ended_by is not None:
+            self._forget(sequence)
+            sequence.stop_match = ended_by
+            sequence.end(FinishReason.STOP)
 
     async def abort(self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED) -> None:
         """Stop sequences; returns when the running step is over and their slots are free."""
@@ -264,7 +268,8 @@ class VllmEngine:
     def _end_all(self, error: str) -> None:
         for sequence in list(self._live.values()):
             self._forget(sequence)
-            sequence.end(FinishReason.ERROR, gpu_seconds=self._gpu_seconds(sequence), error=error)
+            gpu_seconds = self._gpu_seconds(sequence)
+            sequence.end(FinishReason.ERROR, gpu_seconds=gpu_seconds, error=error, engine_died=bool(self._death))
 
     def _gpu_seconds(self, sequence: VllmSequence) -> float:
         if not sequence.scheduled_at:

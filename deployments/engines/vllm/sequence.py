@@ -92,7 +92,13 @@ class VllmSequence:
         """Take what vLLM puts into a request's queue: nothing but errors, which the owner hears of by itself."""
 
     def end(
-        self, reason: FinishReason, *, gpu_seconds: float = 0.0, error: str = "", invalid_request: bool = False
+        self,
+        reason: FinishReason,
+        *,
+        gpu_seconds: float = 0.0,
+        error: str = "",
+        invalid_request: bool = False,
+        engine_died: bool = False,
     ) -> None:
         """Tell the sink."""
         self.finish_reason = reason
@@ -109,6 +115,7 @@ class VllmSequence:
                 gpu_seconds=gpu_seconds,
                 error=error,
                 invalid_request=invalid_request,
+                engine_died=engine_died,
             )
         )
 

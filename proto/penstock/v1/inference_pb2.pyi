@@ -422,22 +422,30 @@ class Resumed(_message.Message):
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     EXACT_FIELD_NUMBER: _builtins.int
+    RESUME_TOKEN_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
     """Is the choice, from 0."""
     offset: _builtins.int
     """Is the number of output tokens the client has; the next delta starts here."""
     exact: _builtins.bool
     """Says that the output is still what an undisturbed run would have given."""
+    resume_token: _builtins.bytes
+    """Continues this request at any router; opaque and signed; replaces earlier tokens."""
+    replica_id: _builtins.str
+    """Names the replica."""
     def __init__(
         self,
         *,
         choice_index: _builtins.int = ...,
         offset: _builtins.int = ...,
         exact: _builtins.bool = ...,
+        resume_token: _builtins.bytes = ...,
+        replica_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "exact", b"exact", "offset", b"offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice_index", b"choice_index", "exact", b"exact", "offset", b"offset", "replica_id", b"replica_id", "resume_token", b"resume_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -340,19 +340,29 @@ class Abort(_message.Message):
 
     SINK_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
-    """Is the receiver given in Start or Attach."""
+    """Is the receiver given in Start or Attach; 0 for an attempt that is named below."""
     deadline: _builtins.bool
     """Says that the deadline passed, which becomes the finish reason."""
+    request_id: _builtins.str
+    """Names, with `attempt`, an attempt that this router gave up while the link was broken. Ignored where another router
+    has its output now. Empty with a sink.
+    """
+    attempt: _builtins.str
+    """Is that attempt. Empty with a sink."""
     def __init__(
         self,
         *,
         sink: _builtins.int = ...,
         deadline: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+        attempt: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "sink", b"sink"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "request_id", b"request_id", "sink", b"sink"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -599,6 +609,7 @@ class AttemptEnd(_message.Message):
     GPU_SECONDS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     INVALID_REQUEST_FIELD_NUMBER: _builtins.int
+    ENGINE_DIED_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """Names the receiver."""
     finish_reason: _types_pb2.FinishReason.ValueType
@@ -621,6 +632,8 @@ class AttemptEnd(_message.Message):
     """Describes a failure when finish_reason is ERROR; fit for a log, not for a client."""
     invalid_request: _builtins.bool
     """Says whether the failure is the request's own fault."""
+    engine_died: _builtins.bool
+    """Says whether the whole engine failed, and not this attempt alone."""
     def __init__(
         self,
         *,
@@ -635,10 +648,11 @@ class AttemptEnd(_message.Message):
         gpu_seconds: _builtins.float = ...,
         error: _builtins.str = ...,
         invalid_request: _builtins.bool = ...,
+        engine_died: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decode_s", b"decode_s", "engine_wait_s", b"engine_wait_s", "error", b"error", "finish_reason", b"finish_reason", "gpu_seconds", b"gpu_seconds", "invalid_request", b"invalid_request", "output_tokens", b"output_tokens", "prefill_s", b"prefill_s", "sink", b"sink", "stop_match", b"stop_match"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decode_s", b"decode_s", "engine_died", b"engine_died", "engine_wait_s", b"engine_wait_s", "error", b"error", "finish_reason", b"finish_reason", "gpu_seconds", b"gpu_seconds", "invalid_request", b"invalid_request", "output_tokens", b"output_tokens", "prefill_s", b"prefill_s", "sink", b"sink", "stop_match", b"stop_match"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

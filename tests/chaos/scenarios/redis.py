@@ -81,7 +81,6 @@ SCENARIOS = (
         plan=ClusterPlan(sim={"max_num_seqs": 4}),
         bounds=replace(AWAY, recovery_s=None, max_running=4, final_codes=frozenset()),
         settle_s=4.0,
-        expected_failure="a router does not put its waiting requests in line again: they hang until their deadline",
     ),
     Scenario(
         name="redis slow",

@@ -34,7 +34,6 @@ SCENARIOS = (
         steps=(Step(Midway(6), Kill("router-0")), Step(After(2.0), Start("router-0", heals=False))),
         load=Load(kind=Kind.SDK),
         bounds=Bounds(recovery_s=2.0, min_finished=6),
-        expected_failure="the client hands UNAVAILABLE and the resume point to its caller once output has come",
     ),
     Scenario(
         name="router killed, plain gRPC clients",

@@ -240,6 +240,31 @@ async def test_resumed_stop_string_may_begin_in_what_was_held_back(started: Star
     assert rest.text == whole.text[cut - 2 : cut - 1]
 
 
+async def test_a_sequence_whose_end_was_lost_ends_without_another_token(started: Started) -> None:
+    """All tokens were delivered, and then the replica died: whatever ended the output is found in it."""
+    prompt, digest = tuple(range(550, 590)), started.identity.model.digest
+    whole, _ = await generate(started.engine, GenerationSpec(prompt, greedy(40)))
+    middle = sum(len(text) for text in whole.texts[:12])
+    stop = whole.text[middle - 1 : middle + 2]
+    endings = {
+        stop: greedy(40, stop=(stop, "\x00never")),
+        "": greedy(40, stop_token_ids=(whole.tokens[9],), min_tokens=1),
+    }
+    for match, sampling in endings.items():
+        complete, end = await generate(started.engine, GenerationSpec(prompt, sampling))
+        assert FinishReason.STOP is end.reason
+        assert len(complete.tokens) < 40
+        resume = ResumeRecord(tuple(complete.tokens), len(complete.text), digest)
+        rest, again = await generate(started.engine, GenerationSpec(prompt, sampling, resume=resume))
+        assert ([], "") == (rest.tokens, rest.text)
+        assert (FinishReason.STOP, match, 0) == (again.reason, again.stop_match, again.output_tokens)
+        # One token less, and it is found by going on.
+        lacking = ResumeRecord(tuple(complete.tokens[:-1]), 0, digest)
+        rest, again = await generate(started.engine, GenerationSpec(prompt, sampling, resume=lacking))
+        assert (complete.tokens[-1:], complete.text) == (rest.tokens, rest.text)
+    assert 0 == started.engine.stats().running
+
+
 async def test_resume_of_a_finished_sequence_is_refused(started: Started) -> None:
     resume = ResumeRecord((5, 6, 7), 0, started.identity.model.digest)
     with pytest.raises(EngineRequestError):

@@ -88,28 +88,73 @@ async def test_constraint_that_does_not_compile_fails_its_request_only(
     assert after.reason is FinishReason.LENGTH
 
 
+PENALTIES: dict[str, dict[str, float]] = {
+    "none": {},
+    "presence and frequency": {"presence_penalty": 0.5, "frequency_penalty": 0.5},
+    "repetition": {"repetition_penalty": 1.3},
+    "all": {"presence_penalty": 0.3, "frequency_penalty": -0.2, "repetition_penalty": 1.1},
+}
+
+
+async def goes_on(started: Started, prompt: tuple[int, ...], sampling: SamplingParams, *cuts: int) -> Recorder:
+    """Check that output that is cut after so many tokens goes on as if it had not been; returns the undisturbed one."""
+    whole, end = await generate(started.engine, GenerationSpec(prompt, sampling))
+    for cut in cuts:
+        assert 0 < cut < len(whole.tokens)
+        delivered = "".join(whole.texts[:cut])
+        resume = ResumeRecord(tuple(whole.tokens[:cut]), len(delivered), started.identity.model.digest)
+        rest, resumed_end = await generate(started.engine, GenerationSpec(prompt, sampling, resume=resume))
+        assert whole.tokens[cut:] == rest.tokens
+        assert whole.text == delivered + rest.text
+        assert end.reason is resumed_end.reason
+    return whole
+
+
 @real_engine
-async def test_resumed_constrained_output_goes_on(started: Started) -> None:
-    sampling = constrained(CONSTRAINTS["regex"])
+@pytest.mark.parametrize("kind", CONSTRAINTS)
+async def test_resumed_constrained_output_goes_on_wherever_it_was_cut(started: Started, kind: str) -> None:
+    sampling = constrained(CONSTRAINTS[kind])
+    tokens = len((await generate(started.engine, GenerationSpec(PROMPT, sampling)))[0].tokens)
+    cuts = sorted({1, tokens // 4, tokens // 2, tokens - 2} & set(range(1, tokens)))
+    whole = await goes_on(started, PROMPT, sampling, *cuts)
+    assert re.fullmatch(VALID[kind], whole.text)
+
+
+@real_engine
+@pytest.mark.parametrize("kind", PENALTIES)
+async def test_resumed_output_with_penalties_is_that_of_an_undisturbed_run(started: Started, kind: str) -> None:
+    whole = await goes_on(started, PROMPT, greedy(60, **PENALTIES[kind]), 1, 13, 30, 59)
+    if PENALTIES[kind]:
+        plain, _ = await generate(started.engine, GenerationSpec(PROMPT, greedy(60)))
+        assert whole.tokens != plain.tokens
+
+
+@real_engine
+async def test_resumed_log_probabilities_go_on(started: Started) -> None:
+    sampling = greedy(30, logprobs=3)
     whole, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling))
-    half = len(whole.tokens) // 2
-    delivered = "".join(whole.texts[:half])
-    resume = ResumeRecord(tuple(whole.tokens[:half]), len(delivered), started.identity.model.digest)
+    resume = ResumeRecord(tuple(whole.tokens[:12]), 0, started.identity.model.digest)
     rest, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling, resume=resume))
-    assert rest.tokens == whole.tokens[half:]
+    assert [position.chosen.token_id for position in rest.logprobs] == whole.tokens[12:]
+    for before, after in zip(whole.logprobs[12:], rest.logprobs, strict=True):
+        assert before.chosen.logprob == pytest.approx(after.chosen.logprob, abs=1e-3)
+        assert len(after.top) == 3
+
+
+@real_engine
+@pytest.mark.parametrize("seed", [None, 11])
+async def test_resumed_samples_are_valid_and_end_in_time(started: Started, seed: int | None) -> None:
+    """Another draw, but within all bounds: the grammar holds over the cut, and max_tokens counts what was before."""
+    structured = CONSTRAINTS["regex"]
+    sampling = SamplingParams(max_tokens=80, temperature=1.0, seed=seed, structured=structured)
+    whole, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling))
+    delivered = "".join(whole.texts[:5])
+    resume = ResumeRecord(tuple(whole.tokens[:5]), len(delivered), started.identity.model.digest)
+    rest, end = await generate(started.engine, GenerationSpec(PROMPT, sampling, resume=resume))
     assert re.fullmatch(PATTERN, delivered + rest.text)
-
-
-@real_engine
-async def test_resumed_penalties_count_prior_tokens(started: Started) -> None:
-    sampling = greedy(60, presence_penalty=0.5, frequency_penalty=0.5)
-    whole, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling))
-    plain, _ = await generate(started.engine, GenerationSpec(PROMPT, greedy(60)))
-    assert whole.tokens != plain.tokens
-    delivered = "".join(whole.texts[:30])
-    resume = ResumeRecord(tuple(whole.tokens[:30]), len(delivered), started.identity.model.digest)
-    rest, _ = await generate(started.engine, GenerationSpec(PROMPT, sampling, resume=resume))
-    assert rest.tokens == whole.tokens[30:]
+    free = SamplingParams(max_tokens=40, temperature=1.0, seed=seed, ignore_eos=True)
+    rest, end = await generate(started.engine, GenerationSpec(PROMPT, free, resume=resume))
+    assert (35, FinishReason.LENGTH) == (len(rest.tokens), end.reason)
 
 
 @real_engine

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from cluster.clock import ManualClock
-from cluster.errors import EngineRequestError
+from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import EngineStats, FinishReason, GenerationSpec, SamplingParams, SequenceEnd, Windows
 from deployments.engines.base import EngineIdentity, TokenSink
 from deployments.replica.attempts import AttemptTable, Refused
@@ -20,6 +20,7 @@ class ManualEngine:
     def __init__(self) -> None:
         self.sinks: dict[str, TokenSink] = {}
         self.refuse = False
+        self.dead = False
 
     async def start(self) -> EngineIdentity:
         raise NotImplementedError
@@ -27,6 +28,8 @@ class ManualEngine:
     async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
         if self.refuse:
             raise EngineRequestError("no")
+        if self.dead:
+            raise EngineDeadError("dead")
         self.sinks[sequence_id] = sink
 
     async def abort(self, sequence_ids: Sequence[str], reason: str = "cancelled") -> None:
@@ -226,3 +229,32 @@ async def test_room_in_the_prefill_window_is_reported_when_it_is_worth_a_call() 
 
     assert case.reports == [("a", "b"), ("a", "b", "c", "d")]
     assert case.table.take_prefilled() == ("a", "b", "c", "d")
+
+
+async def test_a_dead_engine_is_not_asked_to_end_its_attempts(case: Case) -> None:
+    """They end with an error, their slots are free, and nothing that the engine may still say reaches anybody."""
+    await case.start("one")
+    sink = case.engine.sinks["one#a.1"]
+    sink.on_tokens([7, 8], "ab", None)
+    assert 1 == case.table.fail_all("the engine hangs")
+
+    sink.on_tokens([9], "c", None)
+    sink.on_end(SequenceEnd(FinishReason.STOP))
+    frame = case.outlet.frame()
+    assert [(0, [7, 8], "ab")] == [delta[1:] for delta in deltas(frame)]
+    [end] = frame.ends
+    assert (2, "the engine hangs") == (end.output_tokens, end.error)
+    assert (0, True) == (case.table.sequences, case.table.idle.is_set())
+    assert [FinishReason.ERROR] == [ended.reason for ended in case.ends]
+    refusal = await case.start("two")
+    assert refusal is not None
+    assert Refused.DRAINING is refusal[0]
+
+
+async def test_a_start_on_a_dead_engine_is_refused_for_another_replica_to_take(case: Case) -> None:
+    case.engine.dead = True
+    refusal = await case.start("one")
+    assert refusal is not None
+    assert Refused.DRAINING is refusal[0]
+    assert (0, 0) == (case.table.sequences, case.table.prefill_tokens)
+    assert case.table.draining

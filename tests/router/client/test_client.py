@@ -480,14 +480,17 @@ async def test_events_of_a_newer_router_are_passed_over(client, fake):
 async def test_resumed_events_are_passed_on(client, fake):
     fake.script = [
         pb.StreamGenerateResponse(delta=pb.Delta(offset=0, token_ids=[1, 2], text="a")),
-        pb.StreamGenerateResponse(resumed=pb.Resumed(offset=2, exact=True)),
+        pb.StreamGenerateResponse(resumed=pb.Resumed(offset=2, exact=True, resume_token=b"t2", replica_id="r2")),
         pb.StreamGenerateResponse(delta=pb.Delta(offset=2, token_ids=[3], text="b")),
         pb.StreamGenerateResponse(finished=pb.Finished(request_id="r")),
     ]
 
-    events = await collect(client.stream("demo", "hi"))
+    stream = client.stream("demo", "hi")
+    events = await collect(stream)
 
-    assert events[1] == api.Resumed(0, 2, True)
+    assert events[1] == api.Resumed(0, 2, True, b"t2", "r2")
+    # The token of the lost attempt leads nowhere any more.
+    assert stream.resume_point == ResumePoint(b"t2", (3,))
 
 
 @pytest.mark.parametrize("targets", [[], "", ["a:1", ""]])

@@ -1,0 +1,51 @@
+"""Output of a choice that its client has not been sent yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+
+
+class Unread:
+    """Merges deltas until the client takes them."""
+
+    __slots__ = ("_ids", "_logprobs", "_texts")
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        self._texts: list[str] = []
+        self._logprobs: list[types.PositionLogprobs] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._ids or self._texts)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are."""
+        return len(self._ids)
+
+    def add(self, token_ids: Sequence[int], text: str, logprobs: Sequence[object]) -> None:
+        """Append a delta."""
+        self._ids.extend(token_ids)
+        if text:
+            self._texts.append(text)
+        if logprobs:
+            self._logprobs.extend(logprobs)  # type: ignore[arg-type]
+
+    def take(self, choice_index: int, tokens: int) -> api.StreamGenerateResponse:
+        """Return everything as one event; `tokens` counts the choice's output with it."""
+        ids, self._ids = self._ids, []
+        texts, self._texts = self._texts, []
+        event = api.StreamGenerateResponse()
+        # Filled in place: a finished delta given to the constructor would be copied.
+        delta = event.delta
+        delta.choice_index = choice_index
+        delta.text = texts[0] if len(texts) == 1 else "".join(texts)
+        delta.token_ids.extend(ids)
+        delta.offset = tokens - len(ids)
+        if self._logprobs:
+            delta.logprobs.extend(self._logprobs)
+            self._logprobs = []
+        return event

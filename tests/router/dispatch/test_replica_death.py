@@ -1,0 +1,468 @@
+"""A choice whose replica dies goes on at another one, from its tokens; its client misses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+
+from cluster.errors import EngineDeadError
+from cluster.settings import EngineKind, PoolSettings, SimSettings
+from deployments.engines.base import Engine
+from deployments.engines.factory import build_engine
+from tests.router.dispatch.test_links import RelayedReplica, read_until
+from tests.router.dispatch.test_lost_leases import lose_lease
+from tests.support.stack import MODEL, Stack, collect, ids_of, running_stack, stream_request, text_of
+from tests.support.waiting import until
+
+LONG = {"max_tokens": 300, "ignore_eos": True}
+SIM = {"base_ms": 4.0}
+Events = list[api.StreamGenerateResponse]
+
+
+async def plain(stack: Stack, **sampling: Any) -> Events:
+    """Return the undisturbed stream."""
+    return await collect(stack.inference().StreamGenerate(stream_request(**sampling)))
+
+
+def replica_of(stack: Stack, events: Events) -> int:
+    """Return the number of the replica that the stream runs on."""
+    newest = next(
+        event.resumed.replica_id or event.started.replica_id
+        for event in reversed(events)
+        if event.HasField("resumed") or event.HasField("started")
+    )
+    return [replica.plan.replica_id for replica in stack.replicas].index(newest)
+
+
+def resumed_of(events: Events) -> list[api.Resumed]:
+    return [event.resumed for event in events if event.HasField("resumed")]
+
+
+async def read_until_resumed(call: Any, times: int = 1) -> Events:
+    """Read a stream until it went on so many times."""
+    events: Events = []
+    while len(resumed_of(events)) < times:
+        events.append(await call.read())
+    return events
+
+
+def error_of(error: grpc.aio.AioRpcError) -> tuple[str, dict[str, str]]:
+    """Return reason and facts."""
+    status = rpc_status.from_call(error)
+    assert status is not None
+    info = error_details_pb2.ErrorInfo()
+    assert any(detail.Unpack(info) for detail in status.details)
+    return info.reason, dict(info.metadata)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{}, {"logprobs": 2}, {"presence_penalty": 0.5, "frequency_penalty": 0.2}, {"min_tokens": 200}, {"n": 3}],
+    ids=str,
+)
+async def test_the_output_of_a_killed_replica_goes_on_elsewhere(tmp_path: Path, sampling: dict[str, Any]) -> None:
+    async with running_stack(tmp_path, routers=2, replicas=2, sim=SIM) as stack:
+        expected = await plain(stack, **LONG, **sampling)
+        call = stack.inference(1).StreamGenerate(stream_request(**LONG, **sampling))
+        events = await read_until(call, 30)
+        victim = replica_of(stack, events)
+        await stack.kill_replica(victim)
+        events += await collect(call)
+
+        for index in range(sampling.get("n", 1)):
+            assert ids_of(expected, index) == ids_of(events, index)
+            assert text_of(expected, index) == text_of(events, index)
+        end, dead = events[-1].finished, stack.replicas[victim].plan.replica_id
+        assert (True, True) == (end.receipt.exact, all(resumed.exact for resumed in resumed_of(events)))
+        assert resumed_of(events) != []
+        assert expected[-1].finished.usage.output_tokens == end.usage.output_tokens
+        for resumed in resumed_of(events):
+            first, second = [a for a in end.receipt.attempts if a.choice_index == resumed.choice_index]
+            assert dead == first.replica_id != second.replica_id == resumed.replica_id
+            assert 0 < resumed.offset <= first.output_tokens
+            assert 300 == first.output_tokens + second.output_tokens
+            assert (
+                0
+                < first.decode_time.ToTimedelta().total_seconds()
+                < end.receipt.total_time.ToTimedelta().total_seconds()
+            )
+            assert 0 == first.gpu_seconds < second.gpu_seconds
+        if "logprobs" in sampling:
+            assert 300 == sum(len(event.delta.logprobs) for event in events)
+            assert _logprobs(expected) == _logprobs(events)
+
+
+def _logprobs(events: Events) -> list[types.PositionLogprobs]:
+    return [position for event in events for position in event.delta.logprobs]
+
+
+async def test_a_stop_string_across_the_break_is_found_and_never_sent(tmp_path: Path) -> None:
+    """The string begins in text that the dead replica held back, and ends at the next one."""
+    async with running_stack(tmp_path, replicas=2, sim={"base_ms": 15.0}) as stack:
+        free = await plain(stack, **{**LONG, "max_tokens": 80})
+        deltas = [event.delta for event in free if event.HasField("delta")]
+        ends = [sum(len(delta.text) for delta in deltas[: i + 1]) for i in range(len(deltas))]
+        text = text_of(free)
+        # It covers ten tokens, so the death surely falls into it.
+        stop = text[ends[25] : ends[40]]
+        assert text.index(stop) == ends[25]
+        wanted = {**LONG, "max_tokens": 80, "stop": [stop, "never there"]}
+        expected = await plain(stack, **wanted)
+        call = stack.inference().StreamGenerate(stream_request(**wanted))
+        events = await read_until(call, 30)
+        await stack.kill_replica(replica_of(stack, events))
+        events += await collect(call)
+
+        [resumed] = resumed_of(events)
+        assert 26 < resumed.offset < 40
+        assert text_of(expected) == text_of(events) == text[: ends[25]]
+        assert ids_of(expected) == ids_of(events)
+        assert (types.FINISH_REASON_STOP, stop) == (
+            events[-1].finished.choices[0].finish_reason,
+            events[-1].finished.choices[0].stop_match,
+        )
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 1.0}, {"temperature": 0.7, "seed": 3}], ids=str)
+async def test_a_sampled_continuation_says_that_it_is_another_draw(tmp_path: Path, sampling: dict[str, Any]) -> None:
+    async with running_stack(tmp_path, replicas=2, sim=SIM) as stack:
+        call = stack.inference().StreamGenerate(stream_request(**LONG, **sampling))
+        events = await read_until(call, 30)
+        await stack.kill_replica(replica_of(stack, events))
+        events += await collect(call)
+
+        assert 300 == len(ids_of(events)) == events[-1].finished.usage.output_tokens
+        assert [False] == [resumed.exact for resumed in resumed_of(events)]
+        assert not events[-1].finished.receipt.exact
+
+
+async def test_without_output_a_sampled_choice_starts_afresh_and_stays_exact(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, replicas=2, sim=SIM) as stack:
+        for replica in stack.replicas:
+            replica._engine.wedge()  # type: ignore[attr-defined]
+        call = stack.inference().StreamGenerate(stream_request(**LONG, temperature=1.0, seed=5))
+        events = [await call.read()]
+        victim = replica_of(stack, events)
+        stack.replicas[1 - victim]._engine._moving.set()  # type: ignore[attr-defined]
+        await stack.kill_replica(victim)
+        events += await collect(call)
+
+        assert [] == resumed_of(events)
+        assert 300 == len(ids_of(events))
+        assert events[-1].finished.receipt.exact
+        assert 2 == len(events[-1].finished.receipt.attempts)
+
+
+async def test_a_dead_engine_is_told_and_left_at_once(tmp_path: Path) -> None:
+    """Link and lease live; the replica itself reports the death and takes nothing more."""
+    async with running_stack(tmp_path, routers=2, replicas=2, sim=SIM) as stack:
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        victim = replica_of(stack, events)
+        stack.replicas[victim]._engine.die()  # type: ignore[attr-defined]
+        died_at = time.monotonic()
+        events += await read_until_resumed(call)
+        # No lease and no grace had to end first.
+        assert time.monotonic() - died_at < stack.settings.queue.lease_s
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        one, two = events[-1].finished.receipt.attempts
+        assert 300 == one.output_tokens + two.output_tokens
+        assert one.gpu_seconds > 0
+        name = stack.replicas[victim].plan.replica_id
+        after = [await stack.inference(i % 2).Generate(stream_request(max_tokens=1).generate) for i in range(8)]
+        assert name not in {reply.receipt.attempts[-1].replica_id for reply in after}
+        with pytest.raises(Exception, match="died"):
+            await stack.replicas[victim].check_health()
+
+
+async def test_a_hung_engine_is_found_by_its_replica(tmp_path: Path) -> None:
+    """No token, no step, no answer to an abort: the replica gives the engine up, and stays given up if it recovers."""
+    async with running_stack(tmp_path, replicas=2, sim=SIM) as stack:
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        victim = stack.replicas[replica_of(stack, events)]
+        engine: Any = victim._engine
+        engine._stall_s = 0.3
+        engine.wedge()
+        events += await read_until_resumed(call)
+        engine._moving.set()
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        assert events[-1].finished.receipt.exact
+        assert 0 == victim.table.sequences
+        with pytest.raises(Exception, match="no step"):
+            await victim.check_health()
+
+
+async def test_a_replica_that_stood_still_itself_does_not_give_its_engine_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loop was blocked for longer than an engine may be without a step: the steps were only not counted."""
+    back_at = float("inf")
+
+    async def not_counted_yet() -> None:
+        if 0 <= time.monotonic() - back_at < 0.05:
+            raise EngineDeadError("no step for 2 s")
+
+    async with running_stack(tmp_path, sim=SIM, queue={"lease_s": 10.0}) as stack:
+        monkeypatch.setattr(stack.replicas[0]._engine, "check_health", not_counted_yet)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        time.sleep(2.0)  # noqa: ASYNC251 - it blocks the loop on purpose
+        back_at = time.monotonic()
+        events += await collect(call)
+
+        assert 300 == len(ids_of(events))
+        assert 1 == len(events[-1].finished.receipt.attempts)
+        await stack.replicas[0].check_health()
+
+
+async def test_silence_is_noticed_by_the_router_where_the_replica_does_not(tmp_path: Path) -> None:
+    limits = {"token_timeout_s": 0.5, "first_token_timeout_s": 0.5, "link_ping_s": 0.2}
+    async with running_stack(tmp_path, replicas=2, sim=SIM, router=limits) as stack:
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        victim = replica_of(stack, events)
+        engine: Any = stack.replicas[victim]._engine
+        engine.wedge()
+        events += await read_until_resumed(call)
+        # Nothing is sent there until it shows a sign of life: the answer to the abort.
+        pool, name = stack.routers[0].pools["demo"], stack.replicas[victim].plan.replica_id
+        assert name not in pool.replicas.connected()
+        engine._moving.set()
+        await until(lambda: name in pool.replicas.connected())
+        await until(lambda: stack.replicas[victim].table.sequences == 0)
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        assert events[-1].finished.receipt.exact
+
+
+async def test_a_stopped_replica_that_goes_on_is_fenced_and_told_to_stop(tmp_path: Path) -> None:
+    """SIGSTOP and SIGCONT: the other replica goes on meanwhile; late tokens reach nobody."""
+    queue = {"attach_grace_s": 60.0}
+    async with running_stack(tmp_path, routers=0, sim=SIM, queue=queue, router={"link_ping_s": 0.2}) as stack:
+        relay = await RelayedReplica().install(stack)
+        stopped = stack.replicas[0]
+        engine: Any = stopped._engine
+        await stack.add_router()
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        other = await stack.add_replica()
+        with pytest.MonkeyPatch.context() as patch:
+            engine.wedge()
+            relay.freeze()
+            await lose_lease(stack, stopped, patch)
+            events += await read_until_resumed(call)
+            assert other.plan.replica_id == resumed_of(events)[0].replica_id
+            assert 1 == stopped.table.sequences
+        engine._moving.set()
+        relay.mend()
+        # Well within the minute that it would keep parked work.
+        await until(lambda: stopped.table.sequences == 0)
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        assert 2 == len(events[-1].finished.receipt.attempts)
+        await relay.close()
+
+
+async def test_a_living_lease_means_reattach_and_no_second_run(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=0, sim=SIM) as stack:
+        relay = await RelayedReplica().install(stack)
+        await stack.add_router()
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        other = await stack.add_replica()
+        relay.cut()
+        await until(lambda: stack.replicas[0].table.parked == 1)
+        # Longer than a lease: its heartbeats go on, only this link is away.
+        await asyncio.sleep(stack.settings.queue.lease_s * 1.2)
+        assert 0 == other.table.sequences
+        relay.mend()
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        assert [] == resumed_of(events)
+        assert 1 == len(events[-1].finished.receipt.attempts)
+        await relay.close()
+
+
+async def test_a_link_that_stays_away_moves_the_work_after_the_grace(tmp_path: Path) -> None:
+    """The replica has its lease, but this router does not reach it: after `attach_grace` both give the attempt up."""
+    async with running_stack(tmp_path, routers=0, sim=SIM, queue={"attach_grace_s": 0.5}) as stack:
+        relay = await RelayedReplica().install(stack)
+        await stack.add_router()
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        other = await stack.add_replica()
+        relay.cut()
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        assert other.plan.replica_id == resumed_of(events)[0].replica_id
+        await until(lambda: stack.replicas[0].table.sequences == 0)
+        await relay.close()
+
+
+async def test_attempts_are_bounded_and_the_error_tells_the_usage(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, replicas=3, sim=SIM, router={"max_attempts": 2}) as stack:
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        stack.replicas[replica_of(stack, events)]._engine.die()  # type: ignore[attr-defined]
+        events += await read_until_resumed(call)
+        events += await read_until(call, 5)
+        stack.replicas[replica_of(stack, events)]._engine.die()  # type: ignore[attr-defined]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _read_into(events, call)
+
+        assert grpc.StatusCode.ABORTED is caught.value.code()
+        reason, facts = error_of(caught.value)
+        assert "GENERATION_FAILED" == reason
+        assert str(len(ids_of(events))) == facts["delivered_tokens"]
+        assert "2" == facts["attempts"]
+        assert int(facts["prompt_tokens"]) > 0
+        lost = {"pool": "demo", "failure": "engine_died"}
+        assert 2 == stack.routers[0]._metrics.registry.get_sample_value("penstock_router_lost_attempts_total", lost)
+
+
+async def _read_into(events: Events, call: Any) -> None:
+    while (event := await call.read()) is not grpc.aio.EOF:
+        events.append(event)
+
+
+async def test_a_cancelled_choice_of_a_dead_replica_ends_as_cancelled(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, replicas=2, sim=SIM) as stack:
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        victim = replica_of(stack, events)
+        stack.replicas[victim]._engine.wedge()  # type: ignore[attr-defined]
+        request_id = next(event.started.request_id for event in events if event.HasField("started"))
+        await stack.inference().Cancel(api.CancelRequest(request_id=request_id))
+        await stack.kill_replica(victim)
+        events += await collect(call)
+
+        assert types.FINISH_REASON_CANCELLED == events[-1].finished.choices[0].finish_reason
+        assert len(ids_of(events)) == events[-1].finished.usage.output_tokens
+
+
+def of_group(ranks: int, context: int = 32_768) -> Engine:
+    """Build an engine of another group: other ranks, or another context length, which counts as other weights."""
+    sim = SimSettings(base_ms=SIM["base_ms"], max_model_len=context)
+    return build_engine(PoolSettings(model=MODEL, engine=EngineKind.SIM, tensor_parallel_size=ranks, sim=sim))
+
+
+async def test_the_same_group_is_waited_for(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, sim={**SIM, "max_num_seqs": 1}) as stack:
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        foreign = await stack.add_replica(engine=of_group(2))
+        same = await stack.add_replica()
+        # At first the only free slots are in the other group.
+        same.table.windows = replace(same.table.windows, sequences=0)
+        same._report_now()
+        pool = stack.routers[0].pools["demo"]
+        await until(lambda: pool.replicas.capacity() == 1 + foreign.table.windows.sequences)
+        await stack.kill_replica(0)
+        await until(lambda: next(iter(pool._choices.values())).continuity.given_back > 0)
+        same.table.windows = foreign.table.windows
+        same._report_now()
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        assert same.plan.replica_id == resumed_of(events)[0].replica_id
+        assert events[-1].finished.receipt.exact
+
+
+async def test_in_another_group_of_the_same_weights_it_goes_on_and_says_so(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, sim=SIM) as stack:
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        await stack.add_replica(engine=of_group(2))
+        await stack.kill_replica(0)
+        events += await collect(call)
+
+        assert 300 == len(ids_of(events))
+        assert [False] == [resumed.exact for resumed in resumed_of(events)]
+        end = events[-1].finished
+        assert not end.receipt.exact
+        assert 2 == len({attempt.group_id for attempt in end.receipt.attempts})
+
+
+async def test_outputs_of_two_models_are_never_joined(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, sim=SIM) as stack:
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        other = await stack.add_replica(engine=of_group(1, context=4096))
+        await stack.kill_replica(0)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await _read_into(events, call)
+
+        reason, facts = error_of(caught.value)
+        assert ("GENERATION_FAILED", "1") == (reason, facts["attempts"])
+        assert str(len(ids_of(events))) == facts["delivered_tokens"]
+        assert 0 == other.table.sequences
+        # Its slot there is free again, and new requests run.
+        assert 2 == (await stack.inference().Generate(stream_request(max_tokens=2).generate)).usage.output_tokens
+
+
+async def test_it_goes_on_although_the_queue_has_forgotten_it(tmp_path: Path) -> None:
+    """Redis lost everything while the stream ran: the entry that should get another slot is not there any more."""
+    async with running_stack(tmp_path, replicas=2, sim=SIM) as stack:
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        stack.store.restart(forget=True)
+        pool = stack.routers[0].pools["demo"]
+        await until(
+            lambda: pool.beat is not None and pool.beat.run_id == stack.store.run_id and pool.replicas.ready() == 2
+        )
+        await stack.kill_replica(replica_of(stack, events))
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        assert 1 == len(resumed_of(events))
+
+
+async def test_an_emptied_registry_is_no_sign_of_death(tmp_path: Path) -> None:
+    """The link breaks while Redis has just forgotten all replicas: nothing runs twice."""
+    async with running_stack(tmp_path, routers=0, sim=SIM, queue={"lease_s": 2.0}) as stack:
+        relay = await RelayedReplica().install(stack)
+        await stack.add_router()
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        pool = stack.routers[0].pools["demo"]
+        with pytest.MonkeyPatch.context() as patch:
+            stack.store.restart(forget=True)
+            relay.cut()
+            await lose_lease(stack, stack.replicas[0], patch)
+            await until(lambda: not pool.replicas.connected())
+            assert 1 == stack.replicas[0].table.sequences
+        relay.mend()
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        assert [] == resumed_of(events)
+        assert 1 == len(events[-1].finished.receipt.attempts)
+        await relay.close()
