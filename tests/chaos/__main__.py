@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="only name the scenarios")
     parser.add_argument("--json", type=Path, help="write the outcomes here too")
     options = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 180)
     chosen = [s for s in ALL if options.only in s.name and (s.short or not options.short)]
     if options.list or not chosen:
         for scenario in ALL:

@@ -100,6 +100,6 @@ SCENARIOS = (
         load=LOAD,
         bounds=Bounds(recovery_s=1.0, min_finished=6),
         settle_s=3.0,
-        control=Control("a drain", frozenset({"I7"}), {"plan": ClusterPlan(settings={"replica": {"drain_s": 0.0}})}),
+        control=Control("a drain", frozenset({"I3"}), {"plan": ClusterPlan(settings={"replica": {"drain_s": 0.0}})}),
     ),
 )
