@@ -1,8 +1,9 @@
 """A router from start to drain.
 
 Start order: pools (leases, links), then the port, then health SERVING: whoever sees SERVING can be served. Stop order:
-health NOT_SERVING, refuse new generations, wait for open ones and for items of jobs, give the jobs back, stop the
-server, leave the pools. The pools go last because open streams need their links, and the lease keeps their slots.
+health NOT_SERVING, refuse new generations, wait for open ones and for items of jobs, leave those that take longer to
+other routers, give the jobs back, stop the server, leave the pools. The pools go last because open streams need their
+links, and the lease keeps their slots.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from router.service.opening import Opening
 
 _LOG = logging.getLogger(__name__)
 
+PARTING_S = 1.0
+"""How long calls may take to end that are left to other routers."""
 LEARN_RETRY_S = 0.5
 """Pause between attempts to get a pool's tokenizer."""
 
@@ -245,6 +248,9 @@ class Router:
             self._inference.draining = True
             self._jobs.drain()
             await asyncio.gather(self._calls_ended(seconds), self._feeder.drain(seconds))
+            if left := self._inference.park():
+                _LOG.info("router.parked", extra={"router": self.router_id, "generations": left})
+                await self._calls_ended(PARTING_S)
             await self._feeder.close()
             await self._server.stop(grace=0.2)
             await self._inference.close()

@@ -444,6 +444,17 @@ class Choice:
         else:
             self.cancel()
 
+    def park(self, error: PenstockError) -> None:
+        """End here without ending the work: whoever adopts it, within the grace, goes on with it."""
+        if self.state is ChoiceState.ENDED:
+            return
+        self._pool.park(self)
+        self.error = error
+        self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens))
+        if self.link is not None and self.sink:
+            self.link.close_sink(self.sink, acknowledge=False)
+            self.sink = 0
+
     def forget(self) -> None:
         """Close the receiver; the client has everything, or nobody wants it."""
         if self.link is not None and self.sink:

@@ -44,6 +44,10 @@ class Dispatch(Protocol):
         """Let go of a choice that is another router's, or another call's, now."""
         ...
 
+    def park(self, choice: Choice) -> None:
+        """Leave a choice as it is, for another router to adopt."""
+        ...
+
     def refuse(self, choice: Choice) -> None:
         """Give back a grant that could not be started, and wait again."""
         ...

@@ -136,6 +136,11 @@ class Generation:
 
     # --- control ------------------------------------------------------------------------------------------------------
 
+    def park(self, error: PenstockError) -> None:
+        """Leave all choices to other routers; the call ends with `error` once what is pending was delivered."""
+        for choice in self.choices:
+            choice.park(error)
+
     def cancel(self, *, deadline: bool = False) -> None:
         """Stop all choices; their ends still come."""
         for choice in self.choices:

@@ -82,6 +82,8 @@ class Pool:
         self.affinity = Affinity(router_settings.affinity)
         self._choices: dict[str, Choice] = {}
         """Choices that wait or run here, by their queue id."""
+        self._parked: set[str] = set()
+        """Requests that were left to other routers."""
         self._started: list[tuple[str, str]] = []
         self._started_lock = threading.Lock()
         self._unreleased: dict[tuple[str, str], Settlement] = {}
@@ -289,6 +291,13 @@ class Pool:
             del self._choices[request_id]
             self._give_back(request_id, "")
 
+    def park(self, choice: Choice) -> None:
+        """Leave a choice as it is to the router that adopts it."""
+        request_id = choice.entry.request_id
+        self.isolation.leave(request_id)
+        self._choices.pop(request_id, None)
+        self._parked.add(request_id)
+
     def refuse(self, choice: Choice) -> None:
         """Wait for another slot."""
         self._owner.spawn(self._refuse(choice.entry.request_id, choice.attempt), "refuse")
@@ -380,7 +389,8 @@ class Pool:
     def _granted(self, grant: Grant) -> None:
         choice = self._choices.get(grant.request_id)
         if choice is None:
-            if (grant.request_id, grant.attempt) not in self._unreleased:
+            known = (grant.request_id, grant.attempt) in self._unreleased or grant.request_id in self._parked
+            if not known:
                 self._give_back(grant.request_id, grant.attempt)
             return
         if choice.state is not ChoiceState.WAITING or choice.attempt == grant.attempt:
@@ -436,7 +446,7 @@ class Pool:
         if self._lease_queue is None:
             return
         try:
-            await self._lease_queue.retire_router(self._router_id)
+            await self._lease_queue.retire_router(self._router_id, keep=bool(self._parked))
         except QueueUnavailableError:
             _LOG.warning("router.lease_left_to_expire")
         finally:

@@ -52,6 +52,7 @@ class InferenceServicer:
         self._metrics = metrics
         self._owner = TaskOwner("inference")
         self.draining = False
+        self._open: set[Generation] = set()
         self.open_calls = 0
         """Generations that are open."""
         self.idle = asyncio.Event()
@@ -141,6 +142,7 @@ class InferenceServicer:
     async def _guard(self, generation: Generation, kept: KeptResult | None, work: Coroutine[Any, Any, None]) -> None:
         """Do the work of a call, then end its generation. One with a key outlives its client for a while."""
         lingers = False
+        self._open.add(generation)
         try:
             await work
         except asyncio.CancelledError:
@@ -150,6 +152,7 @@ class InferenceServicer:
             if lingers and kept is not None:
                 self._owner.spawn(self._linger(kept), "linger")
             else:
+                self._open.discard(generation)
                 generation.close()
                 if kept is not None:
                     self._owner.spawn(kept.settle(), "settle")
@@ -167,8 +170,16 @@ class InferenceServicer:
             # Nobody came, it failed, or another call took over.
             pass
         finally:
+            self._open.discard(generation)
             generation.close()
         await kept.settle()
+
+    def park(self) -> int:
+        """Leave every generation to the routers that their clients turn to now. Returns how many there were."""
+        left = list(self._open)
+        for generation in left:
+            generation.park(ShuttingDownError("this router is shutting down; any other one goes on", 0.0))
+        return len(left)
 
     async def close(self) -> None:
         """End what goes on without a client."""

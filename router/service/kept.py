@@ -8,7 +8,7 @@ import msgpack
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
-from cluster.errors import InvalidRequestError, TakenOverError
+from cluster.errors import InvalidRequestError, ShuttingDownError, TakenOverError
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
 from router.service.collect import Collector
@@ -56,7 +56,7 @@ class KeptResult:
         """Keep a complete result; let the key be used again after anything else. Not for this call to say where another
         one took the request over.
         """
-        if isinstance(self.generation.error, TakenOverError):
+        if isinstance(self.generation.error, TakenOverError | ShuttingDownError):
             return
         ends = self._collector.finished.choices
         complete = self._whole and self.generation.finished and all(end.finish_reason in _COMPLETE for end in ends)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from router.client import AsyncClient, Delta, Finished, GenerateOptions, Sampling
+from router.client import (
+    AsyncClient,
+    AsyncStream,
+    Delta,
+    Event,
+    Finished,
+    GenerateOptions,
+    RetryPolicy,
+    Sampling,
+    UnavailableError,
+)
 from tests.router.dispatch.test_links import kill
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
@@ -63,3 +74,47 @@ async def test_no_stream_notices_the_death_of_a_router(tmp_path: Path, store_url
             assert [list(one.choices[0].token_ids) for one in await asyncio.gather(*unary)] == plain
         stack.routers.pop(0)
         await until(lambda: held.sequences == 0)
+
+
+async def test_a_router_that_ends_before_its_streams_leaves_them_to_others(tmp_path: Path, store_url: str) -> None:
+    """Drained for a moment only: what runs is not run again, what waits keeps its place."""
+    sim = {"base_ms": 5.0, "max_num_seqs": 6}
+    async with running_stack(tmp_path, redis_url=store_url, routers=2, sim=sim) as stack:
+        first = stack.routers.pop(0)
+        ports = [f"127.0.0.1:{first.port}", *targets(stack)]
+        async with AsyncClient(ports[1:]) as other:
+            plain = [(await read(other, number))[0] for number in range(2)]
+        async with AsyncClient(ports[:1], retry=RetryPolicy(resume_for=0.0)) as alone, AsyncClient(ports) as client:
+            lonely = alone.stream("demo", "Prompt 0", LONG)
+            before = [event async for event in first_of(lonely)]
+            streams = [asyncio.ensure_future(read(client, number % 2)) for number in range(8)]
+            keyed = [asyncio.ensure_future(read(client, n, idempotency_key=f"key-{n}")) for n in range(2)]
+            unary = [asyncio.ensure_future(client.generate("demo", f"Prompt {n}", LONG)) for n in range(2)]
+            held = stack.replicas[0].table
+            await until(lambda: held.sequences == 6 and first._inference.open_calls >= 5)
+
+            await first.stop(drain_s=0.1)
+
+            with pytest.raises(UnavailableError) as told:
+                [event async for event in lonely]
+            assert told.value.reason == "SHUTTING_DOWN"
+            assert before
+            resumed = client.stream("demo", "Prompt 0", LONG, resume=lonely.resume_point)
+            rest = [token async for event in resumed if isinstance(event, Delta) for token in event.token_ids]
+            assert rest == plain[0][len(plain[0]) - len(rest) :]
+            for number, (tokens, last) in enumerate(await asyncio.gather(*streams)):
+                assert tokens == plain[number % 2]
+                assert len(last.receipt.attempts) == 1
+            for number, (tokens, last) in enumerate(await asyncio.gather(*keyed)):
+                assert tokens == plain[number]
+                assert len(last.receipt.attempts) == 1
+            assert [list(one.choices[0].token_ids) for one in await asyncio.gather(*unary)] == plain
+        await until(lambda: held.sequences == 0)
+
+
+async def first_of(stream: AsyncStream) -> AsyncIterator[Event]:
+    """Read a stream until its first output."""
+    async for event in stream:
+        yield event
+        if isinstance(event, Delta):
+            return
