@@ -245,7 +245,7 @@ class RouterBeatReply:
     positions: Mapping[str, int]
     """Waiting entries ahead, for each of this router's waiting entries (the first 256 of them)."""
     run_id: str
-    """The store's identity; changes when it restarted and may have forgotten something."""
+    """The store's identity; changes when it restarted, or lost everything, and may have forgotten something."""
     granted: tuple[int, int, int] = (0, 0, 0)
     """Grants ever made per class."""
     time_ms: int = 0

@@ -68,7 +68,7 @@ def beat_router(pool: PoolState, beat: RouterBeat, run_id: str) -> RouterBeatRep
         running=pool.slot_count,
         routers=tuple(sorted(pool.live_names(pool.routers))),
         positions={name: position(pool, pool.entries[name]) for _, name in waiting},
-        run_id=pool.run_id,
+        run_id=pool.store_id,
         granted=(pool.granted_ever[0], pool.granted_ever[1], pool.granted_ever[2]),
         time_ms=pool.now,
     )
@@ -105,7 +105,7 @@ def beat_replica(pool: PoolState, beat: ReplicaBeat, run_id: str) -> ReplicaBeat
     run_fills(pool)
     produced = (*beat.produced, *(0 for _ in beat.running))
     preempt(pool, replica, load, dict(zip(beat.running, produced, strict=False)))
-    return ReplicaBeatReply(tuple(sorted(pool.live_names(pool.routers))), pool.run_id)
+    return ReplicaBeatReply(tuple(sorted(pool.live_names(pool.routers))), pool.store_id)
 
 
 def _revoke_stale(pool: PoolState, router: str) -> None:

@@ -126,6 +126,7 @@ class PoolState:
         self.served = [0.0, 0.0, 0.0]
         self.served_all = 0.0
         self.run_id = ""
+        self.born: int | None = None
         self.entries: dict[str, Entry] = {}
         self.lines: dict[tuple[int, str], list[tuple[int, str]]] = {}
         self.line_counts = [0, 0, 0]
@@ -176,13 +177,18 @@ class PoolState:
         self.limits = limits
         self.caller = caller
         self.raw = raw_ms
-        if self.version == 0:
-            self.version = raw_ms
+        if self.born is None:
+            self.born = self.version = raw_ms
         self.now = raw_ms + self.skew
         if self.now < self.time:
             self.backward = True
             self.now = self.time
         self.lenient = self.now < self.amnesty or self.now - self.tick > limits.lease_ms / 2
+
+    @property
+    def store_id(self) -> str:
+        """What routers and replicas know the store by."""
+        return f"{self.run_id}@{self.born}"
 
     def owned(self, router: str) -> Owned:
         """Return what a router owns, to be changed."""

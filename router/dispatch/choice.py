@@ -7,6 +7,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.v1 import inference_pb2 as api
@@ -119,6 +120,16 @@ class Choice:
     def bind(self, wake: object) -> None:
         """Call `wake()` whenever there is something for the client."""
         self._wake = wake  # type: ignore[assignment]
+
+    def entry_now(self) -> QueueEntry:
+        """Describe it to a store that does not know it."""
+        bound_ms = self.entry.start_within_ms
+        if self.waited_s is not None:
+            # It goes on: charged already, and its wait is not bounded any more.
+            return replace(self.entry, resume=True, start_within_ms=0, client_key="")
+        if bound_ms:
+            bound_ms = max(1, bound_ms - int((time.monotonic() - self.submitted_at) * 1000))
+        return replace(self.entry, start_within_ms=bound_ms)
 
     # --- from the pool ------------------------------------------------------------------------------------------------
 

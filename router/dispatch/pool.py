@@ -335,12 +335,37 @@ class Pool:
         self._unqueued.pop((request_id, attempt), None)
         self._deliver(mail)
 
+    async def _submit_all_again(self) -> None:
+        """Put everything that waits in line again, after the store may have forgotten it."""
+        waiting = [
+            choice
+            for name, choice in self._choices.items()
+            if choice.state is ChoiceState.WAITING and choice.run_id and name not in self.isolation.held
+        ]
+        waiting.sort(key=lambda choice: choice.submitted_at)
+        _LOG.warning("pool.store_changed", extra={"pool": self.name, "waiting": len(waiting)})
+        for choice in waiting:
+            try:
+                await self._submit_again(choice.entry.request_id)
+            except QueueUnavailableError:
+                # The next heartbeat that comes through finds another store, or this one with all that is in it.
+                self._run_id = "?"
+                return
+
     async def _submit_again(self, request_id: str) -> None:
-        """Put a choice that goes on in line if the store has forgotten it; harmless where it has not."""
+        """Put a choice in line if the store has forgotten it; harmless where it has not."""
         choice = self._choices.get(request_id)
         if choice is None or choice.state is not ChoiceState.WAITING or choice.run_id == self._run_id:
             return
-        submitted = await self._queue.submit(self._router_id, replace(choice.entry, resume=True))
+        entry = choice.entry_now()
+        try:
+            submitted = await self._queue.submit(self._router_id, entry)
+            known = submitted.known is not None
+        except (QueueFullError, QuotaExceededError, KeyReusedError):
+            known = True
+        if known:
+            # Its place, its quota and its key were given when it came; what has happened since does not take them away.
+            submitted = await self._queue.submit(self._router_id, replace(entry, resume=True, client_key=""))
         choice.run_id = self._run_id
         choice.position = submitted.position
         if submitted.grant is not None:
@@ -457,7 +482,10 @@ class Pool:
         self.estimate.beat(reply)
         now = time.monotonic()
         if reply.run_id != self._run_id:
+            forgotten = bool(self._run_id)
             self._run_id, self._doubt_until = reply.run_id, now + self.queue_settings.lease_s
+            if forgotten:
+                self._owner.spawn(self._submit_all_again(), "submit_again")
         if reply.replicas is not None:
             self.replicas.update(reply.replicas, complete=now >= self._doubt_until)
         for request_id, position in reply.positions.items():

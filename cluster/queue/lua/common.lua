@@ -31,7 +31,7 @@ function Q.open_pool()
     P = cmsgpack.unpack(packed)
   else
     -- The first version is a number that no router can have seen before, also when Redis forgot everything.
-    P = {0, 0, 0, 0, raw, MIDDLE, MIDDLE, 0, 0, 0, 0, 0, 0, 0, '', 0, 0, 0, 0, 0}
+    P = {0, 0, 0, 0, raw, MIDDLE, MIDDLE, 0, 0, 0, 0, 0, 0, 0, '', 0, 0, 0, 0, 0, raw}
     Q.changed = true
   end
   Q.raw = raw

@@ -89,4 +89,4 @@ for i = 1, #A[9], 2 do produced[A[9][i] .. '\0' .. A[9][i + 1]] = A[11][(i + 1) 
 Q.preempt(replica, l, produced)
 local routers = Q.live_names(K[ROUTERS])
 Q.close_pool()
-return {routers, P[P_RUN]}
+return {routers, Q.store_id()}

@@ -63,5 +63,5 @@ local replicas = registry()
 Q.close_pool()
 local waiting = {Q.count(K[LINE], '0\0'), Q.count(K[LINE], '1\0'), Q.count(K[LINE], '2\0')}
 local running, routers = call('ZCARD', K[SLOTS]), Q.live_names(K[ROUTERS])
-return {Q.mailbox(A[1]), replicas, P[P_VERSION], waiting, running, routers, positions, P[P_RUN],
+return {Q.mailbox(A[1]), replicas, P[P_VERSION], waiting, running, routers, positions, Q.store_id(),
   {P[P_GRANTED], P[P_GRANTED + 1], P[P_GRANTED + 2]}, Q.now}

@@ -13,6 +13,9 @@ function Q.tick()
   Q.lenient = Q.now < P[P_AMNESTY]
 end
 
+-- What routers and replicas know the store by: another one after a restart, and after everything was lost.
+function Q.store_id() return P[P_RUN] .. '@' .. string.format('%d', P[P_BORN]) end
+
 function Q.bump_version() Q.set(P_VERSION, P[P_VERSION] + 1) end
 
 -- A grant whose owner or replica lists it is started: it leaves the mail.

@@ -48,6 +48,7 @@ P_RUN = 15 -- run id of the server
 P_GRANTED = 16 -- + class: grants ever made
 P_YIELDING = 19 -- entries in flight that were told to give way
 P_RESULTS = 20 -- bytes of stored results
+P_BORN = 21 -- ms, when this pool began: another one after everything was lost
 
 -- An entry.
 OWNER = 1

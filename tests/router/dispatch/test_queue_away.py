@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 
 import grpc
 import pytest
+import redis
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 
 from tests.support.stack import collect, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until
+
+CANCELLED = types.FINISH_REASON_CANCELLED
 
 
 async def test_streams_go_on_and_new_requests_are_told_when_to_come_back(tmp_path: Path) -> None:
@@ -57,3 +63,41 @@ async def test_a_queue_that_forgot_everything_is_filled_again_by_heartbeats(tmp_
 
         await until(served)
         await asyncio.gather(*(stack.inference(i % 2).Generate(request(max_tokens=2), timeout=20) for i in range(20)))
+
+
+async def test_requests_that_waited_when_the_store_forgot_them_are_put_in_line_again(
+    tmp_path: Path, store_url: str
+) -> None:
+    """In their order, with their keys, also beyond a bound or quota that they had passed; cancels find them."""
+    sections = {"default_tenant": {"quota": {"concurrency": 8}}}
+    sim = {"base_ms": 5.0, "max_num_seqs": 1}
+    queue = {"max_waiting_per_tenant": 7}
+    async with running_stack(
+        tmp_path, redis_url=store_url, routers=2, sim=sim, queue=queue, sections=sections
+    ) as stack:
+        slot = stack.inference(0).StreamGenerate(stream_request(max_tokens=300, ignore_eos=True))
+        await slot.read()
+        bodies = [stream_request(f"{number}", max_tokens=5, ignore_eos=True) for number in range(7)]
+        bodies[0].generate.idempotency_key = "mine"
+        calls = [stack.inference(number % 2).StreamGenerate(body) for number, body in enumerate(bodies)]
+        for call in calls:
+            assert (await call.read()).HasField("queued")
+
+        if store_url:
+            with contextlib.closing(redis.Redis.from_url(store_url)) as client:
+                client.flushall()
+        else:
+            stack.store.restart(forget=True)
+        pool = stack.routers[1].pools["demo"]
+        # The last one is known again, with the others that this router waits for.
+        last = next(iter(reversed(pool._choices.values())))
+        await until(lambda: pool.beat is not None and last.entry.request_id in pool.beat.positions)
+        await stack.inference(0).Cancel(api.CancelRequest(request_id=last.entry.request_id))
+
+        await collect(slot)
+        ends = [(await collect(call))[-1].finished for call in calls]
+        assert [end.usage.output_tokens for end in ends[:-2]] == [5] * 5
+        assert ends[int(last.entry.request_id != ends[5].request_id) + 5].choices[0].finish_reason == CANCELLED
+        again = await collect(stack.inference(1).StreamGenerate(bodies[0]))
+        assert again[-1].finished.request_id == ends[0].request_id
+        await until(lambda: stack.replicas[0].table.sequences == 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.queue.conftest import flush
+from tests.cluster.queue.backends import flush
 from tests.cluster.queue.servers import Server
 
 
