@@ -127,7 +127,11 @@ class _Live(Collector):
             "Attempts that were lost to a failing replica or engine; up to router.max_attempts per choice.",
             labels=["pool", "failure"],
         )
+        paused = GaugeMetricFamily(
+            "penstock_router_replicas_paused", "Replicas that failed so often that they get no work.", labels=["pool"]
+        )
         for name, pool in self._pools.items():
+            paused.add_metric([name], len(pool.replicas.paused()))
             for failure, count in pool.losses.items():
                 lost.add_metric([name, failure.value], count)
             outcomes = {"hit": pool.affinity.hits, "miss": pool.affinity.misses, "none": pool.affinity.indifferent}
@@ -141,4 +145,4 @@ class _Live(Collector):
             ready.add_metric([name], pool.replicas.ready())
             linked.add_metric([name], len(pool.replicas.connected()))
             held.add_metric([name], float(pool.available))
-        yield from (waiting, running, ready, linked, held, affinity, known, lost)
+        yield from (waiting, running, ready, linked, held, affinity, known, lost, paused)

@@ -353,6 +353,10 @@ class RouterSettings(Section):
     those that can't."""
     quarantine_s: float = Field(default=600.0, ge=0)
     """How long a content is turned away that was found to kill engines; 0 looks for none."""
+    breaker_failures: int = Field(default=5, ge=0)
+    """Attempts in a row that an engine may fail before a router gives its replica no work for a while; 0 is never."""
+    breaker_open_s: float = Field(default=5.0, gt=0, le=60)
+    """The first such pause; each further one is twice as long, up to a minute."""
     expected_output_tokens: int = Field(default=256, ge=1)
     """What a request without max_tokens is taken to produce when windows are checked."""
     affinity: AffinitySettings = AffinitySettings()

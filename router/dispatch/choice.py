@@ -222,6 +222,8 @@ class Choice:
         if not self._began_at:
             self._began_at = time.monotonic()
             self._clear()
+            if self.link is not None:
+                self._pool.note_output(self.link.replica_id)
             self.first_token_at = self.first_token_at or self._began_at
         self.history.add(token_ids, text)
         self.tokens = offset + len(token_ids)
@@ -316,7 +318,8 @@ class Choice:
     def _lose(self, failure: Failure, end: pb.AttemptEnd | None = None) -> None:
         """Do without this attempt; `end` is None where its replica does not say what it used."""
         self._lost += 1
-        self._pool.note_loss(failure)
+        replica = self._placement.link.replica_id if self._placement is not None else ""
+        self._pool.note_loss(failure, replica)
         self._note_attempt(end if end is not None else self._unreported())
         following = after_failure(
             self._pool.recovery,
@@ -326,7 +329,6 @@ class Choice:
             tokens=self.tokens,
             max_tokens=self.entry.max_tokens,
         )
-        replica = self._placement.link.replica_id if self._placement is not None else ""
         _LOG.warning(
             "choice.attempt_lost",
             extra={

@@ -28,8 +28,12 @@ class Dispatch(Protocol):
         """Give the slot back, and wait for another one to go on."""
         ...
 
-    def note_loss(self, failure: Failure) -> None:
-        """Count an attempt that was lost."""
+    def note_loss(self, failure: Failure, replica_id: str) -> None:
+        """Count an attempt that was lost on a replica."""
+        ...
+
+    def note_output(self, replica_id: str) -> None:
+        """Learn that an attempt on a replica had its first output."""
         ...
 
     def suspect(self, choice: Choice) -> None:

@@ -29,6 +29,7 @@ from cluster.settings import PoolSettings, QueueSettings, RouterSettings
 from cluster.tls import LinkDialer
 from router.affinity import Affinity
 from router.dispatch.account import Prices
+from router.dispatch.breaker import BreakerLimits
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.contract import Placement
 from router.dispatch.estimate import PoolEstimate
@@ -77,6 +78,7 @@ class Pool:
             ping_s=router_settings.link_ping_s,
             attach_grace_s=queue_settings.attach_grace_s,
             limits=self.recovery,
+            breakers=BreakerLimits(router_settings.breaker_failures, router_settings.breaker_open_s),
             on_change=self._links_changed,
         )
         self.affinity = Affinity(router_settings.affinity)
@@ -271,9 +273,15 @@ class Pool:
         self._unqueued[key] = choice.account.partial(choice.tokens)
         self._owner.spawn(self._requeue(*key), "requeue")
 
-    def note_loss(self, failure: Failure) -> None:
-        """Count an attempt that was lost."""
+    def note_loss(self, failure: Failure, replica_id: str) -> None:
+        """Count an attempt that was lost on a replica."""
         self.losses[failure] += 1
+        if failure in (Failure.ENGINE, Failure.ENGINE_DIED):
+            self.replicas.failed(replica_id)
+
+    def note_output(self, replica_id: str) -> None:
+        """Learn that an attempt on a replica had its first output."""
+        self.replicas.succeeded(replica_id)
 
     def suspect(self, choice: Choice) -> None:
         """Wait for another slot, but one suspect at a time."""

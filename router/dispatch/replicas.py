@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from cluster.lifecycle import TaskOwner
@@ -12,6 +13,7 @@ from cluster.queue.base import ReplicaRecord
 from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.tls import LinkDialer
+from router.dispatch.breaker import Breaker, BreakerLimits
 from router.dispatch.left_behind import LeftBehind
 from router.dispatch.link import ReplicaLink
 from router.dispatch.recovery import NO_LIMITS, Group, RecoveryLimits
@@ -32,6 +34,7 @@ class ReplicaSet:
         ping_s: float,
         attach_grace_s: float,
         limits: RecoveryLimits = NO_LIMITS,
+        breakers: BreakerLimits = BreakerLimits(),  # noqa: B008  # frozen
         on_change: Callable[[], None],
     ) -> None:
         """`on_change` is called whenever the set of links that are up changes."""
@@ -42,6 +45,8 @@ class ReplicaSet:
         self._ping_s = ping_s
         self._grace_s = attach_grace_s
         self._limits = limits
+        self._breaker_limits = breakers
+        self._breakers: dict[str, Breaker] = {}
         self._left = LeftBehind()
         self._on_change = on_change
         self._links: dict[str, ReplicaLink] = {}
@@ -74,6 +79,7 @@ class ReplicaSet:
                 link.lease_lost()
             if not link.up and not link.busy:
                 del self._links[replica_id]
+                self._breakers.pop(replica_id, None)
                 self.announcements.pop(replica_id, None)
                 self._owner.spawn(link.close(), "close")
         if self.records:
@@ -123,7 +129,32 @@ class ReplicaSet:
 
     def connected(self) -> tuple[str, ...]:
         """List the replicas that can be given work over a link that is up; safe to call from another thread."""
-        return tuple(replica_id for replica_id, link in list(self._links.items()) if link.up and not link.suspect)
+        paused = self.paused()
+        return tuple(
+            replica_id
+            for replica_id, link in list(self._links.items())
+            if link.up and not link.suspect and replica_id not in paused
+        )
+
+    def paused(self) -> frozenset[str]:
+        """Name the replicas that failed so often that they get no work for a while; safe from another thread."""
+        now = time.monotonic()
+        return frozenset(name for name, breaker in list(self._breakers.items()) if breaker.is_open(now))
+
+    def failed(self, replica_id: str) -> None:
+        """Note an attempt that a replica failed."""
+        now = time.monotonic()
+        breaker = self._breakers.setdefault(replica_id, Breaker(self._breaker_limits))
+        was_open = breaker.is_open(now)
+        breaker.failed(now)
+        if breaker.is_open(now) and not was_open:
+            _LOG.warning("replica.paused", extra={"replica": replica_id})
+            self._on_change()
+
+    def succeeded(self, replica_id: str) -> None:
+        """Note an attempt that had output."""
+        if self._breakers:
+            self._breakers.pop(replica_id, None)
 
     def groups(self, besides: str) -> Iterator[Group]:
         """Name the groups of the other replicas that take work from this router."""
