@@ -1,4 +1,7 @@
-"""Renews leases from a thread of its own, so that a busy event loop doesn't look like a dead process."""
+"""Renews leases from a thread of its own, so that a busy event loop doesn't look like a dead process.
+
+A loop that stands still for as long as a lease is good for is as good as dead, though: then the thread stops renewing.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,10 @@ class LeaseKeeper(Generic[Reply]):
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"{name}-lease", daemon=True)
         self._renewed_at = float("-inf")
+        self._asked_at: float | None = None
+        """When the owner's loop was asked for a sign of life that has not come; monotonic seconds."""
+        self.longest_lag_s = 0.0
+        """The longest that the owner's loop took to answer, since start."""
         self._started = threading.Event()
 
     async def start(self) -> None:
@@ -100,7 +107,26 @@ class LeaseKeeper(Generic[Reply]):
             self._started.set()
             await self._close()
 
+    @property
+    def lag_s(self) -> float:
+        """How long the owner's loop has owed a sign of life; 0 when it owes none."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    def _ask_owner(self, now: float) -> bool:
+        """Ask the owner's loop for a sign of life; says whether it may be taken to live."""
+        if self._asked_at is None and self._owner_loop is not None and not self._owner_loop.is_closed():
+            self._asked_at = now
+            self._owner_loop.call_soon_threadsafe(self._answer)
+        return self.lag_s < self._lease_s
+
+    def _answer(self) -> None:
+        self.longest_lag_s = max(self.longest_lag_s, self.lag_s)
+        self._asked_at = None
+
     async def _beat_once(self, began: float) -> None:
+        if not self._ask_owner(began):
+            _LOG.error("lease.owner_stands_still", extra={"lease": self._name, "lag_s": round(self.lag_s, 1)})
+            return
         try:
             reply = await self._beat()
         except QueueUnavailableError as error:

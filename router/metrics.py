@@ -130,7 +130,16 @@ class _Live(Collector):
         paused = GaugeMetricFamily(
             "penstock_router_replicas_paused", "Replicas that failed so often that they get no work.", labels=["pool"]
         )
+        strays = CounterMetricFamily(
+            "penstock_router_stray_attempts", "Attempts stopped because their output had no receiver.", labels=["pool"]
+        )
+        lag = GaugeMetricFamily(
+            "penstock_router_loop_lag_seconds", "The longest that the event loop stood still, since start."
+        )
+        lag.add_metric([], max((pool.longest_lag_s for pool in self._pools.values()), default=0.0))
+        yield lag
         for name, pool in self._pools.items():
+            strays.add_metric([name], pool.replicas.strays.aborted)
             paused.add_metric([name], len(pool.replicas.paused()))
             for failure, count in pool.losses.items():
                 lost.add_metric([name, failure.value], count)
@@ -145,4 +154,4 @@ class _Live(Collector):
             ready.add_metric([name], pool.replicas.ready())
             linked.add_metric([name], len(pool.replicas.connected()))
             held.add_metric([name], float(pool.available))
-        yield from (waiting, running, ready, linked, held, affinity, known, lost, paused)
+        yield from (waiting, running, ready, linked, held, affinity, known, lost, paused, strays)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -90,6 +90,10 @@ class Engine(Protocol):
 
     def stats(self) -> EngineStats:
         """Report the state; cheap, never blocks, ages to idle by itself."""
+        ...
+
+    def live_ids(self) -> Collection[str]:
+        """Name the sequences that have not ended."""
         ...
 
     def share_clock(self) -> float:

@@ -84,6 +84,12 @@ class AttemptTable:
         """Requests whose first token came since `take_prefilled`."""
         self._unreported_tokens = 0
         """Their prompt tokens."""
+        self.orphans = 0
+        """Attempts that ended with nobody to take their output, since start."""
+        self.orphaned_gpu_s = 0.0
+        """What they used."""
+        self._unknown: set[str] = set()
+        """Sequences of the engine that were not known here at the last look."""
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -178,14 +184,32 @@ class AttemptTable:
         expired = [(key, item) for key, item in self._attempts.items() if item.keep_until <= now]
         for key, item in expired:
             if not item.live:
-                self._drop(key, item)
+                self._give_up(key, item)
         stop = [key for key, item in expired if item.live]
         if stop:
             _LOG.info("attempts.grace_over", extra={"aborted": len(stop)})
             await self.abort(stop)
             for key in stop:
                 if (gone := self._attempts.get(key)) is not None and not gone.live:
-                    self._drop(key, gone)
+                    self._give_up(key, gone)
+        await self._abort_unknown()
+
+    async def _abort_unknown(self) -> None:
+        """Stop what the engine runs and this table does not know, when it is seen again: a start may be under way."""
+        known = {f"{request_id}#{attempt}" for request_id, attempt in self._attempts}
+        unknown = {name for name in self._engine.live_ids() if "#" in name} - known
+        stop, self._unknown = sorted(unknown & self._unknown), unknown
+        if stop:
+            self.orphans += len(stop)
+            _LOG.error("attempts.unknown", extra={"aborted": len(stop)})
+            await self._engine.abort(stop)
+
+    def _give_up(self, key: tuple[str, str], item: Attempt) -> None:
+        """Drop an attempt that nobody came for."""
+        if item.log.outlet is None and item.log.end is not None:
+            self.orphans += 1
+            self.orphaned_gpu_s += item.log.end.gpu_seconds
+        self._drop(key, item)
 
     def fail_all(self, error: str) -> int:
         """End everything that runs without asking the engine, which is dead, and take nothing more; returns how many

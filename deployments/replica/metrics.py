@@ -83,6 +83,8 @@ class _Live(Collector):
         }
         counters = {
             "penstock_replica_steps": ("Engine steps.", stats.steps),
+            "penstock_replica_orphaned_attempts": ("Attempts that nobody came back for.", self._table.orphans),
+            "penstock_replica_orphaned_gpu_seconds": ("Accelerator time of those.", self._table.orphaned_gpu_s),
             "penstock_replica_busy_seconds": ("Time in steps that held sequences.", stats.busy_s),
             "penstock_replica_output_tokens": ("Output tokens.", stats.output_tokens),
             "penstock_replica_prompt_tokens": ("Prompt tokens.", stats.prompt_tokens),

@@ -24,6 +24,7 @@ from router.dispatch.left_behind import LeftBehind
 from router.dispatch.progress import Watched, stalled
 from router.dispatch.receiver import Receiver
 from router.dispatch.recovery import NO_LIMITS, Failure, RecoveryLimits
+from router.dispatch.strays import Strays
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class ReplicaLink:
         on_change: Callable[[], None],
         limits: RecoveryLimits = NO_LIMITS,
         left: LeftBehind | None = None,
+        strays: Strays | None = None,
     ) -> None:
         """`on_change` is called whenever `up` or `suspect` changes."""
         self.replica_id = replica_id
@@ -90,6 +92,7 @@ class ReplicaLink:
         self._lease_lost = False
         self._limits = limits
         self._left = left if left is not None else LeftBehind()
+        self._strays = strays if strays is not None else Strays(attach_grace_s)
         self._router_id = router_id
         self._secret = secret
         self._ping_s = ping_s
@@ -278,6 +281,7 @@ class ReplicaLink:
             pb.LinkCommand(abort=pb.Abort(request_id=r, attempt=a)) for r, a in self._left.take(self.replica_id)
         ]
         self._outbox += waiting
+        self._strays.forget(self.replica_id)
         self._set_suspect(False)
         self._listening_since = self._heard_at
         for sink, item in self._sinks.items():
@@ -366,7 +370,11 @@ class ReplicaLink:
         for index, (sink, offset, count, text) in enumerate(columns):
             item = self._sinks.get(sink)
             end = at + count
-            if item is not None:
+            if item is None:
+                if self._strays.seen(self.replica_id, sink, self._heard_at):
+                    _LOG.warning("link.stray", extra={"replica": self.replica_id, "sink": sink})
+                    self._send(pb.LinkCommand(abort=pb.Abort(sink=sink)))
+            else:
                 item.offset = offset + count
                 item.begun = True
                 positions = logprobs.get(index, ()) if logprobs is not None else ()

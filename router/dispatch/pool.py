@@ -143,6 +143,11 @@ class Pool:
         return self._keeper.held
 
     @property
+    def longest_lag_s(self) -> float:
+        """The longest that this router's event loop let its lease wait for a sign of life."""
+        return self._keeper.longest_lag_s
+
+    @property
     def active(self) -> int:
         """Choices that wait or run here."""
         return len(self._choices)

@@ -17,6 +17,7 @@ from router.dispatch.breaker import Breaker, BreakerLimits
 from router.dispatch.left_behind import LeftBehind
 from router.dispatch.link import ReplicaLink
 from router.dispatch.recovery import NO_LIMITS, Group, RecoveryLimits
+from router.dispatch.strays import Strays
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class ReplicaSet:
         self._breaker_limits = breakers
         self._breakers: dict[str, Breaker] = {}
         self._left = LeftBehind()
+        self.strays = Strays(attach_grace_s)
         self._on_change = on_change
         self._links: dict[str, ReplicaLink] = {}
         self._owner = TaskOwner(f"replicas.{pool}")
@@ -109,6 +111,7 @@ class ReplicaSet:
             attach_grace_s=self._grace_s,
             limits=self._limits,
             left=self._left,
+            strays=self.strays,
             on_change=self._on_change,
         )
         self._links[replica_id] = link

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -166,6 +166,10 @@ class SimEngine:
             self._core.token_budget,
             sum(sequence.output_tokens for sequence in self._live.values()),
         )
+
+    def live_ids(self) -> Collection[str]:
+        """See `Engine.live_ids`."""
+        return tuple(self._live)
 
     def share_clock(self) -> float:
         """Return the running total of step durations divided by the sequences in each step, in seconds."""

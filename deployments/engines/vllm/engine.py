@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +186,10 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         """Report the state."""
         return self._meter.stats(*self._limits, sum(sequence.output_tokens for sequence in self._live.values()))
+
+    def live_ids(self) -> Collection[str]:
+        """See `Engine.live_ids`."""
+        return tuple(self._live)
 
     def share_clock(self) -> float:
         """Return the running total of step durations divided by the sequences in each step, in seconds."""

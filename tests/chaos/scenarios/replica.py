@@ -27,9 +27,9 @@ SCENARIOS = (
         load=LOAD,
         bounds=Bounds(recovery_s=1.5, min_finished=6),
         control=Control(
-            "parking (attach_grace 0)",
+            "parking and a second attempt",
             frozenset({"I7", "I1"}),
-            {"plan": ClusterPlan(settings={"queue": {"attach_grace_s": 0.0}})},
+            {"plan": ClusterPlan(settings={"queue": {"attach_grace_s": 0.0}, "router": {"max_attempts": 1}})},
         ),
     ),
     Scenario(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -42,6 +42,9 @@ class ManualEngine:
 
     def stats(self) -> EngineStats:
         return EngineStats()
+
+    def live_ids(self) -> Collection[str]:
+        return tuple(self.sinks)
 
     def share_clock(self) -> float:
         return 0.0
@@ -185,6 +188,44 @@ async def test_a_finished_log_is_kept_for_the_grace_and_then_dropped(case: Case)
     case.clock.advance(0.2)
     await case.table.sweep()
     assert 0 == case.table.retained
+
+
+async def test_what_nobody_came_back_for_is_counted(case: Case) -> None:
+    """Not what a router has and only did not acknowledge."""
+    for name in ("parked", "held"):
+        await case.start(name)
+        if name == "parked":
+            case.table.park(case.outlet)
+        case.engine.sinks.pop(f"{name}#a.1").on_end(SequenceEnd(FinishReason.STOP, gpu_seconds=0.5))
+    case.clock.advance(5.1)
+    await case.table.sweep()
+    assert (0, 1, 0.5) == (case.table.retained, case.table.orphans, case.table.orphaned_gpu_s)
+
+
+async def test_sequences_of_the_engine_that_nobody_knows_are_stopped(case: Case) -> None:
+    await case.start("one")
+    case.engine.sinks["lost#a.1"] = lost = LoneSink()
+    # The engine's own, such as a look at its health.
+    case.engine.sinks["first-token"] = LoneSink()
+    await case.table.sweep()
+    assert not lost.ends
+    await case.table.sweep()
+    assert [FinishReason.CANCELLED] == lost.ends
+    assert {"one#a.1", "first-token"} == set(case.engine.sinks)
+    assert case.table.orphans == 1
+
+
+class LoneSink:
+    """Is a sink outside of any table."""
+
+    def __init__(self) -> None:
+        self.ends: list[FinishReason] = []
+
+    def on_tokens(self, *_: object) -> None:
+        raise AssertionError
+
+    def on_end(self, end: SequenceEnd) -> None:
+        self.ends.append(end.reason)
 
 
 async def test_an_acknowledged_log_is_dropped_at_once_but_never_a_running_one(case: Case) -> None:

@@ -1,0 +1,59 @@
+"""A thread keeps the lease of a busy event loop, but not of one that stands still."""
+
+from __future__ import annotations
+
+import time
+
+from cluster.keeper import LeaseKeeper
+from tests.support.waiting import until
+
+PERIOD_S, LEASE_S = 0.05, 0.4
+
+
+class Beats:
+    """Notes when heartbeats were sent."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        self.replies = 0
+
+    async def beat(self) -> int:
+        self.at.append(time.monotonic())
+        return 1
+
+    def on_reply(self, _reply: int) -> None:
+        self.replies += 1
+
+    async def close(self) -> None:
+        pass
+
+    def keeper(self) -> LeaseKeeper[int]:
+        return LeaseKeeper("test", self.beat, self.on_reply, self.close, period_s=PERIOD_S, lease_s=LEASE_S)
+
+
+async def test_a_loop_that_is_busy_for_less_than_the_lease_keeps_it() -> None:
+    beats = Beats()
+    keeper = beats.keeper()
+    await keeper.start()
+    began = time.monotonic()
+    time.sleep(LEASE_S / 2)  # noqa: ASYNC251  # the loop stands still on purpose
+    assert keeper.held
+    assert sum(at > began for at in beats.at) >= 2
+    await until(lambda: keeper.longest_lag_s > 0)
+    assert keeper.longest_lag_s < LEASE_S
+    await keeper.stop()
+
+
+async def test_a_loop_that_stands_still_loses_the_lease_and_gets_it_back() -> None:
+    beats = Beats()
+    keeper = beats.keeper()
+    await keeper.start()
+    await until(lambda: beats.replies > 1)
+    began = time.monotonic()
+    time.sleep(4 * LEASE_S)  # noqa: ASYNC251
+    # The first sign that was missed may have been asked for before.
+    assert not keeper.held
+    assert max(beats.at) < began + LEASE_S + 4 * PERIOD_S
+    await until(lambda: keeper.held and keeper.lag_s == 0)
+    assert keeper.longest_lag_s >= LEASE_S
+    await keeper.stop()
