@@ -26,11 +26,6 @@ SCENARIOS = (
         steps=(Step(Midway(6), Reset(LINK)), Step(After(1.0), Reset(LINK))),
         load=LOAD,
         bounds=Bounds(recovery_s=1.5, min_finished=6),
-        control=Control(
-            "parking and a second attempt",
-            frozenset({"I7", "I1"}),
-            {"plan": ClusterPlan(settings={"queue": {"attach_grace_s": 0.0}, "router": {"max_attempts": 1}})},
-        ),
     ),
     Scenario(
         name="link blackholed and back",
@@ -48,6 +43,9 @@ SCENARIOS = (
         load=LOAD,
         bounds=MIGRATED,
         settle_s=6.0,
+        control=Control(
+            "a second attempt", frozenset({"I7"}), {"plan": ClusterPlan(settings={"router": {"max_attempts": 1}})}
+        ),
     ),
     Scenario(
         name="link slow and sliced",
