@@ -21,14 +21,13 @@ from redis.exceptions import RedisError
 from cluster.queue.keys import pool_keys
 from cluster.secret import ClusterSecret
 from cluster.settings import load_settings
-from cluster.settings.load import dump_settings
 from tests.chaos.node import HOST, Node, free_port, read_metrics
 from tests.chaos.process import Process
 from tests.chaos.proxy import ChaosProxy
+from tests.chaos.release import ROOT, unpack
 from tests.cluster.queue.servers import find_binary
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[2]
 POOL = "demo"
 FAST: dict[str, Any] = {
     "queue": {"heartbeat_s": 0.25, "lease_s": 1.5, "attach_grace_s": 3.0},
@@ -54,6 +53,8 @@ class ClusterPlan:
     """Settings beside `FAST`."""
     sim: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the simulated engine beside `SIM`."""
+    update_from: str = ""
+    """A commit whose code runs in routers until they are started again; empty: this code everywhere."""
     redis: tuple[str, ...] = ()
     """Further arguments of redis-server."""
 
@@ -156,7 +157,8 @@ class ChaosCluster:
                 *(sys.executable, "-m", "tests.chaos.replica_process", "--pool", POOL, "--replica-id", name),
                 *("--announce", announce, "--journal", str(journal), *common),
             )
-        node = self.nodes[name] = Node(name, self._launch(name, command))
+        old = self.plan.update_from if name.startswith("router") and not number else ""
+        node = self.nodes[name] = Node(name, self._launch(name, command, self._source(old)))
         if journal is not None:
             self._journals[journal] = node
         await until(lambda: ready.exists() or not node.running, 60)
@@ -167,8 +169,12 @@ class ChaosCluster:
         else:
             self.proxies[f"router>{name}"].target = node.facts["address"]
 
-    def _launch(self, name: str, command: tuple[str, ...]) -> Process:
-        environ = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}", "PENSTOCK_SETTINGS": ""}
+    def _source(self, commit: str) -> Path:
+        folder = self.folder / "release"
+        return ROOT if not commit else folder if folder.exists() else unpack(commit, folder)
+
+    def _launch(self, name: str, command: tuple[str, ...], source: Path = ROOT) -> Process:
+        environ = {"PYTHONPATH": f"{source}{os.pathsep}{source / 'proto'}", "PENSTOCK_SETTINGS": ""}
         return Process(name, command, self.folder / f"{name}.log", environ)
 
     def _settings(self, name: str) -> Path:
@@ -179,7 +185,9 @@ class ChaosCluster:
         flags["redis"]["url"] = f"redis://{self.proxies[f'{name}>redis'].address}"
         flags["pools"] = {POOL: {"model": "demo", "engine": "sim", "sim": {**SIM, **self.plan.sim}}}
         path = self.folder / f"{name}.json"
-        path.write_text(dump_settings(load_settings(flags=flags, environ={})), encoding="utf-8")
+        load_settings(flags=flags, environ={})
+        # Only what differs from the defaults, as an operator's file has it: another release knows other settings.
+        path.write_text(json.dumps(flags), encoding="utf-8")
         return path
 
     # --- Redis --------------------------------------------------------------------------------------------------------

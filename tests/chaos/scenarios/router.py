@@ -6,6 +6,7 @@ from tests.chaos.checker import Bounds
 from tests.chaos.cluster import ClusterPlan
 from tests.chaos.faults import Kill, Start, Terminate
 from tests.chaos.load import Kind, Load
+from tests.chaos.release import last_release
 from tests.chaos.scenario import After, Control, Midway, Scenario, Step
 
 UNAVAILABLE = frozenset({"UNAVAILABLE"})
@@ -34,6 +35,34 @@ SCENARIOS = (
         steps=(Step(Midway(6), Kill("router-0")), Step(After(2.0), Start("router-0", heals=False))),
         load=Load(kind=Kind.SDK),
         bounds=Bounds(recovery_s=2.0, min_finished=6),
+    ),
+    *(
+        Scenario(
+            name="routers updated",
+            claim="Routers of the last release give way to this one, one by one, and no request fails.",
+            faults=(23,),
+            steps=(
+                Step(Midway(6), Terminate("router-0")),
+                Step(After(0.5), Start("router-0", heals=False)),
+                Step(Midway(6), Terminate("router-1")),
+                Step(After(0.5), Start("router-1", heals=False)),
+            ),
+            load=Load(kind=Kind.SDK),
+            plan=ClusterPlan(update_from=commit),
+            bounds=Bounds(recovery_s=0.5, min_finished=12),
+        )
+        for commit in [last_release()]
+        if commit is not None
+    ),
+    Scenario(
+        name="router killed, a herd reconnects",
+        claim="Four hundred streams of a killed router find the other one within seconds; none is lost or run twice.",
+        faults=(22,),
+        steps=(Step(Midway(760), Kill("router-0")), Step(After(3.0), Start("router-0", heals=False))),
+        load=Load(kind=Kind.SDK, clients=800, output_tokens=30, deadline_s=90.0, start_s=6.0, prompt_tokens=8),
+        plan=ClusterPlan(sim={"base_ms": 500.0, "per_token_us": 1.0, "max_num_seqs": 2_000, "kv_tokens": 1_000_000}),
+        bounds=Bounds(recovery_s=10.0, stall_s=3.0, max_running=2_000, min_finished=800),
+        settle_s=6.0,
     ),
     Scenario(
         name="router killed, plain gRPC clients",
