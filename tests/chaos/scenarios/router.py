@@ -55,16 +55,6 @@ SCENARIOS = (
         if commit is not None
     ),
     Scenario(
-        name="router killed, a herd reconnects",
-        claim="Four hundred streams of a killed router find the other one within seconds; none is lost or run twice.",
-        faults=(22,),
-        steps=(Step(Midway(760), Kill("router-0")), Step(After(3.0), Start("router-0", heals=False))),
-        load=Load(kind=Kind.SDK, clients=800, output_tokens=30, deadline_s=90.0, start_s=6.0, prompt_tokens=8),
-        plan=ClusterPlan(sim={"base_ms": 500.0, "per_token_us": 1.0, "max_num_seqs": 2_000, "kv_tokens": 1_000_000}),
-        bounds=Bounds(recovery_s=10.0, stall_s=3.0, max_running=2_000, min_finished=800),
-        settle_s=6.0,
-    ),
-    Scenario(
         name="router killed, plain gRPC clients",
         short=True,
         claim="A client without the SDK hears UNAVAILABLE at once, and repeating its key gives it the whole output.",
