@@ -5,7 +5,7 @@ prefill is split where the budget ends; when the KV cache is full the last seque
 
 A step costs what changes in it, not the size of the batch: sequences that decode all go on by one token, so they are
 counted as a group, and each one's own figures are worked out when it leaves the group. `step` names everybody in the
-step, as an engine needs; `turn` does not, and `run` does many steps at once, as simulations need. All three do the same.
+step, as an engine needs; `turn` does not, and `run` does many steps at once, as simulations need. They all do the same.
 """
 
 from __future__ import annotations
