@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import accumulate
 
 import pytest
 
@@ -46,55 +47,52 @@ def draw_calls(seed: int, gap_s: float) -> list[Call]:
     return sorted(calls, key=lambda call: call.at)
 
 
-def fast_run(engine: SimSettings, calls: list[Call]) -> dict[str, Seen]:
-    replica = SimReplica("r", engine, BLOCK)
-    seen: dict[str, Seen] = {}
-    items: dict[str, Running] = {}
-    left = list(calls)
+class Fast:
+    """Drives the replica of the simulator as its event loop does."""
 
-    def end() -> None:
-        for item in (over := replica.end()).finished:
-            seen[item.request_id].ended = True
-        for item in [*over.finished, *over.aborted]:
-            assert len(item.gaps) == max(0, replica_tokens(item) - 1)
+    def __init__(self, engine: SimSettings) -> None:
+        self.replica = SimReplica("r", engine, BLOCK)
+        self.items: dict[str, Running] = {}
+        self.ended: set[str] = set()
 
-    def replica_tokens(item: Running) -> int:
-        return item.request.output_tokens if seen[item.request_id].ended else item.prior_tokens
+    def run(self, calls: list[Call]) -> dict[str, Seen]:
+        for call in calls:
+            self._steps_until(call.at)
+            self._take(call)
+            self.replica.begin(call.at)
+        self._steps_until(math.inf)
+        assert not self.replica.running
+        return {name: self._seen(item) for name, item in self.items.items()}
 
-    while left or replica.ends_at is not None:
-        now = left[0].at if left else math.inf
-        while replica.ends_at is not None and replica.ends_at <= now:
-            at = replica.ends_at
-            end()
-            if not left or left[0].at > at:
-                replica.begin(at)
-            else:
-                now = at
-                break
-        if not left:
-            continue
-        call = left.pop(0)
+    def _steps_until(self, now: float) -> None:
+        while self.replica.ends_at is not None and self.replica.ends_at <= now:
+            at = self.replica.ends_at
+            over = self.replica.end()
+            self.ended |= {item.request_id for item in over.finished}
+            for item in [*over.finished, *over.aborted]:
+                tokens = item.prior_tokens if item in over.aborted else item.request.output_tokens
+                assert len(item.gaps) == max(0, tokens - 1)
+            self.replica.begin(at)
+
+    def _take(self, call: Call) -> None:
         if call.kind == "add":
-            blocks = tuple(call.hashes)
             request = TraceRequest(
-                len(items), call.at, call.prompt_tokens, call.output_tokens, block_ids=blocks, block_tokens=BLOCK
+                0, call.at, call.prompt_tokens, call.output_tokens, block_ids=call.hashes, block_tokens=BLOCK
             )
-            items[call.name] = Running(call.name, request, "router", call.at)
-            seen[call.name] = Seen()
-            replica.start(items[call.name], call.at)
+            item = self.items[call.name] = Running(call.name, request, "router", call.at)
+            self.replica.start(item, call.at)
         elif call.kind == "abort":
-            replica.abort(call.name, call.at)
+            self.replica.abort(call.name, call.at)
         else:
-            replica.set_limit(call.limit, call.at)
-        replica.begin(call.at)
-    for name, item in items.items():
-        first = [] if item.first_token_at is None else [item.first_token_at]
-        seen[name].tokens = first
-        for gap in item.gaps:
-            seen[name].tokens.append(seen[name].tokens[-1] + gap)
-        seen[name].preemptions = item.preemptions
-    assert not replica.running
-    return seen
+            self.replica.set_limit(call.limit, call.at)
+
+    def _seen(self, item: Running) -> Seen:
+        tokens = [] if item.first_token_at is None else list(accumulate(item.gaps, initial=item.first_token_at))
+        return Seen(tokens, item.preemptions, item.request_id in self.ended)
+
+
+def fast_run(engine: SimSettings, calls: list[Call]) -> dict[str, Seen]:
+    return Fast(engine).run(calls)
 
 
 @pytest.mark.parametrize("seed", range(12))
