@@ -97,7 +97,8 @@ class Simulation:
         self._fleet = Fleet(setup.engine, setup.cold_start_s, self._blocks or None, times)
         self._random = random.Random(setup.seed)
         self._watch = Watch(setup, self._fleet)
-        self._context = min(setup.engine.max_model_len, setup.engine.kv_tokens)
+        block = self._blocks or setup.engine.block_size
+        self._context = min(setup.engine.max_model_len, setup.engine.kv_tokens // block * block)
         self._now = 0.0
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order = itertools.count()

@@ -331,7 +331,9 @@ class BatchCore:
             entry = self._waiting[0]
             self._take_cached(entry)
             share = min(entry.missing, budget)
-            if not self._kv.grow(entry.hold, entry.computed + share):
+            # Like vLLM, which lets nobody in whose prefill would not find room to its end.
+            fits = self._kv.fits(entry.hold, entry.computed + entry.missing)
+            if not fits or not self._kv.grow(entry.hold, entry.computed + share):
                 self._kv.release(entry.hold)
                 entry.computed = 0
                 break

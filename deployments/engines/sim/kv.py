@@ -64,6 +64,10 @@ class KvBlocks:
             hold.hashes.append(block)
         return len(hold.hashes) * self._block_size
 
+    def fits(self, hold: KvHold, tokens: int) -> bool:
+        """Whether there is room to make the hold large enough for `tokens`."""
+        return -(-tokens // self._block_size) - len(hold.hashes) - hold.private <= self.free
+
     def grow(self, hold: KvHold, tokens: int) -> bool:
         """Make the hold large enough for `tokens`; False, and nothing changes, when there is no room."""
         more = -(-tokens // self._block_size) - len(hold.hashes) - hold.private

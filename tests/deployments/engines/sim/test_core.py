@@ -203,3 +203,14 @@ def test_steady_turns_are_none_where_somebody_could_enter() -> None:
     assert batch.steady_turns(10) == 0
     batch.set_limits(1, None)
     assert batch.steady_turns(10) == 10
+
+
+def test_nobody_enters_whose_prefill_would_not_find_room_to_its_end() -> None:
+    batch = core(sequences=2, tokens=16, kv_tokens=96, block_size=16)
+    batch.add("first", 32)
+    batch.step()
+    batch.add("long", 80)
+    batch.step()
+    assert (batch.running, batch.waiting) == (1, 1)
+    batch.remove("first")
+    assert batch.step().admitted == ("long",)
