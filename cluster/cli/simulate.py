@@ -14,9 +14,7 @@ def add_simulate(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser("simulate", help="replay a recorded load on a simulated cluster")
     load = parser.add_argument_group("load")
-    load.add_argument(
-        "--trace", required=True, help="a file with the fields of an Azure, BurstGPT, Mooncake, CSV or JSONL trace"
-    )
+    load.add_argument("--trace", help="a file with the fields of an Azure, BurstGPT, Mooncake, CSV or JSONL trace")
     load.add_argument("--limit", type=_whole(1), help="only the first requests")
     load.add_argument("--scale-rate", type=_above_zero, default=1.0, help="let them come so many times as fast")
     load.add_argument(
@@ -47,6 +45,9 @@ def add_simulate(commands: Commands) -> None:
     scaling.add_argument("--min-replicas", type=_whole(0), default=1, help="default %(default)s")
     scaling.add_argument("--max-replicas", type=_whole(1), default=64, help="default %(default)s")
     scaling.add_argument("--cold-start", type=_from_zero, default=180.0, help="seconds (default %(default)s)")
+    check = parser.add_argument_group("validation", "instead of a trace: hold the engine against a recorded run")
+    check.add_argument("--validate", metavar="DIR", help="a folder with requests.jsonl and meta.json")
+    check.add_argument("--fit", type=_range, default=(1, 100), metavar="A-B", help="requests to fit on (default 1-100)")
     report = parser.add_argument_group("report")
     report.add_argument("--slo-ttft", type=_above_zero, default=2.0, help="seconds (default %(default)s)")
     report.add_argument(
@@ -81,6 +82,13 @@ def _bounded(kind: type[int] | type[float], text: str, least: float, *, above: b
 
 def _whole(least: int) -> Callable[[str], int]:
     return lambda text: int(_bounded(int, text, least))
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, dash, last = text.partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"must be two whole numbers from 1 such as 1-100, got {text!r}")
+    return int(first), int(last)
 
 
 def _above_zero(text: str) -> float:

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -17,9 +18,10 @@ from cluster.settings import AffinitySettings, SimSettings
 from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.figures import figures_of
 from loadtest.simulate.policies import SlowPolicy
-from loadtest.simulate.report import table_of
+from loadtest.simulate.report import error_table, table_of
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.simulation import Simulation
+from loadtest.simulate.validate import errors, fit, read_run
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 from router.affinity import Affinity
 
@@ -33,6 +35,10 @@ def run_simulate(options: argparse.Namespace) -> int:
         TraceError: the trace cannot be read.
         SettingsError: a flag is out of range.
     """
+    if options.validate:
+        return run_validate(options)
+    if not options.trace:
+        raise SettingsError("one of trace and validate must be given")
     console = Console(stderr=True)
     trace = scale_rate(read_trace(Path(options.trace), options.limit), options.scale_rate)
     setup = setup_of(options)
@@ -51,11 +57,40 @@ def run_simulate(options: argparse.Namespace) -> int:
     if options.html:
         from loadtest.simulate.html import write_html
 
-        write_html(Path(options.html), run, figures, trace, setup)
+        write_html(Path(options.html), run, figures, setup, _title(trace, options))
     if options.json:
         sys.stdout.write(json.dumps(figures.as_json(), indent=2) + "\n")
     else:
         Console().print(table_of(figures, _title(trace, options)))
+    return 0
+
+
+def run_validate(options: argparse.Namespace) -> int:
+    """Fit the step model on a part of a recorded run, predict the rest, and report the errors.
+
+    Raises:
+        TraceError: the run cannot be read.
+        SettingsError: the part is not in the run, or nothing is left to predict.
+    """
+    run = read_run(Path(options.validate))
+    first, last = options.fit
+    count = len(run.trace)
+    if last > count or last - first + 1 >= count:
+        raise SettingsError(f"fit must leave some of the run's {count} requests to predict, got {first}-{last}")
+    rest = [place for place in range(count) if not first - 1 <= place < last]
+    with Console(stderr=True).status("fitting"):
+        times = fit(run, first, last)
+        found = errors(run, times, rest)
+    model = {
+        "base_ms": 1e3 * times.base_s,
+        "per_token_us": 1e6 * times.per_token_s,
+        "per_kv_token_us": 1e6 * times.per_kv_token_s,
+    }
+    if options.json:
+        sys.stdout.write(json.dumps({"requests": len(rest), **asdict(found), "model": model}, indent=2) + "\n")
+    else:
+        Console().print(error_table(found, f"{count - len(rest)} requests fitted, {len(rest)} predicted"))
+        Console().print(", ".join(f"{name} {value:.4g}" for name, value in model.items()), highlight=False)
     return 0
 
 
@@ -97,7 +132,7 @@ def slow_policy(options: argparse.Namespace) -> SlowPolicy | None:
         usual = 4.0 if metric is HpaMetric.QUEUE else 0.7
         return Hpa(metric, usual if options.target is None else options.target)
     if options.policy == "ray":
-        return RayServe(RayServe.target if options.target is None else options.target)
+        return RayServe() if options.target is None else RayServe(options.target)
     if options.target is not None:
         raise SettingsError(f"target is for the policies hpa and ray, not for {options.policy}")
     return None

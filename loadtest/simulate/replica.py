@@ -199,8 +199,8 @@ class SimReplica:
 
     # --- reports ------------------------------------------------------------------------------------------------------
 
-    def beat(self, now: float) -> ReplicaBeat:
-        """Report as a replica does."""
+    def beat(self, now: float, *, progress: bool = True) -> ReplicaBeat:
+        """Report as a replica does; `progress`: what each has produced, which only giving way needs."""
         self._begin_until(now)
         prefilled, self._prefilled, self._unreported = tuple(self._prefilled), [], 0
         items = self.running.items()
@@ -212,7 +212,7 @@ class SimReplica:
             tuple([(request_id, item.attempt) for request_id, item in items]),
             prefilled,
             int(self._core.kv_usage * self.windows.kv_tokens),
-            produced=tuple([item.prior_tokens + self._core.output_tokens(request_id) for request_id, item in items]),
+            produced=tuple([self.output_tokens(item) for item in self.running.values()]) if progress else (),
         )
 
     def sync(self, now: float) -> BatchCore:

@@ -6,6 +6,7 @@ from rich.console import Group
 from rich.table import Table
 
 from loadtest.simulate.figures import Figures, Spread
+from loadtest.simulate.validate import Errors
 
 
 def table_of(figures: Figures, title: str) -> Group:
@@ -25,7 +26,7 @@ def table_of(figures: Figures, title: str) -> Group:
         "attainment": f"{figures.attainment:.2%}, worst 5 minutes {figures.worst_5min_attainment:.2%}",
         "replicas": f"{figures.replica_hours:.2f} hours, {figures.scale_events} changes, {figures.reversals} reversals",
         "preemptions": f"{figures.preemptions:,}",
-        "took": f"{figures.wall_s:.1f} s for {figures.virtual_s:,.0f} s",
+        "took": f"{figures.wall_s:.1f} s ({figures.cpu_s:.1f} s of CPU) for {figures.virtual_s:,.0f} s",
         **{
             name: f"{each['requests']:,} requests, attainment {each['attainment']:.2%}, "
             f"{each['output_tokens']:,} output tokens"
@@ -34,6 +35,20 @@ def table_of(figures: Figures, title: str) -> Group:
     }.items():
         counts.add_row(name, text)
     return Group(times, counts)
+
+
+def error_table(errors: Errors, title: str) -> Table:
+    """Lay the errors of a prediction out for a terminal."""
+    table = Table(title=title)
+    for column in ("", "mean", "p99", "single requests"):
+        table.add_column(column, justify="left" if not column else "right")
+    rows = {
+        "TTFT": (errors.ttft_mean_error, errors.ttft_p99_error, errors.ttft_request_error),
+        "E2E": (errors.e2e_mean_error, errors.e2e_p99_error, errors.e2e_request_error),
+    }
+    for name, (mean, p99, single) in rows.items():
+        table.add_row(name, f"{mean:+.1%}", f"{p99:+.1%}", f"{single:.1%}")
+    return table
 
 
 def _times(each: Spread) -> list[str]:

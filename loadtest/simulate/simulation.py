@@ -99,6 +99,7 @@ class Simulation:
         self._watch = Watch(setup, self._fleet)
         block = self._blocks or setup.engine.block_size
         self._context = min(setup.engine.max_model_len, setup.engine.kv_tokens // block * block)
+        self._yields = any(self._class(request) is RequestClass.BATCH for request in trace)
         self._now = 0.0
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order = itertools.count()
@@ -291,7 +292,7 @@ class Simulation:
         member.due_at = None
         end = replica.end()
         if end.report:
-            _now(self._queue.heartbeat_replica(replica.beat(self._now)))
+            _now(self._queue.heartbeat_replica(replica.beat(self._now, progress=self._yields)))
         for item in end.aborted:
             self._again(item)
         for item in end.finished:
@@ -343,7 +344,7 @@ class Simulation:
             if limit != replica.windows.sequences:
                 replica.set_limit(limit, self._now)
                 self._drive(member)
-        _now(self._queue.heartbeat_replica(replica.beat(self._now)))
+        _now(self._queue.heartbeat_replica(replica.beat(self._now, progress=self._yields)))
         self._at(self._now + self._setup.heartbeat_s, self._beat, member)
 
     def _router_turn(self, router: _Router) -> None:
@@ -369,7 +370,7 @@ class Simulation:
             self._busy_at = max(self._busy_at, member.ready_at)
             self._at(member.ready_at, self._ready, member)
         for member in change.draining:
-            _now(self._queue.heartbeat_replica(member.replica.beat(self._now)))
+            _now(self._queue.heartbeat_replica(member.replica.beat(self._now, progress=self._yields)))
             if not member.replica.running:
                 self._remove(member)
 

@@ -7,10 +7,10 @@ A run is a folder with `requests.jsonl` (input_toks, output_toks, queued_ts, fir
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from loadtest.simulate.replay import Replay, replay
 from loadtest.simulate.steps import StepTimes
 from loadtest.traces import TraceRequest
 
+Column: TypeAlias = npt.NDArray[np.float64]
 _START = StepTimes(0.015, 80e-6, 0.08e-6)
 _ROUNDS = 12
 
@@ -65,7 +66,7 @@ def read_run(folder: Path) -> RecordedRun:
         ]
         kwargs, cache = meta["engine_kwargs"], meta["kv_cache"]
         engine = SimSettings(
-            kv_tokens=int(cache["num_kv_tokens"]),
+            kv_tokens=int(cache.get("num_kv_tokens") or cache["num_gpu_blocks"] * cache["block_size"]),
             block_size=int(cache["block_size"]),
             max_num_seqs=int(kwargs["max_num_seqs"]),
             max_num_batched_tokens=int(kwargs["max_num_batched_tokens"]),
@@ -83,67 +84,93 @@ def read_run(folder: Path) -> RecordedRun:
 def fit(run: RecordedRun, first: int, last: int) -> StepTimes:
     """Find the step model from the requests `first` to `last` (from 1, both included) of a run.
 
-    All requests are simulated, as later ones hold earlier ones up. What a step costs is linear in the model, so with the
-    schedule that one model gives, the next one is a least-squares fit; that is repeated until both agree.
+    All requests are simulated, as later ones hold earlier ones up. What a step costs is linear in the model, so with
+    the schedule that one model gives, the next one is a least-squares fit; that is repeated, and the best one kept.
+    Where the KV cache is full all the time, the cost of context cannot be told from that of a step: it may come out as
+    0.
     """
+    chosen = np.arange(first - 1, last)
+    real = _measured(run, chosen)
     times = best = _START
-    best_error = float("inf")
-    chosen = slice(first - 1, last)
+    best_misfit = float("inf")
     for _ in range(_ROUNDS):
         done = replay(run.trace, run.engine, times)
-        error = _misfit(run, done, chosen)
-        if error < best_error:
-            best, best_error = times, error
-        features, measured = _spans(run, done, chosen)
-        found = _not_negative(features / measured[:, None], np.ones(len(measured)))
-        # Half a step: the schedule moves with the model, and full steps may swing.
-        base, token, kv = (0.5 * (old + new) for old, new in zip(_numbers(times), found, strict=True))
-        times = StepTimes(float(base), float(token), float(kv))
+        predicted = _predicted(run, done, chosen)
+        misfit = float(
+            np.abs(predicted.e2e / real.e2e - 1).mean() + np.abs(predicted.ttft - real.ttft).sum() / real.ttft.sum()
+        )
+        if misfit < best_misfit:
+            best, best_misfit = times, misfit
+        features, seconds = _spans(done, chosen, real)
+        found = _not_negative(features / seconds[:, None], np.ones(len(seconds)))
+        # Half of the way: the schedule moves with the model, and the whole way may swing.
+        old = (times.base_s, times.per_token_s, times.per_kv_token_s)
+        times = StepTimes(*(0.5 * (was + float(now)) for was, now in zip(old, found, strict=True)))
     return best
 
 
-def errors(run: RecordedRun, times: StepTimes, first: int, last: int) -> Errors:
-    """Predict the whole run and score the requests `first` to `last` (from 1, both included)."""
-    done = replay(run.trace, run.engine, times)
-    chosen = slice(first - 1, last)
-    arrival = np.array([request.arrival_s for request in run.trace])[chosen]
-    ttft = np.array([item.first_token_at for item in done.items])[chosen] - arrival
-    e2e = np.array([item.last_token_at for item in done.items])[chosen] - arrival
-    real_ttft, real_e2e = np.array(run.first_token_s)[chosen] - arrival, np.array(run.last_token_s)[chosen] - arrival
+def errors(run: RecordedRun, times: StepTimes, scored: Sequence[int]) -> Errors:
+    """Predict the whole run and score some of its requests, given by their places from 0."""
+    chosen = np.array(scored, dtype=int)
+    real, predicted = _measured(run, chosen), _predicted(run, replay(run.trace, run.engine, times), chosen)
 
-    def of(predicted: float, real: float) -> float:
-        return float(predicted / real - 1)
+    def of(figure: Callable[[Column], Any], name: str) -> float:
+        return float(figure(getattr(predicted, name)) / figure(getattr(real, name)) - 1)
 
     return Errors(
-        of(ttft.mean(), real_ttft.mean()),
-        of(np.percentile(ttft, 99), np.percentile(real_ttft, 99)),
-        of(e2e.mean(), real_e2e.mean()),
-        of(np.percentile(e2e, 99), np.percentile(real_e2e, 99)),
-        float(np.mean(np.abs(ttft / real_ttft - 1))),
-        float(np.mean(np.abs(e2e / real_e2e - 1))),
+        ttft_mean_error=of(np.mean, "ttft"),
+        ttft_p99_error=of(_p99, "ttft"),
+        e2e_mean_error=of(np.mean, "e2e"),
+        e2e_p99_error=of(_p99, "e2e"),
+        ttft_request_error=float(np.mean(np.abs(predicted.ttft / real.ttft - 1))),
+        e2e_request_error=float(np.mean(np.abs(predicted.e2e / real.e2e - 1))),
     )
 
 
-def _spans(run: RecordedRun, done: Replay, chosen: slice) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Are the times of some requests, from each one's arrival."""
+
+    ttft: Column
+    e2e: Column
+
+
+def _measured(run: RecordedRun, chosen: npt.NDArray[np.int_]) -> _Times:
+    arrival = np.array([request.arrival_s for request in run.trace])
+    return _Times((np.array(run.first_token_s) - arrival)[chosen], (np.array(run.last_token_s) - arrival)[chosen])
+
+
+def _predicted(run: RecordedRun, done: Replay, chosen: npt.NDArray[np.int_]) -> _Times:
+    arrival = np.array([request.arrival_s for request in run.trace])
+    first = np.array([item.first_token_at for item in done.items], dtype=float)
+    last = np.array([item.last_token_at for item in done.items])
+    return _Times((first - arrival)[chosen], (last - arrival)[chosen])
+
+
+def _p99(values: Column) -> float:
+    return float(np.percentile(values, 99))
+
+
+def _spans(done: Replay, chosen: npt.NDArray[np.int_], real: _Times) -> tuple[Column, Column]:
     """Return what each request's wait and decode took of steps, tokens and context, and how long they really were."""
     seconds, ends = np.asarray(done.log.seconds), np.asarray(done.ends)
     moments = np.column_stack([ends - seconds, ends]).ravel()
-    arrival = np.array([request.arrival_s for request in run.trace])[chosen]
-    first = np.array([item.first_token_at for item in done.items])[chosen]
-    last = np.array([item.last_token_at for item in done.items])[chosen]
+    items = [done.items[place] for place in chosen]
+    arrival = np.array([item.arrived_at for item in items])
+    first = np.array([item.first_token_at for item in items], dtype=float)
+    last = np.array([item.last_token_at for item in items])
     columns = []
     for amount in (np.ones(len(seconds)), np.asarray(done.log.tokens), np.asarray(done.log.kv_tokens)):
         total = np.cumsum(amount)
         course = np.column_stack([total - amount, total]).ravel()
         at_arrival, at_first, at_last = (np.interp(each, moments, course) for each in (arrival, first, last))
         columns.append(np.concatenate([at_first - at_arrival, at_last - at_first]))
-    real_first, real_last = np.array(run.first_token_s)[chosen], np.array(run.last_token_s)[chosen]
-    measured = np.concatenate([real_first - arrival, real_last - real_first])
+    measured = np.concatenate([real.ttft, real.e2e - real.ttft])
     used = measured > 1e-6
     return np.column_stack(columns)[used], measured[used]
 
 
-def _not_negative(features: npt.NDArray[np.float64], target: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _not_negative(features: Column, target: Column) -> Column:
     """Solve a small least-squares problem with no negative coefficient."""
     kept = list(range(features.shape[1]))
     while True:
@@ -153,19 +180,6 @@ def _not_negative(features: npt.NDArray[np.float64], target: npt.NDArray[np.floa
             result[kept] = np.maximum(found, 0)
             return result
         del kept[int(np.argmin(found * np.linalg.norm(features[:, kept], axis=0)))]
-
-
-def _misfit(run: RecordedRun, done: Replay, chosen: slice) -> float:
-    last = np.array([item.last_token_at for item in done.items])[chosen]
-    first = np.array([item.first_token_at for item in done.items])[chosen]
-    arrival = np.array([request.arrival_s for request in run.trace])[chosen]
-    real_first, real_last = np.array(run.first_token_s)[chosen], np.array(run.last_token_s)[chosen]
-    e2e = np.abs((last - arrival) / (real_last - arrival) - 1).mean()
-    return float(e2e + np.abs(first - real_first).mean() / (real_first - arrival).mean())
-
-
-def _numbers(times: StepTimes) -> tuple[float, float, float]:
-    return times.base_s, times.per_token_s, times.per_kv_token_s
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

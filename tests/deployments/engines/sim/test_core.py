@@ -147,7 +147,7 @@ def _step(batch: BatchCore, live: dict[str, int]) -> None:
 several = st.one_of(operation, st.tuples(st.just("run"), st.integers(1, 40), st.just(0)))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(several, max_size=80), st.sampled_from([(5, 48, 160, 8), (6, 4, 400, 16), (4, 64, 96, 1)]))
 def test_counting_decodes_as_a_group_changes_nothing(
     operations: list[tuple[str, int, int]], limits: tuple[int, int, int, int]
