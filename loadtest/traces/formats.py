@@ -110,18 +110,21 @@ FORMATS: Sequence[Format] = (
 
 
 def _number(fields: Fields, name: str, least: float) -> float:
-    text = fields[name]
-    try:
-        value = math.nan if isinstance(text, bool) else float(text)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not (math.isfinite(value) and value >= least):
-        raise FieldError(name, f"must be a number of at least {least:g}, got {_shown(text)}")
+    value = _parsed(fields[name])
+    if value < least or not math.isfinite(value):
+        raise FieldError(name, f"must be a number of at least {least:g}, got {_shown(fields[name])}")
     return value
 
 
+def _parsed(text: Any) -> float:
+    try:
+        return math.nan if isinstance(text, bool) else float(text)
+    except (TypeError, ValueError):
+        return math.nan
+
+
 def _whole(fields: Fields, name: str, least: int) -> int:
-    value = _number(fields, name, -math.inf)
+    value = _parsed(fields[name])
     if not value.is_integer() or value < least:
         raise FieldError(name, f"must be a whole number of at least {least}, got {_shown(fields[name])}")
     return int(value)
