@@ -36,7 +36,7 @@ def test_azure(tmp_path: Path) -> None:
 
 
 def test_azure_with_an_offset_and_windows_line_ends(tmp_path: Path) -> None:
-    lines = AZURE.splitlines()[:1] + ["2024-05-10 00:00:00.5+00:00,1,2", "2024-05-10 00:00:01+00:00,3,4"]
+    lines = [*AZURE.splitlines()[:1], "2024-05-10 00:00:00.5+00:00,1,2", "2024-05-10 00:00:01+00:00,3,4"]
     assert [(0.0, 1, 2), (0.5, 3, 4)] == lengths(read(tmp_path, "\r\n".join(lines) + "\r\n"))
 
 
