@@ -28,7 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
-        hint = "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router, penstock[loadtest] to simulate"
+        hint = (
+            "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router, "
+            "penstock[loadtest] to simulate"
+        )
         Console(stderr=True).print(f"[red]penstock:[/] {error}; {hint}", highlight=False)
         return 2
     except PenstockError as error:
