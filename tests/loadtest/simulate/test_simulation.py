@@ -285,3 +285,9 @@ def test_a_manual_count_is_bounded() -> None:
 def test_a_setup_that_makes_no_sense_is_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         replace(Setup(ENGINE), **changes)  # type: ignore[arg-type]
+
+
+def test_a_pause_in_the_load_is_not_its_end() -> None:
+    trace = [TraceRequest(0, 0.0, 10, 2), TraceRequest(1, 300.0, 10, 2)]
+    run = Simulation(trace, Setup(ENGINE, give_up_s=30.0)).run()
+    assert {End.COMPLETED} == set(ends(run).values())
