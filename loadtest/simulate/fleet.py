@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from cluster.models import ReplicaState
+from cluster.models import ReplicaState, RequestClass
 from cluster.settings import SimSettings
 from loadtest.simulate.policies import FastPolicy
 from loadtest.simulate.replica import SimReplica
@@ -28,6 +28,9 @@ class Member:
     """When its planned steps are over, as the event loop knows."""
     steps_seen: int = 0
     """Steps that the fast policy has been shown."""
+    started: list[RequestClass] = field(default_factory=list)
+    ended_tokens: list[int] = field(default_factory=list)
+    """These two: since the fast policy looked last."""
 
     @property
     def name(self) -> str:

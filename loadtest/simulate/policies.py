@@ -49,7 +49,13 @@ class ReplicaSnapshot:
     preemptions: int = 0
     """By a full KV cache, since it started."""
     steps: StepColumns = field(default_factory=StepColumns)
-    """In a fast policy's snapshot only."""
+    """This and what follows: in a fast policy's snapshot only."""
+    running_by_class: Mapping[RequestClass, int] = field(default_factory=dict)
+    """Requests that hold a slot."""
+    started: Sequence[RequestClass] = ()
+    """Of requests that got a slot since the last look."""
+    ended_tokens: Sequence[int] = ()
+    """Prompt and output together of requests that ended since the last look."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,8 @@ class Traffic:
         wish = router.wishes.pop(item.request_id, None)
         if wish is not None and router.affinity is not None:
             router.affinity.granted(wish.trail, wish.preferred, grant.replica_id, wish.kv_tokens)
+        if member.fast is not None:
+            member.started.append(self._class(item.request))
         member.replica.start(item, self._loop.now)
         self.drive(member)
 
@@ -225,6 +227,8 @@ class Traffic:
         for item in end.aborted:
             self.again(item)
         for item in end.finished:
+            if member.fast is not None:
+                member.ended_tokens.append(item.request.prompt_tokens + item.request.output_tokens)
             self._finish(item)
         if replica.state is ReplicaState.DRAINING and not replica.running:
             self._drained(member)

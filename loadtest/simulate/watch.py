@@ -53,8 +53,11 @@ class Watch:
         """Describe a replica; with `steps` those since the last such look."""
         replica = member.replica
         core = replica.sync(now)
-        columns = StepColumns()
+        columns, started, ended, by_class = StepColumns(), [], [], Counter[RequestClass]()
         if steps:
+            started, member.started = member.started, []
+            ended, member.ended_tokens = member.ended_tokens, []
+            by_class.update(self._class(item) for item in replica.running.values())
             log, since = replica.log, member.steps_seen
             columns = StepColumns(
                 log.seconds[since:],
@@ -77,7 +80,14 @@ class Watch:
             replica.windows.kv_tokens,
             replica.preemptions,
             columns,
+            by_class,
+            started,
+            ended,
         )
+
+    def _class(self, item: Running) -> RequestClass:
+        request_class = item.request.request_class
+        return self._setup.default_class if request_class is None else request_class
 
     def of_pool(self, now: float) -> PoolSnapshot:
         """Describe the pool; what came and ended since the last look."""
