@@ -85,7 +85,10 @@ bench-cancel: setup ## what a cancel takes, what 100,000 of them leave behind, h
 bench-affinity: setup ## what prefix and session affinity bring on a recorded load (JSON=file, TRACE=file)
 	$(BIN)/python -m loadtest.bench_affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
+bench-simulate: setup ## how fast the simulator is, and how well it predicts a recorded engine run (JSON=file, TRACE=file)
+	$(BIN)/python -m loadtest.bench_simulate $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
+
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast chaos check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-simulate gpu-check

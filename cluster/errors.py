@@ -34,7 +34,8 @@ PenstockError
 │   └── EngineRequestError          it refuses one request
 └── SetupError                      settings or environment, found before anything serves
     ├── SettingsError               a setting is unknown, missing or out of range
-    └── BootstrapError              a component of a local cluster did not start
+    ├── BootstrapError              a component of a local cluster did not start
+    └── TraceError                  a recorded load cannot be read; carries file, line, field and value
 
 Errors hold data; the sentence is composed from it. `reason` is the stable word that clients and metrics see.
 """
@@ -402,3 +403,18 @@ class BootstrapError(SetupError):
         self.component = component
         self.detail = detail
         super().__init__(f"{component} did not start: {detail}")
+
+
+class TraceError(SetupError):
+    """Is raised for a trace file that is of no known format or has a wrong value."""
+
+    reason = "TRACE"
+
+    def __init__(self, file: str, line: int, field: str, problem: str) -> None:
+        """`line`: 1 is the first, 0 is the file as a whole. `field`: empty where no single one is wrong."""
+        self.file = file
+        self.line = line
+        self.field = field
+        self.problem = problem
+        where = ": ".join(part for part in (file, f"line {line}" if line else "", field) if part)
+        super().__init__(f"{where}: {problem}")

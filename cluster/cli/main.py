@@ -12,6 +12,7 @@ from rich.console import Console
 
 import cluster
 from cluster.cli.jobs import add_jobs
+from cluster.cli.simulate import add_simulate
 from cluster.cli.target import add_target_flags
 from cluster.errors import PenstockError
 
@@ -27,12 +28,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
-        hint = "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router"
+        hint = (
+            "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router, "
+            "penstock[loadtest] to simulate"
+        )
         Console(stderr=True).print(f"[red]penstock:[/] {error}; {hint}", highlight=False)
         return 2
     except PenstockError as error:
         Console(stderr=True).print(f"[red]penstock:[/] {error}", highlight=False)
-        return 2 if error.reason in ("SETTINGS", "SETUP") else 1
+        return 2 if error.reason in ("SETTINGS", "SETUP", "TRACE") else 1
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -48,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_usage(commands)
     _add_down(commands)
     _add_keys(commands)
+    add_simulate(commands)
     return parser
 
 

@@ -192,7 +192,10 @@ class PoolState:
 
     def owned(self, router: str) -> Owned:
         """Return what a router owns, to be changed."""
-        return self.owners.setdefault(router, Owned())
+        owned = self.owners.get(router)
+        if owned is None:
+            owned = self.owners[router] = Owned()
+        return owned
 
     def tidy_owner(self, router: str) -> None:
         """Drop the record of a router that owns nothing."""
@@ -202,7 +205,10 @@ class PoolState:
 
     def slots_of(self, replica: str) -> Slots:
         """Return a replica's slots, to be changed."""
-        return self.slots.setdefault(replica, Slots())
+        slots = self.slots.get(replica)
+        if slots is None:
+            slots = self.slots[replica] = Slots()
+        return slots
 
     def tidy_slots(self, replica: str) -> None:
         """Drop the record of a replica without slots."""

@@ -19,8 +19,9 @@ from cluster.models import RequestClass
 from cluster.queue import MemoryQueue, MemoryStore, QueueEntry, QueueLimits, RouterBeat, Settlement
 from cluster.queue.base import Grant, ReplicaRecord
 from cluster.settings import SimSettings
-from loadtest.bench_affinity.replica import Running, SimReplica
-from loadtest.bench_affinity.trace import TraceRequest
+from loadtest.bench_affinity.trace import BLOCK_TOKENS
+from loadtest.simulate.replica import Running, SimReplica
+from loadtest.traces import TraceRequest
 from router.affinity import Affinity, Trail
 
 HEARTBEAT_S = 1.0
@@ -96,7 +97,7 @@ class Simulation:
         self._clock = ManualClock()
         self._store = MemoryStore(self._clock)
         self._queue = MemoryQueue(self._store, "pool", limits or QueueLimits())
-        self._replicas = {f"r{number}": SimReplica(f"r{number}", settings) for number in range(replicas)}
+        self._replicas = {f"r{number}": SimReplica(f"r{number}", settings, BLOCK_TOKENS) for number in range(replicas)}
         self._routers = {f"router-{number}": _Router(f"router-{number}", policy()) for number in range(routers)}
         for router in self._routers.values():
             self._store.add_bell(router.name, router)  # type: ignore[arg-type]  # only `ring` is called
@@ -107,8 +108,11 @@ class Simulation:
         self._held: dict[str, deque[TraceRequest]] = {}
         """Requests of sessions whose last request is not over: nobody answers before reading."""
         self._ready: deque[TraceRequest] = deque()
+        self._now = 0.0
         self._events: list[tuple[float, int, str, str]] = []
         self._order = itertools.count()
+        self._due: dict[str, float] = {}
+        """When a replica's planned steps are over."""
         self._ended = 0
         self._counted_from = 0.0
         self.result = Result()
@@ -118,9 +122,10 @@ class Simulation:
         await self._begin()
         while self._goes_on():
             at, _, kind, name = heapq.heappop(self._events)
-            self._clock.advance(max(0.0, at - self._clock.monotonic()))
+            self._clock.advance(max(0.0, at - self._now))
+            self._now = max(self._now, at)
             if kind == "step":
-                await self._step_over(self._replicas[name])
+                await self._step_over(self._replicas[name], at)
             elif kind == "replica":
                 await self._beat_replica(self._replicas[name])
                 self._at(HEARTBEAT_S, kind, name)
@@ -132,7 +137,7 @@ class Simulation:
             await self._feed()
             await self._answer_bells()
         result = self.result
-        result.seconds = self._clock.monotonic() - self._counted_from
+        result.seconds = self._now - self._counted_from
         result.hits = sum(router.policy.hits for router in self._routers.values())
         result.misses = sum(router.policy.misses for router in self._routers.values())
         return result
@@ -159,7 +164,7 @@ class Simulation:
             self._at(0.0, "arrival", "")
 
     def _at(self, delay: float, kind: str, name: str) -> None:
-        heapq.heappush(self._events, (self._clock.monotonic() + delay, next(self._order), kind, name))
+        heapq.heappush(self._events, (self._now + delay, next(self._order), kind, name))
 
     # --- load ---------------------------------------------------------------------------------------------------------
 
@@ -188,7 +193,7 @@ class Simulation:
         router = self._random.choice(list(self._routers.values()))
         trail, preferred = router.policy.look(request.token_ids(), b"", request.session, router.records)
         request_id = f"q{request.number}"
-        router.waiting[request_id] = _Waiting(request, trail, preferred, self._clock.monotonic())
+        router.waiting[request_id] = _Waiting(request, trail, preferred, self._now)
         expected = EXPECTED_OUTPUT_TOKENS
         answer = await self._queue.submit(
             router.name,
@@ -212,21 +217,26 @@ class Simulation:
         item = router.waiting.pop(grant.request_id, None)
         if item is None:
             return
-        now = self._clock.monotonic()
         router.started.append((grant.request_id, grant.attempt))
         kv_tokens = item.request.prompt_tokens + EXPECTED_OUTPUT_TOKENS
         router.policy.granted(item.trail, item.preferred, grant.replica_id, kv_tokens)
         replica = self._replicas[grant.replica_id]
-        replica.start(grant.request_id, Running(item.request, grant.attempt, router.name, item.arrived_at, now))
+        started = Running(grant.request_id, item.request, router.name, item.arrived_at, grant.attempt)
+        replica.start(started, self._now)
         self._step(replica)
 
     def _step(self, replica: SimReplica) -> None:
-        end = replica.begin_step(self._clock.monotonic())
-        if end is not None:
-            heapq.heappush(self._events, (end, next(self._order), "step", replica.name))
+        replica.begin(self._now)
+        if replica.ends_at is not None and replica.ends_at != self._due.get(replica.name):
+            self._due[replica.name] = replica.ends_at
+            heapq.heappush(self._events, (replica.ends_at, next(self._order), "step", replica.name))
 
-    async def _step_over(self, replica: SimReplica) -> None:
-        end = replica.end_step(self._clock.monotonic())
+    async def _step_over(self, replica: SimReplica, at: float) -> None:
+        if replica.ends_at != at:
+            # The plan was cut, and this is the old end.
+            return
+        del self._due[replica.name]
+        end = replica.end()
         if end.report:
             await self._beat_replica(replica)
         for item in end.finished:
@@ -257,7 +267,7 @@ class Simulation:
     # --- heartbeats ---------------------------------------------------------------------------------------------------
 
     async def _beat_replica(self, replica: SimReplica) -> None:
-        await self._queue.heartbeat_replica(replica.beat())
+        await self._queue.heartbeat_replica(replica.beat(self._now))
 
     async def _beat_router(self, router: _Router) -> None:
         started, router.started = tuple(router.started), []
@@ -271,12 +281,13 @@ class Simulation:
     def _count(self, item: Running) -> None:
         self._ended += 1
         if self._ended <= WARM_PART * self._total:
-            self._counted_from = self._clock.monotonic()
+            self._counted_from = self._now
             return
         result = self.result
         result.prompt_tokens += item.request.prompt_tokens
         result.cached_tokens += item.cached_tokens
         result.output_tokens += item.request.output_tokens
-        result.ttft.append(item.first_token_at - item.arrived_at)
-        result.prefill.append(item.first_token_at - item.started_at)
+        first_token_at = item.first_token_at or self._now
+        result.ttft.append(first_token_at - item.arrived_at)
+        result.prefill.append(first_token_at - item.started_at)
         result.engine_wait.append((item.scheduled_at or item.started_at) - item.started_at)

@@ -2,13 +2,18 @@
 
 It follows vLLM: running sequences first, then waiting ones; one token budget per step for prefills and decodes alike; a
 prefill is split where the budget ends; when the KV cache is full the last sequence of the batch starts over.
+
+A step costs what changes in it, not the size of the batch: sequences that decode all go on by one token, so they are
+counted as a group, and each one's own figures are worked out when it leaves the group. `step` names everybody in the
+step, as an engine needs; `turn` does not, and `run` does many steps at once, as simulations need. They all do the same.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from deployments.engines.limits import clamp_sequences, clamp_tokens
 from deployments.engines.sim.kv import KvBlocks, KvHold
@@ -35,6 +40,8 @@ class _Entry:
     produced: int = 0
     computed: int = 0
     """Tokens whose KV entries exist."""
+    since: int = 0
+    """While it decodes: `produced`, `computed` and `hold` are those before this turn, and one token per turn came."""
     cached: int = 0
     """Prompt tokens found in the prefix cache at first admission."""
     hold: KvHold = field(default_factory=KvHold)
@@ -62,6 +69,27 @@ class StepResult:
     """Context tokens read."""
 
 
+class Turn(NamedTuple):
+    """Is what one step does, without the names of those that only decode."""
+
+    decoded: int
+    """Sequences that decoded before and get a token."""
+    filled: tuple[str, ...]
+    """Sequences with a part of their prefill in the step."""
+    admitted: tuple[str, ...]
+    """Those of them that were waiting before."""
+    prefilled: tuple[str, ...]
+    """Those of them whose prefill ends; they get a token."""
+    preempted: tuple[str, ...]
+    """Sequences that lost their KV entries and wait again."""
+    starved: tuple[str, ...]
+    """Sequences that decode and got nothing, as the largest budget is smaller than the batch."""
+    tokens: int
+    """Tokens computed."""
+    kv_tokens: int
+    """Context tokens read."""
+
+
 class BatchCore:
     """Holds the batch, the waiting line and the KV cache."""
 
@@ -71,7 +99,16 @@ class BatchCore:
         self._wanted_tokens = limits.tokens
         self._kv = KvBlocks(limits.kv_tokens // limits.block_size, limits.block_size)
         self._entries: dict[str, _Entry] = {}
-        self._running: list[_Entry] = []
+        self.turns = 0
+        """Steps done."""
+        self._decoding: dict[str, _Entry] = {}
+        """In the order of the batch."""
+        self._decode_kv = 0
+        """Tokens computed of all that decode."""
+        self._due = [0] * limits.block_size
+        """How many of them need another KV block in turns with this remainder."""
+        self._filling: _Entry | None = None
+        """The end of the batch: a prefill that the budget has split. There is never more than one."""
         self._waiting: deque[_Entry] = deque()
 
     @property
@@ -79,7 +116,7 @@ class BatchCore:
         """Tokens that one step may process now."""
         return clamp_tokens(
             self._wanted_tokens,
-            sequences=max(self.sequence_limit, len(self._running)),
+            sequences=max(self.sequence_limit, self.running),
             tokens_per_sequence=1,
             largest=self._largest.tokens,
         )
@@ -87,7 +124,7 @@ class BatchCore:
     @property
     def running(self) -> int:
         """Sequences in the batch."""
-        return len(self._running)
+        return len(self._decoding) + (self._filling is not None)
 
     @property
     def waiting(self) -> int:
@@ -123,74 +160,224 @@ class BatchCore:
         entry = self._entries.pop(sequence_id, None)
         if entry is None:
             return
-        self._kv.release(entry.hold)
-        if entry in self._running:
-            self._running.remove(entry)
+        if sequence_id in self._decoding:
+            self._leave(entry)
+        elif entry is self._filling:
+            self._filling = None
         else:
             self._waiting.remove(entry)
+        self._kv.release(entry.hold)
 
     def cached_tokens(self, sequence_id: str) -> int:
         """Return how many prompt tokens came from the prefix cache."""
         return self._entries[sequence_id].cached
 
+    def output_tokens(self, sequence_id: str) -> int:
+        """Return how many tokens a sequence has got."""
+        entry = self._entries[sequence_id]
+        return entry.produced + (self.turns - entry.since if sequence_id in self._decoding else 0)
+
     def step(self) -> StepResult:
         """Do one step; what it produced is known at its end only, so call `remove` then."""
-        budget = self.token_budget
-        shares: dict[_Entry, int] = {}
-        preempted = self._schedule_running(shares, budget)
-        admitted = [] if preempted else self._admit(shares, budget - sum(shares.values()))
-        return self._advance(shares, admitted, preempted)
+        decoding = tuple(self._decoding)
+        turn = self.turn()
+        if turn.decoded < len(decoding):
+            out = {*turn.preempted, *turn.starved}
+            decoding = tuple(each for each in decoding if each not in out)
+        return StepResult(
+            scheduled=decoding + turn.filled,
+            admitted=turn.admitted,
+            produced=decoding + turn.prefilled,
+            preempted=turn.preempted,
+            tokens=turn.tokens,
+            kv_tokens=turn.kv_tokens,
+        )
 
-    def _schedule_running(self, shares: dict[_Entry, int], budget: int) -> list[_Entry]:
+    def turn(self) -> Turn:
+        """Do one step; says less than `step`."""
+        budget, decoded = self.token_budget, len(self._decoding)
+        if decoded > budget or not self._kv.take(self._due[self.turns % self._largest.block_size]):
+            return self._turn_one_by_one(budget)
+        self.turns += 1
+        self._decode_kv += decoded
+        tokens, kv_tokens = decoded, self._decode_kv
+        if not self._waiting and self._filling is None:
+            return Turn(decoded, (), (), (), (), (), tokens, kv_tokens)
+        preempted: list[_Entry] = []
+        shares: dict[_Entry, int] = {}
+        if self._filling is not None and decoded < budget:
+            self._schedule(self._filling, budget - decoded, shares, preempted)
+        admitted = [] if preempted else self._admit(shares, budget - decoded - sum(shares.values()))
+        prefilled = self._fill(shares)
+        return Turn(
+            decoded,
+            _ids(shares),
+            _ids(admitted),
+            _ids(prefilled),
+            _ids(preempted),
+            (),
+            tokens + sum(shares.values()),
+            kv_tokens + sum(entry.computed for entry in shares),
+        )
+
+    def steady_turns(self, most: int) -> int:
+        """Return for how many turns, up to `most`, everybody only decodes and gets a token each time; 0 is none surely.
+
+        It holds as long as nobody is added or removed and no limit moves.
+        """
+        decoding = len(self._decoding)
+        if not decoding or self._filling is not None or decoding > self.token_budget:
+            return 0
+        if self._waiting and decoding < self.sequence_limit:
+            return 0
+        size = self._largest.block_size
+        rounds, free = divmod(self._kv.free, decoding)
+        turns = rounds * size
+        while turns < most:
+            free -= self._due[(self.turns + turns) % size]
+            if free < 0:
+                return turns
+            turns += 1
+        return most
+
+    def run(self, turns: int) -> None:
+        """Do steps in which everybody only decodes; at most as many as `steady_turns` allows now."""
+        size, decoding = self._largest.block_size, len(self._decoding)
+        rounds, rest = divmod(turns, size)
+        first = self.turns % size
+        due = self._due[first : first + rest]
+        wrapped = self._due[: max(0, first + rest - size)]
+        if not self._kv.take(rounds * decoding + sum(due) + sum(wrapped)):
+            raise ValueError(f"the KV cache has no room for {turns} more steps")
+        self.turns += turns
+        self._decode_kv += turns * decoding
+
+    @property
+    def decoding(self) -> int:
+        """Sequences in the batch whose prefill is over."""
+        return len(self._decoding)
+
+    @property
+    def decode_kv_tokens(self) -> int:
+        """Context tokens of those; a step of decodes reads one more of each."""
+        return self._decode_kv
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _turn_one_by_one(self, budget: int) -> Turn:
+        """Do a step in which the group cannot go on as one."""
+        decoding = list(self._decoding.values())
+        for entry in decoding:
+            self._leave(entry)
+        batch = decoding if self._filling is None else [*decoding, self._filling]
+        self._filling = None
+        shares: dict[_Entry, int] = {}
         preempted: list[_Entry] = []
         index = 0
-        while index < len(self._running) and budget > 0:
-            entry = self._running[index]
-            share = min(entry.missing, budget)
-            while not self._kv.grow(entry.hold, entry.computed + share):
-                victim = self._running.pop()
-                self._preempt(victim)
-                preempted.append(victim)
-                if victim is entry:
-                    return preempted
-            shares[entry] = share
-            budget -= share
+        while index < len(batch) and budget > 0:
+            budget -= self._schedule(batch[index], budget, shares, preempted, batch)
             index += 1
-        return preempted
+        self.turns += 1
+        starved = []
+        for entry in decoding[: len(batch)]:
+            if entry in shares:
+                entry.computed += 1
+                entry.produced += 1
+            else:
+                starved.append(entry)
+            self._join(entry)
+        decoded = [entry for entry in decoding if entry in shares]
+        kv_tokens = sum(entry.computed for entry in decoded)
+        for entry in decoded:
+            del shares[entry]
+        if len(batch) > len(decoding):
+            self._filling = batch[-1]
+        admitted = [] if preempted else self._admit(shares, budget)
+        prefilled = self._fill(shares)
+        return Turn(
+            len(decoded),
+            _ids(shares),
+            _ids(admitted),
+            _ids(prefilled),
+            _ids(preempted),
+            _ids(starved),
+            len(decoded) + sum(shares.values()),
+            kv_tokens + sum(entry.computed for entry in shares),
+        )
+
+    def _schedule(
+        self,
+        entry: _Entry,
+        budget: int,
+        shares: dict[_Entry, int],
+        preempted: list[_Entry],
+        batch: list[_Entry] | None = None,
+    ) -> int:
+        """Give a sequence of the batch its share of a step; those behind it in `batch` make room if they must."""
+        share = min(entry.missing, budget)
+        while not self._kv.grow(entry.hold, entry.computed + share):
+            victim = batch.pop() if batch is not None else entry
+            self._preempt(victim)
+            preempted.append(victim)
+            if victim is entry:
+                return 0
+        shares[entry] = share
+        return share
 
     def _admit(self, shares: dict[_Entry, int], budget: int) -> list[_Entry]:
         admitted: list[_Entry] = []
-        while self._waiting and budget > 0 and len(self._running) < self.sequence_limit:
+        running = self.running
+        while self._waiting and budget > 0 and running + len(admitted) < self.sequence_limit:
             entry = self._waiting[0]
             self._take_cached(entry)
             share = min(entry.missing, budget)
-            if not self._kv.grow(entry.hold, entry.computed + share):
+            # Like vLLM, which lets nobody in whose prefill would not find room to its end.
+            fits = self._kv.fits(entry.hold, entry.computed + entry.missing)
+            if not fits or not self._kv.grow(entry.hold, entry.computed + share):
                 self._kv.release(entry.hold)
                 entry.computed = 0
                 break
             self._waiting.popleft()
-            self._running.append(entry)
             admitted.append(entry)
             shares[entry] = share
             budget -= share
         return admitted
 
-    def _advance(self, shares: dict[_Entry, int], admitted: list[_Entry], preempted: list[_Entry]) -> StepResult:
-        produced = []
+    def _fill(self, shares: dict[_Entry, int]) -> list[_Entry]:
+        """Compute the prefills of a step; returns those that end."""
+        prefilled = []
         for entry, share in shares.items():
             entry.computed += share
             self._kv.publish(entry.hold, entry.block_hashes, entry.computed)
-            if not entry.missing:
-                entry.produced += 1
-                produced.append(entry.sequence_id)
-        return StepResult(
-            scheduled=_ids(shares),
-            admitted=_ids(admitted),
-            produced=tuple(produced),
-            preempted=_ids(preempted),
-            tokens=sum(shares.values()),
-            kv_tokens=sum(entry.computed for entry in shares),
-        )
+            if entry.missing:
+                self._filling = entry
+                continue
+            if entry is self._filling:
+                self._filling = None
+            entry.produced += 1
+            self._join(entry)
+            prefilled.append(entry)
+        return prefilled
+
+    def _join(self, entry: _Entry) -> None:
+        """Let a sequence decode with the others from the next turn on."""
+        entry.since = self.turns
+        self._decoding[entry.sequence_id] = entry
+        self._decode_kv += entry.computed
+        self._due[(self.turns - entry.computed) % self._largest.block_size] += 1
+
+    def _leave(self, entry: _Entry) -> None:
+        """Take a sequence out of those that decode, and work its figures out."""
+        size = self._largest.block_size
+        self._due[(entry.since - entry.computed) % size] -= 1
+        before = -(-entry.computed // size)
+        turns = self.turns - entry.since
+        entry.computed += turns
+        entry.produced += turns
+        entry.since = self.turns
+        entry.hold.private += -(-entry.computed // size) - before
+        self._decode_kv -= entry.computed
+        del self._decoding[entry.sequence_id]
 
     def _take_cached(self, entry: _Entry) -> None:
         # The last prompt token is always computed, as its output is needed.
@@ -200,10 +387,12 @@ class BatchCore:
             entry.cached = entry.computed
 
     def _preempt(self, entry: _Entry) -> None:
+        if entry is self._filling:
+            self._filling = None
         self._kv.release(entry.hold)
         entry.computed = 0
         self._waiting.appendleft(entry)
 
 
-def _ids(entries: Sequence[_Entry] | dict[_Entry, int]) -> tuple[str, ...]:
-    return tuple(entry.sequence_id for entry in entries)
+def _ids(entries: Iterable[_Entry]) -> tuple[str, ...]:
+    return tuple([entry.sequence_id for entry in entries])

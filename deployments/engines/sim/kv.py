@@ -36,6 +36,21 @@ class KvBlocks:
     def _held(self) -> int:
         return len(self._holders) + self._private
 
+    @property
+    def free(self) -> int:
+        """Blocks that nobody holds."""
+        return self._total - self._held
+
+    def take(self, blocks: int) -> bool:
+        """Hold more private blocks, for several sequences at once; False, and nothing changes, when there is no room.
+        `KvHold.private` of each is the caller's to correct.
+        """
+        if blocks > self.free:
+            return False
+        self._private += blocks
+        self._evict()
+        return True
+
     def take_cached(self, hold: KvHold, hashes: Sequence[int]) -> int:
         """Hold the longest known beginning of `hashes`; returns its tokens."""
         for block in hashes:
@@ -49,17 +64,18 @@ class KvBlocks:
             hold.hashes.append(block)
         return len(hold.hashes) * self._block_size
 
+    def fits(self, hold: KvHold, tokens: int) -> bool:
+        """Whether there is room to make the hold large enough for `tokens`."""
+        return -(-tokens // self._block_size) - len(hold.hashes) - hold.private <= self.free
+
     def grow(self, hold: KvHold, tokens: int) -> bool:
         """Make the hold large enough for `tokens`; False, and nothing changes, when there is no room."""
         more = -(-tokens // self._block_size) - len(hold.hashes) - hold.private
         if more <= 0:
             return True
-        if more > self._total - self._held:
+        if not self.take(more):
             return False
         hold.private += more
-        self._private += more
-        while self._held + len(self._kept) > self._total:
-            self._kept.popitem(last=False)
         return True
 
     def publish(self, hold: KvHold, hashes: Sequence[int], computed: int) -> None:
@@ -83,3 +99,7 @@ class KvBlocks:
         self._private -= hold.private
         hold.hashes.clear()
         hold.private = 0
+
+    def _evict(self) -> None:
+        while self._held + len(self._kept) > self._total:
+            self._kept.popitem(last=False)

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deployments.engines.sim.core import BatchCore, CoreLimits
+from tests.deployments.engines.sim.plain_core import PlainCore
 
 
 def core(sequences: int = 4, tokens: int = 64, kv_tokens: int = 10_000, block_size: int = 16) -> BatchCore:
@@ -141,3 +142,75 @@ def _step(batch: BatchCore, live: dict[str, int]) -> None:
         if live[name] == 20:
             del live[name]
             batch.remove(name)
+
+
+several = st.one_of(operation, st.tuples(st.just("run"), st.integers(1, 40), st.just(0)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(several, max_size=80), st.sampled_from([(5, 48, 160, 8), (6, 4, 400, 16), (4, 64, 96, 1)]))
+def test_counting_decodes_as_a_group_changes_nothing(
+    operations: list[tuple[str, int, int]], limits: tuple[int, int, int, int]
+) -> None:
+    fast, plain = BatchCore(CoreLimits(*limits)), PlainCore(CoreLimits(*limits))
+    live: list[str] = []
+    for number, (what, first, second) in enumerate(operations):
+        if what == "add":
+            live.append(f"s{number}")
+            hashes = [second * 100 + i for i in range(first // limits[3])]
+            for each in (fast, plain):
+                each.add(live[-1], first, hashes)
+        elif what == "remove" and live:
+            name = live.pop(first % len(live))
+            fast.remove(name)
+            plain.remove(name)
+        elif what == "limit":
+            fast.set_limits(first, second)
+            plain.set_limits(first, second)
+        elif what == "run":
+            turns = fast.steady_turns(first)
+            fast.run(turns)
+            for _ in range(turns):
+                step = plain.step()
+                assert step.produced == step.scheduled
+            if turns:
+                assert step.kv_tokens == fast.decode_kv_tokens
+        else:
+            assert plain.step() == fast.step()
+        assert (plain.running, plain.waiting, plain.kv_usage) == (fast.running, fast.waiting, fast.kv_usage)
+        for name in live:
+            assert plain.entries[name].produced == fast.output_tokens(name)
+            assert plain.cached_tokens(name) == fast.cached_tokens(name)
+
+
+def test_steady_turns_end_where_the_cache_is_full() -> None:
+    batch = core(sequences=2, tokens=64, kv_tokens=64, block_size=16)
+    batch.add("a", 30)
+    batch.add("b", 10)
+    assert len(batch.step().produced) == 2
+    turns = batch.steady_turns(100)
+    assert turns == 6
+    batch.run(turns)
+    assert batch.kv_usage == 1.0
+    assert batch.step().preempted == ("b",)
+
+
+def test_steady_turns_are_none_where_somebody_could_enter() -> None:
+    batch = core()
+    batch.add("a", 30)
+    batch.step()
+    batch.add("b", 30)
+    assert batch.steady_turns(10) == 0
+    batch.set_limits(1, None)
+    assert batch.steady_turns(10) == 10
+
+
+def test_nobody_enters_whose_prefill_would_not_find_room_to_its_end() -> None:
+    batch = core(sequences=2, tokens=16, kv_tokens=96, block_size=16)
+    batch.add("first", 32)
+    batch.step()
+    batch.add("long", 80)
+    batch.step()
+    assert (batch.running, batch.waiting) == (1, 1)
+    batch.remove("first")
+    assert batch.step().admitted == ("long",)

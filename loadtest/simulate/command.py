@@ -1,0 +1,149 @@
+"""`penstock simulate`: from flags to a run and its report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cluster.errors import SettingsError
+from cluster.models import RequestClass
+from cluster.settings import AffinitySettings, SimSettings
+from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
+from loadtest.simulate.figures import figures_of
+from loadtest.simulate.policies import SlowPolicy
+from loadtest.simulate.report import error_table, table_of
+from loadtest.simulate.setup import Setup, Slo
+from loadtest.simulate.simulation import Simulation
+from loadtest.simulate.validate import errors, fit, read_run
+from loadtest.traces import TraceRequest, read_trace, scale_rate
+from router.affinity import Affinity
+
+POLICIES = ("static", "hpa", "ray")
+
+
+def run_simulate(options: argparse.Namespace) -> int:
+    """Simulate a trace and report.
+
+    Raises:
+        TraceError: the trace cannot be read.
+        SettingsError: a flag is out of range.
+    """
+    if options.validate:
+        return run_validate(options)
+    if not options.trace:
+        raise SettingsError("one of trace and validate must be given")
+    console = Console(stderr=True)
+    trace = scale_rate(read_trace(Path(options.trace), options.limit), options.scale_rate)
+    setup = setup_of(options)
+    slo = dict.fromkeys(RequestClass, setup.slo)
+    with _bar(console, quiet=options.json and not console.is_terminal) as progress:
+        task = progress.add_task("simulating", total=len(trace))
+        simulation = Simulation(
+            trace,
+            setup,
+            slow=slow_policy(options),
+            affinity=(lambda: Affinity(AffinitySettings())) if options.affinity else None,
+            progress=lambda ended: progress.update(task, completed=ended),
+        )
+        run = simulation.run()
+    figures = figures_of(run, slo)
+    if options.html:
+        from loadtest.simulate.html import write_html
+
+        write_html(Path(options.html), run, figures, setup, _title(trace, options))
+    if options.json:
+        sys.stdout.write(json.dumps(figures.as_json(), indent=2) + "\n")
+    else:
+        Console().print(table_of(figures, _title(trace, options)))
+    return 0
+
+
+def run_validate(options: argparse.Namespace) -> int:
+    """Fit the step model on a part of a recorded run, predict the rest, and report the errors.
+
+    Raises:
+        TraceError: the run cannot be read.
+        SettingsError: the part is not in the run, or nothing is left to predict.
+    """
+    run = read_run(Path(options.validate))
+    first, last = options.fit
+    count = len(run.trace)
+    if last > count or last - first + 1 >= count:
+        raise SettingsError(f"fit must leave some of the run's {count} requests to predict, got {first}-{last}")
+    rest = [place for place in range(count) if not first - 1 <= place < last]
+    with Console(stderr=True).status("fitting"):
+        times = fit(run, first, last)
+        found = errors(run, times, rest)
+    model = {
+        "base_ms": 1e3 * times.base_s,
+        "per_token_us": 1e6 * times.per_token_s,
+        "per_kv_token_us": 1e6 * times.per_kv_token_s,
+    }
+    if options.json:
+        sys.stdout.write(json.dumps({"requests": len(rest), **asdict(found), "model": model}, indent=2) + "\n")
+    else:
+        Console().print(error_table(found, f"{count - len(rest)} requests fitted, {len(rest)} predicted"))
+        Console().print(", ".join(f"{name} {value:.4g}" for name, value in model.items()), highlight=False)
+    return 0
+
+
+def setup_of(options: argparse.Namespace) -> Setup:
+    """Describe the cluster that the flags ask for.
+
+    Raises:
+        SettingsError: a value is out of range.
+    """
+    engine = SimSettings(
+        base_ms=options.base_ms,
+        per_token_us=options.per_token_us,
+        per_kv_token_us=options.per_kv_token_us,
+        kv_tokens=options.kv_tokens,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_model_len=options.max_model_len,
+    )
+    static = options.policy == "static"
+    return Setup(
+        engine=engine,
+        replicas=options.replicas,
+        min_replicas=options.replicas if static else options.min_replicas,
+        max_replicas=options.replicas if static else max(options.replicas, options.max_replicas),
+        routers=options.routers,
+        queue_timeout_s=options.queue_timeout,
+        default_class=RequestClass[options.request_class.upper()],
+        cold_start_s=options.cold_start,
+        prefix_cache=not options.no_prefix_cache,
+        slo=Slo(options.slo_ttft, options.slo_itl),
+        seed=options.seed,
+    )
+
+
+def slow_policy(options: argparse.Namespace) -> SlowPolicy | None:
+    """Make the policy that the flags ask for; None keeps the replica count."""
+    if options.policy == "hpa":
+        metric = HpaMetric(options.metric)
+        usual = 4.0 if metric is HpaMetric.QUEUE else 0.7
+        return Hpa(metric, usual if options.target is None else options.target)
+    if options.policy == "ray":
+        return RayServe() if options.target is None else RayServe(options.target)
+    if options.target is not None:
+        raise SettingsError(f"target is for the policies hpa and ray, not for {options.policy}")
+    return None
+
+
+def _bar(console: Console, *, quiet: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=quiet)
+
+
+def _title(trace: Sequence[TraceRequest], options: argparse.Namespace) -> str:
+    hours = trace[-1].arrival_s / 3600
+    rate = len(trace) / max(trace[-1].arrival_s, 1e-9)
+    return f"{Path(options.trace).name}: {hours:.2f} h at {rate:.1f} requests/s, policy {options.policy}"

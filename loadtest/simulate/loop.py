@@ -1,0 +1,44 @@
+"""The order of events, and the virtual clock that they move."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from cluster.clock import ManualClock
+
+T = TypeVar("T")
+
+
+class EventLoop:
+    """Runs what is due, the earliest first, and what is due at the same time in the order in which it was asked for."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.now = 0.0
+        """Seconds; may differ from the clock's by what passed before."""
+        self._clock = clock
+        self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._order = itertools.count()
+
+    def at(self, at: float, handle: Callable[[Any], None], argument: Any = None) -> None:
+        """Have `handle(argument)` called at a time."""
+        heapq.heappush(self._events, (at, next(self._order), handle, argument))
+
+    def step(self) -> None:
+        """Let the time of the next event come, and run it."""
+        at, _, handle, argument = heapq.heappop(self._events)
+        if at > self.now:
+            self._clock.advance(at - self.now)
+            self.now = at
+        handle(argument)
+
+
+def now(call: Coroutine[Any, Any, T]) -> T:
+    """Run a call of the queue in memory, which never waits."""
+    try:
+        call.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise RuntimeError("a call of the queue in memory waits")

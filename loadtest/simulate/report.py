@@ -1,0 +1,56 @@
+"""Prints the figures of a run."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+
+from loadtest.simulate.figures import Figures, Spread
+from loadtest.simulate.validate import Errors
+
+
+def table_of(figures: Figures, title: str) -> Group:
+    """Lay the figures out for a terminal."""
+    times = Table(title=title)
+    for column in ("", "mean", "p50", "p95", "p99"):
+        times.add_column(column, justify="left" if not column else "right")
+    rows = {"TTFT": figures.ttft_s, "ITL": figures.itl_s, "E2E": figures.e2e_s, "queue": figures.queue_s}
+    for name, each in rows.items():
+        times.add_row(name, *_times(each))
+    counts = Table.grid(padding=(0, 2))
+    lost = f", {figures.unfinished:,} unfinished" if figures.unfinished else ""
+    rate = f"{figures.output_tokens / max(figures.virtual_s, 1e-9):,.0f} output tokens/s"
+    ends = f"{figures.completed:,} completed, {figures.rejected:,} rejected{lost}"
+    for name, text in {
+        "requests": f"{figures.requests:,}: {ends}; {rate}",
+        "attainment": f"{figures.attainment:.2%}, worst 5 minutes {figures.worst_5min_attainment:.2%}",
+        "replicas": f"{figures.replica_hours:.2f} hours, {figures.scale_events} changes, {figures.reversals} reversals",
+        "preemptions": f"{figures.preemptions:,}",
+        "took": f"{figures.wall_s:.1f} s ({figures.cpu_s:.1f} s of CPU) for {figures.virtual_s:,.0f} s",
+        **{
+            name: f"{each['requests']:,} requests, attainment {each['attainment']:.2%}, "
+            f"{each['output_tokens']:,} output tokens"
+            for name, each in figures.classes.items()
+        },
+    }.items():
+        counts.add_row(name, text)
+    return Group(times, counts)
+
+
+def error_table(errors: Errors, title: str) -> Table:
+    """Lay the errors of a prediction out for a terminal."""
+    table = Table(title=title)
+    for column in ("", "mean", "p99", "single requests"):
+        table.add_column(column, justify="left" if not column else "right")
+    rows = {
+        "TTFT": (errors.ttft_mean_error, errors.ttft_p99_error, errors.ttft_request_error),
+        "E2E": (errors.e2e_mean_error, errors.e2e_p99_error, errors.e2e_request_error),
+    }
+    for name, (mean, p99, single) in rows.items():
+        table.add_row(name, f"{mean:+.1%}", f"{p99:+.1%}", f"{single:.1%}")
+    return table
+
+
+def _times(each: Spread) -> list[str]:
+    values = (each.mean, each.p50, each.p95, each.p99)
+    return ["-" if value is None else f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.1f} ms" for value in values]

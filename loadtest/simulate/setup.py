@@ -1,0 +1,75 @@
+"""What a simulation is given besides the trace and the policies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cluster.errors import SettingsError
+from cluster.models import RequestClass
+from cluster.queue import QueueLimits
+from cluster.settings import SimSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Is what a request of a class must keep to count as attained; seconds."""
+
+    ttft_s: float = 2.0
+    itl_s: float = 0.1
+    """Of the 95th percentile of the request's own gaps between tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Is the sudden end of replicas."""
+
+    at_s: float
+    replicas: int = 1
+    """The oldest ready ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Describes the cluster. Times in seconds."""
+
+    engine: SimSettings = field(default_factory=SimSettings)
+    """Of each replica; `max_num_seqs` is the batch limit as long as no fast policy moves it."""
+    replicas: int = 1
+    """Ready when the trace begins."""
+    min_replicas: int = 1
+    max_replicas: int = 1024
+    routers: int = 1
+    limits: QueueLimits = field(default_factory=QueueLimits)
+    queue_timeout_s: float = 0.0
+    """A request starts within this time or not at all; 0 is no bound."""
+    expected_output_tokens: int = 256
+    """As in the router's settings: the estimate that the KV window and shares use."""
+    default_class: RequestClass = RequestClass.STANDARD
+    heartbeat_s: float = 1.0
+    """Also the period of fast policies."""
+    slow_period_s: float = 15.0
+    cold_start_s: float = 180.0
+    deaths: tuple[Death, ...] = ()
+    prefix_cache: bool = True
+    """Only for traces that say which prompts begin alike."""
+    slo: Slo = field(default_factory=Slo)
+    seed: int = 1
+    give_up_s: float = 3600.0
+    """Ends the run when for so long nothing came, ran or started; what waits then counts as unfinished."""
+    samples: int = 400
+    """Points of the timeline, about."""
+
+    def __post_init__(self) -> None:
+        if self.engine.max_num_batched_tokens < self.engine.max_num_seqs:
+            raise SettingsError(
+                f"max_num_batched_tokens must be at least max_num_seqs = {self.engine.max_num_seqs}, "
+                f"got {self.engine.max_num_batched_tokens}"
+            )
+        if not 0 <= self.min_replicas <= self.max_replicas:
+            raise SettingsError(
+                f"min_replicas must be 0 to max_replicas = {self.max_replicas}, got {self.min_replicas}"
+            )
+        if not 0 <= self.replicas <= self.max_replicas:
+            raise SettingsError(f"replicas must be 0 to max_replicas = {self.max_replicas}, got {self.replicas}")
+        if self.routers < 1:
+            raise SettingsError(f"routers must be at least 1, got {self.routers}")

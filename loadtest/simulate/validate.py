@@ -1,0 +1,193 @@
+"""Holds the simulated engine against a recorded run of a real one.
+
+A run is a folder with `requests.jsonl` (input_toks, output_toks, queued_ts, first_token_ts, last_token_ts) and
+`meta.json` (engine_kwargs, kv_cache), as LLMServingSim records them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster.errors import TraceError
+from cluster.settings import SimSettings
+from loadtest.simulate.replay import Replay, replay
+from loadtest.simulate.steps import StepTimes
+from loadtest.traces import TraceRequest
+
+Column: TypeAlias = npt.NDArray[np.float64]
+_START = StepTimes(0.015, 80e-6, 0.08e-6)
+_ROUNDS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """Is what a real engine did. Times in seconds since the first request was queued."""
+
+    trace: Sequence[TraceRequest]
+    first_token_s: Sequence[float]
+    last_token_s: Sequence[float]
+    engine: SimSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Are signed errors of a prediction as fractions of what was measured; positive is too slow."""
+
+    ttft_mean_error: float
+    ttft_p99_error: float
+    e2e_mean_error: float
+    e2e_p99_error: float
+    ttft_request_error: float
+    """Mean of the absolute errors of single requests."""
+    e2e_request_error: float
+
+
+def read_run(folder: Path) -> RecordedRun:
+    """Read a recorded run.
+
+    Raises:
+        TraceError: a file is missing, or a field is missing or wrong.
+    """
+    meta = _read(folder / "meta.json")[0]
+    rows = _read(folder / "requests.jsonl")
+    try:
+        rows.sort(key=lambda row: float(row["queued_ts"]))
+        start = float(rows[0]["queued_ts"])
+        trace = [
+            TraceRequest(number, row["queued_ts"] - start, int(row["input_toks"]), int(row["output_toks"]))
+            for number, row in enumerate(rows)
+        ]
+        kwargs, cache = meta["engine_kwargs"], meta["kv_cache"]
+        engine = SimSettings(
+            kv_tokens=int(cache.get("num_kv_tokens") or cache["num_gpu_blocks"] * cache["block_size"]),
+            block_size=int(cache["block_size"]),
+            max_num_seqs=int(kwargs["max_num_seqs"]),
+            max_num_batched_tokens=int(kwargs["max_num_batched_tokens"]),
+            max_model_len=int(kwargs["max_model_len"]),
+        )
+        first = [row["first_token_ts"] - start for row in rows]
+        last = [row["last_token_ts"] - start for row in rows]
+    except KeyError as error:
+        raise TraceError(str(folder), 0, str(error.args[0]), "is missing") from error
+    except (TypeError, ValueError, IndexError) as error:
+        raise TraceError(str(folder), 0, "", f"is not a recorded run: {error}") from error
+    return RecordedRun(trace, first, last, engine)
+
+
+def fit(run: RecordedRun, first: int, last: int) -> StepTimes:
+    """Find the step model from the requests `first` to `last` (from 1, both included) of a run.
+
+    All requests are simulated, as later ones hold earlier ones up. What a step costs is linear in the model, so with
+    the schedule that one model gives, the next one is a least-squares fit; that is repeated, and the best one kept.
+    Where the KV cache is full all the time, the cost of context cannot be told from that of a step: it may come out as
+    0.
+    """
+    chosen = np.arange(first - 1, last)
+    real = _measured(run, chosen)
+    times = best = _START
+    best_misfit = float("inf")
+    for _ in range(_ROUNDS):
+        done = replay(run.trace, run.engine, times)
+        predicted = _predicted(run, done, chosen)
+        misfit = float(
+            np.abs(predicted.e2e / real.e2e - 1).mean() + np.abs(predicted.ttft - real.ttft).sum() / real.ttft.sum()
+        )
+        if misfit < best_misfit:
+            best, best_misfit = times, misfit
+        features, seconds = _spans(done, chosen, real)
+        found = _not_negative(features / seconds[:, None], np.ones(len(seconds)))
+        # Half of the way: the schedule moves with the model, and the whole way may swing.
+        old = (times.base_s, times.per_token_s, times.per_kv_token_s)
+        times = StepTimes(*(0.5 * (was + float(now)) for was, now in zip(old, found, strict=True)))
+    return best
+
+
+def errors(run: RecordedRun, times: StepTimes, scored: Sequence[int]) -> Errors:
+    """Predict the whole run and score some of its requests, given by their places from 0."""
+    chosen = np.array(scored, dtype=int)
+    real, predicted = _measured(run, chosen), _predicted(run, replay(run.trace, run.engine, times), chosen)
+
+    def of(figure: Callable[[Column], Any], name: str) -> float:
+        return float(figure(getattr(predicted, name)) / figure(getattr(real, name)) - 1)
+
+    return Errors(
+        ttft_mean_error=of(np.mean, "ttft"),
+        ttft_p99_error=of(_p99, "ttft"),
+        e2e_mean_error=of(np.mean, "e2e"),
+        e2e_p99_error=of(_p99, "e2e"),
+        ttft_request_error=float(np.mean(np.abs(predicted.ttft / real.ttft - 1))),
+        e2e_request_error=float(np.mean(np.abs(predicted.e2e / real.e2e - 1))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Are the times of some requests, from each one's arrival."""
+
+    ttft: Column
+    e2e: Column
+
+
+def _measured(run: RecordedRun, chosen: npt.NDArray[np.int_]) -> _Times:
+    arrival = np.array([request.arrival_s for request in run.trace])
+    return _Times((np.array(run.first_token_s) - arrival)[chosen], (np.array(run.last_token_s) - arrival)[chosen])
+
+
+def _predicted(run: RecordedRun, done: Replay, chosen: npt.NDArray[np.int_]) -> _Times:
+    arrival = np.array([request.arrival_s for request in run.trace])
+    first = np.array([item.first_token_at for item in done.items], dtype=float)
+    last = np.array([item.last_token_at for item in done.items])
+    return _Times((first - arrival)[chosen], (last - arrival)[chosen])
+
+
+def _p99(values: Column) -> float:
+    return float(np.percentile(values, 99))
+
+
+def _spans(done: Replay, chosen: npt.NDArray[np.int_], real: _Times) -> tuple[Column, Column]:
+    """Return what each request's wait and decode took of steps, tokens and context, and how long they really were."""
+    seconds, ends = np.asarray(done.log.seconds), np.asarray(done.ends)
+    moments = np.column_stack([ends - seconds, ends]).ravel()
+    items = [done.items[place] for place in chosen]
+    arrival = np.array([item.arrived_at for item in items])
+    first = np.array([item.first_token_at for item in items], dtype=float)
+    last = np.array([item.last_token_at for item in items])
+    columns = []
+    for amount in (np.ones(len(seconds)), np.asarray(done.log.tokens), np.asarray(done.log.kv_tokens)):
+        total = np.cumsum(amount)
+        course = np.column_stack([total - amount, total]).ravel()
+        at_arrival, at_first, at_last = (np.interp(each, moments, course) for each in (arrival, first, last))
+        columns.append(np.concatenate([at_first - at_arrival, at_last - at_first]))
+    measured = np.concatenate([real.ttft, real.e2e - real.ttft])
+    used = measured > 1e-6
+    return np.column_stack(columns)[used], measured[used]
+
+
+def _not_negative(features: Column, target: Column) -> Column:
+    """Solve a small least-squares problem with no negative coefficient."""
+    kept = list(range(features.shape[1]))
+    while True:
+        found, *_ = np.linalg.lstsq(features[:, kept], target, rcond=None)
+        if (found >= 0).all() or len(kept) == 1:
+            result = np.zeros(features.shape[1])
+            result[kept] = np.maximum(found, 0)
+            return result
+        del kept[int(np.argmin(found * np.linalg.norm(features[:, kept], axis=0)))]
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = [json.loads(line) for line in text.splitlines() if line.strip()] if path.suffix == ".jsonl" else None
+        return [json.loads(text)] if found is None else found
+    except OSError as error:
+        raise TraceError(str(path), 0, "", error.strerror or str(error)) from error
+    except ValueError as error:
+        raise TraceError(str(path), 0, "", f"is no JSON: {error}") from error

@@ -1,0 +1,145 @@
+"""What the lines of each kind of trace mean. A format is known by the fields of its first line."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.models import RequestClass
+
+MOONCAKE_BLOCK_TOKENS = 512
+
+
+class FieldError(Exception):
+    """Is raised for one wrong field of a line."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        self.problem = problem
+        super().__init__(f"{field}: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Is what one line says. `time_s` counts from any moment."""
+
+    time_s: float
+    prompt_tokens: int
+    output_tokens: int
+    request_class: RequestClass | None = None
+    tenant: str = ""
+    session: str = ""
+    block_ids: Sequence[int] = ()
+    block_tokens: int = 0
+
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Is one kind of trace."""
+
+    name: str
+    json_lines: bool
+    """One JSON object per line; otherwise CSV with a header."""
+    needs: frozenset[str]
+    """Fields that every line has."""
+    parse: Callable[[Fields], Record | None]
+    """None for a line that is no request: it failed, or produced nothing."""
+
+
+def _azure(fields: Fields) -> Record | None:
+    outputs = _whole(fields, "GeneratedTokens", 0)
+    if not outputs:
+        return None
+    return Record(_moment(fields, "TIMESTAMP"), _whole(fields, "ContextTokens", 1), outputs)
+
+
+def _mooncake(fields: Fields) -> Record | None:
+    prompt = _whole(fields, "input_length", 1)
+    blocks = fields["hash_ids"]
+    if not isinstance(blocks, list) or not all(type(block) is int for block in blocks):
+        raise FieldError("hash_ids", f"must be a list of whole numbers, got {_shown(blocks)}")
+    if len(blocks) * MOONCAKE_BLOCK_TOKENS < prompt:
+        raise FieldError("hash_ids", f"{len(blocks)} blocks of {MOONCAKE_BLOCK_TOKENS} tokens are less than {prompt}")
+    outputs = _whole(fields, "output_length", 0)
+    if not outputs:
+        return None
+    # The trace has no sessions. Every prompt begins with the same block; those with the same second one count as one.
+    session = f"s{blocks[:2][-1]}"
+    time_s = _number(fields, "timestamp", 0) / 1e3
+    return Record(time_s, prompt, outputs, None, "", session, tuple(blocks), MOONCAKE_BLOCK_TOKENS)
+
+
+def _burst_gpt(fields: Fields) -> Record | None:
+    # Failed requests have no response tokens.
+    outputs, prompt = _whole(fields, "Response tokens", 0), _whole(fields, "Request tokens", 0)
+    session = str(fields.get("Session ID") or "")
+    if not outputs or not prompt:
+        return None
+    return Record(_number(fields, "Timestamp", 0), prompt, outputs, None, "", session)
+
+
+def _plain(fields: Fields) -> Record | None:
+    name = fields.get("class") or ""
+    if name and str(name).upper() not in RequestClass.__members__:
+        known = ", ".join(each.name.lower() for each in RequestClass)
+        raise FieldError("class", f"must be one of {known}, got {_shown(name)}")
+    return Record(
+        _number(fields, "arrival_s", 0),
+        _whole(fields, "prompt_tokens", 1),
+        _whole(fields, "output_tokens", 1),
+        RequestClass[str(name).upper()] if name else None,
+        str(fields.get("tenant") or ""),
+    )
+
+
+_PLAIN_NEEDS = frozenset({"arrival_s", "prompt_tokens", "output_tokens"})
+
+FORMATS: Sequence[Format] = (
+    Format("azure", False, frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}), _azure),
+    Format("burstgpt", False, frozenset({"Timestamp", "Request tokens", "Response tokens"}), _burst_gpt),
+    Format("mooncake", True, frozenset({"timestamp", "input_length", "output_length", "hash_ids"}), _mooncake),
+    Format("csv", False, _PLAIN_NEEDS, _plain),
+    Format("jsonl", True, _PLAIN_NEEDS, _plain),
+)
+
+
+def _number(fields: Fields, name: str, least: float) -> float:
+    value = _parsed(fields[name])
+    if value < least or not math.isfinite(value):
+        raise FieldError(name, f"must be a number of at least {least:g}, got {_shown(fields[name])}")
+    return value
+
+
+def _parsed(text: Any) -> float:
+    try:
+        return math.nan if isinstance(text, bool) else float(text)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _whole(fields: Fields, name: str, least: int) -> int:
+    value = _parsed(fields[name])
+    if not value.is_integer() or value < least:
+        raise FieldError(name, f"must be a whole number of at least {least}, got {_shown(fields[name])}")
+    return int(value)
+
+
+def _moment(fields: Fields, name: str) -> float:
+    text = str(fields[name])
+    # Azure writes seven digits behind the point, or an offset in newer files; Python drops what is below microseconds.
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise FieldError(name, f"must be a time such as 2023-11-16 18:15:46.680590, got {_shown(text)}") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,111 @@
+"""Reads a trace file of any known format."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from cluster.errors import TraceError
+from loadtest.traces.formats import FORMATS, FieldError, Fields, Format, Record
+from loadtest.traces.request import TraceRequest
+
+__all__ = ["FORMATS", "read_trace"]
+
+
+def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
+    """Read a trace: Azure, BurstGPT, Mooncake, or plain CSV or JSONL (arrival_s, prompt_tokens, output_tokens and, if
+    known, class and tenant).
+
+    Args:
+        path: the file.
+        limit: at most so many requests, the earliest.
+
+    Raises:
+        TraceError: it cannot be read, is of no known format, has a wrong value, or no request.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            records = list(_records(path, file))
+    except (OSError, UnicodeDecodeError) as error:
+        detail = (error.strerror or str(error)) if isinstance(error, OSError) else "is not text in UTF-8"
+        raise TraceError(str(path), 0, "", detail) from error
+    if not records:
+        raise TraceError(str(path), 0, "", "has no requests")
+    records.sort(key=lambda record: record.time_s)
+    first = records[0].time_s
+    return [
+        TraceRequest(
+            number,
+            record.time_s - first,
+            record.prompt_tokens,
+            record.output_tokens,
+            record.request_class,
+            record.tenant,
+            record.session,
+            record.block_ids,
+            record.block_tokens,
+        )
+        for number, record in enumerate(records[:limit])
+    ]
+
+
+def _records(path: Path, file: TextIO) -> Iterator[Record]:
+    start = file.read(1)
+    while start.isspace():
+        start = file.read(1)
+    file.seek(0)
+    lines = _json_lines(path, file) if start in ("{", "[") else _csv_lines(path, file)
+    kind: Format | None = None
+    for number, fields in lines:
+        kind = kind or _recognise(path, number, fields, json_lines=start == "{")
+        for name in kind.needs:
+            if fields.get(name) is None:
+                raise TraceError(str(path), number, name, "is missing")
+        try:
+            record = kind.parse(fields)
+        except FieldError as error:
+            raise TraceError(str(path), number, error.field, error.problem) from error
+        if record is not None:
+            yield record
+
+
+def _json_lines(path: Path, file: TextIO) -> Iterator[tuple[int, Fields]]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+        except ValueError as error:
+            raise TraceError(str(path), number, "", f"is no JSON: {error}") from error
+        if not isinstance(fields, dict):
+            raise TraceError(str(path), number, "", f"must be one JSON object per line, got {line.strip()[:40]!r}")
+        yield number, fields
+
+
+def _csv_lines(path: Path, file: TextIO) -> Iterator[tuple[int, Fields]]:
+    rows = csv.reader(file)
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise TraceError(
+                    str(path), rows.line_num, "", f"must have {len(header)} fields like the header, got {len(row)}"
+                )
+            yield rows.line_num, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise TraceError(str(path), rows.line_num, "", f"is no CSV: {error}") from error
+
+
+def _recognise(path: Path, line: int, fields: Fields, *, json_lines: bool) -> Format:
+    names = set(fields)
+    for kind in FORMATS:
+        if kind.json_lines == json_lines and kind.needs <= names:
+            return kind
+    known: Sequence[str] = [f"{kind.name} ({', '.join(sorted(kind.needs))})" for kind in FORMATS]
+    found = ", ".join(sorted(names)) or "none"
+    raise TraceError(str(path), line, "", f"is of no known format; its fields: {found}; known: {'; '.join(known)}")

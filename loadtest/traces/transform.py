@@ -1,0 +1,22 @@
+"""Changes of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cluster.models import RequestClass
+from loadtest.traces.request import TraceRequest
+
+
+def scale_rate(trace: Sequence[TraceRequest], factor: float) -> list[TraceRequest]:
+    """Let the same requests come `factor` (above 0) times as fast."""
+    return [replace(request, arrival_s=request.arrival_s / factor) for request in trace]
+
+
+def with_class(trace: Sequence[TraceRequest], request_class: RequestClass) -> list[TraceRequest]:
+    """Give a class to requests that have none."""
+    return [
+        request if request.request_class is not None else replace(request, request_class=request_class)
+        for request in trace
+    ]

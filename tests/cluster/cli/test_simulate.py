@@ -1,0 +1,83 @@
+"""`penstock simulate` from the command line."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from cluster.cli.main import main
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    rnd = random.Random(1)
+    rows = [f"{n / 8},{rnd.randint(10, 800)},{rnd.randint(2, 60)}" for n in range(200)]
+    path = tmp_path / "trace.csv"
+    path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *flags: str | Path) -> tuple[int, str, str]:
+    try:
+        status = main(["simulate", *map(str, flags)])
+    except SystemExit as end:
+        status = int(end.code or 0)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_json_has_every_figure(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "--trace", trace, "--replicas", "2", "--scale-rate", "2", "--json")
+
+    figures = json.loads(out)
+    assert (0, "") == (status, err)
+    assert {"requests", "completed", "rejected", "ttft_s", "itl_s", "e2e_s", "attainment", "replica_hours",
+            "preemptions", "reversals", "wall_s"} <= figures.keys()  # fmt: skip
+    assert (200, 200, 0) == (figures["requests"], figures["completed"], figures["rejected"])
+    assert ["mean", "p50", "p95", "p99"] == list(figures["ttft_s"])
+    assert figures["virtual_s"] < 0.6 * 200 / 8
+    assert figures["replica_hours"] == pytest.approx(2 * figures["virtual_s"] / 3600)
+
+
+@pytest.mark.parametrize("flags", [("static",), ("hpa", "--metric", "queue"), ("ray", "--target", "3")])
+def test_the_table_and_the_page_show_a_run(
+    trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    page = tmp_path / "run.html"
+    status, out, _ = run(capsys, "--trace", trace, "--policy", *flags, "--cold-start", "5", "--html", page)
+
+    assert status == 0
+    assert "200: 200 completed, 0 rejected" in out
+    text = page.read_text()
+    assert text.count("<svg") == text.count("</svg>") == 8
+    assert "nan" not in text
+    assert "http" not in text
+
+
+def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "--trace", trace, "--limit", "7", "--class", "batch", "--affinity", "--json")
+    assert 7 == json.loads(out)["requests"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--trace", "{trace}", "--scale-rate", "0"), "--scale-rate: must be a number above 0, got '0'"),
+        (("--trace", "{trace}", "--limit", "0"), "--limit: must be a whole number of at least 1, got '0'"),
+        (("--trace", "{trace}", "--limit", "x"), "--limit: must be a whole number of at least 1, got 'x'"),
+        (("--trace", "{trace}", "--target", "1"), "target is for the policies hpa and ray, not for static"),
+        (("--trace", "{trace}", "--max-num-batched-tokens", "8"), "must be at least max_num_seqs = 64, got 8"),
+        (("--trace", "nowhere.csv"), "nowhere.csv: No such file"),
+        ((), "one of trace and validate must be given"),
+        (("--validate", ".", "--fit", "5-1"), "two whole numbers from 1 such as 1-100, got '5-1'"),
+    ],
+)
+def test_wrong_flags_are_named(
+    trace: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], words: str
+) -> None:
+    status, _, err = run(capsys, *(flag.format(trace=trace) for flag in flags))
+    assert 2 == status
+    assert words in " ".join(err.split())

@@ -1,0 +1,83 @@
+"""The fit finds the model that made a run, and files that are no run are refused by name."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import TraceError
+from cluster.settings import SimSettings
+from loadtest.simulate.replay import replay
+from loadtest.simulate.steps import StepTimes
+from loadtest.simulate.validate import errors, fit, read_run
+from loadtest.traces import TraceRequest
+
+TRUE = StepTimes(0.012, 60e-6, 0.15e-6)
+ENGINE = SimSettings(kv_tokens=40_000, max_num_seqs=32, max_num_batched_tokens=1024, max_model_len=8_192)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run of an engine whose model is known."""
+    rnd = random.Random(5)
+    trace = [TraceRequest(n, 0.15 * n, rnd.randint(20, 3_000), rnd.randint(1, 300)) for n in range(120)]
+    done = replay(trace, ENGINE, TRUE)
+    rows = [
+        {
+            "input_toks": item.request.prompt_tokens,
+            "output_toks": item.request.output_tokens,
+            "queued_ts": 500 + item.arrived_at,
+            "first_token_ts": 500 + (item.first_token_at or 0.0),
+            "last_token_ts": 500 + item.last_token_at,
+        }
+        for item in done.items
+    ]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    kwargs = {"max_num_seqs": 32, "max_num_batched_tokens": 1024, "max_model_len": 8_192}
+    meta = {"engine_kwargs": kwargs, "kv_cache": {"num_gpu_blocks": 2_500, "block_size": 16}}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    return tmp_path
+
+
+def test_the_model_of_a_run_is_found_again(folder: Path) -> None:
+    run = read_run(folder)
+    found = fit(run, 1, 60)
+    assert TRUE.base_s == pytest.approx(found.base_s, rel=0.02)
+    assert TRUE.per_token_s == pytest.approx(found.per_token_s, rel=0.02)
+    assert TRUE.per_kv_token_s == pytest.approx(found.per_kv_token_s, rel=0.1)
+
+    rest = errors(run, found, range(60, 120))
+    assert abs(rest.ttft_mean_error) < 0.03
+    assert rest.e2e_request_error < 0.02
+
+
+def test_errors_are_positive_where_the_prediction_is_too_slow(folder: Path) -> None:
+    run = read_run(folder)
+    slow = StepTimes(1.2 * TRUE.base_s, 1.2 * TRUE.per_token_s, 1.2 * TRUE.per_kv_token_s)
+    assert errors(run, slow, range(120)).e2e_mean_error > 0.15
+    exact = errors(run, TRUE, range(120))
+    assert exact.ttft_p99_error == pytest.approx(0.0, abs=1e-9)
+    assert exact.ttft_request_error == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("meta.json", "{", "is no JSON"),
+        ("meta.json", '{"kv_cache": {}}', "engine_kwargs: is missing"),
+        ("requests.jsonl", '{"queued_ts": 1}', "input_toks: is missing"),
+        ("requests.jsonl", "", "is not a recorded run"),
+    ],
+)
+def test_what_is_no_run_is_refused(folder: Path, file: str, text: str, words: str) -> None:
+    (folder / file).write_text(text)
+    with pytest.raises(TraceError, match=words):
+        read_run(folder)
+
+
+def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"meta\.json: No such file"):
+        read_run(tmp_path)
