@@ -47,6 +47,10 @@ class FastRules:
     """The trim recovers below this KV usage only."""
     min_steps: int = 20
     """Steps that a percentile needs."""
+    follow: float = 0.3
+    """How far one tick follows what the replay says: prompts come at random, so it says something else each time."""
+    jump: float = 0.3
+    """Larger changes are no chance, and followed at once; relative."""
     band: float = 0.04
     """Smaller changes of the limit are not worth making, relative."""
     quantum_s: float = 1.0
@@ -72,6 +76,8 @@ class FastState:
     trim: float = 1.0
     model: StepModel | None = None
     """The one that the trim belongs to."""
+    feed_forward: float | None = None
+    """Averaged over the last ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,8 @@ def decide(
     if feed_forward is None:
         wanted = tick.without_model()
     else:
-        state = tick.trim(state)
+        feed_forward = tick.smooth(feed_forward, state)
+        state = replace(tick.trim(state), feed_forward=feed_forward)
         wanted = feed_forward * state.trim
         tick.note("trimmed", wanted, f"{feed_forward:.4g} sequences times a trim of {state.trim:.2f}")
     limit = tick.bound(wanted)
@@ -184,6 +191,14 @@ class _Tick:
             value = by_kv
             self.note("kv", value, f"{rules.kv_fill:.0%} of {seen.kv_tokens} KV tokens at {peak:.4g} per sequence")
         return value
+
+    def smooth(self, value: float, state: FastState) -> float:
+        before, rules = state.feed_forward, self.rules
+        if not before or abs(value / before - 1.0) > rules.jump:
+            return value
+        smoothed = before + rules.follow * (value - before)
+        self.note("smoothed", smoothed, f"{rules.follow:.0%} of the way from {before:.4g}")
+        return smoothed
 
     def trim(self, state: FastState) -> FastState:
         trim, why = self._next_trim(state.trim)
