@@ -37,6 +37,8 @@ class FastRules:
     """Largest part of the limit that one tick takes away."""
     rise: float = 0.1
     """Largest part of the limit that one tick adds."""
+    far_rise: float = 0.5
+    """The same while the model allows twice the limit or more."""
     start_rise: float = 1.0
     """The same before the first fit: the limit may double while the latency is well below its SLO."""
     settled: float = 0.1
@@ -93,6 +95,14 @@ class FastDecision:
     """The SLO is not held although the batch is as small as it may be: more replicas are needed."""
     steps: tuple[Step, ...]
     state: FastState = field(default_factory=FastState)
+
+    @property
+    def cause(self) -> str:
+        """The name of the step that decided the limit."""
+        for step in reversed(self.steps):
+            if step.name not in ("limit", "batch_class", "trimmed", "smoothed", "trim", "model_moved"):
+                return step.name
+        return "limit"
 
 
 def decide(
@@ -246,7 +256,9 @@ class _Tick:
 
     def bound(self, wanted: float) -> int:
         limit, rules = self.seen.limit, self.rules
-        rise = rules.rise if self.seen.model is not None else rules.start_rise
+        rise = rules.start_rise
+        if self.seen.model is not None:
+            rise = rules.far_rise if wanted >= 2 * limit else rules.rise
         # Below ten sequences a tenth is none at all.
         highest, lowest = limit + max(1.0, rise * limit), limit - max(1.0, rules.fall * limit)
         stepped = max(lowest, min(highest, wanted))

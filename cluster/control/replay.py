@@ -10,21 +10,10 @@ model has to bridge the difference only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from cluster.control.step_model import StepModel, StepSample
 
 _LEAST_STRETCH = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    decode_s: float
-    """What one sequence's decode and context take of the step, by the model."""
-    prompt_tokens: int
-    off: float
-    """Measured over predicted."""
-    sequences: int
 
 
 class Replay:
@@ -32,16 +21,25 @@ class Replay:
 
     def __init__(self, samples: Sequence[StepSample], model: StepModel) -> None:
         self._model = model
-        self._seen: list[_Seen] = []
+        # Per step: seconds of the constant part, per sequence, and of prompt tokens, each times measured / predicted;
+        # and whether there were any of the latter.
+        self._seen: list[tuple[float, float, float, bool]] = []
+        self._experts: list[tuple[float, float]] = []
+        """Prompt tokens, and measured / predicted."""
+        sequences = with_prompt = 0
         for sample in samples:
             predicted = model.predict(sample.tokens, sample.kv_tokens)
             if sample.sequences < 1 or predicted <= 0:
                 continue
-            per_sequence = model.b + model.g * sample.kv_tokens / sample.sequences
+            off = sample.seconds / predicted
             prompt_tokens = max(0, sample.tokens - sample.sequences)
-            self._seen.append(_Seen(per_sequence, prompt_tokens, sample.seconds / predicted, sample.sequences))
-        self._prompt_share = sum(1 for s in self._seen if s.prompt_tokens) / len(self._seen) if self._seen else 0.0
-        self._batch = sum(s.sequences for s in self._seen) / len(self._seen) if self._seen else 0.0
+            each = model.b + model.g * sample.kv_tokens / sample.sequences
+            self._seen.append((off * model.a, off * each, off * model.b * prompt_tokens, prompt_tokens > 0))
+            self._experts.append((prompt_tokens, off))
+            sequences += sample.sequences
+            with_prompt += prompt_tokens > 0
+        count = max(1, len(self._seen))
+        self._prompt_share, self._batch = with_prompt / count, sequences / count
 
     @property
     def steps(self) -> int:
@@ -59,8 +57,11 @@ class Replay:
         without = (1.0 - share) / (1.0 - self._prompt_share) if self._prompt_share < 1.0 else 0.0
         more = max(1.0, wanted)
         steps = [
-            (self._seconds(seen, batch, more), with_prompt if seen.prompt_tokens else without) for seen in self._seen
+            (constant + batch * decode + more * prompt, with_prompt if has_prompt else without)
+            for constant, decode, prompt, has_prompt in self._seen
         ]
+        if self._model.experts is not None:
+            steps = [(s + self._expert_seconds(batch, more, i), weight) for i, (s, weight) in enumerate(steps)]
         return percentile(steps, part)
 
     def batch_for_itl(self, itl_s: float, part: float, largest: float) -> float:
@@ -75,12 +76,9 @@ class Replay:
             low, high = (middle, high) if self.itl(middle, part) <= itl_s else (low, middle)
         return low
 
-    def _seconds(self, seen: _Seen, batch: float, more: float) -> float:
-        model = self._model
-        seconds = model.a + batch * seen.decode_s + model.b * seen.prompt_tokens * more
-        if model.experts is not None:
-            seconds += model.m * model.experts.share_read(batch + seen.prompt_tokens * more)
-        return seconds * seen.off
+    def _expert_seconds(self, batch: float, more: float, index: int) -> float:
+        model, (prompt_tokens, off) = self._model, self._experts[index]
+        return 0.0 if model.experts is None else off * model.m * model.experts.share_read(batch + prompt_tokens * more)
 
 
 def percentile(pairs: list[tuple[float, float]], part: float) -> float:

@@ -170,7 +170,7 @@ class StepFit:
         for sample in samples:
             changed |= self._take(sample)
             # The first few decide what counts as an outlier, later ones can wait for the end of the batch.
-            if changed and (self.samples < self._rules.min_samples or self.samples % 16 == 0):
+            if changed and (self.samples < self._rules.min_samples or self.samples % 64 == 0):
                 self._solve()
                 changed = False
         if changed:
