@@ -43,6 +43,8 @@ class FastRules:
     """The same before the first fit: the limit may double while the latency is well below its SLO."""
     settled: float = 0.1
     """A step shows what a limit does when its batch is so near to it, relative."""
+    disturbed_floor: float = 1 / 3
+    """Steps that something else holds up take no more of the batch than down to this part."""
     kv_fill: float = 0.9
     """Part of the KV cache that is planned for."""
     kv_slack: float = 0.85
@@ -195,12 +197,26 @@ class _Tick:
             "itl", value, f"{rules.aim:.0%} of an ITL SLO of {_ms(self.slo_s)}, by {replay.steps} steps with "
             f"{self.mix.tokens:.3g} tokens and {self.mix.kv_tokens:.4g} context tokens per sequence",
         )  # fmt: skip
+        value = self._not_disturbed(value, seen.model)
         peak = max(seen.peak_tokens or 0.0, self.mix.kv_tokens)
         by_kv = rules.kv_fill * seen.kv_tokens / peak if seen.kv_tokens and peak > 0 else float("inf")
         if by_kv < value:
             value = by_kv
             self.note("kv", value, f"{rules.kv_fill:.0%} of {seen.kv_tokens} KV tokens at {peak:.4g} per sequence")
         return value
+
+    def _not_disturbed(self, value: float, model: StepModel) -> float:
+        """Bound what disturbances take. A machine that holds steps up now and then misses the SLO with any batch; to
+        shrink the batch to nothing would cost all throughput and help nobody.
+        """
+        even = Replay(self.seen.samples, model, even=True)
+        least = self.rules.disturbed_floor * even.batch_for_itl(
+            self.rules.aim * self.slo_s, self.rules.aim_part, float(self.bounds.largest)
+        )
+        if value >= least:
+            return value
+        self.note("disturbed", least, f"{self.rules.disturbed_floor:.0%} of what steps without outliers would allow")
+        return least
 
     def smooth(self, value: float, state: FastState) -> float:
         before, rules = state.feed_forward, self.rules

@@ -9,6 +9,7 @@ model has to bridge the difference only.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from cluster.control.step_model import StepModel, StepSample
@@ -19,8 +20,11 @@ _LEAST_STRETCH = 1e-9
 class Replay:
     """Holds the steps of the last seconds."""
 
-    def __init__(self, samples: Sequence[StepSample], model: StepModel) -> None:
+    def __init__(self, samples: Sequence[StepSample], model: StepModel, *, even: bool = False) -> None:
+        """`even` takes all steps to be off the model by the same factor, as if nothing had disturbed any."""
         self._model = model
+        offs = [s.seconds / model.predict(s.tokens, s.kv_tokens) for s in samples if s.sequences and _known(s, model)]
+        middle = statistics.median(offs) if offs else 1.0
         # Per step: seconds of the constant part, per sequence, and of prompt tokens, each times measured / predicted;
         # and whether there were any of the latter.
         self._seen: list[tuple[float, float, float, bool]] = []
@@ -28,10 +32,9 @@ class Replay:
         """Prompt tokens, and measured / predicted."""
         sequences = with_prompt = 0
         for sample in samples:
-            predicted = model.predict(sample.tokens, sample.kv_tokens)
-            if sample.sequences < 1 or predicted <= 0:
+            if sample.sequences < 1 or not _known(sample, model):
                 continue
-            off = sample.seconds / predicted
+            off = middle if even else sample.seconds / model.predict(sample.tokens, sample.kv_tokens)
             prompt_tokens = max(0, sample.tokens - sample.sequences)
             each = model.b + model.g * sample.kv_tokens / sample.sequences
             self._seen.append((off * model.a, off * each, off * model.b * prompt_tokens, prompt_tokens > 0))
@@ -79,6 +82,10 @@ class Replay:
     def _expert_seconds(self, batch: float, more: float, index: int) -> float:
         model, (prompt_tokens, off) = self._model, self._experts[index]
         return 0.0 if model.experts is None else off * model.m * model.experts.share_read(batch + prompt_tokens * more)
+
+
+def _known(sample: StepSample, model: StepModel) -> bool:
+    return model.predict(sample.tokens, sample.kv_tokens) > 0
 
 
 def percentile(pairs: list[tuple[float, float]], part: float) -> float:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cluster.control.fast import FastBounds, FastDecision, FastState, decide
 from cluster.control.snapshot import BatchSnapshot
 from cluster.control.step_fit import StepFit
-from cluster.control.step_model import StepModel, StepSample
+from cluster.control.step_model import BatchMix, StepModel, StepSample
 from tests.cluster.control.engines import VirtualEngine
 
 MODEL = StepModel(a=0.013, b=45e-6, g=0.08e-6)
@@ -136,6 +136,22 @@ def test_batch_work_leaves_room_for_interactive_arrivals() -> None:
     assert decision.limit - 20 - 9 == decision.batch_class_limit
 
 
+def test_a_disturbed_machine_does_not_take_the_whole_batch() -> None:
+    """With every tenth step held up no batch holds the SLO; the smallest one would only serve nobody."""
+    disturbed = tuple(
+        dataclasses.replace(sample, seconds=sample.seconds * (10 if number % 10 == 0 else 1))
+        for number, sample in enumerate(samples(every=1000, count=200))
+    )
+    seen, state = dataclasses.replace(SEEN, samples=disturbed), FastState()
+    undisturbed = MODEL.batch_for_itl(0.98 * 0.03, BatchMix(1, 1500))
+    for _ in range(60):
+        decision = decide(0.03, BOUNDS, seen, state)
+        seen, state = dataclasses.replace(seen, limit=decision.limit), decision.state
+
+    assert "disturbed" in reasons(decision)
+    assert undisturbed / 7 <= decision.limit <= undisturbed / 2
+
+
 # --- closed loop ------------------------------------------------------------------------------------------------------
 
 
@@ -180,7 +196,8 @@ def test_overload_is_held_at_the_slo_with_nearly_all_of_the_best_throughput(slo:
     assert p95 <= slo
     assert throughput >= 0.9 * best
     # A steady load has a steady limit, as far as its own randomness allows.
-    assert max(limits) - min(limits) <= max(3, 0.4 * best_limit)
+    usual = sorted(limits)[6:-6]
+    assert usual[-1] - usual[0] <= max(3, 0.5 * best_limit)
 
 
 def test_a_looser_slo_gives_more_throughput_and_a_tighter_one_takes_it_back() -> None:

@@ -1,0 +1,247 @@
+"""The fast loop on a real engine: does it hold an ITL SLO, and at which price in throughput?
+
+An engine is overloaded with more requests than any batch holds. Static limits are measured in turns, twice, so that what
+else the machine does meets all of them; then the loop runs with an SLO between what the smallest and the largest of them
+give, and with a loose one. The report compares ratios of this one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cluster.clock import SystemClock
+from cluster.control.replay import itl_of
+from cluster.control.slo import ClassSlo, OperatingPoint
+from cluster.control.step_model import StepSample
+from cluster.models import GenerationSpec, PositionLogprobs, SamplingParams, SequenceEnd
+from cluster.settings import ControlSettings, PoolSettings, VllmSettings
+from deployments.engines.base import Engine, EngineIdentity
+from deployments.engines.factory import build_engine
+from deployments.replica.governor import Governor
+
+STATIC_LIMITS = (8, 16, 24, 32, 48, 64)
+PROMPT_TOKENS = (16, 64)
+OUTPUT_TOKENS = (32, 96)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Is what some seconds of overload gave."""
+
+    limit: int
+    """At the end."""
+    itl_p95_s: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Is a run's result."""
+
+    static: tuple[Measured, ...]
+    slo_s: float
+    loop: Measured
+    best_static: Measured | None
+    """Of those that hold the SLO, the one with the most tokens per second; None when none does."""
+    loop_over_best: float | None
+    """Tokens per second of the loop over those."""
+    slo_loose_s: float
+    loop_loose: Measured
+    step_error_median: float | None
+    step_error_mean: float | None
+    model: dict[str, Any] | None
+
+
+class Overload:
+    """Keeps as many sequences in the engine as the window allows, as routers do, and taps the engine's steps."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._random = random.Random(1)
+        self._ids = itertools.count()
+        self._submitting: set[asyncio.Task[None]] = set()
+        self.window = 1
+        self.held = 0
+        self.failed = 0
+        self.steps: list[StepSample] = []
+        self.stopping = False
+
+    # --- what the governor sees ---
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def take_steps(self) -> list[StepSample]:
+        """Pass the steps on and keep them."""
+        taken = self._engine.take_steps()
+        self.steps += taken
+        return taken
+
+    async def set_limit(self, limit: int) -> int:
+        """Move engine and window."""
+        applied, _ = await self._engine.set_batch_limits(limit, None)
+        self.window = applied
+        self.refill()
+        return applied
+
+    # --- load ---
+
+    def refill(self) -> None:
+        """Start what has room."""
+        while self.held < self.window and not self.stopping:
+            self.held += 1
+            task = asyncio.ensure_future(self._submit())
+            self._submitting.add(task)
+            task.add_done_callback(self._submitting.discard)
+
+    async def _submit(self) -> None:
+        prompt = [self._random.randint(3, 400) for _ in range(self._random.randint(*PROMPT_TOKENS))]
+        sampling = SamplingParams(self._random.randint(*OUTPUT_TOKENS), temperature=0.0, ignore_eos=True)
+        await self._engine.submit(f"load-{next(self._ids)}", GenerationSpec(prompt, sampling), _Sink(self))
+
+    def ended(self, end: SequenceEnd) -> None:
+        """Count, and start the next one."""
+        self.held -= 1
+        self.failed += bool(end.error)
+        self.refill()
+
+    async def stop(self) -> None:
+        """Start nothing more and wait for what runs."""
+        self.stopping = True
+        while self.held:
+            await asyncio.sleep(0.02)
+
+
+class _Sink:
+    def __init__(self, load: Overload) -> None:
+        self._load = load
+
+    def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
+        pass
+
+    def on_end(self, end: SequenceEnd) -> None:
+        self._load.ended(end)
+
+
+async def measure(engine: Engine, identity: EngineIdentity, pool: PoolSettings, seconds: float) -> Report:
+    """Run everything on an engine that is up; takes about 30 times `seconds`."""
+    load = Overload(engine)
+    static = await _static(load, seconds)
+    fast, slow = static[0].itl_p95_s, static[-1].itl_p95_s
+    slo_s, loose_s = (fast + slow) / 2, slow * 1.5
+    governor = Governor(
+        load,  # type: ignore[arg-type]  # it passes on what it does not do itself
+        pool, identity.windows, SystemClock(), load.set_limit, lambda: load.held,
+    )  # fmt: skip
+    governor.set_operating_point(_point(slo_s))
+    await governor.start()
+    running = asyncio.create_task(governor.run())
+    await asyncio.sleep(6 * seconds)
+    loop = await _taken(load, 4 * seconds)
+    governor.set_operating_point(_point(loose_s))
+    await asyncio.sleep(6 * seconds)
+    loose = await _taken(load, 2 * seconds)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    # Once more: what the machine does else may have changed meanwhile.
+    static = _averaged(static, await _static(load, seconds))
+    await load.stop()
+    if load.failed:
+        raise AssertionError(f"{load.failed} requests failed")
+    holding = [each for each in static if each.itl_p95_s <= slo_s]
+    best = max(holding, key=lambda each: each.tokens_per_s, default=None)
+    model = governor.fit.model
+    return Report(
+        static=static,
+        slo_s=slo_s,
+        loop=loop,
+        best_static=best,
+        loop_over_best=loop.tokens_per_s / best.tokens_per_s if best else None,
+        slo_loose_s=loose_s,
+        loop_loose=loose,
+        step_error_median=governor.fit.median_error,
+        step_error_mean=governor.fit.mean_error,
+        model=asdict(model) if model else None,
+    )
+
+
+async def _static(load: Overload, seconds: float) -> tuple[Measured, ...]:
+    found = []
+    for limit in STATIC_LIMITS:
+        await load.set_limit(limit)
+        await asyncio.sleep(0.5 * seconds)
+        found.append(await _taken(load, seconds))
+    return tuple(found)
+
+
+async def _taken(load: Overload, seconds: float) -> Measured:
+    """Measure for so long. Steps that the governor takes meanwhile are seen too."""
+    load.take_steps()
+    load.steps.clear()
+    began = time.monotonic()
+    await asyncio.sleep(seconds)
+    load.take_steps()
+    tokens = sum(step.sequences for step in load.steps)
+    return Measured(load.window, itl_of(load.steps, 0.95), tokens / (time.monotonic() - began))
+
+
+def _averaged(one: tuple[Measured, ...], other: tuple[Measured, ...]) -> tuple[Measured, ...]:
+    return tuple(
+        replace(a, itl_p95_s=(a.itl_p95_s + b.itl_p95_s) / 2, tokens_per_s=(a.tokens_per_s + b.tokens_per_s) / 2)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _point(itl_s: float) -> OperatingPoint:
+    return OperatingPoint(interactive=ClassSlo(itl_p95_s=itl_s))
+
+
+def bench_pool(model: str = "demo") -> PoolSettings:
+    """Describe the pool that is measured."""
+    return PoolSettings(
+        model=model, vllm=VllmSettings(max_num_seqs=STATIC_LIMITS[-1]), control=ControlSettings(window_s=8.0)
+    )
+
+
+async def _main(json_file: Path | None, seconds: float) -> None:
+    pool = bench_pool()
+    engine = build_engine(pool)
+    try:
+        report = await measure(engine, await engine.start(), pool, seconds)
+    finally:
+        await engine.close()
+    console = Console()
+    for each in report.static:
+        console.print(f"limit {each.limit:3}: p95 ITL {each.itl_p95_s * 1e3:6.2f} ms {each.tokens_per_s:8.0f} tokens/s")
+    for name, slo_s, each in (("loop", report.slo_s, report.loop), ("loose", report.slo_loose_s, report.loop_loose)):
+        console.print(
+            f"{name}: SLO {slo_s * 1e3:.2f} ms, p95 ITL {each.itl_p95_s * 1e3:.2f} ms, "
+            f"{each.tokens_per_s:.0f} tokens/s, limit {each.limit}"
+        )
+    console.print(f"loop over best static: {report.loop_over_best}; step error, median: {report.step_error_median}")
+    if json_file is not None:
+        json_file.write_text(json.dumps(asdict(report), indent=1))
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, default=None, help="write the report there")
+    parser.add_argument("--seconds", type=float, default=2.0, help="per static limit")
+    options = parser.parse_args()
+    asyncio.run(_main(options.json, options.seconds))
+
+
+if __name__ == "__main__":
+    main()
