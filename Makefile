@@ -81,7 +81,10 @@ bench-cancel: setup ## what a cancel takes, what 100,000 of them leave behind, h
 bench-affinity: setup ## what prefix and session affinity bring on a recorded load (JSON=file, TRACE=file)
 	$(BIN)/python -m loadtest.bench_affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
+bench-control: setup ## the fast loop against static batch limits on a real engine (JSON=file)
+	$(BIN)/python -m loadtest.bench_control $(if $(JSON),--json $(JSON))
+
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-cancel bench-affinity gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-cancel bench-affinity bench-control gpu-check
