@@ -1,8 +1,8 @@
 """The fast loop on a real engine: does it hold an ITL SLO, and at which price in throughput?
 
-An engine is overloaded with more requests than any batch holds. Static limits are measured in turns, before and after,
-so that what else the machine does meets all of them; between, the loop runs with an SLO between what the smallest and
-the largest of them give, and with a loose one. The report compares ratios of this one run.
+An engine is overloaded with more requests than any batch holds. The loop gets an SLO between what the smallest and the
+largest static limit give, and runs in slices of a second or two, in turns with all static limits, so that what else the
+machine does meets all of them. Then it gets a loose one. The report compares ratios of this one run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +33,9 @@ from deployments.replica.governor import Governor
 STATIC_LIMITS = (8, 16, 24, 32, 48, 64)
 PROMPT_TOKENS = (16, 64)
 OUTPUT_TOKENS = (32, 96)
+ROUNDS = 4
+SETTLE = 0.3
+"""Part of a slice that is let pass after the limit moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,9 @@ class Report:
     @property
     def disturbed(self) -> bool:
         """Whether the machine was too busy with other things to tell batch sizes apart by their latency."""
-        return self.static[-1].itl_p95_s < 1.5 * self.static[0].itl_p95_s
+        latencies = [each.itl_p95_s for each in self.static]
+        falls = any(later < 0.85 * earlier for earlier, later in itertools.pairwise(latencies))
+        return falls or latencies[-1] < 1.5 * latencies[0]
 
 
 class Overload:
@@ -100,6 +105,11 @@ class Overload:
         self.window = applied
         self.refill()
         return applied
+
+    def drop_steps(self) -> None:
+        """Forget the steps so far; the governor never sees them."""
+        self._engine.take_steps()
+        self.steps.clear()
 
     # --- load ---
 
@@ -143,29 +153,45 @@ class _Sink:
 
 
 async def measure(engine: Engine, identity: EngineIdentity, pool: PoolSettings, seconds: float) -> Report:
-    """Run everything on an engine that is up; takes about 30 times `seconds`."""
+    """Run everything on an engine that is up; takes about 60 times `seconds`."""
     load = Overload(engine)
-    static = await _static(load, seconds)
-    fast, slow = static[0].itl_p95_s, static[-1].itl_p95_s
+    first = {limit: await _static(load, limit, seconds) for limit in (STATIC_LIMITS[0], STATIC_LIMITS[-1])}
+    fast, slow = (itl_of(first[limit], 0.95) for limit in (STATIC_LIMITS[0], STATIC_LIMITS[-1]))
     slo_s, loose_s = (fast + slow) / 2, slow * 1.5
     governor = Governor(cast(Engine, load), pool, identity.windows, SystemClock(), load.set_limit, lambda: load.held)
     governor.set_operating_point(_point(slo_s))
     await governor.start()
-    running = asyncio.create_task(governor.run())
-    await asyncio.sleep(6 * seconds)
-    loop = await _taken(load, 4 * seconds)
+    await _governed(load, governor, 10 * seconds)
+    static: dict[int, list[StepSample]] = {limit: [] for limit in STATIC_LIMITS}
+    loop: list[StepSample] = []
+    for _ in range(ROUNDS):
+        for limit in STATIC_LIMITS:
+            chosen = load.window
+            static[limit] += await _static(load, limit, 0.5 * seconds)
+            await load.set_limit(chosen)
+            await asyncio.sleep(SETTLE * seconds)
+            loop += await _governed(load, governor, seconds)
+    chosen = load.window
     governor.set_operating_point(_point(loose_s))
-    await asyncio.sleep(6 * seconds)
-    loose = await _taken(load, 2 * seconds)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    # Once more: what the machine does else may have changed meanwhile.
-    static = _averaged(static, await _static(load, seconds))
+    await _governed(load, governor, 8 * seconds)
+    loose = await _governed(load, governor, 2 * seconds)
+    loose_limit = load.window
     await load.stop()
     if load.failed:
         raise AssertionError(f"{load.failed} requests failed")
-    holding = [each for each in static if each.itl_p95_s <= slo_s]
-    best = max(holding, key=lambda each: each.tokens_per_s, default=None)
+    return _report(
+        tuple(_measured(limit, steps) for limit, steps in static.items()),
+        (slo_s, _measured(chosen, loop)),
+        (loose_s, _measured(loose_limit, loose)),
+        governor,
+    )
+
+
+def _report(
+    static: tuple[Measured, ...], tight: tuple[float, Measured], loose: tuple[float, Measured], governor: Governor
+) -> Report:
+    slo_s, loop = tight
+    best = max((each for each in static if each.itl_p95_s <= slo_s), key=lambda each: each.tokens_per_s, default=None)
     model = governor.fit.model
     return Report(
         static=static,
@@ -173,39 +199,37 @@ async def measure(engine: Engine, identity: EngineIdentity, pool: PoolSettings, 
         loop=loop,
         best_static=best,
         loop_over_best=loop.tokens_per_s / best.tokens_per_s if best else None,
-        slo_loose_s=loose_s,
-        loop_loose=loose,
+        slo_loose_s=loose[0],
+        loop_loose=loose[1],
         step_error_median=governor.fit.median_error,
         step_error_mean=governor.fit.mean_error,
         model=asdict(model) if model else None,
     )
 
 
-async def _static(load: Overload, seconds: float) -> tuple[Measured, ...]:
-    found = []
-    for limit in STATIC_LIMITS:
-        await load.set_limit(limit)
-        await asyncio.sleep(0.5 * seconds)
-        found.append(await _taken(load, seconds))
-    return tuple(found)
-
-
-async def _taken(load: Overload, seconds: float) -> Measured:
-    """Measure for so long. Steps that the governor takes meanwhile are seen too."""
-    load.take_steps()
-    load.steps.clear()
-    began = time.monotonic()
+async def _static(load: Overload, limit: int, seconds: float) -> list[StepSample]:
+    """Return the steps of a while under a fixed limit, those of a batch near it."""
+    await load.set_limit(limit)
+    await asyncio.sleep(SETTLE * seconds)
+    load.drop_steps()
     await asyncio.sleep(seconds)
     load.take_steps()
-    tokens = sum(step.sequences for step in load.steps)
-    return Measured(load.window, itl_of(load.steps, 0.95), tokens / (time.monotonic() - began))
+    return [step for step in load.steps if abs(step.sequences - limit) <= max(1.0, 0.1 * limit)]
 
 
-def _averaged(one: tuple[Measured, ...], other: tuple[Measured, ...]) -> tuple[Measured, ...]:
-    return tuple(
-        replace(a, itl_p95_s=(a.itl_p95_s + b.itl_p95_s) / 2, tokens_per_s=(a.tokens_per_s + b.tokens_per_s) / 2)
-        for a, b in zip(one, other, strict=True)
-    )
+async def _governed(load: Overload, governor: Governor, seconds: float) -> list[StepSample]:
+    """Return the steps of a while under the loop."""
+    load.drop_steps()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        await asyncio.sleep(min(0.5, seconds))
+        await governor.tick()
+    return list(load.steps)
+
+
+def _measured(limit: int, steps: list[StepSample]) -> Measured:
+    tokens, seconds = sum(step.sequences for step in steps), sum(step.seconds for step in steps)
+    return Measured(limit, itl_of(steps, 0.95), tokens / seconds if seconds else 0.0)
 
 
 def _point(itl_s: float) -> OperatingPoint:
@@ -238,7 +262,7 @@ def show(report: Report, console: Console) -> None:
             f"{each.tokens_per_s:.0f} tokens/s, limit {each.limit}"
         )
     if report.disturbed:
-        console.print("The largest batch is hardly slower than the smallest: other work disturbs this machine.")
+        console.print("Latency does not grow with the batch: other work disturbs this machine, and nothing follows.")
     console.print(f"loop over best static: {report.loop_over_best}; step error, median: {report.step_error_median}")
 
 
