@@ -96,6 +96,49 @@ class SimSettings(Section):
     """Tokens per block of the prefix cache."""
 
 
+class ClassSloSettings(Section):
+    """Is what one class of requests is promised. Unset promises nothing."""
+
+    ttft_p99_s: float | None = Field(default=None, gt=0, le=3600)
+    """Time to first token, 99th percentile, from the request's arrival."""
+    itl_p95_s: float | None = Field(default=None, gt=0, le=60)
+    """Time between two tokens, 95th percentile."""
+
+
+class SloSettings(Section):
+    """Is what a pool promises. All classes share a replica's batch, so the tightest itl_p95_s holds for all."""
+
+    interactive: ClassSloSettings = ClassSloSettings()
+    standard: ClassSloSettings = ClassSloSettings()
+    batch: ClassSloSettings = ClassSloSettings()
+    attainment: float = Field(default=0.99, gt=0, lt=1)
+    """Part of the requests that must be served within their SLO."""
+
+
+class ControlSettings(Section):
+    """Configures what follows from the SLO: each replica's live batch limit."""
+
+    mode: Literal["off", "advisory", "active"] | None = None
+    """"off" leaves the limit where it is; "advisory" decides and exports, but does not act; "active" acts. Default:
+    active where an itl_p95_s is set, else off."""
+    period_s: float = Field(default=1.0, ge=0.05, le=60)
+    """Between two decisions."""
+    window_s: float = Field(default=15.0, ge=1, le=300)
+    """Steps of so long are what a decision looks at."""
+    min_batch: int = Field(default=1, ge=1)
+    """Smallest batch limit, in sequences."""
+    max_batch: int | None = Field(default=None, ge=1)
+    """Largest batch limit; default: the engine's max_num_seqs, which bounds it in any case."""
+    start_batch: int = Field(default=16, ge=1)
+    """The limit of a new replica that knows nothing of its engine yet; it doubles while the latency allows."""
+
+    @model_validator(mode="after")
+    def _has_room(self) -> ControlSettings:
+        if self.max_batch is not None and self.max_batch < self.min_batch:
+            raise ValueError(f"max_batch must be at least min_batch = {self.min_batch}, got {self.max_batch}")
+        return self
+
+
 class PoolSettings(Section):
     """Describes a pool: one model with its own Serve application, queue and replicas."""
 
@@ -106,8 +149,12 @@ class PoolSettings(Section):
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
     vllm: VllmSettings = VllmSettings()
     sim: SimSettings = SimSettings()
+    slo: SloSettings = SloSettings()
+    control: ControlSettings = ControlSettings()
     price_per_gpu_hour: float = Field(default=0.0, ge=0)
     """For receipts and the ledger, as the other prices; in any currency."""
+    budget_per_hour: float | None = Field(default=None, ge=0)
+    """What the pool may cost, in the same currency; default: no bound. Binds only with a price_per_gpu_hour."""
     price_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
     price_per_million_cached_tokens: float | None = Field(default=None, ge=0)
     """Of prompt tokens found in the prefix cache; default: as other prompt tokens."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from cluster.control.step_model import StepSample
 from cluster.models import (
     EngineStats,
     GenerationSpec,
@@ -94,6 +95,10 @@ class Engine(Protocol):
 
     def live_ids(self) -> Collection[str]:
         """Name the sequences that have not ended."""
+        ...
+
+    def take_steps(self) -> list[StepSample]:
+        """Return the single steps since the last call, oldest first; the last few thousand at most, none while idle."""
         ...
 
     def share_clock(self) -> float:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+from cluster.control.step_model import StepSample
 from cluster.models import EngineStats
 from deployments.engines.share_clock import ShareClock
+
+_KEPT_STEPS = 4096
 
 
 class StepMeter:
@@ -28,11 +33,15 @@ class StepMeter:
         self._draft_tokens = 0
         self._accepted_tokens = 0
         self._progress_at = 0.0
+        self._fresh = True
+        """Whether the next step is the first one after an idle time; when it began is not known exactly."""
+        self._steps_taken: deque[StepSample] = deque(maxlen=_KEPT_STEPS)
 
     def arrive(self, now: float, prompt_tokens: int) -> None:
         """Count a sequence that enters the engine."""
         if not self.live:
             self.clock.resume(now)
+            self._fresh = True
             self._progress_at = now
         self.live += 1
         self._prefill_tokens += prompt_tokens
@@ -51,7 +60,16 @@ class StepMeter:
         if not prefilled:
             self._prefill_tokens -= prompt_tokens
 
-    def step(self, now: float, in_step: int, *, running: int, kv_usage: float) -> None:
+    def step(
+        self,
+        now: float,
+        in_step: int,
+        *,
+        running: int,
+        kv_usage: float,
+        tokens: int | None = None,
+        kv_tokens: int | None = None,
+    ) -> None:
         """Count a step.
 
         Args:
@@ -59,6 +77,8 @@ class StepMeter:
             in_step: sequences that were in it.
             running: sequences that stay in the batch.
             kv_usage: used part of the KV cache, 0 to 1.
+            tokens: computed in it; None where the engine does not say, then it is no sample.
+            kv_tokens: context tokens read; None as above.
         """
         self._running = running
         self._kv_usage = kv_usage
@@ -68,6 +88,15 @@ class StepMeter:
         self._progress_at = now
         self._steps += 1
         self._busy_s += duration if in_step else 0.0
+        if tokens and kv_tokens is not None and in_step and not self._fresh:
+            self._steps_taken.append(StepSample(duration, tokens, kv_tokens, in_step))
+        self._fresh = False
+
+    def take_steps(self) -> list[StepSample]:
+        """Return the steps since the last call, the last few thousand at most."""
+        taken = list(self._steps_taken)
+        self._steps_taken.clear()
+        return taken
 
     def drafted(self, tokens: int, accepted: int) -> None:
         """Count speculated tokens of a step."""

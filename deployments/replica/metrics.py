@@ -11,6 +11,8 @@ from prometheus_client.registry import Collector
 from cluster.models import EngineStats, SequenceEnd
 from cluster.telemetry.metrics import LATENCY_BUCKETS
 from deployments.replica.attempts import AttemptTable
+from deployments.replica.control_metrics import ControlMetrics
+from deployments.replica.governor import Governor
 
 
 class ReplicaMetrics:
@@ -49,9 +51,10 @@ class ReplicaMetrics:
         ).labels(*values)
         self._stats = stats
 
-    def watch(self, table: AttemptTable) -> None:
-        """Read engine and table whenever the endpoint is scraped."""
+    def watch(self, table: AttemptTable, governor: Governor) -> None:
+        """Read engine, table and control loop whenever the endpoint is scraped."""
         self.registry.register(_Live(self._labels, self._stats, table))
+        self.registry.register(ControlMetrics(self._labels, governor))
 
     def ended(self, end: SequenceEnd) -> None:
         """Count a sequence that ended."""

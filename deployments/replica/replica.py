@@ -38,6 +38,7 @@ from cluster.telemetry import MetricsServer
 from cluster.tls import TlsFiles
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.attempts import AttemptTable
+from deployments.replica.governor import Governor
 from deployments.replica.metrics import ReplicaMetrics
 from deployments.replica.service import ReplicaServicer
 
@@ -85,6 +86,7 @@ class Replica:
         """Why the engine is given up; it takes nothing any more, even if it recovers."""
         self.stopped = False
         self.table: AttemptTable
+        self.governor: Governor
         self.identity: EngineIdentity
         self.address = ""
 
@@ -110,13 +112,23 @@ class Replica:
                 on_end=metrics.ended,
                 on_prefilled=self._report_now,
             )
-            metrics.watch(self.table)
+            self.governor = Governor(
+                self._engine,
+                plan.pool_settings,
+                self.identity.windows,
+                self._clock,
+                self._move_limit,
+                lambda: self.table.sequences,
+            )
+            metrics.watch(self.table, self.governor)
+            await self.governor.start()
             port = await self._serve()
             self._metrics_server = MetricsServer(plan.settings.host, plan.settings.metrics_port, metrics.registry)
             self.address = f"{plan.settings.host}:{port}"
             self._record = self._announcement(self._metrics_server.port).seal(self._secret)
             self._owner.spawn(self._sweep(), "sweep")
             self._owner.spawn(self._watch_engine(), "watch_engine")
+            self._owner.spawn(self.governor.run(), "governor")
             self._state = ReplicaState.READY
             await self._join()
         except BaseException:
@@ -201,6 +213,7 @@ class Replica:
                 "kv_usage": stats.kv_usage,
                 "output_tokens": stats.output_tokens,
                 "accepted_draft_tokens": stats.accepted_draft_tokens,
+                **self.governor.report(),
             },
         )
         try:
@@ -224,9 +237,14 @@ class Replica:
 
     async def set_batch_limit(self, sequences: int) -> int:
         """Move the live batch limit; returns what is in force. The published window follows at once."""
+        applied = await self._move_limit(sequences)
+        self._report_now()
+        return applied
+
+    async def _move_limit(self, sequences: int) -> int:
+        """Move it; the next heartbeat publishes the window. Until then this replica refuses what is too much."""
         applied, _tokens = await self._engine.set_batch_limits(sequences, None)
         self.table.windows = replace(self.table.windows, sequences=applied)
-        self._report_now()
         return applied
 
     async def check_health(self) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cluster.clock import Clock, SystemClock
+from cluster.control.step_model import StepSample
 from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import Capabilities, EngineStats, FinishReason, GenerationSpec, ModelInfo, Windows
 from cluster.settings import PoolSettings, SimSettings
@@ -171,6 +172,10 @@ class SimEngine:
         """See `Engine.live_ids`."""
         return tuple(self._live)
 
+    def take_steps(self) -> list[StepSample]:
+        """Return the single steps since the last call."""
+        return self._meter.take_steps()
+
     def share_clock(self) -> float:
         """Return the running total of step durations divided by the sequences in each step, in seconds."""
         return self._meter.clock.total()
@@ -223,7 +228,14 @@ class SimEngine:
         ended = [sequence for each in result.produced if (sequence := self._produce(each, now)) is not None]
         for sequence in ended:
             self._core.remove(sequence.sequence_id)
-        self._meter.step(now, len(result.scheduled), running=self._core.running, kv_usage=self._core.kv_usage)
+        self._meter.step(
+            now,
+            len(result.scheduled),
+            running=self._core.running,
+            kv_usage=self._core.kv_usage,
+            tokens=result.tokens,
+            kv_tokens=result.kv_tokens,
+        )
         for sequence in ended:
             self._end(sequence)
         self._free_aborted()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from cluster.control.step_model import StepSample
 from cluster.errors import EngineDeadError, EngineRequestError, EngineStartError
 from cluster.models import EngineStats, FinishReason, GenerationSpec
 from cluster.settings import PoolSettings
@@ -22,6 +23,7 @@ from deployments.engines.vllm.release import SlotRelease
 from deployments.engines.vllm.sampling import to_vllm
 from deployments.engines.vllm.self_test import generate_once, limits_move
 from deployments.engines.vllm.sequence import VllmSequence, ids_of
+from deployments.engines.vllm.step_work import work_of
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend
@@ -80,6 +82,8 @@ class VllmEngine:
         self._release = SlotRelease(self._frontend, self._slot_free)
         try:
             await generate_once(self)
+            if not self.take_steps():
+                log.warning("engine.steps.unknown")
             self._family = processes.tree_of(self._frontend.engine_pids())
             self._limits = self._launched.limits
             self._limits_live = await limits_move(self._frontend, self._limits)
@@ -191,6 +195,10 @@ class VllmEngine:
         """See `Engine.live_ids`."""
         return tuple(self._live)
 
+    def take_steps(self) -> list[StepSample]:
+        """Return the single steps since the last call."""
+        return self._meter.take_steps()
+
     def share_clock(self) -> float:
         """Return the running total of step durations divided by the sequences in each step, in seconds."""
         return self._meter.clock.total()
@@ -220,7 +228,15 @@ class VllmEngine:
         if stats is not None:
             # vLLM counts after it removed the sequences that ended in this step.
             in_step = stats.num_running_reqs + sum(sequence.left_engine for sequence in ended)
-            self._meter.step(ended_at, in_step, running=stats.num_running_reqs, kv_usage=stats.kv_cache_usage)
+            tokens, kv_tokens = work_of(stats)
+            self._meter.step(
+                ended_at,
+                in_step,
+                running=stats.num_running_reqs,
+                kv_usage=stats.kv_cache_usage,
+                tokens=tokens,
+                kv_tokens=kv_tokens,
+            )
             if (speculation := stats.spec_decoding_stats) is not None:
                 self._meter.drafted(speculation.num_draft_tokens, speculation.num_accepted_tokens)
         stopped = []

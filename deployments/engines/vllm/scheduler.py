@@ -2,6 +2,8 @@
 
 Imported by EngineCore through `scheduler_cls`. Written for vLLM 0.32 and relies on:
 - `Scheduler.schedule` reading `max_num_active_reqs` and `max_num_scheduled_tokens` on every call;
+- `Scheduler.update_from_output(scheduler_output, ...)` calling `make_stats` once, for that step;
+- `SchedulerOutput.total_num_scheduled_tokens`, and `num_computed_tokens` of its new and cached requests;
 - `EngineCore` looking utilities up by name on itself and running them between steps;
 - `StructuredOutputManager._create_grammar(request)` returning a grammar that has not accepted any token.
 """
@@ -18,6 +20,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from deployments.engines.limits import clamp_sequences, clamp_tokens
 from deployments.engines.vllm.plugin import register
 from deployments.engines.vllm.sampling import PRIOR_KEY
+from deployments.engines.vllm.step_work import put_work
 
 # VLLM_PLUGINS may leave our entry point out; this module is imported in any case.
 register()
@@ -46,11 +49,33 @@ class LiveLimits:
         return [self.max_num_active_reqs, self.max_num_scheduled_tokens]
 
 
-class LiveScheduler(LiveLimits, Scheduler):
+class TellsWork:
+    """Adds what each step computed to its statistics. Sums over lists of numbers: next to nothing per step."""
+
+    _work: tuple[int, int] | None = None
+
+    def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """Remember the step's work for `make_stats`."""
+        tokens = scheduler_output.total_num_scheduled_tokens
+        before = sum(scheduler_output.scheduled_cached_reqs.num_computed_tokens)
+        before += sum(request.num_computed_tokens for request in scheduler_output.scheduled_new_reqs)
+        self._work = tokens, before + tokens
+        return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+
+    def make_stats(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Add it."""
+        stats = super().make_stats(*args, **kwargs)  # type: ignore[misc]
+        work, self._work = self._work, None
+        if stats is not None and work is not None:
+            put_work(stats, *work)
+        return stats
+
+
+class LiveScheduler(LiveLimits, TellsWork, Scheduler):
     """Is the scheduler of engines that schedule a step when the last one is done."""
 
 
-class LiveAsyncScheduler(LiveLimits, AsyncScheduler):
+class LiveAsyncScheduler(LiveLimits, TellsWork, AsyncScheduler):
     """Is the scheduler of engines that schedule a step while the last one runs."""
 
 

@@ -1,0 +1,91 @@
+"""What a group is asked for, in replica-seconds: the unit in which short and long requests add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cluster.control.slo import OperatingPoint
+from cluster.control.snapshot import ClassDemand, GroupSnapshot
+from cluster.control.step_model import BatchMix, Shape
+from cluster.models import RequestClass
+
+KV_FILL = 0.9
+"""Part of the KV cache that is planned for."""
+SLO_WAIT_PART = 0.5
+"""Part of the time to first token that waiting may take; the rest is prefill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Is the work of a group. Replica-seconds are what it would take one replica at its best batch."""
+
+    work: float
+    """Replica-seconds that arrive per second without a deadline of their own."""
+    backlog: float
+    """Replica-seconds that have waited longer than the SLO allows; of classes without an SLO all that waits."""
+    deadline_work: float
+    """Replicas' time that queued work with a deadline needs from now on."""
+    batch_work: float
+    """The part of `work` that is of class BATCH."""
+    batch: float
+    """Sequences a replica runs at its best: bounded by ITL, KV cache and settings."""
+    mix: BatchMix | None
+    """None when nothing arrives."""
+
+
+def demand_of(point: OperatingPoint, seen: GroupSnapshot) -> Demand | None:
+    """Count a group's demand; None without a step model."""
+    if seen.model is None:
+        return None
+    shape = mean_shape(seen.demands)
+    if shape is None:
+        return Demand(0.0, 0.0, 0.0, 0.0, float(seen.max_sequences), None)
+    batch = best_batch(point, seen, shape)
+    work = backlog = deadline_work = batch_work = 0.0
+    for each in seen.demands:
+        seconds = seen.model.gpu_seconds(each.shape, batch)
+        queued = each.queued * seconds
+        if each.deadline_s is not None:
+            deadline_work += queued / max(1.0, each.deadline_s)
+            continue
+        work += each.rate * seconds
+        if each.request_class is RequestClass.BATCH:
+            # It waits for room by its nature; what has piled up of it calls for nobody.
+            batch_work += each.rate * seconds
+        else:
+            backlog += queued * _late_part(point, each)
+    return Demand(work, backlog, deadline_work, batch_work, batch, shape.mix)
+
+
+def best_batch(point: OperatingPoint, seen: GroupSnapshot, shape: Shape) -> float:
+    """Return the batch that a replica reaches under load: the largest within ITL SLO, KV cache and settings."""
+    batch = float(seen.max_sequences)
+    if seen.kv_tokens:
+        batch = min(batch, KV_FILL * seen.kv_tokens / max(1.0, shape.mix.kv_tokens))
+    if seen.model is not None and point.itl_p95_s is not None:
+        batch = min(batch, seen.model.batch_for_itl(point.itl_p95_s, shape.mix, seen.spread))
+    return max(1.0, batch)
+
+
+def mean_shape(demands: tuple[ClassDemand, ...]) -> Shape | None:
+    """Average the classes' requests by their rates, by what waits where nothing arrives; None without any."""
+    weights = [each.rate for each in demands]
+    if sum(weights) <= 0:
+        weights = [float(each.queued) for each in demands]
+    total = sum(weights)
+    if total <= 0:
+        return None
+    pairs = list(zip(weights, demands, strict=True))
+    return Shape(
+        prompt_tokens=sum(w * d.shape.prompt_tokens for w, d in pairs) / total,
+        output_tokens=sum(w * d.shape.output_tokens for w, d in pairs) / total,
+        cached_tokens=sum(w * d.shape.cached_tokens for w, d in pairs) / total,
+    )
+
+
+def _late_part(point: OperatingPoint, each: ClassDemand) -> float:
+    """Return the part of a class' line that has waited too long, taking arrivals as even."""
+    slo = point.of(each.request_class).ttft_p99_s
+    if slo is None or each.oldest_wait_s <= 0:
+        return 1.0
+    return max(0.0, 1.0 - SLO_WAIT_PART * slo / each.oldest_wait_s)

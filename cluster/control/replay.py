@@ -1,0 +1,104 @@
+"""Replays steps that were measured with another batch size: which one keeps a latency percentile within a bound.
+
+There are two kinds of steps: pure decodes, and those that also compute a piece of a prompt. A larger batch makes both
+longer, and the second kind more frequent, as prompts come in proportion to the batch. A percentile jumps where that
+kind becomes frequent enough to reach it, which no formula of the mean shows. So each measured step is stretched as the
+step model says, and weighted by how often it would occur; at the present batch this is the measurement itself, and the
+model has to bridge the difference only.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from cluster.control.step_model import StepModel, StepSample
+
+_LEAST_STRETCH = 1e-9
+
+
+class Replay:
+    """Holds the steps of the last seconds."""
+
+    def __init__(self, samples: Sequence[StepSample], model: StepModel, *, even: bool = False) -> None:
+        """`even` takes all steps to be off the model by the same factor, as if nothing had disturbed any."""
+        self._model = model
+        offs = [s.seconds / model.predict(s.tokens, s.kv_tokens) for s in samples if s.sequences and _known(s, model)]
+        middle = statistics.median(offs) if offs else 1.0
+        # Per step: seconds of the constant part, per sequence, and of prompt tokens, each times measured / predicted;
+        # and whether there were any of the latter.
+        self._seen: list[tuple[float, float, float, bool]] = []
+        self._experts: list[tuple[float, float]] = []
+        """Prompt tokens, and measured / predicted."""
+        sequences = with_prompt = 0
+        for sample in samples:
+            if sample.sequences < 1 or not _known(sample, model):
+                continue
+            off = middle if even else sample.seconds / model.predict(sample.tokens, sample.kv_tokens)
+            prompt_tokens = max(0, sample.tokens - sample.sequences)
+            each = model.b + model.g * sample.kv_tokens / sample.sequences
+            self._seen.append((off * model.a, off * each, off * model.b * prompt_tokens, prompt_tokens > 0))
+            self._experts.append((prompt_tokens, off))
+            sequences += sample.sequences
+            with_prompt += prompt_tokens > 0
+        count = max(1, len(self._seen))
+        self._prompt_share, self._batch = with_prompt / count, sequences / count
+
+    @property
+    def steps(self) -> int:
+        """Steps that are replayed."""
+        return len(self._seen)
+
+    def itl(self, batch: float, part: float) -> float:
+        """Return the latency that `part` of the tokens would stay within at this batch, seconds; 0 without steps."""
+        if not self._seen:
+            return 0.0
+        # Prompts enter a batch in proportion to its size; past one in every step there are several per step.
+        wanted = self._prompt_share * batch / self._batch
+        share = min(1.0, wanted)
+        with_prompt = share / self._prompt_share if self._prompt_share else 0.0
+        without = (1.0 - share) / (1.0 - self._prompt_share) if self._prompt_share < 1.0 else 0.0
+        more = max(1.0, wanted)
+        steps = [
+            (constant + batch * decode + more * prompt, with_prompt if has_prompt else without)
+            for constant, decode, prompt, has_prompt in self._seen
+        ]
+        if self._model.experts is not None:
+            steps = [(s + self._expert_seconds(batch, more, i), weight) for i, (s, weight) in enumerate(steps)]
+        return percentile(steps, part)
+
+    def batch_for_itl(self, itl_s: float, part: float, largest: float) -> float:
+        """Return the largest batch up to `largest` at which `part` of the tokens stay within `itl_s`; 0 for none."""
+        if self.itl(largest, part) <= itl_s:
+            return largest
+        if self.itl(_LEAST_STRETCH, part) > itl_s:
+            return 0.0
+        low, high = 0.0, largest
+        while high - low > 0.01 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.itl(middle, part) <= itl_s else (low, middle)
+        return low
+
+    def _expert_seconds(self, batch: float, more: float, index: int) -> float:
+        model, (prompt_tokens, off) = self._model, self._experts[index]
+        return 0.0 if model.experts is None else off * model.m * model.experts.share_read(batch + prompt_tokens * more)
+
+
+def _known(sample: StepSample, model: StepModel) -> bool:
+    return model.predict(sample.tokens, sample.kv_tokens) > 0
+
+
+def percentile(pairs: list[tuple[float, float]], part: float) -> float:
+    """Return the smallest value that `part` of the weight does not exceed; 0 without pairs."""
+    pairs.sort()
+    left = part * sum(weight for _, weight in pairs)
+    for value, weight in pairs:
+        left -= weight
+        if left <= 1e-12:
+            return value
+    return pairs[-1][0] if pairs else 0.0
+
+
+def itl_of(samples: Sequence[StepSample], part: float) -> float:
+    """Return the measured latency that `part` of the tokens stayed within, seconds; 0 without samples."""
+    return percentile([(sample.seconds, float(sample.sequences)) for sample in samples], part)

@@ -1,0 +1,405 @@
+"""The slow loop: how many replicas a group needs, every 15 seconds.
+
+Demand is counted in replica-seconds of work that arrive per second, by length and not by requests, so that longer
+prompts show at once. To it come growth over one cold start and what has piled up. Replicas that are starting count as
+there. Removal looks back ten minutes and is tried out on the model before it is done. Every term and every rail leaves
+a step, and the decision is made again without each term, so that one can say what it was good for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from cluster.control import guard
+from cluster.control.decision import Counterfactual, Relief, Step
+from cluster.control.demand import Demand, demand_of
+from cluster.control.guard import Move, RailRules
+from cluster.control.slo import OperatingPoint
+from cluster.control.snapshot import GroupSnapshot
+
+TERMS = ("growth", "backlog", "batch")
+"""What a decision is made again without."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBounds:
+    """Bounds a group's replicas."""
+
+    smallest: int
+    """0 allows a group without replicas while nothing arrives."""
+    largest: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRules:
+    """Are the loop's constants."""
+
+    drain_s: float = 60.0
+    """What has piled up is to be worked off in so long."""
+    fill: float = 0.75
+    """Part of a replica's time that is planned for, at first; it then follows the attainment."""
+    fill_floor: float = 0.55
+    fill_ceiling: float = 0.9
+    fill_up: float = 0.01
+    fill_down: float = 0.03
+    fill_period_s: float = 600.0
+    growth_part: float = 0.95
+    """Quantile of the growth over one cold start in what was seen lately; 0 plans for none."""
+    growth_most: float = 1.6
+    growth_least_samples: int = 40
+    """Fewer ticks of history plan for no growth."""
+    look_back_s: float = 600.0
+    """Removal goes down to the most that was needed in so long."""
+    history_s: float = 7200.0
+    hold_s: float = 30.0
+    """Between two changes."""
+    down_band: float = 0.1
+    """Less than this part of the replicas too many, and less than one, is not removed."""
+    down_step: float = 0.25
+    """Largest part that goes at once."""
+    kv_most: float = 0.9
+    """KV usage after a removal."""
+    fallback_kv: float = 0.8
+    fallback_waiting: float = 4.0
+    """Waiting requests per replica, and KV usage, that the fallback rule aims at."""
+    fallback_tolerance: float = 0.1
+    idle_s: float = 900.0
+    """Without a request for so long a group may go to 0."""
+    rails: RailRules = field(default_factory=RailRules)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Is what one tick found."""
+
+    at: float
+    work: float
+    """Replica-seconds that arrived per second."""
+    replicas: int
+    """Needed, before rails."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowState:
+    """Is what the loop remembers; a leader hands it to the next one."""
+
+    needs: tuple[Need, ...] = ()
+    moves: tuple[Move, ...] = ()
+    fill: float | None = None
+    """None until first adapted."""
+    fill_at: float | None = None
+    active_at: float | None = None
+    """When there was work last."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDecision:
+    """Is one tick's result."""
+
+    replicas: int
+    """To have, those that start included."""
+    needed: int
+    """Before hysteresis and rails."""
+    relief: Relief
+    """What to give up meanwhile."""
+    alarms: tuple[str, ...]
+    steps: tuple[Step, ...]
+    counterfactuals: tuple[Counterfactual, ...]
+    """Terms without which another number would have been decided."""
+    state: SlowState
+
+    @property
+    def reason(self) -> str:
+        """The last step that changed the number."""
+        return self.steps[-1].reason if self.steps else ""
+
+
+def decide(
+    point: OperatingPoint, bounds: GroupBounds, seen: GroupSnapshot, state: SlowState, rules: SlowRules | None = None
+) -> SlowDecision:
+    """Choose how many replicas to have.
+
+    Args:
+        point: what the pool is run for.
+        bounds: no decision leaves them.
+        seen: the group now.
+        state: the last decision's; `SlowState()` at first.
+        rules: the constants.
+    """
+    rules = rules or SlowRules()
+    made = _decide(point, bounds, seen, state, rules, without="")
+    others = []
+    for term in TERMS if seen.model is not None else ():
+        other = _decide(point, bounds, seen, state, rules, without=term).replicas
+        if other != made.replicas:
+            others.append(Counterfactual(term, other))
+    return replace(made, counterfactuals=tuple(others))
+
+
+def _decide(
+    point: OperatingPoint, bounds: GroupBounds, seen: GroupSnapshot, state: SlowState, rules: SlowRules, *, without: str
+) -> SlowDecision:
+    tick = _Tick(point, bounds, seen, state, rules, without)
+    needed = tick.needed()
+    wanted = tick.change(needed)
+    wanted = tick.rails(wanted)
+    return SlowDecision(
+        replicas=wanted,
+        needed=needed,
+        relief=tick.relief(wanted),
+        alarms=tick.alarms(),
+        steps=tuple(tick.steps),
+        counterfactuals=(),
+        state=tick.next_state(needed, wanted),
+    )
+
+
+class _Tick:
+    """Is one decision in the making."""
+
+    def __init__(
+        self,
+        point: OperatingPoint,
+        bounds: GroupBounds,
+        seen: GroupSnapshot,
+        state: SlowState,
+        rules: SlowRules,
+        without: str,
+    ) -> None:
+        self.point, self.bounds, self.seen, self.state, self.rules = point, bounds, seen, state, rules
+        self.without = without
+        self.steps: list[Step] = []
+        self.demand: Demand | None = demand_of(point, seen)
+        self.growth = 1.0
+
+    def note(self, name: str, value: float, reason: str) -> None:
+        self.steps.append(Step(name, value, reason))
+
+    @property
+    def fill(self) -> float:
+        return self.rules.fill if self.state.fill is None else self.state.fill
+
+    # --- how many are needed ------------------------------------------------------------------------------------------
+
+    def needed(self) -> int:
+        if self.demand is None:
+            return self._fallback()
+        parts = {
+            "demand": self._arriving(self.demand),
+            "growth": self._growing(self.demand),
+            "backlog": self._piled_up(self.demand),
+            "batch": self._batch(self.demand),
+        }
+        total = sum(value for name, value in parts.items() if name != self.without)
+        needed = math.ceil(total - 1e-9)
+        self.note("needed", needed, f"{total:.2f} replicas, rounded up")
+        if needed < 1 and (self.seen.waiting or self.seen.running or any(each.queued for each in self.seen.demands)):
+            needed = 1
+            self.note("work", needed, "something waits or runs")
+        return needed
+
+    def _arriving(self, demand: Demand) -> float:
+        value = demand.work / self.fill
+        self.note(
+            "demand", value, f"{demand.work:.3g} replica-seconds arrive per second; replicas are planned to be "
+            f"{self.fill:.0%} full, in batches of {demand.batch:.4g}",
+        )  # fmt: skip
+        return value
+
+    def _growing(self, demand: Demand) -> float:
+        rules = self.rules
+        self.growth = growth(self.state.needs, self.seen.cold_start_s, rules)
+        value = demand.work * (self.growth - 1.0) / self.fill
+        if value > 0:
+            self.note(
+                "growth", value, f"x{self.growth:.2f} within a cold start of {self.seen.cold_start_s:.0f} s, as "
+                f"{rules.growth_part:.0%} of what was seen lately",
+            )  # fmt: skip
+        return value
+
+    def _piled_up(self, demand: Demand) -> float:
+        value = demand.backlog / self.rules.drain_s / self.fill
+        if value > 0:
+            self.note(
+                "backlog", value, f"{demand.backlog:.3g} replica-seconds wait beyond what the SLO allows, to be worked "
+                f"off in {self.rules.drain_s:.0f} s",
+            )  # fmt: skip
+        return value
+
+    def _batch(self, demand: Demand) -> float:
+        """Work with a deadline takes what the rest leaves free, and more replicas for what does not fit."""
+        spare = max(0.0, self.seen.coming * self.fill - demand.work * self.growth)
+        value = max(0.0, demand.deadline_work - spare) / self.fill
+        if value > 0:
+            self.note("batch", value, f"deadlines need {demand.deadline_work:.3g} replicas' time, {spare:.3g} is spare")
+        return value
+
+    def _fallback(self) -> int:
+        """Follow waiting requests and KV usage, as an autoscaler that knows nothing of the engine does."""
+        seen, rules = self.seen, self.rules
+        if not seen.ready:
+            needed = max(seen.coming, 1 if seen.waiting else 0)
+            self.note("fallback", needed, f"no model and nothing ready; {seen.waiting:.0f} requests wait")
+            return needed
+        ratio = max(seen.kv_usage / rules.fallback_kv, seen.waiting / seen.ready / rules.fallback_waiting)
+        needed = seen.ready if abs(ratio - 1.0) <= rules.fallback_tolerance else math.ceil(seen.ready * ratio - 1e-9)
+        # Nothing running and nothing waiting still is one replica: bounds alone may say none.
+        needed = max(1, needed)
+        self.note(
+            "fallback", needed, f"no step model to rely on: {seen.waiting:.0f} requests wait, KV caches are "
+            f"{seen.kv_usage:.0%} full on {seen.ready} replicas",
+        )  # fmt: skip
+        return needed
+
+    # --- whether to change --------------------------------------------------------------------------------------------
+
+    def change(self, needed: int) -> int:
+        have = self.seen.coming
+        if needed > have:
+            self.note("up", needed, f"{self.seen.ready} ready and {self.seen.starting} starting are too few")
+            return needed
+        recent = [each.replicas for each in self.state.needs if each.at > self.seen.at - self.rules.look_back_s]
+        lasting = max([needed, *recent])
+        band = max(1.0, self.rules.down_band * have)
+        if lasting > have - band:
+            self.note("keep", have, f"at most {lasting} were needed in the last {self.rules.look_back_s:.0f} s")
+            return have
+        if (why := self._not_now()) is not None:
+            self.note("keep", have, why)
+            return have
+        target = max(lasting, have - max(1, math.floor(self.rules.down_step * have)))
+        while target < have and (why := self._unsafe(target)) is not None:
+            self.note("removal", target + 1, f"{target} replicas would not do: {why}")
+            target += 1
+        if target < have:
+            self.note("down", target, f"at most {lasting} were needed in the last {self.rules.look_back_s:.0f} s")
+        return target
+
+    def _not_now(self) -> str | None:
+        seen, rules = self.seen, self.rules
+        if seen.starting:
+            return f"{seen.starting} replicas are starting"
+        if self.state.moves and seen.at - self.state.moves[-1].at < rules.hold_s:
+            return f"the last change was {seen.at - self.state.moves[-1].at:.0f} s ago"
+        history = seen.at - self.state.needs[0].at if self.state.needs else 0.0
+        if history < rules.look_back_s - 1e-6:
+            return f"{history:.0f} s were seen, removal looks back {rules.look_back_s:.0f} s"
+        return None
+
+    def _unsafe(self, replicas: int) -> str | None:
+        """Say what would go wrong with so many replicas; None for nothing."""
+        seen, rules = self.seen, self.rules
+        if replicas < 1:
+            idle = seen.at - (self.state.active_at if self.state.active_at is not None else seen.at)
+            return None if idle >= rules.idle_s else f"there was work {idle:.0f} s ago"
+        if seen.kv_usage * seen.ready / replicas > rules.kv_most:
+            return f"KV caches would be {seen.kv_usage * seen.ready / replicas:.0%} full"
+        if self.demand is None or seen.model is None:
+            return None
+        fullness = (self.demand.work + self.demand.deadline_work) * self.growth / replicas
+        if fullness > rules.fill_ceiling:
+            return f"each would be {fullness:.0%} full"
+        slo, batch = self.point.itl_p95_s, seen.running / replicas
+        if slo is not None and self.demand.mix is not None:
+            itl = seen.model.itl(batch, self.demand.mix) * seen.spread
+            if batch >= 1 and itl > slo:
+                return f"p95 ITL would be {itl * 1e3:.3g} ms in batches of {batch:.3g}"
+        return None
+
+    # --- rails, in this order -----------------------------------------------------------------------------------------
+
+    def rails(self, wanted: int) -> int:
+        seen, rails, moves = self.seen, self.rules.rails, self.state.moves
+        wanted = self._rail(wanted, guard.not_down_when_stale(wanted, seen, rails))
+        wanted = self._rail(wanted, guard.not_up_after_failures(wanted, seen, rails))
+        wanted = self._rail(wanted, guard.not_up_too_fast(wanted, seen, moves, rails))
+        wanted = self._rail(wanted, guard.not_down_too_fast(wanted, seen, moves, rails))
+        affordable = self.point.affordable(seen.gpus_per_replica)
+        wanted = self._rail(wanted, guard.at_most(wanted, affordable, "budget", "the budget pays for no more"))
+        wanted = self._rail(
+            wanted, guard.at_most(wanted, self.bounds.largest, "max_replicas", "the largest number allowed")
+        )
+        return self._rail(
+            wanted, guard.at_least(wanted, self.bounds.smallest, "min_replicas", "the smallest number allowed")
+        )
+
+    def _rail(self, wanted: int, step: Step | None) -> int:
+        if step is None:
+            return wanted
+        self.steps.append(step)
+        return int(step.value)
+
+    # --- what else ----------------------------------------------------------------------------------------------------
+
+    def relief(self, wanted: int) -> Relief:
+        """Say what to give up until there are enough: latency up to the SLO first, then batch work, then requests."""
+        demand, ready = self.demand, self.seen.ready
+        if demand is None:
+            return Relief.NONE
+        load = demand.work + demand.backlog / self.rules.drain_s
+        if load + demand.deadline_work <= ready * self.fill or (not ready and load == 0):
+            return Relief.NONE
+        if load + demand.deadline_work <= ready:
+            found, why = Relief.LATENCY, "batches may grow to the edge of the SLO"
+        elif load - demand.batch_work <= ready:
+            found, why = Relief.PREEMPT_BATCH, "batch work has to give way"
+        else:
+            found, why = Relief.SHED, "requests that would wait too long are to be refused"
+        self.note(f"relief_{found.value}", wanted, f"{load:.3g} replicas' work for {ready} ready ones: {why}")
+        return found
+
+    def alarms(self) -> tuple[str, ...]:
+        found = []
+        if self.seen.failed_starts:
+            found.append(f"{self.seen.failed_starts} starts in a row failed")
+        if self.seen.age_s > self.rules.rails.stale_s:
+            found.append(f"values are {self.seen.age_s:.0f} s old")
+        return tuple(found)
+
+    def next_state(self, needed: int, wanted: int) -> SlowState:
+        seen, state, rules = self.seen, self.state, self.rules
+        work = self.demand.work if self.demand else 0.0
+        needs = (*(n for n in state.needs if n.at > seen.at - rules.history_s), Need(seen.at, work, needed))
+        kept = max(rules.rails.up_window_s, rules.rails.down_window_s, rules.hold_s)
+        moves = tuple(move for move in state.moves if move.at > seen.at - kept)
+        if wanted != seen.coming:
+            moves = (*moves, Move(seen.at, wanted))
+        active = bool(work or seen.running or seen.waiting)
+        active_at = seen.at if active or state.active_at is None else state.active_at
+        fill, fill_at = self._adapted()
+        return SlowState(needs, moves, fill, fill_at, active_at)
+
+    def _adapted(self) -> tuple[float | None, float | None]:
+        """Follow the attainment: fuller replicas while it is good, emptier ones at once when it is not."""
+        seen, state, rules = self.seen, self.state, self.rules
+        if state.fill_at is None:
+            return state.fill, seen.at
+        if seen.at - state.fill_at < rules.fill_period_s or seen.attainment is None or seen.starting:
+            return state.fill, state.fill_at
+        aim = self.point.attainment
+        if seen.attainment < aim:
+            return max(rules.fill_floor, self.fill - rules.fill_down), seen.at
+        if seen.attainment > (1.0 + aim) / 2:
+            return min(rules.fill_ceiling, self.fill + rules.fill_up), seen.at
+        return state.fill, seen.at
+
+
+def growth(needs: tuple[Need, ...], ahead_s: float, rules: SlowRules) -> float:
+    """Return by how much work grew over `ahead_s`, as a quantile of what was seen; at least 1."""
+    if not rules.growth_part or len(needs) < rules.growth_least_samples:
+        return 1.0
+    ratios = []
+    later = 0
+    for need in needs:
+        while later < len(needs) and needs[later].at < need.at + ahead_s - 1e-6:
+            later += 1
+        if later == len(needs):
+            break
+        if need.work > 0:
+            ratios.append(needs[later].work / need.work)
+    if len(ratios) < rules.growth_least_samples:
+        return 1.0
+    ratios.sort()
+    quantile = ratios[min(len(ratios) - 1, math.ceil(rules.growth_part * len(ratios)) - 1)]
+    return max(1.0, min(rules.growth_most, quantile))

@@ -1,0 +1,274 @@
+"""Learns the step model while an engine runs: recursive least squares on single steps, with guards.
+
+Single steps vary in tokens and context, so they tell the coefficients apart; averaged metrics would not. Errors are
+relative to the step's length, or a few long prefills would decide about all the short decodes.
+
+Guards: old samples fade; coefficients never leave their floors; directions that the samples say nothing about keep the
+last good value; a step that is far off what was expected (graph capture, garbage collection, a busy machine) is left
+out, unless so many are that the engine itself has changed; and a fit whose predictions are bad says so.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from cluster.control.least_squares import Matrix, condition, solve_with_floors
+from cluster.control.step_model import Experts, StepModel, StepSample
+
+_SCALES = (1e-3, 1e-5, 1e-8, 1e-3)
+"""Usual size of a, b, g and m, so that the numbers in the matrix are of one order."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitRules:
+    """Are the fit's constants."""
+
+    forgetting: float = 0.995
+    """Weight of a sample after each further one."""
+    anchor: float = 0.02
+    """Samples' worth of trust in the last good value, along each coefficient. It caps the covariance: where samples say
+    nothing, nothing moves."""
+    a_floor: float = 1e-6
+    """Seconds; the time to read the weights where that is known."""
+    max_condition: float = 1000.0
+    """Above it the samples do not tell the coefficients apart."""
+    gate: float = 4.0
+    """A step further off than so many standard deviations is left out."""
+    huber: float = 1.5
+    """From so many standard deviations on a step counts less."""
+    least_deviation: float = 0.02
+    """Smallest standard deviation that the gate assumes, relative."""
+    regime: int = 30
+    """So many steps in a row that are far off are no outliers: the engine has changed."""
+    error_window: int = 200
+    min_samples: int = 50
+    """No fit is relied on before."""
+    max_error: float = 0.25
+    """Largest median error of a fit that is relied on, relative."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """Names the engines that share a fit."""
+
+    model_digest: str
+    hardware: str
+    tensor_parallel_size: int
+    engine_version: str
+
+    def __str__(self) -> str:
+        return f"{self.model_digest[:12]}-{self.hardware}-tp{self.tensor_parallel_size}-{self.engine_version}"
+
+
+@dataclass(frozen=True, slots=True)
+class FittedStep:
+    """Is a fit as it is stored and handed on: a new replica of the group starts from it."""
+
+    group: str
+    """A `GroupKey` as text; a fit is good for that group only."""
+    model: StepModel
+    samples: int
+    median_error: float
+    """Relative, of predictions made before each step was learned from."""
+
+    def to_json(self) -> str:
+        """Write as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> FittedStep:
+        """Read what `to_json` wrote; raises ValueError, KeyError or TypeError for anything else."""
+        data = json.loads(text)
+        model = dict(data["model"])
+        experts = model.pop("experts", None)
+        fitted = StepModel(**{k: float(v) for k, v in model.items()}, experts=Experts(**experts) if experts else None)
+        if min(fitted.a, fitted.b, fitted.g, fitted.m) < 0:
+            raise ValueError(f"no coefficient of a step model is negative: {fitted}")
+        return cls(str(data["group"]), fitted, int(data["samples"]), float(data["median_error"]))
+
+
+class StepFit:
+    """Learns from samples. No clock: what it knows depends on the samples alone.
+
+    Args:
+        prior: where to start; None learns from nothing.
+        rules: the constants.
+        experts: of a model with a mixture of experts.
+    """
+
+    def __init__(
+        self, prior: StepModel | None = None, rules: FitRules | None = None, experts: Experts | None = None
+    ) -> None:
+        self._rules = rules or FitRules()
+        self._experts = experts or (prior.experts if prior else None)
+        self._size = 4 if self._experts else 3
+        self._gram: Matrix = [[0.0] * self._size for _ in range(self._size)]
+        self._right = [0.0] * self._size
+        self._good = _values(prior, self._size) if prior else None
+        self._now = self._good
+        self._seeded = prior is not None
+        self._deviation = 0.2
+        self._typical = 0.0
+        """Averaged step time, seconds."""
+        self._strangers = 0
+        """Steps in a row that the gate left out."""
+        self._errors: deque[float] = deque(maxlen=self._rules.error_window)
+        self.samples = 0
+        """Steps learned from."""
+        self.rejected = 0
+        """Steps left out."""
+        self.condition = float("inf")
+        """Of the last solution; over `max_condition` the last good coefficients hold what the samples leave open."""
+
+    # --- what it knows ------------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> StepModel | None:
+        """The model as of now; None before anything is known."""
+        return _model(self._now, self._experts) if self._now else None
+
+    @property
+    def median_error(self) -> float | None:
+        """Median of |predicted - measured| / measured over the last steps, predicted before they were learned from."""
+        return statistics.median(self._errors) if self._errors else None
+
+    @property
+    def mean_error(self) -> float | None:
+        """The same, averaged: outliers count."""
+        return statistics.fmean(self._errors) if self._errors else None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether to rely on the model. One that was seeded counts from the start, until its errors say otherwise."""
+        if self._now is None:
+            return False
+        if len(self._errors) < self._rules.min_samples:
+            return self._seeded
+        return (self.median_error or 0.0) <= self._rules.max_error
+
+    @property
+    def trusted(self) -> StepModel | None:
+        """The model while it is healthy."""
+        return self.model if self.healthy else None
+
+    def fitted(self, group: str) -> FittedStep | None:
+        """Return what to store; None while it is not worth storing."""
+        model = self.trusted
+        if model is None or self.samples < self._rules.min_samples or self.median_error is None:
+            return None
+        return FittedStep(group, model, self.samples, self.median_error)
+
+    # --- learning -----------------------------------------------------------------------------------------------------
+
+    def learn(self, samples: Iterable[StepSample]) -> None:
+        """Take steps in the order in which they ran."""
+        changed = False
+        for sample in samples:
+            changed |= self._take(sample)
+            # The first few decide what counts as an outlier, later ones can wait for the end of the batch.
+            if changed and (self.samples < self._rules.min_samples or self.samples % 64 == 0):
+                self._solve()
+                changed = False
+        if changed:
+            self._solve()
+
+    def _take(self, sample: StepSample) -> bool:
+        if sample.seconds <= 0 or sample.tokens <= 0:
+            return False
+        row = self._row(sample)
+        weight = 1.0
+        expected = self._predict(row)
+        if expected is not None:
+            error = (sample.seconds - expected) / sample.seconds
+            self._errors.append(abs(error))
+            # Relative to the prediction: a step of ten times the length is off by 9, not by 0.9.
+            away = (sample.seconds - expected) / expected
+            found = self._weight(away)
+            if found is None:
+                return False
+            weight = found
+        self._typical = sample.seconds if not self.samples else 0.99 * self._typical + 0.01 * sample.seconds
+        unit = max(expected if expected is not None else sample.seconds, 0.25 * self._typical)
+        self._add(row, sample.seconds, weight / unit**2)
+        self.samples += 1
+        return True
+
+    def _weight(self, away: float) -> float | None:
+        """Return how much a step counts, None for not at all."""
+        rules = self._rules
+        deviation = max(self._deviation, rules.least_deviation)
+        ready = self.samples >= rules.min_samples or self._seeded
+        if ready and abs(away) > rules.gate * deviation:
+            self.rejected += 1
+            self._strangers += 1
+            if self._strangers < rules.regime:
+                return None
+            # What was learned is no longer true: let it fade fast, and the next steps in.
+            self._fade(0.1)
+            self._deviation = max(self._deviation, abs(away) / rules.gate)
+        self._strangers = 0
+        # 1.25 mean absolute deviations are a standard deviation.
+        bounded = min(abs(away), rules.gate * deviation)
+        self._deviation += 0.02 * (1.2533 * bounded - self._deviation)
+        return 1.0 if abs(away) <= rules.huber * deviation else rules.huber * deviation / abs(away)
+
+    def _row(self, sample: StepSample) -> list[float]:
+        row = [_SCALES[0], _SCALES[1] * sample.tokens, _SCALES[2] * sample.kv_tokens]
+        if self._experts:
+            row.append(_SCALES[3] * self._experts.share_read(sample.tokens))
+        return row
+
+    def _predict(self, row: list[float]) -> float | None:
+        if self._now is None:
+            return None
+        return max(self._rules.a_floor, sum(x * t for x, t in zip(row, self._now, strict=True)))
+
+    def _add(self, row: list[float], seconds: float, weight: float) -> None:
+        self._fade(self._rules.forgetting)
+        for i, x in enumerate(row):
+            scaled = weight * x
+            self._right[i] += scaled * seconds
+            for j, y in enumerate(row):
+                self._gram[i][j] += scaled * y
+
+    def _fade(self, factor: float) -> None:
+        for i in range(self._size):
+            self._right[i] *= factor
+            for j in range(self._size):
+                self._gram[i][j] *= factor
+
+    def _solve(self) -> None:
+        rules = self._rules
+        floors = [rules.a_floor / _SCALES[0], *([0.0] * (self._size - 1))]
+        self.condition = condition(self._gram)
+        told_apart = self.condition <= rules.max_condition
+        anchor = self._good or [1.0, *([0.0] * (self._size - 1))]
+        # In each coefficient's own unit; one whose column is all zero needs some weight nevertheless.
+        trace = sum(self._gram[i][i] for i in range(self._size)) / self._size
+        gram = [list(row) for row in self._gram]
+        right = list(self._right)
+        for i in range(self._size):
+            ridge = rules.anchor * self._gram[i][i] + 1e-9 * trace
+            if told_apart:
+                ridge *= 0.01
+            gram[i][i] += ridge
+            right[i] += ridge * anchor[i]
+        solved = solve_with_floors(gram, right, floors)
+        if solved is None:
+            return
+        self._now = solved
+        if told_apart or self._good is None:
+            self._good = solved
+
+
+def _values(model: StepModel, size: int) -> list[float]:
+    return [v / s for v, s in zip((model.a, model.b, model.g, model.m)[:size], _SCALES[:size], strict=True)]
+
+
+def _model(values: list[float], experts: Experts | None) -> StepModel:
+    a, b, g, m = (v * s for v, s in zip((*values, 0.0)[:4], _SCALES, strict=True))
+    return StepModel(a, b, g, m, experts)

@@ -1,0 +1,280 @@
+"""The slow loop's policy: how many replicas, why, and never beyond its rails."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.control.decision import Counterfactual, Relief
+from cluster.control.guard import Move
+from cluster.control.slo import ClassSlo, OperatingPoint
+from cluster.control.slow import GroupBounds, Need, SlowDecision, SlowRules, SlowState, decide, growth
+from cluster.control.snapshot import ClassDemand, GroupSnapshot
+from cluster.control.step_model import Shape, StepModel
+from cluster.models import RequestClass
+
+MODEL = StepModel(a=0.013, b=45e-6, g=0.08e-6)
+SHAPE = Shape(prompt_tokens=500, output_tokens=200)
+POINT = OperatingPoint(interactive=ClassSlo(ttft_p99_s=2.0, itl_p95_s=0.05))
+BOUNDS = GroupBounds(1, 100)
+TICK_S = 15.0
+
+
+def seconds_per_request() -> float:
+    """Return a request's replica-seconds at the batch that the SLO allows."""
+    batch = MODEL.batch_for_itl(0.05, SHAPE.mix)
+    return MODEL.gpu_seconds(SHAPE, min(256.0, batch))
+
+
+def interactive(replicas: float, **more: object) -> ClassDemand:
+    """Make arrivals that keep so many replicas busy all the time."""
+    return ClassDemand(RequestClass.INTERACTIVE, replicas / seconds_per_request(), SHAPE, **more)  # type: ignore[arg-type]
+
+
+def group(ready: int, *demands: ClassDemand, **more: object) -> GroupSnapshot:
+    return GroupSnapshot(at=10_000.0, ready=ready, demands=demands, model=MODEL, kv_usage=0.3, **more)  # type: ignore[arg-type]
+
+
+def long_ago(needed: int = 1, work: float = 1.0) -> SlowState:
+    """Make the state of a loop that has needed so many replicas for the last hour."""
+    times = [10_000.0 - TICK_S * n for n in range(240, 0, -1)]
+    return SlowState(needs=tuple(Need(at, work, needed) for at in times), active_at=10_000.0)
+
+
+def names(decision: SlowDecision) -> list[str]:
+    return [step.name for step in decision.steps]
+
+
+def reason(decision: SlowDecision, name: str) -> str:
+    return next(step.reason for step in decision.steps if step.name == name)
+
+
+# --- up ---------------------------------------------------------------------------------------------------------------
+
+
+def test_replicas_are_planned_to_be_three_quarters_full() -> None:
+    assert 4 == decide(POINT, BOUNDS, group(2, interactive(3.0)), SlowState()).replicas
+
+
+def test_longer_prompts_at_the_same_rate_need_more() -> None:
+    """A count of requests would see no change."""
+    longer = dataclasses.replace(interactive(3.0), shape=Shape(prompt_tokens=2000, output_tokens=200))
+    short = decide(POINT, BOUNDS, group(3, interactive(3.0)), SlowState())
+    long = decide(POINT, BOUNDS, group(3, longer), SlowState())
+
+    assert long.needed > 2 * short.needed
+
+
+def test_replicas_that_start_count() -> None:
+    decision = decide(POINT, BOUNDS, group(1, interactive(3.0), starting=3), SlowState())
+
+    assert 4 == decision.replicas
+    assert "up" not in names(decision)
+
+
+def test_what_has_piled_up_is_worked_off_in_a_minute_and_named_in_the_counterfactual() -> None:
+    queued = round(120.0 / seconds_per_request())
+    seen = group(4, interactive(3.0, queued=queued, oldest_wait_s=1e6))
+    decision = decide(POINT, BOUNDS, seen, SlowState())
+
+    assert 7 == decision.replicas
+    assert (Counterfactual("backlog", 4),) == decision.counterfactuals
+    assert "4 without the backlog term" == str(decision.counterfactuals[0])
+
+
+def test_a_line_within_the_slo_is_no_backlog() -> None:
+    decision = decide(POINT, BOUNDS, group(4, interactive(3.0, queued=50, oldest_wait_s=0.5)), SlowState())
+
+    assert "backlog" not in names(decision)
+
+
+def test_batch_work_calls_for_replicas_only_to_meet_a_deadline() -> None:
+    waits = ClassDemand(RequestClass.BATCH, 0.0, SHAPE, queued=100_000)
+    due = dataclasses.replace(waits, deadline_s=100_000 * seconds_per_request() / 4)
+
+    assert 1 == decide(POINT, BOUNDS, group(1, waits), SlowState()).needed
+    assert 5 == decide(POINT, BOUNDS, group(1, due), SlowState()).replicas
+
+
+def test_growth_over_a_cold_start_is_planned_for() -> None:
+    needs = tuple(Need(TICK_S * n, 2.0 if n % 8 < 4 else 3.0, 1) for n in range(200))
+
+    assert 1.5 == growth(needs, 60.0, SlowRules())
+    assert 1.0 == growth(needs, 60.0, SlowRules(growth_part=0.0))
+    assert 1.0 == growth(needs[:20], 60.0, SlowRules())
+    rising = tuple(Need(TICK_S * n, 1.02**n, 1) for n in range(200))
+    assert 1.6 == growth(rising, 600.0, SlowRules())
+
+
+# --- down -------------------------------------------------------------------------------------------------------------
+
+
+def test_removal_looks_back_ten_minutes_and_takes_a_quarter() -> None:
+    seen = group(12, interactive(1.5))
+    state = long_ago(needed=2)
+    busy = dataclasses.replace(state, needs=(*state.needs[:-20], Need(9_500.0, 8.0, 11), *state.needs[-20:]))
+
+    assert 9 == decide(POINT, BOUNDS, seen, state).replicas
+    assert 12 == decide(POINT, BOUNDS, seen, busy).replicas
+    assert 12 == decide(POINT, BOUNDS, seen, SlowState()).replicas
+
+
+def test_nothing_is_removed_while_replicas_start() -> None:
+    decision = decide(POINT, BOUNDS, group(8, interactive(1.5), starting=2), long_ago(2))
+
+    assert 10 == decision.replicas
+    assert "2 replicas are starting" == reason(decision, "keep")
+
+
+def test_removal_is_tried_out_first() -> None:
+    full = dataclasses.replace(group(4, interactive(1.5)), kv_usage=0.8)
+    decision = decide(POINT, BOUNDS, full, long_ago(2))
+
+    assert 4 == decision.replicas
+    assert "KV caches would be 107% full" in reason(decision, "removal")
+    crowded = group(4, interactive(1.5), running=1500.0)
+    assert "p95 ITL would be" in reason(decide(POINT, BOUNDS, crowded, long_ago(2)), "removal")
+
+
+def test_a_group_goes_to_zero_only_where_allowed_and_after_a_long_idle_time() -> None:
+    idle = dataclasses.replace(group(1), kv_usage=0.0)
+    state = dataclasses.replace(long_ago(0, work=0.0), active_at=9_000.0)
+
+    assert 0 == decide(POINT, GroupBounds(0, 4), idle, state).replicas
+    assert 1 == decide(POINT, GroupBounds(1, 4), idle, state).replicas
+    assert 1 == decide(POINT, GroupBounds(0, 4), idle, dataclasses.replace(state, active_at=9_500.0)).replicas
+    asleep = dataclasses.replace(idle, ready=0, demands=(interactive(0.01, queued=1),))
+    assert 1 == decide(POINT, GroupBounds(0, 4), asleep, state).replicas
+
+
+# --- rails ------------------------------------------------------------------------------------------------------------
+
+
+def test_old_values_freeze_removal_and_nothing_else() -> None:
+    stale = {"age_s": 40.0}
+    down = decide(POINT, BOUNDS, group(8, interactive(0.5), **stale), long_ago(1))
+
+    assert 8 == down.replicas
+    assert "stale" in names(down)
+    assert ("values are 40 s old",) == down.alarms
+    assert 8 == decide(POINT, BOUNDS, group(4, interactive(6.0), **stale), SlowState()).replicas
+
+
+@pytest.mark.parametrize(
+    ("failures", "ago", "expected"), [(1, 29, 2), (1, 31, 4), (4, 200, 2), (4, 250, 4), (20, 959, 2)]
+)
+def test_failed_starts_are_tried_again_later_and_later(failures: int, ago: float, expected: int) -> None:
+    seen = group(2, interactive(3.0), failed_starts=failures, last_failure_at=10_000.0 - ago)
+    decision = decide(POINT, BOUNDS, seen, SlowState())
+
+    assert expected == decision.replicas
+    assert (f"{failures} starts in a row failed",) == decision.alarms
+
+
+def test_one_minute_at_most_doubles_and_five_take_a_quarter() -> None:
+    assert 20 == decide(POINT, BOUNDS, group(10, interactive(50.0)), SlowState()).replicas
+    moved = SlowState(moves=(Move(9_970.0, 20),))
+    assert 40 == decide(POINT, BOUNDS, group(10, interactive(50.0), starting=10), SlowState()).replicas
+    again = decide(POINT, BOUNDS, group(10, interactive(50.0), starting=10), dataclasses.replace(moved, moves=(
+        Move(9_900.0, 10), Move(9_970.0, 20),
+    )))  # fmt: skip
+    assert 20 == again.replicas
+    assert "up_rate" in names(again)
+
+    lowered = dataclasses.replace(long_ago(1), moves=(Move(9_800.0, 16), Move(9_900.0, 12)))
+    down = decide(POINT, BOUNDS, group(12, interactive(0.5)), lowered)
+    assert 12 == down.replicas
+    assert "down_rate" in names(down)
+
+
+def test_the_budget_and_the_bounds_come_last() -> None:
+    point = dataclasses.replace(POINT, price_per_gpu_hour=2.0, budget_per_hour=12.0)
+
+    assert 6 == decide(point, BOUNDS, group(5, interactive(7.0)), SlowState()).replicas
+    assert 3 == decide(point, BOUNDS, group(3, interactive(7.0), gpus_per_replica=2), SlowState()).replicas
+    assert 5 == decide(POINT, GroupBounds(1, 5), group(5, interactive(7.0)), SlowState()).replicas
+    # A minimum is a promise, whatever it costs.
+    assert 9 == decide(point, GroupBounds(9, 20), group(5, interactive(0.5)), SlowState()).replicas
+
+
+demands = st.lists(
+    st.builds(
+        ClassDemand, st.sampled_from(RequestClass), st.floats(0, 1e4),
+        st.builds(Shape, st.floats(1, 1e5), st.floats(0, 1e4)), st.integers(0, 10**6), st.floats(0, 1e4),
+        st.one_of(st.none(), st.floats(0, 1e5)),
+    ), max_size=3,
+).map(tuple)  # fmt: skip
+groups = st.builds(
+    GroupSnapshot, at=st.just(10_000.0), ready=st.integers(0, 120), starting=st.integers(0, 20), demands=demands,
+    model=st.one_of(st.none(), st.just(MODEL)), running=st.floats(0, 1e5), waiting=st.floats(0, 1e6),
+    kv_usage=st.floats(0, 1), age_s=st.floats(0, 100), failed_starts=st.integers(0, 9),
+    last_failure_at=st.one_of(st.none(), st.floats(0, 10_000)), attainment=st.one_of(st.none(), st.floats(0, 1)),
+)  # fmt: skip
+
+
+@given(seen=groups, smallest=st.integers(0, 5), size=st.integers(0, 50))
+def test_no_decision_leaves_the_bounds(seen: GroupSnapshot, smallest: int, size: int) -> None:
+    bounds = GroupBounds(smallest, smallest + size)
+    for state in (SlowState(), long_ago(1)):
+        decision = decide(POINT, bounds, seen, state)
+
+        assert bounds.smallest <= decision.replicas <= bounds.largest
+        assert all(bounds.smallest <= other.replicas <= bounds.largest for other in decision.counterfactuals)
+        assert decision.steps
+
+
+# --- without a model, and what else is said ---------------------------------------------------------------------------
+
+
+def test_without_a_model_waiting_requests_and_kv_usage_decide() -> None:
+    blind = dataclasses.replace(group(4, interactive(3.0)), model=None)
+
+    assert 8 == decide(POINT, BOUNDS, dataclasses.replace(blind, waiting=32.0), SlowState()).replicas
+    assert 5 == decide(POINT, BOUNDS, dataclasses.replace(blind, kv_usage=0.95), SlowState()).replicas
+    assert 4 == decide(POINT, BOUNDS, dataclasses.replace(blind, kv_usage=0.8), SlowState()).replicas
+    assert "no step model" in reason(decide(POINT, BOUNDS, blind, SlowState()), "fallback")
+
+
+@pytest.mark.parametrize(
+    ("load", "batch_load", "relief"),
+    [(2.5, 0.0, Relief.NONE), (3.5, 0.0, Relief.LATENCY), (3.0, 2.0, Relief.PREEMPT_BATCH), (6.0, 0.0, Relief.SHED)],
+)
+def test_what_cannot_be_added_is_given_up_in_order(load: float, batch_load: float, relief: Relief) -> None:
+    batch = ClassDemand(RequestClass.BATCH, batch_load / seconds_per_request(), SHAPE)
+    decision = decide(POINT, GroupBounds(1, 4), group(4, interactive(load), batch), SlowState())
+
+    assert relief is decision.relief
+    assert (relief is Relief.NONE) == (f"relief_{relief.value}" not in names(decision))
+
+
+def test_the_fill_follows_the_attainment() -> None:
+    state = SlowState(fill_at=9_000.0)
+    bad = decide(POINT, BOUNDS, group(4, interactive(2.0), attainment=0.97), state).state
+    good = decide(POINT, BOUNDS, group(4, interactive(2.0), attainment=0.999), state).state
+    starting = decide(POINT, BOUNDS, group(4, interactive(2.0), attainment=0.9, starting=1), state).state
+
+    assert pytest.approx(0.72) == bad.fill
+    assert pytest.approx(0.76) == good.fill
+    assert starting.fill is None
+
+
+def test_a_noisy_steady_load_moves_nothing_to_and_fro() -> None:
+    draw = random.Random(4)
+    state, have, changes = SlowState(), 6, []
+    for tick in range(960):
+        seen = dataclasses.replace(
+            group(have, interactive(4.0 * draw.lognormvariate(0, 0.08))), at=tick * TICK_S, kv_usage=0.4
+        )
+        decision = decide(POINT, BOUNDS, seen, state)
+        if decision.replicas != have:
+            changes.append(decision.replicas - have)
+        have, state = decision.replicas, decision.state
+    reversals = sum(one * other < 0 for one, other in itertools.pairwise(changes))
+
+    assert reversals <= 4
+    assert 6 <= have <= 9
