@@ -122,7 +122,7 @@ async def run(settings: Settings, options: argparse.Namespace) -> None:
     secret, limits = ClusterSecret.from_file(settings.cluster.secret_file), limits_from(settings.queue)
     stop = asyncio.Event()
     with options.journal.open("a", encoding="utf-8") as journal, stop_signals(stop.set):
-        engine = JournalledEngine(build_engine(plan.pool_settings), journal)
+        engine = JournalledEngine(build_engine(plan.pool_settings, _core(options.rank)), journal)
         replica = ProxiedReplica(
             plan,
             engine,
@@ -137,6 +137,12 @@ async def run(settings: Settings, options: argparse.Namespace) -> None:
         partial.replace(options.ready_file)
         await _until_stopped(replica, stop)
         await replica.stop()
+
+
+def _core(rank: int) -> tuple[int, ...]:
+    """Give each replica of a machine another core; only real engines on a CPU mind."""
+    cores = sorted(os.sched_getaffinity(0))
+    return (cores[rank % len(cores)],)
 
 
 async def _until_stopped(replica: Replica, stop: asyncio.Event) -> None:
@@ -161,6 +167,7 @@ def main() -> None:
     parser.add_argument("--announce", required=True)
     parser.add_argument("--ready-file", type=Path, required=True)
     parser.add_argument("--journal", type=Path, required=True)
+    parser.add_argument("--rank", type=int, default=0)
     options = parser.parse_args()
     settings = parse_settings(options.settings_json.read_text(encoding="utf-8"))
     configure_logging(settings.cluster.log_level, settings.cluster.log_format)
