@@ -34,7 +34,7 @@ from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 
 _LOG = logging.getLogger("replica")
-HEALTH_S = 0.5
+HEALTH_S = 2.0
 """How often the engine is asked, as Serve does."""
 
 
@@ -151,11 +151,19 @@ async def _until_stopped(replica: Replica, stop: asyncio.Event) -> None:
             await replica.check_health()
         except EngineDeadError:
             _LOG.exception("replica.engine_dead")
-            os._exit(1)
+            await _end_after_engine_death(replica)
         try:
             await asyncio.wait_for(stop.wait(), HEALTH_S)
         except TimeoutError:
             continue
+
+
+async def _end_after_engine_death(replica: Replica) -> None:
+    # As `deployments.app` does.
+    try:
+        await asyncio.wait_for(replica.stop(drain_s=0.2), 5.0)
+    finally:
+        os._exit(1)
 
 
 def main() -> None:
