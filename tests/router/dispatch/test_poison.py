@@ -66,6 +66,23 @@ async def test_two_engines_at_most_and_no_innocent(tmp_path: Path, monkeypatch: 
         await until(lambda: stack.routers[0].pools["demo"].active == 0)
 
 
+async def test_the_search_of_another_router_convicts_no_innocent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each router runs its suspects one at a time, and the replica none beside another's."""
+    async with running_stack(tmp_path, routers=2, replicas=3, sim=SIM, engine=fragile) as stack:
+        await _poison(stack, monkeypatch)
+        ask = [stream_request(f"Innocent number {number:02} asks", max_tokens=20) for number in range(48)]
+        engines = [replica._engine for replica in stack.replicas]
+        calls = [stack.inference(1).StreamGenerate(request) for request in ask]
+        poison = stack.inference(0).StreamGenerate(stream_request(POISON, max_tokens=40, ignore_eos=True))
+        # Those that came with it are suspects of the other router.
+        reason, _facts = error_of((await asyncio.gather(_failure(poison), *(collect(call) for call in calls)))[0])
+
+        assert ("QUARANTINED", 2) == (reason, Fragile.deaths)
+        assert 2 == sum(bool(engine._death) for engine in engines)  # type: ignore[attr-defined]
+
+
 async def test_without_the_search_it_takes_an_engine_with_each_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
