@@ -125,7 +125,10 @@ SCENARIOS = (
         control=Control(
             "quarantine",
             frozenset({"I7"}),
-            {"plan": replace(UNGUARDED, settings={"router": {"quarantine_s": 0.0}})},
+            {
+                "plan": replace(UNGUARDED, settings={"router": {"quarantine_s": 0.0}}),
+                "steps": (Step(Midway(16), Killer("router-0", 700)),),
+            },
         ),
     ),
 )
