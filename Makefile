@@ -13,6 +13,9 @@ STAMP := $(VENV)/.installed
 JSON ?=
 ONLY ?=
 TRACE ?=
+REAL ?=
+REAL_no := --no-real
+REAL_only := --real
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -67,8 +70,8 @@ lock: setup ## recompile requirements/cpu.txt from pyproject.toml
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --group dev --python-version 3.11 \
 	  --no-header --no-annotate --output-file requirements/cpu.txt
 
-chaos: setup ## break a cluster of real processes and check what its clients saw (ONLY=text, JSON=file)
-	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)") $(if $(JSON),--json $(JSON))
+chaos: setup ## break a cluster of real processes and check what its clients saw (ONLY=text, REAL=no|only, JSON=file)
+	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)") $(REAL_$(REAL)) $(if $(JSON),--json $(JSON))
 
 bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock (JSON=file)
 	$(BIN)/python -m loadtest.bench_tokens $(if $(JSON),--json $(JSON))

@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.bootstrap.back_off import BackOff
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.bootstrap.serve_api import ServeApi
 from cluster.bootstrap.serve_config import app_name, serve_config
+from cluster.bootstrap.supervisor import supervise
 from cluster.errors import BootstrapError
 from cluster.secret import ClusterSecret
 from cluster.settings import EngineKind, Settings, access_of
@@ -71,6 +73,9 @@ class LocalCluster:
         self.ray_host: ChildProcess | None = None
         self.serve: ServeApi | None = None
         self.routers: list[RouterProcess] = []
+        self._settings_path = self.run_dir / "settings.json"
+        self._ray_lost = False
+        """Ray ended, and what replaces it is not up."""
 
     async def __aenter__(self) -> LocalCluster:
         await self.start()
@@ -137,6 +142,24 @@ class LocalCluster:
         self._gpus = int(fields["gpus"])
         self._progress("ray", "ready")
 
+    async def look(self) -> None:
+        """See `Supervised`."""
+        if self.ray_host is not None:
+            await self.ray_host.look()
+
+    def ray_ended(self) -> bool:
+        """See `Supervised`; never where Ray is not ours."""
+        return self._ray_lost or (self.ray_host is not None and not self.ray_host.running)
+
+    async def restart_ray(self) -> None:
+        """See `Supervised`."""
+        old, self.ray_host, self._ray_lost = self.ray_host, None, True
+        if old is not None:
+            await old.stop_family(0.0)
+        await self._start_ray()
+        await self._deploy(self._settings_path)
+        self._ray_lost = False
+
     async def _start_ray_host(self) -> dict[str, Any]:
         ready_file = self.run_dir / "ray.json"
         ready_file.unlink(missing_ok=True)
@@ -158,7 +181,7 @@ class LocalCluster:
         ClusterSecret.create_file(secret_file)
         paths = {"state_dir": self.state_dir, "secret_file": secret_file}
         self.settings = self.settings.model_copy(update={"cluster": self.settings.cluster.model_copy(update=paths)})
-        path = self.run_dir / "settings.json"
+        path = self._settings_path
         # Redis' URL may hold a password.
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -230,17 +253,20 @@ class LocalCluster:
 
     def check(self) -> None:
         """Raise BootstrapError when a process that must run has ended."""
+        self.check_kept()
+        if self.ray_host is not None:
+            self.ray_host.check()
+
+    def check_kept(self) -> None:
+        """Raise BootstrapError when one has ended that nobody replaces: any but Ray's."""
         if self.redis is not None:
             self.redis.check()
-        for process in (self.ray_host, *(router.process for router in self.routers)):
-            if process is not None:
-                process.check()
+        for router in self.routers:
+            router.process.check()
 
     async def watch(self) -> None:
-        """Wait until a process that must run ends, which raises BootstrapError."""
-        while True:
-            self.check()
-            await asyncio.sleep(1.0)
+        """Keep Ray up until another process that must run ends, which raises BootstrapError."""
+        await supervise(self, BackOff())
 
     # --- stop ---------------------------------------------------------------------------------------------------------
 
@@ -263,7 +289,7 @@ class LocalCluster:
             self.redis = None
             self._progress("redis", "stopped")
         with suppress(OSError):
-            (self.run_dir / "settings.json").unlink()
+            self._settings_path.unlink()
 
 
 def logical_cpus(settings: Settings) -> int:

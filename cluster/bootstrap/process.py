@@ -61,6 +61,7 @@ class ChildProcess:
         self.name = name
         self.log_file = log_file
         self._process = process
+        self._family: set[psutil.Process] = set()
 
     @classmethod
     async def start(
@@ -103,6 +104,11 @@ class ChildProcess:
         """Wait for its end; returns the exit status."""
         return await self._process.wait()
 
+    async def look(self) -> None:
+        """Remember its descendants: a dead parent no longer leads to them."""
+        if self.running:
+            self._family = set(await asyncio.to_thread(_descendants, self.pid))
+
     async def stop(self, grace_s: float) -> None:
         """Ask it to end, then kill its group; when it returns the process is gone."""
         if self.running:
@@ -114,10 +120,12 @@ class ChildProcess:
                 await self._process.wait()
 
     async def stop_family(self, grace_s: float) -> None:
-        """As `stop`, for a process whose descendants may outlive it; when it returns they are gone too."""
-        family = await asyncio.to_thread(_descendants, self.pid)
+        """As `stop`, for a process whose descendants may outlive it; when it returns they are gone too, also where it
+        ended by itself after a `look`.
+        """
+        await self.look()
         await self.stop(grace_s)
-        await asyncio.to_thread(_end_all, family)
+        await asyncio.to_thread(_end_all, list(self._family))
 
     def kill(self) -> None:
         """End it and its group at once."""

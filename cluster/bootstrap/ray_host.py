@@ -12,6 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
+
 
 def main() -> int:
     """Start Ray and the Serve controller, say so in the ready file, wait for a signal, stop both."""
@@ -33,13 +35,28 @@ def main() -> int:
     partial = ready_file.with_suffix(".partial")
     partial.write_text(json.dumps(fields), encoding="utf-8")
     partial.replace(ready_file)
-    parent = os.getppid()
+    parent, raylet = os.getppid(), _raylet()
     while not stop.wait(1.0):
         if os.getppid() != parent:
             break
+        if raylet is not None and not _lives(raylet):
+            # A Ray without its raylet answers nobody, and shutting it down would wait for it.
+            print("the raylet has ended", file=sys.stderr, flush=True)  # noqa: T201 - the log file of this process
+            os._exit(1)
     serve.shutdown()
     ray.shutdown()
     return 0
+
+
+def _raylet() -> psutil.Process | None:
+    return next((child for child in psutil.Process().children() if child.name() == "raylet"), None)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 if __name__ == "__main__":

@@ -90,14 +90,24 @@ class AttemptTable:
         """What they used."""
         self._unknown: set[str] = set()
         """Sequences of the engine that were not known here at the last look."""
+        self._alone: tuple[str, str] | None = None
+        """The attempt beside which nothing else starts, until it has output."""
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
     async def start(
-        self, request_id: str, attempt: str, spec: GenerationSpec, outlet: Outlet, sink: int
+        self,
+        request_id: str,
+        attempt: str,
+        spec: GenerationSpec,
+        outlet: Outlet,
+        sink: int,
+        *,
+        alone: bool = False,
     ) -> tuple[Refused, str] | None:
         """Start an attempt and send its output to `outlet`; returns why not, or None. The same attempt again only
-        re-attaches from the beginning, so a repeated command does no harm.
+        re-attaches from the beginning, so a repeated command does no harm. `alone`: not while another one is without
+        output, and no other one until it has output.
         """
         key = (request_id, attempt)
         if key in self._attempts:
@@ -108,9 +118,12 @@ class AttemptTable:
         prompt_tokens = len(spec.prompt_token_ids)
         if (full := self._window_full(prompt_tokens)) is not None:
             return Refused.WINDOW_FULL, full
+        if self._alone is not None or (alone and self.prefill_tokens):
+            return Refused.WINDOW_FULL, "an attempt that may kill the engine runs without others"
         log = OutputLog(request_id, attempt, self._changed, spec.resume)
         log.outlet, log.sink = outlet, sink
         self._attempts[key] = Attempt(log, prompt_tokens)
+        self._alone = key if alone else None
         self.sequences += 1
         self.idle.clear()
         self.prefill_tokens += prompt_tokens
@@ -262,6 +275,7 @@ class AttemptTable:
             return
         if item.prefilling:
             item.prefilling = False
+            self._leave_alone(key)
             self.prefill_tokens -= item.prompt_tokens
             self.prefilled.append(log.request_id)
             self._unreported_tokens += item.prompt_tokens
@@ -275,6 +289,10 @@ class AttemptTable:
             if log.end is not None:
                 self._on_end(log.end)
             self._bound_retained()
+
+    def _leave_alone(self, key: tuple[str, str]) -> None:
+        if self._alone == key:
+            self._alone = None
 
     def _free_slot(self) -> None:
         self.sequences -= 1
@@ -298,6 +316,7 @@ class AttemptTable:
 
     def _forget_unstarted(self, key: tuple[str, str]) -> None:
         item = self._attempts.pop(key)
+        self._leave_alone(key)
         self._free_slot()
         if item.prefilling:
             self.prefill_tokens -= item.prompt_tokens

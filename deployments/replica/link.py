@@ -137,7 +137,7 @@ class LinkSession:
     async def _start(self, start: pb.Start) -> None:
         key = (start.request_id, start.attempt)
         self._keys[start.sink] = key
-        refusal = await self._table.start(*key, spec_from_wire(start), self, start.sink)
+        refusal = await self._table.start(*key, spec_from_wire(start), self, start.sink, alone=start.alone)
         if refusal is not None:
             self._refuse(start.sink, *refusal)
         elif start.time_left_ms:

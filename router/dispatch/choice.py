@@ -161,6 +161,8 @@ class Choice:
         if self.tokens:
             origin = self.continuity.origin or place.group
             start.resume.CopyFrom(self.history.record(origin.model_digest))
+        # An engine that dies under it then died of it, whatever other routers suspect meanwhile.
+        start.alone = self._suspected
         self._tokens_before = self.tokens
         self.sink = place.link.open_sink(self, self.entry.request_id, grant.attempt, self.tokens)
         place.link.send_start(self.sink, start)

@@ -84,7 +84,11 @@ class ReplicaLink:
         self.up = False
         """Whether the stream is open and welcomed."""
         self.suspect = False
-        """Whether the replica had work, was silent for too long, and has produced nothing since."""
+        """Whether nothing should start there: the replica had work, was silent for too long, and has produced nothing
+        since; or it said that its engine died.
+        """
+        self._engine_died = False
+        """Said over this stream."""
         self.output_at = 0.0
         """When output came last; monotonic seconds."""
         self._listening_since = 0.0
@@ -282,6 +286,7 @@ class ReplicaLink:
         ]
         self._outbox += waiting
         self._strays.forget(self.replica_id)
+        self._engine_died = False
         self._set_suspect(False)
         self._listening_since = self._heard_at
         for sink, item in self._sinks.items():
@@ -348,7 +353,9 @@ class ReplicaLink:
                 item.receiver.on_history(history.token_ids, history.text)
         if frame.sinks or frame.ends:
             self.output_at = self._heard_at
-            self._set_suspect(False)
+            # Before the ends are told: where they go on is decided at once, and the pool may not have heard of it yet.
+            self._engine_died = self._engine_died or any(ended.engine_died for ended in frame.ends)
+            self._set_suspect(self._engine_died)
         if frame.sinks:
             self._deliver_output(frame)
         for ended in frame.ends:
@@ -383,8 +390,13 @@ class ReplicaLink:
 
     def _lose_all(self, failure: Failure) -> None:
         lost, self._sinks = self._sinks, {}
+        unsent = {command.start.sink for command in self._outbox if command.HasField("start")}
         self._outbox.clear()
-        for item in lost.values():
+        for sink, item in lost.items():
+            if sink in unsent:
+                # It never ran, so it is no attempt that was lost.
+                item.receiver.on_refused(pb.Refusal(sink=sink, reason=pb.REFUSAL_REASON_DRAINING))
+                continue
             if not item.ended:
                 self._left.add(self.replica_id, item.request_id, item.attempt)
             item.receiver.on_lost(failure)

@@ -60,6 +60,10 @@ class Bounds:
     min_finished: int = 1
     exact: bool = True
     """Every stream that ends OK says that it is what an undisturbed run had given."""
+    max_deaths: int | None = None
+    """Engines that may die; None states nothing."""
+    killers_end: tuple[str, str] = ("", "")
+    """Code and reason with which requests that kill engines must end."""
     min_share: dict[str, float] = field(default_factory=dict)
     """Tenant to the least part of all output that it gets."""
 
@@ -86,6 +90,7 @@ def check(history: History, bounds: Bounds) -> list[Violation]:
         _queue_bounds(history, bounds),
         _recovery(history, bounds),
         _stated_errors(history, bounds),
+        _killers(history, bounds),
         _proofs(history),
     )
     return [Violation(name, detail) for rule in rules for name, detail in _few(rule)]
@@ -299,6 +304,17 @@ def _silence(request: Request, failure: Failed, called_at: float) -> float:
     """How long the client had heard nothing when it was told of the failure."""
     before = max(event.at for event in request.events if event.at <= failure.at and event is not failure)
     return failure.at - max(before, called_at)
+
+
+def _killers(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
+    if bounds.max_deaths is not None and history.deaths > bounds.max_deaths:
+        yield "I7", f"{history.deaths} engines died, at most {bounds.max_deaths} may"
+    for end in history.killers:
+        if (end.code, end.reason) != bounds.killers_end:
+            yield (
+                "I7",
+                f"a request that kills engines ended {end.code} {end.reason}, not {' '.join(bounds.killers_end)}",
+            )
 
 
 def _proofs(history: History) -> Iterator[tuple[str, str]]:

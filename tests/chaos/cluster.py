@@ -20,7 +20,10 @@ from redis.exceptions import RedisError
 
 from cluster.queue.keys import pool_keys
 from cluster.secret import ClusterSecret
-from cluster.settings import load_settings
+from cluster.settings import EngineKind, load_settings
+from deployments.engines.vllm.processes import end_all
+from tests.chaos.golden import Golden
+from tests.chaos.history import Failed
 from tests.chaos.node import HOST, Node, free_port, read_metrics
 from tests.chaos.process import Process
 from tests.chaos.proxy import ChaosProxy
@@ -29,6 +32,10 @@ from tests.cluster.queue.servers import find_binary
 from tests.support.waiting import until
 
 POOL = "demo"
+READY_S = 300.0
+"""How long a process may take to be ready; a real engine on a busy machine is the slowest."""
+LEAVE_S = 5.0
+"""How long engine processes may take to follow a replica that was killed."""
 FAST: dict[str, Any] = {
     "queue": {"heartbeat_s": 0.25, "lease_s": 1.5, "attach_grace_s": 3.0},
     "router": {"link_ping_s": 1.0, "drain_s": 10.0},
@@ -41,6 +48,9 @@ FAST: dict[str, Any] = {
 """
 SIM: dict[str, Any] = {"base_ms": 20.0, "per_token_us": 1.0, "max_num_seqs": 16}
 """Fifty tokens per second and stream."""
+SLOW: dict[str, Any] = {"queue": {"heartbeat_s": 0.5, "lease_s": 3.0, "attach_grace_s": 5.0}}
+"""Instead of `FAST`'s where real engines take all cores, and loading one takes them for twenty seconds."""
+VLLM: dict[str, Any] = {"max_num_seqs": 16, "kv_cache_memory_mb": 64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,17 @@ class ClusterPlan:
     """Settings of the simulated engine beside `SIM`."""
     update_from: str = ""
     """A commit whose code runs in routers until they are started again; empty: this code everywhere."""
+    engine: EngineKind = EngineKind.SIM
+    vllm: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the real engine beside `VLLM`; its model is the demo model."""
+    kept: bool = False
+    """A replica that ends by itself is started again, as Serve does."""
+
+    @property
+    def real(self) -> bool:
+        """Whether its engines are real ones."""
+        return self.engine is EngineKind.VLLM
+
     redis: tuple[str, ...] = ()
     """Further arguments of redis-server."""
 
@@ -76,6 +97,12 @@ class ChaosCluster:
         self._dangling: list[asyncio.StreamWriter] = []
         self.notes: dict[str, float] = {}
         """Figures that faults leave behind as their proof."""
+        self.killers: list[Failed] = []
+        """How requests that kill engines ended."""
+        self.victims: list[psutil.Process] = []
+        """Engine processes that were killed last."""
+        self.golden: Golden | None = None
+        """What its engines say; see `golden.golden_of`."""
         self.unread: tuple[Any, list[Any]] = (None, [])
         """Channel and calls of clients that do not read."""
 
@@ -129,9 +156,11 @@ class ChaosCluster:
 
     async def close(self) -> None:
         """End every process and proxy."""
+        families = [process for node in self.nodes.values() for process in node.look()]
         for node in self.nodes.values():
             node.process.kill()
         await asyncio.gather(*(node.process.wait() for node in self.nodes.values()))
+        await asyncio.to_thread(end_all, families, LEAVE_S)
         for proxy in self.proxies.values():
             await proxy.close()
         for writer in self._dangling:
@@ -156,12 +185,16 @@ class ChaosCluster:
             command = (
                 *(sys.executable, "-m", "tests.chaos.replica_process", "--pool", POOL, "--replica-id", name),
                 *("--announce", announce, "--journal", str(journal), *common),
+                *("--rank", str(self.replicas.index(name))),
             )
         old = self.plan.update_from if name.startswith("router") and not number else ""
         node = self.nodes[name] = Node(name, self._launch(name, command, self._source(old)))
         if journal is not None:
             self._journals[journal] = node
-        await until(lambda: ready.exists() or not node.running, 60)
+        try:
+            await until(lambda: ready.exists() or not node.running, READY_S)
+        except AssertionError:
+            raise RuntimeError(f"{name} is not ready; end of its log:\n{node.process.log_tail()}") from None
         node.process.check()
         node.facts = json.loads(ready.read_text())
         if name.startswith("router"):
@@ -179,11 +212,13 @@ class ChaosCluster:
 
     def _settings(self, name: str) -> Path:
         flags: dict[str, Any] = {key: dict(value) for key, value in FAST.items()}
-        for key, value in self.plan.settings.items():
-            flags[key] = {**flags.get(key, {}), **value}
+        for source in (SLOW if self.plan.real else {}, self.plan.settings):
+            for key, value in source.items():
+                flags[key] = {**flags.get(key, {}), **value}
         flags["cluster"] |= {"state_dir": str(self.folder / "state" / name), "secret_file": str(self.secret_file)}
         flags["redis"]["url"] = f"redis://{self.proxies[f'{name}>redis'].address}"
-        flags["pools"] = {POOL: {"model": "demo", "engine": "sim", "sim": {**SIM, **self.plan.sim}}}
+        engines = {"sim": {**SIM, **self.plan.sim}, "vllm": {**VLLM, **self.plan.vllm}}
+        flags["pools"] = {POOL: {"model": "demo", "engine": self.plan.engine.value, **engines}}
         path = self.folder / f"{name}.json"
         load_settings(flags=flags, environ={})
         # Only what differs from the defaults, as an operator's file has it: another release knows other settings.
@@ -301,6 +336,7 @@ class ChaosCluster:
 
     def kill(self, name: str) -> None:
         """Send SIGKILL."""
+        self.nodes[name].look()
         self.nodes[name].process.kill()
         self.nodes[name].died_at = time.monotonic()
 
@@ -309,8 +345,8 @@ class ChaosCluster:
         self.nodes[name].process.send(signal.SIGTERM)
 
     def pause(self, name: str) -> None:
-        """Send SIGSTOP."""
-        self.nodes[name].process.send(signal.SIGSTOP)
+        """Send SIGSTOP, to engine processes too."""
+        self.nodes[name].process.send_family(signal.SIGSTOP)
         self.nodes[name].paused.append((time.monotonic(), float("inf")))
 
     def resume(self, name: str) -> None:
@@ -318,4 +354,11 @@ class ChaosCluster:
         node = self.nodes[name]
         began, _never = node.paused.pop()
         node.paused.append((began, time.monotonic()))
-        node.process.send(signal.SIGCONT)
+        node.process.send_family(signal.SIGCONT)
+
+    def kill_engine(self, name: str, part: str) -> list[psutil.Process]:
+        """Send SIGKILL to the engine processes of a replica whose names have this part; returns them."""
+        found = [process for process in self.nodes[name].look() if part in process.name()]
+        for process in found:
+            process.kill()
+        return found

@@ -20,7 +20,7 @@ class Row:
 ROWS = (
     Row(1, "kill -9 of a router"),
     Row(2, "SIGTERM to a router under load"),
-    Row(3, "kill -9 of an engine worker", "a whole replica here; ranks of real engines: tests/integration"),
+    Row(3, "kill -9 of an engine worker"),
     Row(4, "SIGSTOP of a replica"),
     Row(5, "engine wedge: healthy, no tokens", "as 4 to a router; check_health: tests/deployments/engines/sim"),
     Row(6, "kill -9 of Redis, restart from its file, its end torn off"),
@@ -28,8 +28,8 @@ ROWS = (
     Row(8, "Redis out of memory"),
     Row(9, "Redis slow, hanging or blackholed"),
     Row(10, "FLUSHALL"),
-    Row(11, "Serve controller killed", "needs Ray: no token passes it; not tried yet"),
-    Row(12, "Ray head killed", "needs Ray; not tried yet"),
+    Row(11, "Serve controller killed", "needs Ray: tests/integration/test_ray_faults.py"),
+    Row(12, "Ray head killed", "needs Ray; without a store of its own: tests/integration/test_ray_faults.py"),
     Row(13, "partition of one router and one replica"),
     Row(14, "partition of one router and Redis"),
     Row(15, "a client that does not read"),
@@ -37,7 +37,7 @@ ROWS = (
     Row(17, "the deadline passes in the queue", "needs no fault: tests/router/service/test_limits.py"),
     Row(18, "bytes that are no request", "also tests/router/service/test_bad_input.py"),
     Row(19, "absurd parameters", "need no fault: tests/router/admission"),
-    Row(20, "a prompt that kills engines", "quarantine is not built yet"),
+    Row(20, "a prompt that kills engines"),
     Row(21, "clock skew and jumps", "needs a clock of its own: tests/cluster/queue/test_leases.py"),
     Row(
         22,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import psutil
 from redis.exceptions import RedisError
 
 from tests.chaos.cluster import ChaosCluster
@@ -41,7 +42,31 @@ class Kill:
 
     async def proof(self, cluster: ChaosCluster) -> str:
         node = cluster.nodes[self.node]
-        return f"pid {node.pid} is gone" if not node.running and cluster.state(self.node) in ("", "Z") else ""
+        if node.running or cluster.state(self.node) not in ("", "Z") or node.orphans():
+            return ""
+        others = f", with its {len(node.family)} further processes" if node.family else ""
+        return f"pid {node.pid} is gone{others}"
+
+
+@dataclass(frozen=True, slots=True)
+class KillEngine:
+    """SIGKILL of a real engine's processes; their replica is spared, and ends by itself."""
+
+    node: str
+    part: str
+    """Part of their names: Worker is a rank, EngineCore its scheduler."""
+    heals: bool = False
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        cluster.victims = cluster.kill_engine(self.node, self.part)
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        node = cluster.nodes[self.node]
+        if not cluster.victims or any(process.is_running() for process in cluster.victims):
+            return ""
+        return (
+            "" if node.running else f"{len(cluster.victims)} gone, then the replica with status {node.process.status}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +97,9 @@ class Pause:
         cluster.pause(self.node)
 
     async def proof(self, cluster: ChaosCluster) -> str:
-        return "state T in /proc" if cluster.state(self.node) == "T" else ""
+        family = cluster.nodes[self.node].look()
+        stopped = cluster.state(self.node) == "T" and all(p.status() == psutil.STATUS_STOPPED for p in family)
+        return f"{1 + len(family)} in state T in /proc" if stopped else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,10 @@ class History:
     decodes: list[Decode] = field(default_factory=list)
     faults: list[FaultRecord] = field(default_factory=list)
     samples: list[QueueSample] = field(default_factory=list)
+    killers: list[Failed] = field(default_factory=list)
+    """How requests that kill engines ended."""
+    deaths: int = 0
+    """Engines that died, but for those that were killed with their replicas."""
     pauses: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Replica to the times in which its process was stopped, so that it decoded nothing."""
     idle: Idle | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,15 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import inference_pb2_grpc
 from penstock.v1 import types_pb2 as types
 
+from router.client import AsyncClient, RetryPolicy, Sampling
+from router.client.errors import PenstockClientError
 from tests.chaos.cluster import HOST, ChaosCluster
+from tests.chaos.history import Failed
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _WINDOW = 1 << 16
+_KILLER_S = 150.0
+"""Two engines die under it, and each takes half a minute to be there again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,37 @@ class Garbage:
         if ended < self.connections or refused < 15:
             return ""
         return f"{ended:.0f} connections were closed by the router, {refused:.0f} calls were INVALID_ARGUMENT"
+
+
+@dataclass(frozen=True, slots=True)
+class Killer:
+    """A request that kills vLLM on a CPU: seeded, sampled, and longer than the token budget of a step that the guard
+    against this no longer raises.
+    """
+
+    router: str
+    prompt_tokens: int
+    heals: bool = False
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        prompt = [9 + number % 400 for number in range(self.prompt_tokens)]
+        sampling = Sampling(temperature=1.0, seed=7, max_tokens=8, ignore_eos=True)
+        port = cluster.nodes[self.router].facts["port"]
+        async with AsyncClient(f"{HOST}:{port}", retry=RetryPolicy(1)) as client:
+            try:
+                await client.generate("demo", prompt, sampling, timeout=_KILLER_S)
+            except PenstockClientError as error:
+                failed = Failed(time.monotonic(), error.code.name, error.reason, error.retry_after, final=True)
+                cluster.killers.append(failed)
+                cluster.notes["incident"] = float("incident" in str(error))
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        died = sum(node.process.status == 1 for node in (*cluster.nodes.values(), *cluster.dead))
+        if not died or not cluster.killers:
+            return ""
+        end = cluster.killers[-1]
+        incident = " with an incident" if cluster.notes.get("incident") else ""
+        return f"{died} engines died, it ended {end.code} {end.reason}{incident}"
 
 
 async def _throw(port: int, number: int) -> bool:

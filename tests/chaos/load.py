@@ -56,6 +56,8 @@ class Load:
     """Routers that a client knows; 0 is all."""
     retries: bool = True
     """False: one call per request, and its failure is the end."""
+    greedy: bool = False
+    """No request is sampled: real engines draw anew at each start."""
     pause_s: float = 0.0
     """Between a client's requests."""
     api_keys: tuple[tuple[str, str], ...] = ()
@@ -136,7 +138,7 @@ class Clients:
         sampling = Sampling(
             max_tokens=self._load.output_tokens,
             # Every second one is sampled: what is drawn must not depend on who delivers it.
-            temperature=float(number % 2),
+            temperature=0.0 if self._load.greedy else float(number % 2),
             seed=number,
             ignore_eos=True,
         )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.chaos.process import Process
@@ -27,6 +29,8 @@ class Node:
     """Monotonic seconds, when it was killed or seen gone."""
     paused: list[tuple[float, float]] = field(default_factory=list)
     """Monotonic seconds from SIGSTOP to SIGCONT."""
+    family: list[psutil.Process] = field(default_factory=list)
+    """What it had started when it was last looked at: a dead parent no longer leads to its children."""
 
     @property
     def pid(self) -> int:
@@ -37,6 +41,27 @@ class Node:
     def running(self) -> bool:
         """Whether it has not ended."""
         return self.process.running
+
+    def look(self) -> list[psutil.Process]:
+        """Return what it started, engine processes for one, and remember it."""
+        with contextlib.suppress(psutil.Error):
+            self.family = psutil.Process(self.pid).children(recursive=True)
+        return self.family
+
+    def orphans(self) -> list[psutil.Process]:
+        """Return what is left of its family when it has ended itself."""
+        return [] if self.running else [process for process in self.family if _lives(process)]
+
+    def note_end(self) -> None:
+        """Note when it was first seen gone."""
+        if self.died_at is None and not self.running:
+            self.died_at = time.monotonic()
+
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def read_metrics(port: int) -> dict[str, float]:

@@ -6,6 +6,7 @@ crash the child of a process whose clients have calls under way.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -55,6 +56,11 @@ class Process:
         """Send a signal, unless it has ended."""
         self._process.send_signal(number)
 
+    def send_family(self, number: signal.Signals) -> None:
+        """Send a signal to it and all that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
     def kill(self) -> None:
         """Send SIGKILL."""
         self._process.kill()
@@ -66,5 +72,8 @@ class Process:
     def check(self) -> None:
         """Raise RuntimeError, with the end of its log, when it has ended."""
         if not self.running:
-            tail = self.log_file.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL:]
-            raise RuntimeError(f"{self.name} ended with status {self.status}; end of its log:\n{tail}")
+            raise RuntimeError(f"{self.name} ended with status {self.status}; end of its log:\n{self.log_tail()}")
+
+    def log_tail(self) -> str:
+        """Return the end of its log."""
+        return self.log_file.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL:]

@@ -34,7 +34,7 @@ from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 
 _LOG = logging.getLogger("replica")
-HEALTH_S = 0.5
+HEALTH_S = 2.0
 """How often the engine is asked, as Serve does."""
 
 
@@ -122,7 +122,7 @@ async def run(settings: Settings, options: argparse.Namespace) -> None:
     secret, limits = ClusterSecret.from_file(settings.cluster.secret_file), limits_from(settings.queue)
     stop = asyncio.Event()
     with options.journal.open("a", encoding="utf-8") as journal, stop_signals(stop.set):
-        engine = JournalledEngine(build_engine(plan.pool_settings), journal)
+        engine = JournalledEngine(build_engine(plan.pool_settings, _core(options.rank)), journal)
         replica = ProxiedReplica(
             plan,
             engine,
@@ -139,17 +139,31 @@ async def run(settings: Settings, options: argparse.Namespace) -> None:
         await replica.stop()
 
 
+def _core(rank: int) -> tuple[int, ...]:
+    """Give each replica of a machine another core; only real engines on a CPU mind."""
+    cores = sorted(os.sched_getaffinity(0))
+    return (cores[rank % len(cores)],)
+
+
 async def _until_stopped(replica: Replica, stop: asyncio.Event) -> None:
     while not stop.is_set():
         try:
             await replica.check_health()
         except EngineDeadError:
             _LOG.exception("replica.engine_dead")
-            os._exit(1)
+            await _end_after_engine_death(replica)
         try:
             await asyncio.wait_for(stop.wait(), HEALTH_S)
         except TimeoutError:
             continue
+
+
+async def _end_after_engine_death(replica: Replica) -> None:
+    # As `deployments.app` does.
+    try:
+        await asyncio.wait_for(replica.stop(drain_s=0.2), 5.0)
+    finally:
+        os._exit(1)
 
 
 def main() -> None:
@@ -161,6 +175,7 @@ def main() -> None:
     parser.add_argument("--announce", required=True)
     parser.add_argument("--ready-file", type=Path, required=True)
     parser.add_argument("--journal", type=Path, required=True)
+    parser.add_argument("--rank", type=int, default=0)
     options = parser.parse_args()
     settings = parse_settings(options.settings_json.read_text(encoding="utf-8"))
     configure_logging(settings.cluster.log_level, settings.cluster.log_format)

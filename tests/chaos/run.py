@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,9 @@ from tests.chaos.checker import Violation, check, longest_silence_s, recovery_s
 from tests.chaos.cluster import ChaosCluster, ClusterPlan
 from tests.chaos.golden import Golden
 from tests.chaos.history import Cancelled, Failed, FaultRecord, History, Idle, QueueSample, read_journal
+from tests.chaos.keeper import deaths, keep
 from tests.chaos.load import Clients
+from tests.chaos.recorded import record
 from tests.chaos.scenario import After, Midway, Scenario, Step
 from tests.support.waiting import until
 
@@ -95,6 +97,18 @@ async def run_alone(scenario: Scenario, *, control: bool = True) -> Outcome:
         return with_control(outcome, await run_on(cluster, other))
 
 
+async def run_in_turns(scenarios: Sequence[Scenario], *, control: bool = True) -> AsyncIterator[Outcome]:
+    """Run scenarios of one plan one after the other on one cluster, control runs of that plan too: real engines take
+    long to start.
+    """
+    async with running_cluster(scenarios[0].plan) as cluster:
+        for scenario in scenarios:
+            outcome = await run_on(cluster, scenario)
+            if control and scenario.control is not None and (other := scenario.uncontrolled()).plan == scenario.plan:
+                outcome = with_control(outcome, await run_on(cluster, other))
+            yield outcome
+
+
 def with_control(outcome: Outcome, control: Outcome) -> Outcome:
     """Put a scenario and its control run together."""
     return Outcome(
@@ -106,9 +120,10 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
     """Run a scenario on a cluster that is whole; afterwards it is whole again."""
     began = time.monotonic()
     history = History()
-    clients = Clients(scenario.load, cluster.targets, Golden(), history)
+    cluster.killers = []
+    clients = Clients(scenario.load, cluster.targets, await _golden_of(cluster), history)
     over = asyncio.Event()
-    sampling = asyncio.create_task(_sample(cluster, history, over))
+    watching = asyncio.gather(_sample(cluster, history, over), keep(cluster, over))
     try:
         clients.start()
         for step in scenario.steps:
@@ -119,11 +134,12 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
         await clients.abort()
         # redis-py may swallow a cancel, so the task is asked.
         over.set()
-        await sampling
+        await watching
     history.ended_at = time.monotonic()
     await _make_whole(cluster)
     history.idle = await _idle(cluster, history, began, scenario.idle_s)
     _read_engines(cluster, history, began)
+    history.deaths, history.killers = deaths(cluster, began), cluster.killers
     found = check(history, scenario.bounds)
     return Outcome(
         scenario,
@@ -138,6 +154,12 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
         longest_silence_s(history),
         time.monotonic() - began,
     )
+
+
+async def _golden_of(cluster: ChaosCluster) -> Golden:
+    if cluster.golden is None:
+        cluster.golden = await record(cluster.targets) if cluster.plan.real else Golden()
+    return cluster.golden if cluster.plan.real else Golden()
 
 
 async def _do(step: Step, cluster: ChaosCluster, clients: Clients, history: History) -> None:
@@ -177,6 +199,7 @@ async def _sample(cluster: ChaosCluster, history: History, over: asyncio.Event) 
 
 
 async def _make_whole(cluster: ChaosCluster) -> None:
+    """Mend everything; when it returns the cluster is as it was at the start."""
     for proxy in cluster.proxies.values():
         await proxy.heal()
     for name, node in list(cluster.nodes.items()):

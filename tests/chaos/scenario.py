@@ -74,6 +74,11 @@ class Scenario:
     expected_failure: str = ""
     """Why the product does not hold the claim yet; the scenario must then fail, so that it is noticed when it does."""
 
+    @property
+    def real(self) -> bool:
+        """Whether it takes real engines."""
+        return self.plan.real
+
     def uncontrolled(self) -> Scenario:
         """Return the control run of this scenario."""
         if self.control is None:

@@ -149,6 +149,14 @@ def test_i7_recovery_in_time() -> None:
     assert set() == broken(healed, Bounds(recovery_s=2.0))
 
 
+def test_i7_engines_that_die_and_the_requests_that_kill_them() -> None:
+    stated = Bounds(max_deaths=2, killers_end=("FAILED_PRECONDITION", "QUARANTINED"))
+    killer = Failed(1.0, "FAILED_PRECONDITION", "QUARANTINED", final=True)
+    assert set() == broken(history(good(), deaths=2, killers=[killer]), stated)
+    assert {"I7"} == broken(history(good(), deaths=3, killers=[killer]), stated)
+    assert {"I7"} == broken(history(good(), killers=[replace(killer, code="ABORTED")]), stated)
+
+
 def failing(failure: Failed) -> History:
     """Return a good request, and one that fails."""
     return history(good(), Request("b", OTHER, 5.0, events=[Attempted(1.0, restart=True), failure]))

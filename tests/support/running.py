@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from cluster.bootstrap.local import LocalCluster
@@ -35,6 +36,10 @@ class ClusterThread:
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine on the cluster's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def begin(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        """Start a coroutine on the cluster's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def target(self, router: int = 0) -> str:
         """host:port of a router."""

@@ -213,6 +213,7 @@ class Start(_message.Message):
     TIME_LEFT_MS_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    ALONE_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """Is the router's number for the receiver of the output; unique on this link."""
     request_id: _builtins.str
@@ -225,6 +226,10 @@ class Start(_message.Message):
     """Is how long this attempt may still run, in milliseconds; 0 for no bound."""
     cache_salt: _builtins.str
     """Isolates the prefix cache between tenants; set by the router, never by a client."""
+    alone: _builtins.bool
+    """Asks that the attempt and no other is before its first output: it is refused while another one is, and others are
+    until it has output. So an engine that dies then died of this one. Default false.
+    """
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Lists the prompt's token ids."""
@@ -249,10 +254,11 @@ class Start(_message.Message):
         time_left_ms: _builtins.int = ...,
         cache_salt: _builtins.str = ...,
         resume: Global___ResumeRecord | None = ...,
+        alone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

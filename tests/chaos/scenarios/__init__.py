@@ -1,8 +1,14 @@
-"""The scenarios, one module per thing that breaks."""
+"""The scenarios, one module per thing that breaks, and one for real engines."""
 
 from __future__ import annotations
 
 from tests.chaos.scenario import Scenario
-from tests.chaos.scenarios import clients, redis, replica, router
+from tests.chaos.scenarios import clients, real, redis, replica, router
 
-ALL: tuple[Scenario, ...] = (*router.SCENARIOS, *replica.SCENARIOS, *redis.SCENARIOS, *clients.SCENARIOS)
+ALL: tuple[Scenario, ...] = (
+    *router.SCENARIOS,
+    *replica.SCENARIOS,
+    *redis.SCENARIOS,
+    *clients.SCENARIOS,
+    *real.SCENARIOS,
+)

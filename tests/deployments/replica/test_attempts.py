@@ -76,9 +76,11 @@ class Case:
             on_prefilled=lambda: self.reports.append(tuple(self.table.prefilled)),
         )
 
-    async def start(self, name: str, tokens: int = 3, attempt: str = "a.1") -> tuple[Refused, str] | None:
+    async def start(
+        self, name: str, tokens: int = 3, attempt: str = "a.1", *, alone: bool = False
+    ) -> tuple[Refused, str] | None:
         spec = GenerationSpec(list(range(tokens)), SamplingParams(max_tokens=8))
-        return await self.table.start(name, attempt, spec, self.outlet, hash(name) & 0xFFFF)
+        return await self.table.start(name, attempt, spec, self.outlet, hash(name) & 0xFFFF, alone=alone)
 
 
 @pytest.fixture
@@ -115,6 +117,32 @@ async def test_outstanding_prefill_tokens_are_bounded_but_one_large_prompt_may_g
     case.engine.sinks["large#a.1"].on_tokens([1], "x", None)
     assert await case.start("small", tokens=1) is None
     assert ("large",) == case.table.take_prefilled()
+
+
+async def test_who_runs_alone_waits_for_others_and_keeps_them_out_until_it_has_output() -> None:
+    case = Case(sequences=9)
+    await case.start("one")
+    for name, alone in (("suspect", True), ("other", False)):
+        refusal = await case.start(name, alone=alone)
+        assert (Refused.WINDOW_FULL if alone else None) == (refusal and refusal[0])
+    for name in ("one", "other"):
+        case.engine.sinks[f"{name}#a.1"].on_tokens([1], "x", None)
+    # Those that have output may go on beside it.
+    assert await case.start("suspect", alone=True) is None
+    assert await case.start("late") is not None
+    assert await case.start("another", alone=True) is not None
+    case.engine.sinks["suspect#a.1"].on_tokens([1], "x", None)
+    assert await case.start("late") is None
+
+
+async def test_who_ran_alone_keeps_nobody_out_when_it_ended_or_was_refused() -> None:
+    case = Case(sequences=9)
+    assert await case.start("suspect", alone=True) is None
+    await case.table.abort([("suspect", "a.1")])
+    case.engine.refuse = True
+    assert await case.start("wrong", alone=True) is not None
+    case.engine.refuse = False
+    assert await case.start("late") is None
 
 
 async def test_a_refused_request_leaves_nothing_behind(case: Case) -> None:

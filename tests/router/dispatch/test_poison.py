@@ -34,7 +34,8 @@ class Fragile(SimEngine):
     async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
         await super().submit(sequence_id, spec, sink)
         if tuple(spec.prompt_token_ids) == Fragile.deadly:
-            asyncio.get_running_loop().call_later(0.01, self._crash)
+            # Later it might have output first, and who has output is no suspect.
+            asyncio.get_running_loop().call_soon(self._crash)
 
     def _crash(self) -> None:
         if not self._death:
@@ -64,6 +65,23 @@ async def test_two_engines_at_most_and_no_innocent(tmp_path: Path, monkeypatch: 
         assert facts["incident"] == error_of(again)[1]["incident"]
         assert 2 == Fragile.deaths
         await until(lambda: stack.routers[0].pools["demo"].active == 0)
+
+
+async def test_the_search_of_another_router_convicts_no_innocent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each router runs its suspects one at a time, and the replica none beside another's."""
+    async with running_stack(tmp_path, routers=2, replicas=3, sim=SIM, engine=fragile) as stack:
+        await _poison(stack, monkeypatch)
+        ask = [stream_request(f"Innocent number {number:02} asks", max_tokens=20) for number in range(48)]
+        engines = [replica._engine for replica in stack.replicas]
+        calls = [stack.inference(1).StreamGenerate(request) for request in ask]
+        poison = stack.inference(0).StreamGenerate(stream_request(POISON, max_tokens=40, ignore_eos=True))
+        # Those that came with it are suspects of the other router.
+        reason, _facts = error_of((await asyncio.gather(_failure(poison), *(collect(call) for call in calls)))[0])
+
+        assert ("QUARANTINED", 2) == (reason, Fragile.deaths)
+        assert 2 == sum(bool(engine._death) for engine in engines)  # type: ignore[attr-defined]
 
 
 async def test_without_the_search_it_takes_an_engine_with_each_attempt(

@@ -19,6 +19,7 @@ from cluster.errors import EngineDeadError
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
+from router.dispatch.recovery import Failure
 from tests.router.dispatch.test_links import RelayedReplica, read_until
 from tests.router.dispatch.test_lost_leases import lose_lease
 from tests.support.stack import MODEL, Stack, collect, ids_of, running_stack, stream_request, text_of
@@ -186,6 +187,38 @@ async def test_a_dead_engine_is_told_and_left_at_once(tmp_path: Path) -> None:
         assert name not in {reply.receipt.attempts[-1].replica_id for reply in after}
         with pytest.raises(Exception, match="died"):
             await stack.replicas[victim].check_health()
+
+
+async def test_nothing_is_started_on_a_dead_engine_before_the_pool_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slots are free at once, and its process may end before it can refuse: such a start would count as lost."""
+    async with running_stack(tmp_path, replicas=2, sim=SIM, router={"max_attempts": 2}) as stack:
+        pool = stack.routers[0].pools["demo"]
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        victim = stack.replicas[replica_of(stack, events)]
+        [other] = [replica for replica in stack.replicas if replica is not victim]
+        full = other.table.windows
+        other.table.windows = replace(full, sequences=0)
+        other._report_now()
+        await until(lambda: pool.replicas.capacity() < 2 * full.sequences)
+        starts: list[str] = []
+
+        async def unanswered(request_id: str, *_: object) -> None:
+            starts.append(request_id)
+
+        monkeypatch.setattr(victim.table, "start", unanswered)
+        victim._engine.die()  # type: ignore[attr-defined]
+        await until(lambda: pool.losses[Failure.ENGINE_DIED] == 1)
+        await stack.kill_replica(stack.replicas.index(victim))
+        other.table.windows = full
+        other._report_now()
+        events += await collect(call)
+
+        assert [] == starts
+        assert (300, 2) == (len(ids_of(events)), len(events[-1].finished.receipt.attempts))
+        assert 1 == sum(pool.losses.values())
 
 
 async def test_a_hung_engine_is_found_by_its_replica(tmp_path: Path) -> None:
