@@ -73,6 +73,9 @@ lock: setup ## recompile requirements/cpu.txt from pyproject.toml
 chaos: setup ## break a cluster of real processes and check what its clients saw (ONLY=text, REAL=no|only, JSON=file)
 	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)") $(REAL_$(REAL)) $(if $(JSON),--json $(JSON))
 
+chaos-ray: setup ## kill Ray's controller, its gcs_server and its whole head under load
+	PENSTOCK_RAY_FAULTS=1 $(BIN)/python -m pytest tests/integration/test_ray_faults.py
+
 bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock (JSON=file)
 	$(BIN)/python -m loadtest.bench_tokens $(if $(JSON),--json $(JSON))
 
@@ -97,4 +100,4 @@ bench-control: setup ## the fast loop against static batch limits on a real engi
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-simulate gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-simulate gpu-check

@@ -14,11 +14,12 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
+from cluster.control.step_model import StepSample
 from cluster.errors import EngineDeadError
 from cluster.lifecycle import stop_signals
 from cluster.models import EngineStats, FinishReason, GenerationSpec, PositionLogprobs, SequenceEnd
@@ -88,6 +89,12 @@ class JournalledEngine:
 
     def stats(self) -> EngineStats:
         return self._engine.stats()
+
+    def live_ids(self) -> Collection[str]:
+        return self._engine.live_ids()
+
+    def take_steps(self) -> list[StepSample]:
+        return self._engine.take_steps()
 
     def share_clock(self) -> float:
         return self._engine.share_clock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import os
 import time
 from collections.abc import Iterator
 
@@ -19,7 +20,13 @@ from router.client.errors import PenstockClientError
 from tests.support.running import ClusterThread
 from tests.support.waiting import until_sync
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(420),
+    pytest.mark.skipif(
+        os.environ.get("PENSTOCK_RAY_FAULTS") != "1", reason="minutes of Ray's own time-outs; run by `make chaos-ray`"
+    ),
+]
 POOL = "toy"
 STEP_MS = 20.0
 BACK_S = 180.0

@@ -75,7 +75,7 @@ async def test_requests_that_waited_when_the_store_forgot_them_are_put_in_line_a
     async with running_stack(
         tmp_path, redis_url=store_url, routers=2, sim=sim, queue=queue, sections=sections
     ) as stack:
-        slot = stack.inference(0).StreamGenerate(stream_request(max_tokens=300, ignore_eos=True))
+        slot = stack.inference(0).StreamGenerate(stream_request(max_tokens=1_000, ignore_eos=True))
         await slot.read()
         bodies = [stream_request(f"{number}", max_tokens=5, ignore_eos=True) for number in range(7)]
         bodies[0].generate.idempotency_key = "mine"
