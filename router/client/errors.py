@@ -30,8 +30,8 @@ from cluster.errors import FieldViolation
 from cluster.wire import duration_from_wire
 
 _RESUME_TOKEN_KEY = "penstock-resume-token-bin"  # noqa: S105  # a header's name
-_CANCELLED_HERE = "Locally cancelled by application!"
-"""What grpc's blocking stack says of a call that its own process cancelled."""
+_CANCELLED_HERE = ("Locally cancelled by application!", "Channel closed!", "Channel closed due to invocation of close")
+"""What grpc's blocking stack says of calls that its own process cancelled."""
 _DETAILS_KEY = "grpc-status-details-bin"
 
 
@@ -165,7 +165,11 @@ def from_rpc_error(error: grpc.RpcError) -> PenstockClientError:
     # gRPC itself answers RESOURCE_EXHAUSTED for messages over its size limit; no wait will help there.
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and details.retry_after is not None:
         kind = QueueFullError
-    if code is grpc.StatusCode.CANCELLED and not details.reason and call.details() != _CANCELLED_HERE:
+    if (
+        code is grpc.StatusCode.CANCELLED
+        and not details.reason
+        and not (call.details() or "").startswith(_CANCELLED_HERE)
+    ):
         # No router says it like this: a server that closes cancels what came too late.
         kind = UnavailableError
     kind = _BY_REASON.get(details.reason, kind)
