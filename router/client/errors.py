@@ -30,7 +30,7 @@ from cluster.errors import FieldViolation
 from cluster.wire import duration_from_wire
 
 _RESUME_TOKEN_KEY = "penstock-resume-token-bin"  # noqa: S105  # a header's name
-_CANCELLED_HERE = ("Locally cancelled by application!", "Channel closed!", "Channel closed due to invocation of close")
+_CANCELLED_HERE = ("Locally cancelled", "Channel closed", "Channel deallocated")
 """What grpc's blocking stack says of calls that its own process cancelled."""
 _DETAILS_KEY = "grpc-status-details-bin"
 

@@ -17,7 +17,7 @@ from router.client import calls
 from router.client.calls import Result, UnaryCall
 from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, OpenStream, Stubs, Tls
 from router.client.credentials import ApiKey
-from router.client.errors import BrokenCallError, UnavailableError, from_rpc_error, resume_token_of
+from router.client.errors import BrokenCallError, CancelledError, UnavailableError, from_rpc_error, resume_token_of
 from router.client.events import Event
 from router.client.gather import Gathering
 from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload
@@ -230,6 +230,8 @@ class Client:
             time.sleep(wait)
 
     def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None) -> Any:
+        if self._closed and request.HasField("resume"):
+            raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
         return self._next().inference.StreamGenerate(
             request, timeout=timeout, metadata=self._connection.call_metadata()
         )
