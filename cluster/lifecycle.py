@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -12,6 +13,8 @@ from typing import Any, TypeVar
 _LOG = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+_MOST_LATE_S = 0.5
 
 
 class TaskOwner:
@@ -72,6 +75,16 @@ async def uninterrupted(work: Awaitable[Result]) -> Result:
             # What it raised is of no more interest.
             task.exception()
         raise
+
+
+async def slept_awake(seconds: float) -> bool:
+    """Sleep, and tell whether the event loop ran meanwhile. If not, this process stood still, and nothing that it has
+    not heard from others in that time says anything about them.
+    """
+    began = time.monotonic()
+    await asyncio.sleep(seconds)
+    # uvloop counts from the beginning of its turn: after a turn that took long the next sleep ends at once.
+    return 0.9 * seconds <= time.monotonic() - began <= 1.5 * seconds + _MOST_LATE_S
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from cluster.channels import MAX_INNER_MESSAGE, SERVER_OPTIONS
 from cluster.clock import Clock, SystemClock
 from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableError
 from cluster.keeper import LeaseKeeper
-from cluster.lifecycle import TaskOwner
+from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.models import (
     FinishReason,
     GenerationSpec,
@@ -261,10 +261,8 @@ class Replica:
         # Serve asks too, but seldom: until then routers would wait for tokens that never come.
         period = self.plan.queue_settings.heartbeat_s
         while self._death is None:
-            asleep_at = self._clock.monotonic()
-            await asyncio.sleep(period)
-            if self._clock.monotonic() - asleep_at > 2 * period + 1.0:
-                # This process stood still, and the engine's steps of that time are not counted yet.
+            if not await slept_awake(period):
+                # The engine's steps of that time are not counted yet.
                 continue
             try:
                 await self._engine.check_health()

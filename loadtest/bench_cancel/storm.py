@@ -45,6 +45,8 @@ SETTLE_S = 30.0
 _LOOK_S = 0.05
 LASTING = {"pool", "load", "free", "registry", "replicas", "routers", "links", "ledger", "ledger_days"}
 """Redis keys of a pool without requests and quotas."""
+WINDOWED = {"cluster.control.step_model.StepSample"}
+"""Objects kept for a span of time, however many requests there were."""
 
 
 @dataclass(slots=True)
@@ -258,7 +260,7 @@ async def _measure(
         "errors": dict(tally.errors),
         "mixed_replies": tally.mixed,
         "left": {name: n for name, n in after["held"].items() if n},
-        "left_objects": {kind: n for kind, n in sorted(objects.items()) if n > 0},
+        "left_objects": {kind: n for kind, n in sorted(objects.items()) if n > 0 and kind not in WINDOWED},
         "left_tasks": after["tasks"] - before["tasks"],
         "left_keys": {name: n for name, n in keys_after.items() if name not in LASTING},
         "redis_keys": {"before": len(keys_before), "after": len(keys_after)},

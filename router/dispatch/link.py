@@ -16,7 +16,7 @@ from penstock.v1 import replica_pb2_grpc as pb_grpc
 
 from cluster.channels import INNER_CHANNEL_OPTIONS
 from cluster.errors import LinkError, LinkLostError, LinkRefusedError
-from cluster.lifecycle import TaskOwner
+from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.link_auth import caller_metadata
 from cluster.secret import ClusterSecret
 from cluster.tls import LinkDialer
@@ -313,9 +313,7 @@ class ReplicaLink:
         while True:
             self._send(pb.LinkCommand(ping=pb.Ping(nonce=time.monotonic_ns())))
             sent = time.monotonic()
-            await asyncio.sleep(self._ping_s)
-            if time.monotonic() - sent > 2 * self._ping_s:
-                # This process stood still, so the silence may be its own.
+            if not await slept_awake(self._ping_s):
                 self._listening_since = time.monotonic()
                 continue
             if self._heard_at < sent:

@@ -252,7 +252,9 @@ async def test_a_replica_that_stood_still_itself_does_not_give_its_engine_up(
         if 0 <= time.monotonic() - back_at < 0.05:
             raise EngineDeadError("no step for 2 s")
 
-    async with running_stack(tmp_path, sim=SIM, queue={"lease_s": 10.0}) as stack:
+    # Router and replica share the loop that is blocked here.
+    limits, queue = {"link_ping_s": 30.0}, {"lease_s": 10.0}
+    async with running_stack(tmp_path, sim=SIM, queue=queue, router=limits) as stack:
         monkeypatch.setattr(stack.replicas[0]._engine, "check_health", not_counted_yet)
         call = stack.inference().StreamGenerate(stream_request(**LONG))
         events = await read_until(call, 30)
@@ -262,6 +264,8 @@ async def test_a_replica_that_stood_still_itself_does_not_give_its_engine_up(
 
         assert 300 == len(ids_of(events))
         assert 1 == len(events[-1].finished.receipt.attempts)
+        await until(lambda: time.monotonic() - back_at > 0.2)
+        # It would raise what the replica's own look at its engine had found.
         await stack.replicas[0].check_health()
 
 
