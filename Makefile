@@ -44,11 +44,19 @@ demo: setup ## start a cluster with a real vLLM engine, answer a prompt, stop it
 up: setup ## start a cluster and keep it until Ctrl-C
 	@$(BIN)/penstock up
 
+# What needs a cluster or an engine takes the whole machine, so it runs alone; the rest mostly waits, so it runs side by
+# side, whole files together because their tests share what they started.
+ALONE := cluster or engine or node
+SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
+
 test: setup ## run the whole test suite
-	$(BIN)/python -m pytest
+	@status=0; \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not ($(ALONE))" || status=$$?; \
+	$(BIN)/python -m pytest -m "$(ALONE)" || status=$$?; \
+	exit $$status
 
 test-fast: setup ## run the tests that need no cluster and no engine
-	$(BIN)/python -m pytest -m "not cluster and not engine and not node"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not ($(ALONE))"
 
 check: setup proto-check ## ruff, mypy, generated code, import direction
 	$(BIN)/ruff check .

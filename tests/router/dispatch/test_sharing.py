@@ -104,7 +104,7 @@ async def test_the_live_batch_limit_moves_the_window_and_wakes_the_queue(tmp_pat
         await until(lambda: pool.replicas.records["demo-r0"].windows.sequences == 1)
         calls = [stack.inference().StreamGenerate(stream_request(max_tokens=10_000, ignore_eos=True)) for _ in range(3)]
         await asyncio.gather(*(call.read() for call in calls))
-        assert 1 == replica.table.sequences
+        await until(lambda: replica.table.sequences == 1)
         await replica.set_batch_limit(3)
         await until(lambda: replica.table.sequences == 3)
         for call in calls:

@@ -49,9 +49,8 @@ async def test_no_stream_notices_the_death_of_a_router(tmp_path: Path, store_url
     """Running and waiting ones, with and without a key, also unary ones; sampled output goes on as well, because it is
     the same attempt.
     """
-    async with running_stack(
-        tmp_path, redis_url=store_url, routers=2, sim={"base_ms": 3.0, "max_num_seqs": 8}
-    ) as stack:
+    sim, queue = {"base_ms": 3.0, "max_num_seqs": 8}, {"attach_grace_s": 20.0}
+    async with running_stack(tmp_path, redis_url=store_url, routers=2, sim=sim, queue=queue) as stack:
         sampling = Sampling(temperature=temperature, seed=7, max_tokens=300, ignore_eos=True)
         async with AsyncClient(targets(stack)) as client:
             plain = [(await read(client, number, sampling))[0] for number in range(3)]
