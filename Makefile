@@ -96,6 +96,9 @@ bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and router
 bench-cancel: setup ## what a cancel takes, what 100,000 of them leave behind, how fast a full queue refuses (JSON=file)
 	$(BIN)/python -m loadtest.bench_cancel $(if $(JSON),--json $(JSON))
 
+bench-herd: setup ## a router dies under 20,000 streams: what its clients do to the other one (JSON=file)
+	$(BIN)/python -m loadtest.bench_herd $(if $(JSON),--json $(JSON))
+
 bench-affinity: setup ## what prefix and session affinity bring on a recorded load (JSON=file, TRACE=file)
 	$(BIN)/python -m loadtest.bench_affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
@@ -108,4 +111,4 @@ bench-control: setup ## the fast loop against static batch limits on a real engi
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-simulate gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check

@@ -31,6 +31,12 @@ class Refused(enum.Enum):
     BAD_OFFSET = 5
 
 
+HERD_S = 1.0
+"""While parked attempts were attached to so lately, the others are waited for: clients come back one by one."""
+HERD_GRACES = 6.0
+"""That ends so many graces after the attempts were parked."""
+
+
 @dataclass(slots=True)
 class Attempt:
     """Is one execution of one choice here."""
@@ -88,6 +94,8 @@ class AttemptTable:
         """Attempts that ended with nobody to take their output, since start."""
         self.orphaned_gpu_s = 0.0
         """What they used."""
+        self._attached_at = float("-inf")
+        """When a parked attempt was last attached to."""
         self._unknown: set[str] = set()
         """Sequences of the engine that were not known here at the last look."""
         self._alone: tuple[str, str] | None = None
@@ -153,6 +161,8 @@ class AttemptTable:
             return Refused.BAD_OFFSET, f"offset {from_offset} is not the end of a delta (0 to {item.log.tokens})"
         if item.live:
             item.keep_until = float("inf")
+        if old_outlet is None:
+            self._attached_at = self._clock.monotonic()
         if old_outlet is not None and (old_outlet is not outlet or old_sink != sink):
             old_outlet.detach(old_sink)
         return None
@@ -194,7 +204,9 @@ class AttemptTable:
     async def sweep(self) -> None:
         """Abort parked attempts and drop finished ones whose time is over."""
         now = self._clock.monotonic()
-        expired = [(key, item) for key, item in self._attempts.items() if item.keep_until <= now]
+        # Where others come back, so may these; not for ever.
+        until = now - (HERD_GRACES - 1.0) * self._grace_s if now - self._attached_at < HERD_S else now
+        expired = [(key, item) for key, item in self._attempts.items() if item.keep_until <= until]
         for key, item in expired:
             if not item.live:
                 self._give_up(key, item)

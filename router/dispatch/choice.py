@@ -246,8 +246,13 @@ class Choice:
         if end.finish_reason == types.FINISH_REASON_ERROR:
             self._failed(end)
             return
+        unasked = end.finish_reason == types.FINISH_REASON_CANCELLED and not self._stopping
+        if unasked and not self._yielding:
+            # Its replica had given it up when this router attached.
+            self._lose(Failure.LINK, end)
+            return
         self._note_attempt(end)
-        if self._yielding and not self._stopping and end.finish_reason == types.FINISH_REASON_CANCELLED:
+        if unasked:
             self._go_on(acknowledge=True)
             return
         self._finish(end)

@@ -210,6 +210,44 @@ async def test_output_that_nobody_takes_over_is_aborted_after_the_grace(tmp_path
         stack.routers.pop(0)
 
 
+async def test_a_client_that_comes_while_its_work_is_given_up_gets_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An abort takes until the end of the engine's step; who attaches meanwhile must not get a cut answer."""
+    queue = {"attach_grace_s": 0.3}
+    async with running_stack(tmp_path, routers=2, queue=queue, sim={"base_ms": 2.0}) as stack:
+        expected = await golden(stack, **LONG)
+        call = stack.inference(0).StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        table, engine = stack.replicas[0].table, stack.replicas[0]._engine
+        stopping, attached = asyncio.Event(), asyncio.Event()
+        abort, attach = engine.abort, table.attach
+
+        async def abort_later(*arguments: Any) -> None:
+            stopping.set()
+            await attached.wait()
+            await abort(*arguments)
+
+        def attach_now(*arguments: Any) -> Any:
+            done = attach(*arguments)
+            attached.set()
+            return done
+
+        monkeypatch.setattr(engine, "abort", abort_later)
+        monkeypatch.setattr(table, "attach", attach_now)
+        await kill(stack.routers[0])
+        await stopping.wait()
+        got = ids_of(events)
+        resumed = stream_request(**LONG)
+        resumed.resume.CopyFrom(api.Resume(resume_token=newest_token(events), received_tokens=[len(got)]))
+        rest = await collect(stack.inference(1).StreamGenerate(resumed))
+
+        assert expected == [*got, *(token for event in rest for token in event.delta.token_ids)]
+        assert 2 == len(rest[-1].finished.receipt.attempts)
+        await until(lambda: table.sequences == 0)
+        stack.routers.pop(0)
+
+
 async def test_routers_that_stop_leave_no_link_behind(tmp_path: Path) -> None:
     """Heartbeats on their way when a router stops must not dial again."""
     async with running_stack(tmp_path, routers=8, replicas=2, queue={"heartbeat_s": 0.05}) as stack:
