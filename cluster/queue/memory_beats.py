@@ -7,17 +7,19 @@ from cluster.queue.base import (
     Grant,
     Mail,
     Order,
+    PoolView,
     ReplicaBeat,
     ReplicaBeatReply,
     ReplicaRecord,
     RouterBeat,
     RouterBeatReply,
+    RouterReport,
 )
 from cluster.queue.memory_fill import give_back, run_fills
 from cluster.queue.memory_leases import drop, mark_started, reap, tick, unpark
 from cluster.queue.memory_line import position
 from cluster.queue.memory_preempt import preempt
-from cluster.queue.memory_state import IN_FLIGHT, REPLICAS_SHOWN, Load, PoolState, Slots
+from cluster.queue.memory_state import IN_FLIGHT, REPLICAS_SHOWN, TENANTS_SEEN, Load, PoolState, Slots
 
 _ORDER_KINDS = {"c": "cancel", "d": "moved", "e": "expired", "f": "preempt"}
 _POSITIONS = 256
@@ -45,6 +47,8 @@ def beat_router(pool: PoolState, beat: RouterBeat, run_id: str) -> RouterBeatRep
     pool.routers.add(router, pool.now + pool.limits.lease_ms)
     if pool.parted.discard(router):
         unpark(pool, router)
+    if beat.report:
+        pool.reports[router] = pool.now, beat.report
     old = pool.links.get(router, set())
     for replica in beat.connected:
         if replica not in old:
@@ -71,6 +75,8 @@ def beat_router(pool: PoolState, beat: RouterBeat, run_id: str) -> RouterBeatRep
         run_id=pool.store_id,
         granted=(pool.granted_ever[0], pool.granted_ever[1], pool.granted_ever[2]),
         time_ms=pool.now,
+        point=pool.orders()[0],
+        relief=pool.orders()[1],
     )
 
 
@@ -105,7 +111,32 @@ def beat_replica(pool: PoolState, beat: ReplicaBeat, run_id: str) -> ReplicaBeat
     run_fills(pool)
     produced = (*beat.produced, *(0 for _ in beat.running))
     preempt(pool, replica, load, dict(zip(beat.running, produced, strict=False)))
-    return ReplicaBeatReply(tuple(sorted(pool.live_names(pool.routers))), pool.store_id)
+    return ReplicaBeatReply(tuple(sorted(pool.live_names(pool.routers))), pool.store_id, *pool.orders())
+
+
+def view(pool: PoolState) -> PoolView:
+    """Read what an autoscaler must know; mirrors lua/observe.lua."""
+    routers = tuple(sorted(pool.live_names(pool.routers)))
+    return PoolView(
+        time_ms=pool.now,
+        run_id=pool.store_id,
+        replicas=tuple(_record(pool, name, pool.loads[name]) for name in sorted(pool.live_names(pool.replicas))),
+        reports=tuple(
+            RouterReport(name, pool.now - pool.reports[name][0], pool.reports[name][1])
+            for name in routers
+            if name in pool.reports
+        ),
+        waiting=(pool.line_counts[0], pool.line_counts[1], pool.line_counts[2]),
+        longest_wait_ms=(_longest(pool, 0), _longest(pool, 1), _longest(pool, 2)),
+        running=pool.slot_count,
+        point=pool.orders()[0],
+        routers=routers,
+    )
+
+
+def _longest(pool: PoolState, class_: int) -> int:
+    firsts = [pool.lines[class_, tenant][0][1] for _, tenant in pool.active[class_].first(TENANTS_SEEN)]
+    return max((pool.now - pool.entries[name].submitted for name in firsts), default=0)
 
 
 def _revoke_stale(pool: PoolState, router: str) -> None:

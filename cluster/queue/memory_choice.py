@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cluster.models import RequestClass
 from cluster.queue.memory_state import WAITING, Entry, Load, PoolState
+
+_BATCH = int(RequestClass.BATCH)
 
 
 def fits(load: Load, entry: Entry) -> bool:
@@ -71,6 +74,8 @@ def _class_order(pool: PoolState) -> list[int]:
     shares = pool.limits.class_shares
     waiting = [class_ for class_ in range(3) if pool.line_counts[class_]]
     below = [c for c in waiting if shares[c] > 0 and pool.served[c] < shares[c] * pool.served_all]
+    if _BATCH in below and pool.batch_yields:
+        below.remove(_BATCH)
     return below + [c for c in waiting if c not in below]
 
 

@@ -67,6 +67,7 @@ function Q.class_order(waiting)
   for class = 0, 2 do
     if waiting[class] then
       local below = Q.share(class) > 0 and P[P_S + class] < Q.share(class) * P[P_SERVED]
+      if below and class == 2 and Q.batch_yields() then below = false end
       local list = below and order or rest
       list[#list + 1] = class
     end

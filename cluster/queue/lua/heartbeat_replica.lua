@@ -3,7 +3,7 @@
 -- Keys: names.lua. ARGV: common.lua.
 -- A: replica, record, state, windows x3, KV tokens in use (-1: unknown), stats, flat list of (request id, attempt)
 --    running, list of request ids that are past their prefill, list of output tokens of those running
--- Reply: {live routers, run id}
+-- Reply: {live routers, run id, operating point or nil, relief}
 
 Q.open_pool()
 Q.tick()
@@ -89,4 +89,4 @@ for i = 1, #A[9], 2 do produced[A[9][i] .. '\0' .. A[9][i + 1]] = A[11][(i + 1) 
 Q.preempt(replica, l, produced)
 local routers = Q.live_names(K[ROUTERS])
 Q.close_pool()
-return {routers, Q.store_id()}
+return {routers, Q.store_id(), Q.orders()[1], Q.orders()[2]}
