@@ -72,6 +72,8 @@ class Governor:
         self._apply = apply
         self._held = held
         self._window: deque[tuple[float, StepSample]] = deque()
+        self._samples: list[StepSample] = []
+        """Of the window, as many as are replayed."""
         self._state = FastState()
         self._preemptions = 0
         self._moved = False
@@ -82,6 +84,8 @@ class Governor:
         self.times = StepTimes()
         self.itl_p95_s = 0.0
         """Over the window; 0 without steps."""
+        self.itl_mean_s = 0.0
+        """The same as a mean over tokens."""
         self.decision: FastDecision | None = None
         """The last one; None before the first, and while nothing is promised."""
         self.decisions: deque[tuple[float, FastDecision]] = deque(maxlen=REMEMBERED)
@@ -146,6 +150,7 @@ class Governor:
             EngineDeadError: the engine is dead.
         """
         self._learn(self._engine.take_steps())
+        self._measure()
         slo = self.point.itl_p95_s
         if slo is None or self.mode is ControlMode.OFF:
             await self._let_go()
@@ -167,16 +172,20 @@ class Governor:
         while self._window and self._window[0][0] < now - self._settings.window_s:
             self._window.popleft()
 
+    def _measure(self) -> None:
+        self._samples = samples = _evenly([step for _, step in self._window], REPLAYED_STEPS)
+        sequences = sum(step.sequences for step in samples)
+        self.itl_p95_s = itl_of(samples, ITL_PART)
+        self.itl_mean_s = sum(step.seconds * step.sequences for step in samples) / sequences if sequences else 0.0
+
     def _look(self) -> BatchSnapshot:
         stats = self._engine.stats()
         preempted, self._preemptions = stats.preemptions - self._preemptions, stats.preemptions
-        samples = _evenly([step for _, step in self._window], REPLAYED_STEPS)
-        self.itl_p95_s = itl_of(samples, ITL_PART)
         return BatchSnapshot(
             at=self._clock.monotonic(),
             limit=stats.batch_limit,
             running=self._held(),
-            samples=tuple(samples),
+            samples=tuple(self._samples),
             kv_usage=stats.kv_usage,
             kv_tokens=self._largest.kv_tokens,
             preemptions=preempted,
@@ -185,7 +194,7 @@ class Governor:
 
     def report(self) -> dict[str, float]:
         """Return what others should know, for the heartbeat; safe from another thread. What is missing is not known."""
-        found = {"itl_p95_s": self.itl_p95_s}
+        found = {"itl_p95_s": self.itl_p95_s, "itl_mean_s": self.itl_mean_s}
         if (model := self.fit.trusted) is not None:
             found |= {"step_a": model.a, "step_b": model.b, "step_g": model.g}
         if (error := self.fit.median_error) is not None:

@@ -77,6 +77,7 @@ class Replica:
         self._secret = secret
         self._clock = clock or SystemClock()
         self._state = ReplicaState.STARTING
+        self._born_at = self._ready_at = time.monotonic()
         self._owner = TaskOwner("replica")
         self._server: grpc.aio.Server | None = None
         self._keeper: LeaseKeeper[ReplicaBeatReply] | None = None
@@ -130,6 +131,7 @@ class Replica:
             self._owner.spawn(self._watch_engine(), "watch_engine")
             self._owner.spawn(self.governor.run(), "governor")
             self._state = ReplicaState.READY
+            self._ready_at = time.monotonic()
             await self._join()
         except BaseException:
             await self.stop(drain_s=0)
@@ -211,6 +213,9 @@ class Replica:
                 "running": stats.running,
                 "batch_limit": stats.batch_limit,
                 "kv_usage": stats.kv_usage,
+                "largest_batch": self.governor.bounds.largest,
+                "up_s": time.monotonic() - self._ready_at,
+                "start_s": self._ready_at - self._born_at,
                 "output_tokens": stats.output_tokens,
                 "accepted_draft_tokens": stats.accepted_draft_tokens,
                 **self.governor.report(),
