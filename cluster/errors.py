@@ -204,7 +204,9 @@ class NotInTimeError(RequestError):
     reason = "NOT_IN_TIME"
 
     def __init__(self, bound: str, wait_s: float, bound_s: float, retry_after_s: float | None) -> None:
-        """`bound`: "queue_timeout" or "deadline". `retry_after_s`: None where no time is right."""
+        """`bound`: "queue_timeout" or "deadline"; "ttft_p99_s" where a pool sheds that can't have more replicas.
+        `retry_after_s`: None where no time is right.
+        """
         self.bound = bound
         self.wait_s = wait_s
         self.bound_s = bound_s

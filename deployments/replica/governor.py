@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cluster.clock import Clock
-from cluster.control.fast import ITL_PART, FastBounds, FastDecision, FastState, decide
+from cluster.control.decision import Relief
+from cluster.control.fast import ITL_PART, FastBounds, FastDecision, FastRules, FastState, decide
 from cluster.control.replay import itl_of
 from cluster.control.settings import ControlMode, batch_control_mode, operating_point
 from cluster.control.slo import OperatingPoint
@@ -32,6 +33,11 @@ REPLAYED_STEPS = 600
 """Most steps of the window that a decision replays; they cost some 7 ms."""
 REMEMBERED = 120
 """Decisions that are kept."""
+
+
+_USUAL = FastRules()
+_TO_THE_EDGE = FastRules(aim=1.0, aim_part=ITL_PART)
+"""Without the margins that keep the latency below its SLO in spite of chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,8 @@ class Governor:
         self.fit = StepFit()
         self.point = operating_point(pool)
         self.mode = batch_control_mode(pool.control, self.point)
+        self.relief = Relief.NONE
+        """What the pool gives up for want of replicas; anything takes batches to the edge of the SLO."""
         self.times = StepTimes()
         self.itl_p95_s = 0.0
         """Over the window; 0 without steps."""
@@ -156,7 +164,8 @@ class Governor:
             await self._let_go()
             return
         seen = self._look()
-        decision = decide(slo, self.bounds, seen, self._state)
+        rules = _USUAL if self.relief is Relief.NONE else _TO_THE_EDGE
+        decision = decide(slo, self.bounds, seen, self._state, rules)
         self.decision, self._state = decision, decision.state
         if decision.limit != seen.limit:
             await self._change(seen, decision)
