@@ -131,9 +131,9 @@ class PoolScaler:
 
     async def resign(self) -> None:
         """Let another one lead at once."""
-        if self.leading:
-            self.leading = False
-            await self._store.resign(self._holder)
+        # Also where it is not known to lead: a renewal may have been on its way.
+        self.leading = False
+        await self._store.resign(self._holder)
 
     async def tick(self) -> DecisionRecord | None:
         """Decide once; for leaders. None when another one leads by now.

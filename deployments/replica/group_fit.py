@@ -53,7 +53,7 @@ class GroupFit:
         _LOG.info("control.seeded", extra={"group": self.group, "samples": fitted.samples})
 
     async def keep(self, governor: Governor) -> None:
-        """Store what was learned, if it is worth it: also under the group's id, by which the autoscaler looks for it."""
+        """Store what was learned, if it is worth it; also under the group's id, by which autoscalers look for it."""
         fitted = governor.fit.fitted(self.group)
         if fitted is None:
             return

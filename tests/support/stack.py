@@ -91,7 +91,7 @@ class Stack:
 
     async def add_router(self) -> Router:
         """Start another router; returns when it is linked to every replica."""
-        queues = QueueFactory(queue=self.queue, bell=self.bell, jobs=self.job_store)
+        queues = QueueFactory(queue=self.queue, bell=self.bell, jobs=self.job_store, control=self.control)
         router = Router(self.settings, SECRET, queues, port=0)
         await router.start()
         self.routers.append(router)
