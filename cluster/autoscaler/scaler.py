@@ -16,6 +16,7 @@ from cluster.autoscaler.group import GroupFacts, assemble, ready_records
 from cluster.autoscaler.memory import PoolMemory
 from cluster.autoscaler.point import point_in_force
 from cluster.autoscaler.record import DecisionRecord
+from cluster.autoscaler.relief import spare_clients
 from cluster.autoscaler.report import unpack_counts
 from cluster.autoscaler.starts import Starts
 from cluster.control.decision import Relief
@@ -148,7 +149,7 @@ class PoolScaler:
         seen = assemble(view, self._memory.meter, self._memory.starts, self._facts, await self._fit(view))
         point = point_in_force(await self._point_of(view), self._default_point)
         made = decide(point, self._bounds, seen, self._memory.slow, self._rules)
-        made = replace(made, alarms=(*made.alarms, *trouble))
+        made = spare_clients(replace(made, alarms=(*made.alarms, *trouble)), seen)
         self._memory = replace(self._memory, slow=made.state, starts=self._asked(seen, made))
         record = DecisionRecord.of(
             seen, made, leader=self._holder, fence=self._fence, mode=self.mode,
