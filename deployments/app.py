@@ -122,7 +122,8 @@ def choose_cores(settings: Settings, pool: str, rank: int) -> tuple[int, ...]:
     for name, other in settings.pools.items():
         if name == pool:
             break
-        before += other.replicas * other.tensor_parallel_size
+        most = max(other.replicas, other.autoscale.max_replicas or 0)
+        before += most * other.tensor_parallel_size
     size = settings.pools[pool].tensor_parallel_size
     first = before + rank * size
     return tuple(cores[(first + i) % len(cores)] for i in range(size))

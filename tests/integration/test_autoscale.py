@@ -85,7 +85,7 @@ class Load:
             assert 1 == len(done.receipt.attempts)
             self.replicas |= {attempt.replica_id for attempt in done.receipt.attempts}
             self.ended += 1
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test tells of it
             self.failed.append(error)
 
     async def finish(self) -> None:
