@@ -276,6 +276,8 @@ class ReplicaBeat:
     stats: Mapping[str, float] = field(default_factory=dict)
     produced: tuple[int, ...] = ()
     """Output tokens so far of each in `running`; without them nothing here gives way."""
+    batch_slots: int | None = None
+    """Most slots that class BATCH gets here beyond its reserved share; None is no bound."""
 
 
 @dataclass(frozen=True, slots=True)

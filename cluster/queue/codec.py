@@ -111,6 +111,7 @@ def pack_replica_beat(beat: ReplicaBeat) -> bytes:
         _flat(beat.running),
         beat.prefilled,
         beat.produced,
+        -1 if beat.batch_slots is None else beat.batch_slots,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.models import ReplicaState
+from cluster.models import ReplicaState, RequestClass
 from cluster.queue.base import (
     Grant,
     Mail,
@@ -94,6 +94,7 @@ def beat_replica(pool: PoolState, beat: ReplicaBeat, run_id: str) -> ReplicaBeat
     last_beat, load.beat = load.beat, pool.now
     load.record, load.stats = beat.record, dict(beat.stats)
     load.windows, load.state, load.closed = beat.windows, beat.state, False
+    load.batch_slots = beat.batch_slots
     if beat.state is not ReplicaState.READY and load.reserved:
         entry = pool.entries.get(load.reserved)
         if entry is not None and entry.reserved == replica:
@@ -154,7 +155,7 @@ def _reconcile(pool: PoolState, beat: ReplicaBeat, load: Load, last_beat: int, *
     running = set(beat.running)
     unknown = len(running)
     recount = fresh or (beat.kv_tokens is None and load.reported)
-    held = unlisted_kv = kv = prefill = 0
+    held = unlisted_kv = kv = prefill = batch = 0
     slots = pool.slots.get(replica) or Slots()
     # Both kinds are listed one after the other, as the script reads them.
     started, granted = sorted(slots.started.items()), sorted(slots.granted.items())
@@ -168,10 +169,11 @@ def _reconcile(pool: PoolState, beat: ReplicaBeat, load: Load, last_beat: int, *
             drop(pool, entry)
             continue
         held += 1
+        batch += entry.request.request_class is RequestClass.BATCH
         unlisted_kv += 0 if listed else entry.request.kv_tokens
         kv += entry.request.kv_tokens
         prefill += 0 if entry.prefilled else entry.request.prompt_tokens
-    load.held, load.extra = held, unknown
+    load.held, load.extra, load.held_batch = held, unknown, batch
     if fresh:
         load.prefill = prefill
     if beat.kv_tokens is not None:

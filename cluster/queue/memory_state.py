@@ -67,6 +67,8 @@ class Load:
 
     windows: Windows = _NO_WINDOWS
     held: int = 0
+    batch_slots: int | None = None
+    held_batch: int = 0
     extra: int = 0
     kv: int = 0
     prefill: int = 0

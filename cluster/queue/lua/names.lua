@@ -97,6 +97,8 @@ CLOSED = 9 -- 1 from a refused start to the next heartbeat
 R_RESERVED = 10 -- request id that the replica is kept for, or ""
 BEAT = 11 -- ms of the last heartbeat
 REPORTED = 12 -- 1 when USED_KV rests on a report
+W_BATCH = 13 -- most slots of class BATCH, -1 for any
+HELD_BATCH = 14 -- slots of that class; true while W_BATCH is not -1
 
 -- Bounds.
 MIDDLE = 5000000000000000 -- first place; arrivals count up, returns count down, exact in a double

@@ -245,6 +245,7 @@ class Pair:
             None if self.calm else rnd.choice((None, None, 0, 45, 300)),
             {"load": 0.1},
             tuple(rnd.choice((0, 5, 30)) for _ in running) if rnd.random() < 0.8 else (),
+            rnd.choice((None, None, 0, 1, 2)),
         )
         await self.both(lambda queue: queue.heartbeat_replica(beat))
 
