@@ -60,6 +60,7 @@ class Governor:
         clock: only its differences count.
         apply: moves the limit and returns what is in force.
         held: sequences that hold a slot.
+        interactive: of class INTERACTIVE, those that hold a slot, and all that ever started.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Governor:
         clock: Clock,
         apply: Callable[[int], Awaitable[int]],
         held: Callable[[], int],
+        interactive: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         self._engine = engine
         self._settings = pool.control
@@ -77,6 +79,10 @@ class Governor:
         self._clock = clock
         self._apply = apply
         self._held = held
+        self._interactive = interactive
+        self._arrivals = 0.0
+        """Interactive sequences that start per second, averaged over the window."""
+        self._arrived = (clock.monotonic(), 0)
         self._window: deque[tuple[float, StepSample]] = deque()
         self._samples: list[StepSample] = []
         """Of the window, as many as are replayed."""
@@ -159,6 +165,7 @@ class Governor:
         """
         self._learn(self._engine.take_steps())
         self._measure()
+        self._count_arrivals()
         slo = self.point.itl_p95_s
         if slo is None or self.mode is ControlMode.OFF:
             await self._let_go()
@@ -187,6 +194,22 @@ class Governor:
         self.itl_p95_s = itl_of(samples, ITL_PART)
         self.itl_mean_s = sum(step.seconds * step.sequences for step in samples) / sequences if sequences else 0.0
 
+    def _count_arrivals(self) -> None:
+        now, (_, started) = self._clock.monotonic(), self._interactive()
+        at, before = self._arrived
+        if (seconds := now - at) > 0:
+            weight = min(1.0, seconds / self._settings.window_s)
+            self._arrivals += weight * ((started - before) / seconds - self._arrivals)
+            self._arrived = now, started
+
+    @property
+    def batch_slots(self) -> int | None:
+        """Slots that class BATCH may have, so that interactive sequences to come find room; None for any number."""
+        decision = self.decision
+        if decision is None or self.mode is not ControlMode.ACTIVE or decision.batch_class_limit >= decision.limit:
+            return None
+        return decision.batch_class_limit
+
     def _look(self) -> BatchSnapshot:
         stats = self._engine.stats()
         preempted, self._preemptions = stats.preemptions - self._preemptions, stats.preemptions
@@ -199,6 +222,8 @@ class Governor:
             kv_tokens=self._largest.kv_tokens,
             preemptions=preempted,
             model=self.fit.trusted,
+            interactive_arrivals=self._arrivals,
+            interactive_running=self._interactive()[0],
         )
 
     def report(self) -> dict[str, float]:

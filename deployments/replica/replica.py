@@ -132,6 +132,7 @@ class Replica:
                 self._clock,
                 self._move_limit,
                 lambda: self.table.sequences,
+                lambda: (self.table.interactive, self.table.interactive_started),
             )
             metrics.watch(self.table, self.governor)
             if self._open_control is not None:
@@ -236,6 +237,7 @@ class Replica:
             running=tuple((request_id, attempt) for request_id, attempt, _ in progress),
             produced=tuple(tokens for _, _, tokens in progress),
             prefilled=prefilled,
+            batch_slots=self.governor.batch_slots,
             kv_tokens=int(stats.kv_usage * self.table.windows.kv_tokens),
             stats={
                 "running": stats.running,

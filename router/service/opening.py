@@ -17,7 +17,7 @@ from cluster.models import ModelInfo, SamplingParams
 from cluster.queue.base import Adopted, KnownRequest, QueueEntry
 from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket, TicketChoice
-from cluster.wire import sampling_to_wire
+from cluster.wire import request_class_to_wire, sampling_to_wire
 from router.admission import CheckedRequest, ResumePoint, choice_sampling, resolve
 from router.affinity import CacheSalts, Trail
 from router.dispatch.choice import Choice, ChoiceState
@@ -254,6 +254,7 @@ class Opening:
             sampling=sampling_to_wire(choice_sampling(params, index)),
             lora_adapter=checked.lora_adapter,
             cache_salt=admitted.salt,
+            request_class=request_class_to_wire(checked.request_class),
         )
         learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
         return Choice(index, entry, start, pool, pool.prices, admitted.deadline, learn)

@@ -37,7 +37,6 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterThread]:
                 "demo": {
                     "model": "demo",
                     "vllm": {"max_num_seqs": 2, "kv_cache_memory_mb": 64},
-                    "slo": {"interactive": {"ttft_p99_s": 5.0}},
                     "autoscale": {"mode": "active", "max_replicas": 2, **PATIENCE, "cold_start_s": 30.0},
                 }
             },
