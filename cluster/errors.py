@@ -23,6 +23,8 @@ PenstockError
 │   ├── QueueUnavailableError       Redis does not answer
 │   ├── NoReplicaError              the pool has no replica and never had one, so nothing is known of the model
 │   └── ShuttingDownError           this process is draining
+├── LeadershipLostError             another autoscaler leads the pool
+├── ActuatorError                   what runs the replicas did not take a number
 ├── JobLeaseLostError               another router feeds the job, or it has ended
 ├── GenerationFailedError           an engine failed and the request could not go on
 ├── LinkError                       the stream between a router and a replica
@@ -202,7 +204,9 @@ class NotInTimeError(RequestError):
     reason = "NOT_IN_TIME"
 
     def __init__(self, bound: str, wait_s: float, bound_s: float, retry_after_s: float | None) -> None:
-        """`bound`: "queue_timeout" or "deadline". `retry_after_s`: None where no time is right."""
+        """`bound`: "queue_timeout" or "deadline"; "ttft_p99_s" where a pool sheds that can't have more replicas.
+        `retry_after_s`: None where no time is right.
+        """
         self.bound = bound
         self.wait_s = wait_s
         self.bound_s = bound_s
@@ -303,6 +307,28 @@ class ShuttingDownError(UnavailableError):
     """Is raised by a process that is draining."""
 
     reason = "SHUTTING_DOWN"
+
+
+class LeadershipLostError(PenstockError):
+    """Is raised when an autoscaler writes what only the leader may."""
+
+    reason = "LEADERSHIP_LOST"
+
+    def __init__(self, pool: str, fence: int) -> None:
+        self.pool = pool
+        self.fence = fence
+        super().__init__(f"pool {pool!r} is led by another autoscaler than the one of fence {fence}")
+
+
+class ActuatorError(PenstockError):
+    """Is raised when the number of replicas can't be read or set."""
+
+    reason = "ACTUATOR"
+
+    def __init__(self, pool: str, detail: str) -> None:
+        self.pool = pool
+        self.detail = detail
+        super().__init__(f"replicas of pool {pool!r}: {detail}")
 
 
 class JobLeaseLostError(PenstockError):

@@ -10,8 +10,9 @@ from typing import Any
 
 from ray import serve
 
+from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.bootstrap.serve_config import DEPLOYMENT
-from cluster.errors import EngineDeadError
+from cluster.errors import EngineDeadError, QueueUnavailableError
 from cluster.heap import settle_heap
 from cluster.queue.redis_queue import RedisQueue
 from cluster.queue.settings import limits_from
@@ -50,8 +51,14 @@ class ReplicaHost:
             build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, context.rank.rank)),
             lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
             ClusterSecret.from_file(secret_file),
+            open_control=lambda: open_control(settings, pool),
         )
-        await replica.start()
+        try:
+            await replica.start()
+        except Exception as error:
+            # Serve tries again and again by itself; the autoscaler should know that it is in vain.
+            await note_failed_start(settings, pool, error)
+            raise
         self._replica = replica
         settle_heap()
 
@@ -92,6 +99,22 @@ def read_settings(settings_file: str) -> Settings:
     return parse_settings(Path(settings_file).read_text(encoding="utf-8")) if settings_file else load_settings()
 
 
+def open_control(settings: Settings, pool: str) -> RedisControlStore:
+    """Open what the pool's autoscaler and replicas share."""
+    return RedisControlStore(settings.redis.url, pool, settings.redis.timeout_s)
+
+
+async def note_failed_start(settings: Settings, pool: str, error: Exception) -> None:
+    """Tell the autoscaler."""
+    store = open_control(settings, pool)
+    try:
+        await store.note_failed_start(f"{type(error).__name__}: {error}"[:500])
+    except QueueUnavailableError:
+        _LOG.warning("replica.failure_not_told")
+    finally:
+        await store.close()
+
+
 def choose_cores(settings: Settings, pool: str, rank: int) -> tuple[int, ...]:
     """Pick the CPU cores of a replica's ranks. vLLM's own choice is the same for every replica of a machine."""
     cores = sorted(os.sched_getaffinity(0))
@@ -99,7 +122,8 @@ def choose_cores(settings: Settings, pool: str, rank: int) -> tuple[int, ...]:
     for name, other in settings.pools.items():
         if name == pool:
             break
-        before += other.replicas * other.tensor_parallel_size
+        most = max(other.replicas, other.autoscale.max_replicas or 0)
+        before += most * other.tensor_parallel_size
     size = settings.pools[pool].tensor_parallel_size
     first = before + rank * size
     return tuple(cores[(first + i) % len(cores)] for i in range(size))

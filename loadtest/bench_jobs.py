@@ -22,6 +22,7 @@ import redis.asyncio
 from rich.console import Console
 from rich.table import Table
 
+from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.jobs import RedisJobStore, job_limits_from
 from cluster.queue import RedisBell, RedisQueue, limits_from
@@ -99,6 +100,7 @@ async def _start(settings: Settings, url: str) -> tuple[Replica, list[Router]]:
         queue=lambda pool: RedisQueue(url, pool, limits),
         bell=lambda router_id: RedisBell(url, router_id),
         jobs=lambda pool: RedisJobStore(url, pool, job_limits),
+        control=lambda pool: RedisControlStore(url, pool),
     )
     routers = [Router(settings, secret, factory) for _ in range(2)]
     for router in routers:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.errors import SetupError
 from cluster.heap import settle_heap
 from cluster.jobs import RedisJobStore, job_limits_from
@@ -77,6 +78,7 @@ async def _run(
         queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
         bell=lambda router_id: RedisBell(redis.url, router_id),
         jobs=lambda pool: RedisJobStore(redis.url, pool, job_limits, redis.timeout_s),
+        control=lambda pool: RedisControlStore(redis.url, pool, redis.timeout_s),
     )
     router = Router(settings, secret, queues, port=port, metrics_port=metrics_port, shared_port=shared_port)
     stop = asyncio.Event()

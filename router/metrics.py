@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cluster.control.decision import Relief
 from cluster.telemetry.metrics import LATENCY_BUCKETS
 from cluster.wire import duration_from_wire
 from router.dispatch.generation import Generation
@@ -138,8 +139,13 @@ class _Live(Collector):
         )
         lag.add_metric([], max((pool.longest_lag_s for pool in self._pools.values()), default=0.0))
         yield lag
+        relief = GaugeMetricFamily(
+            "penstock_router_relief", "1 for what the pool gives up for want of replicas.", labels=["pool", "relief"]
+        )
         for name, pool in self._pools.items():
             strays.add_metric([name], pool.replicas.strays.aborted)
+            for each in Relief:
+                relief.add_metric([name, each.value], float(each is pool.relief))
             paused.add_metric([name], len(pool.replicas.paused()))
             for failure, count in pool.losses.items():
                 lost.add_metric([name, failure.value], count)
@@ -154,4 +160,4 @@ class _Live(Collector):
             ready.add_metric([name], pool.replicas.ready())
             linked.add_metric([name], len(pool.replicas.connected()))
             held.add_metric([name], float(pool.available))
-        yield from (waiting, running, ready, linked, held, affinity, known, lost, paused, strays)
+        yield from (waiting, running, ready, linked, held, affinity, known, lost, paused, strays, relief)

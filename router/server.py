@@ -21,6 +21,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 
+from cluster.autoscaler.base import ControlStore
 from cluster.channels import SERVER_OPTIONS
 from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableError
 from cluster.jobs import JobStore
@@ -38,6 +39,7 @@ from router.jobs import Executor, JobFeeder, JobServicer
 from router.metrics import RouterMetrics
 from router.service.admin import AdminServicer
 from router.service.catalog import Catalog
+from router.service.control import ControlDesk
 from router.service.handlers import service_handler
 from router.service.inference import InferenceServicer
 from router.service.opening import Opening
@@ -68,6 +70,8 @@ class QueueFactory:
     bell: Callable[[str], Bell]
     """Takes the router's id."""
     jobs: Callable[[str], JobStore]
+    """Takes the pool's name."""
+    control: Callable[[str], ControlStore]
     """Takes the pool's name."""
 
 
@@ -113,6 +117,7 @@ class Router:
         self._jobs: JobServicer
         self._feeder: JobFeeder
         self._catalog: Catalog
+        self._desk: ControlDesk
 
     @property
     def metrics_port(self) -> int:
@@ -172,7 +177,8 @@ class Router:
         self._inference = InferenceServicer(self.pools, catalog, opening, limits, self._metrics)
         self._open_jobs(opening, limits)
         self._metrics.watch(self.pools, lambda: self._inference.open_calls)
-        admin = AdminServicer(self.pools, self.router_id)
+        self._desk = ControlDesk(self._settings.pools, self._queues.control)
+        admin = AdminServicer(self.pools, self.router_id, self._desk)
         server = grpc.aio.server(
             options=[
                 *SERVER_OPTIONS,
@@ -255,6 +261,7 @@ class Router:
             await self._server.stop(grace=0.2)
             await self._inference.close()
             await self._jobs.close()
+            await self._desk.close()
             await asyncio.gather(*(store.close() for store in self._job_stores.values()))
         if self._bell is not None:
             await self._bell.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 import sys
@@ -29,6 +30,8 @@ from cluster.errors import BootstrapError
 from cluster.secret import ClusterSecret
 from cluster.settings import EngineKind, Settings, access_of
 
+_LOG = logging.getLogger(__name__)
+
 Progress = Callable[[str, str], None]
 """Called with a step's name and how it goes; the text "ready" ends the step."""
 
@@ -44,6 +47,7 @@ RAY_ENVIRONMENT = {
 RAY_TIMEOUT_S = 120.0
 RAY_ATTEMPTS = 3
 ROUTER_TIMEOUT_S = 60.0
+AUTOSCALER_TIMEOUT_S = 30.0
 ENGINE_TIMEOUT_S = 900.0
 POLL_S = 0.1
 """How often files and endpoints that can't notify are looked at."""
@@ -73,7 +77,12 @@ class LocalCluster:
         self.ray_host: ChildProcess | None = None
         self.serve: ServeApi | None = None
         self.routers: list[RouterProcess] = []
+        self.autoscaler: ChildProcess | None = None
+        self.autoscaler_port = 0
+        """Of its metrics and health."""
         self._settings_path = self.run_dir / "settings.json"
+        self._dashboard = ("", Path())
+        """Of Ray: its address, and the file with its token."""
         self._ray_lost = False
         """Ray ended, and what replaces it is not up."""
 
@@ -102,6 +111,7 @@ class LocalCluster:
             settings_file = self._write_settings()
             await asyncio.gather(self._deploy(settings_file), self._start_routers(settings_file))
             await self._wait_linked()
+            await self._start_autoscaler()
         except BaseException:
             await self.stop()
             raise
@@ -126,7 +136,9 @@ class LocalCluster:
         address = self.settings.cluster.ray_address
         self._gpus = 0
         if address:
-            self.serve = ServeApi(address, Path.home() / ".ray" / "auth_token")
+            token_file = self.settings.autoscaler.token_file or Path.home() / ".ray" / "auth_token"
+            self._dashboard = address, token_file
+            self.serve = ServeApi(*self._dashboard)
             return
         self._progress("ray", "starting a local cluster")
         for attempt in range(1, RAY_ATTEMPTS + 1):
@@ -138,7 +150,8 @@ class LocalCluster:
                 if attempt == RAY_ATTEMPTS:
                     raise
                 self._progress("ray", f"it did not come up in its own time; attempt {attempt + 1} of {RAY_ATTEMPTS}")
-        self.serve = ServeApi(fields["dashboard"], Path(fields["token_file"]))
+        self._dashboard = fields["dashboard"], Path(fields["token_file"])
+        self.serve = ServeApi(*self._dashboard)
         self._gpus = int(fields["gpus"])
         self._progress("ray", "ready")
 
@@ -146,6 +159,9 @@ class LocalCluster:
         """See `Supervised`."""
         if self.ray_host is not None:
             await self.ray_host.look()
+        if self.autoscaler is not None and not self.autoscaler.running:
+            _LOG.error("autoscaler.ended", extra={"log": self.autoscaler.log_tail()})
+            await self._start_autoscaler()
 
     def ray_ended(self) -> bool:
         """See `Supervised`; never where Ray is not ours."""
@@ -154,10 +170,13 @@ class LocalCluster:
     async def restart_ray(self) -> None:
         """See `Supervised`."""
         old, self.ray_host, self._ray_lost = self.ray_host, None, True
+        await self._stop_autoscaler()
         if old is not None:
             await old.stop_family(0.0)
         await self._start_ray()
         await self._deploy(self._settings_path)
+        # Ray's dashboard has another address now.
+        await self._start_autoscaler()
         self._ray_lost = False
 
     async def _start_ray_host(self) -> dict[str, Any]:
@@ -175,6 +194,27 @@ class LocalCluster:
             await self.ray_host.stop(10.0)
             self.ray_host = None
             raise
+
+    async def _start_autoscaler(self) -> None:
+        if all(pool.autoscale.mode == "off" for pool in self.settings.pools.values()):
+            return
+        self._progress("autoscaler", "starting")
+        ready_file = self.run_dir / "autoscaler.json"
+        ready_file.unlink(missing_ok=True)
+        address, token_file = self._dashboard
+        command = [
+            *(sys.executable, "-m", "cluster.cli.main", "autoscaler", "--settings-json", str(self._settings_path)),
+            *("--ray-address", address, "--token-file", str(token_file), "--ready-file", str(ready_file)),
+        ]
+        self.autoscaler = await ChildProcess.start("autoscaler", command, self.run_dir / "autoscaler.log")
+        fields = await wait_file(ready_file, self.autoscaler, AUTOSCALER_TIMEOUT_S)
+        self.autoscaler_port = fields["port"]
+        self._progress("autoscaler", "ready")
+
+    async def _stop_autoscaler(self) -> None:
+        if self.autoscaler is not None:
+            await self.autoscaler.stop(AUTOSCALER_TIMEOUT_S)
+            self.autoscaler = None
 
     def _write_settings(self) -> Path:
         secret_file = self.settings.cluster.secret_file or self.state_dir / "secret"
@@ -273,6 +313,7 @@ class LocalCluster:
     async def stop(self) -> None:
         """Stop everything, newest first; when it returns no process of the cluster is left. May be called twice."""
         drain = self.settings.router.drain_s + 10
+        await self._stop_autoscaler()
         routers, self.routers = self.routers, []
         if routers:
             self._progress("routers", "draining")
@@ -299,7 +340,8 @@ def logical_cpus(settings: Settings) -> int:
     needed = 2
     for pool in settings.pools.values():
         per_replica = 1 if pool.engine is EngineKind.SIM else pool.tensor_parallel_size + 1
-        needed += per_replica * (pool.replicas * 2 + 2)
+        most = max(pool.replicas, pool.autoscale.max_replicas or 0)
+        needed += per_replica * (most * 2 + 2)
     return max(needed, os.cpu_count() or 1)
 
 

@@ -11,6 +11,8 @@ from typing import TypeAlias
 from rich.console import Console
 
 import cluster
+from cluster.cli.autoscaler import add_autoscaler
+from cluster.cli.decisions import add_decisions
 from cluster.cli.jobs import add_jobs
 from cluster.cli.simulate import add_simulate
 from cluster.cli.target import add_target_flags
@@ -53,6 +55,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_down(commands)
     _add_keys(commands)
     add_simulate(commands)
+    add_decisions(commands)
+    add_autoscaler(commands)
     return parser
 
 

@@ -32,6 +32,11 @@ class Relief(enum.StrEnum):
     SHED = "shed"
     """Requests whose estimated wait is over their limit are refused."""
 
+    @classmethod
+    def of(cls, word: str) -> Relief:
+        """Read a stored one; NONE for a word that this version does not know."""
+        return cls(word) if word in tuple(cls) else cls.NONE
+
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:

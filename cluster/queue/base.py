@@ -226,6 +226,8 @@ class RouterBeat:
     """(request id, attempt) of grants that it started since its last acknowledged heartbeat."""
     registry_version: int = -1
     """The version of the registry it has, -1 for none."""
+    report: bytes = b""
+    """What it counted of its requests, for `observe`; opaque to the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,10 @@ class RouterBeatReply:
     """Grants ever made per class."""
     time_ms: int = 0
     """Pool time."""
+    point: bytes | None = None
+    """The operating point in force, as stored by `cluster.autoscaler`; None where nobody changed the settings'."""
+    relief: str = "none"
+    """What the pool gives up now, a `cluster.control.decision.Relief`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +276,8 @@ class ReplicaBeat:
     stats: Mapping[str, float] = field(default_factory=dict)
     produced: tuple[int, ...] = ()
     """Output tokens so far of each in `running`; without them nothing here gives way."""
+    batch_slots: int | None = None
+    """Most slots that class BATCH gets here beyond its reserved share; None is no bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +287,41 @@ class ReplicaBeatReply:
     routers: tuple[str, ...]
     """Routers with a live lease."""
     run_id: str
+    point: bytes | None = None
+    """As in `RouterBeatReply`."""
+    relief: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class RouterReport:
+    """Is what a router last reported of its requests."""
+
+    router_id: str
+    age_ms: int
+    report: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """Is a pool as its autoscaler sees it."""
+
+    time_ms: int
+    """Pool time."""
+    run_id: str
+    replicas: tuple[ReplicaRecord, ...]
+    """All with a live lease."""
+    reports: tuple[RouterReport, ...]
+    """Of routers with a live lease that ever reported."""
+    waiting: tuple[int, int, int]
+    """Waiting entries per class."""
+    longest_wait_ms: tuple[int, int, int]
+    """Of the waiting entries of each class; of the 64 tenants that are next."""
+    running: int
+    """Slots held."""
+    point: bytes | None
+    """As in `RouterBeatReply`."""
+    routers: tuple[str, ...]
+    """Routers with a live lease."""
 
 
 class Queue(Protocol):
@@ -366,6 +409,10 @@ class Queue(Protocol):
 
     async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
         """Renew a replica's lease, publish its record, windows and state, correct its load, and fill it."""
+        ...
+
+    async def observe(self) -> PoolView:
+        """Read what an autoscaler must know. Renews nothing."""
         ...
 
     async def retire_router(self, router_id: str, *, keep: bool = False) -> None:

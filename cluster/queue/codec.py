@@ -15,6 +15,7 @@ from cluster.queue.base import (
     KnownRequest,
     Mail,
     Order,
+    PoolView,
     QueueEntry,
     QueueLimits,
     ReplicaBeat,
@@ -22,6 +23,7 @@ from cluster.queue.base import (
     ReplicaRecord,
     RouterBeat,
     RouterBeatReply,
+    RouterReport,
     Settlement,
     Submitted,
     UsageLine,
@@ -91,7 +93,7 @@ def pack_settlement(router_id: str, request_id: str, attempt: str, settlement: S
 
 def pack_router_beat(beat: RouterBeat) -> bytes:
     """Write the arguments of `heartbeat_router`."""
-    return pack(beat.router_id, beat.connected, _flat(beat.started), beat.registry_version)
+    return pack(beat.router_id, beat.connected, _flat(beat.started), beat.registry_version, beat.report)
 
 
 def pack_replica_beat(beat: ReplicaBeat) -> bytes:
@@ -109,6 +111,7 @@ def pack_replica_beat(beat: ReplicaBeat) -> bytes:
         _flat(beat.running),
         beat.prefilled,
         beat.produced,
+        -1 if beat.batch_slots is None else beat.batch_slots,
     )
 
 
@@ -169,10 +172,10 @@ def read_mailbox(reply: Sequence[bytes]) -> Mail:
 
 def read_router_reply(reply: Sequence[Any]) -> RouterBeatReply:
     """Read the answer of `heartbeat_router`."""
-    mail, replicas, version, waiting, running, routers, positions, run_id, granted, time_ms = reply
+    mail, replicas, version, waiting, running, routers, positions, run_id, granted, time_ms, *told = reply
     return RouterBeatReply(
         mail=read_mailbox(mail),
-        replicas=None if replicas is None else tuple(sorted(map(_read_record, replicas), key=lambda r: r.replica_id)),
+        replicas=None if replicas is None else _records(replicas),
         registry_version=version,
         waiting=tuple(waiting),
         running=running,
@@ -181,12 +184,42 @@ def read_router_reply(reply: Sequence[Any]) -> RouterBeatReply:
         run_id=run_id.decode(),
         granted=tuple(granted),
         time_ms=time_ms,
+        point=told[0],
+        relief=told[1].decode(),
     )
 
 
 def read_replica_reply(reply: Sequence[Any]) -> ReplicaBeatReply:
     """Read the answer of `heartbeat_replica`."""
-    return ReplicaBeatReply(_names(reply[0]), reply[1].decode())
+    return ReplicaBeatReply(_names(reply[0]), reply[1].decode(), reply[2], reply[3].decode())
+
+
+def read_view(reply: Sequence[Any]) -> PoolView:
+    """Read the answer of `observe`."""
+    time_ms, run_id, replicas, reports, waiting, longest, running, point, routers = reply
+    return PoolView(
+        time_ms=time_ms,
+        run_id=run_id.decode(),
+        replicas=_records(replicas),
+        reports=tuple(
+            sorted(
+                (
+                    RouterReport(name.decode(), age, report)
+                    for name, age, report in zip(reports[::3], reports[1::3], reports[2::3], strict=True)
+                ),
+                key=lambda one: one.router_id,
+            )
+        ),
+        waiting=tuple(waiting),
+        longest_wait_ms=tuple(longest),
+        running=running,
+        point=point,
+        routers=_names(routers),
+    )
+
+
+def _records(replies: Sequence[Sequence[Any]]) -> tuple[ReplicaRecord, ...]:
+    return tuple(sorted(map(_read_record, replies), key=lambda record: record.replica_id))
 
 
 def _read_record(fields: Sequence[Any]) -> ReplicaRecord:

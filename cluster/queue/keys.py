@@ -45,6 +45,8 @@ POOL_KEYS = (
     "ledger",  # HASH: a line per tenant and day, for as many days as the settings say.
     "ledger_days",  # ZSET: fields of `ledger`, by day.
     "outstanding",  # HASH: what tenants were charged by estimate; a field lives while it is above 0.
+    "reports",  # HASH: what each router counted of its requests; a field lives as long as the router's lease.
+    "control",  # HASH: the autoscaler's lease, state and orders. For ever; a dozen fields, written by its own scripts.
 )
 
 

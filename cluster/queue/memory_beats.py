@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from cluster.models import ReplicaState
+from cluster.models import ReplicaState, RequestClass
 from cluster.queue.base import (
     Grant,
     Mail,
     Order,
+    PoolView,
     ReplicaBeat,
     ReplicaBeatReply,
     ReplicaRecord,
     RouterBeat,
     RouterBeatReply,
+    RouterReport,
 )
 from cluster.queue.memory_fill import give_back, run_fills
 from cluster.queue.memory_leases import drop, mark_started, reap, tick, unpark
 from cluster.queue.memory_line import position
 from cluster.queue.memory_preempt import preempt
-from cluster.queue.memory_state import IN_FLIGHT, REPLICAS_SHOWN, Load, PoolState, Slots
+from cluster.queue.memory_state import IN_FLIGHT, REPLICAS_SHOWN, TENANTS_SEEN, Load, PoolState, Slots
 
 _ORDER_KINDS = {"c": "cancel", "d": "moved", "e": "expired", "f": "preempt"}
 _POSITIONS = 256
@@ -45,6 +47,8 @@ def beat_router(pool: PoolState, beat: RouterBeat, run_id: str) -> RouterBeatRep
     pool.routers.add(router, pool.now + pool.limits.lease_ms)
     if pool.parted.discard(router):
         unpark(pool, router)
+    if beat.report:
+        pool.reports[router] = pool.now, beat.report
     old = pool.links.get(router, set())
     for replica in beat.connected:
         if replica not in old:
@@ -71,6 +75,8 @@ def beat_router(pool: PoolState, beat: RouterBeat, run_id: str) -> RouterBeatRep
         run_id=pool.store_id,
         granted=(pool.granted_ever[0], pool.granted_ever[1], pool.granted_ever[2]),
         time_ms=pool.now,
+        point=pool.orders()[0],
+        relief=pool.orders()[1],
     )
 
 
@@ -88,6 +94,7 @@ def beat_replica(pool: PoolState, beat: ReplicaBeat, run_id: str) -> ReplicaBeat
     last_beat, load.beat = load.beat, pool.now
     load.record, load.stats = beat.record, dict(beat.stats)
     load.windows, load.state, load.closed = beat.windows, beat.state, False
+    load.batch_slots = beat.batch_slots
     if beat.state is not ReplicaState.READY and load.reserved:
         entry = pool.entries.get(load.reserved)
         if entry is not None and entry.reserved == replica:
@@ -105,7 +112,32 @@ def beat_replica(pool: PoolState, beat: ReplicaBeat, run_id: str) -> ReplicaBeat
     run_fills(pool)
     produced = (*beat.produced, *(0 for _ in beat.running))
     preempt(pool, replica, load, dict(zip(beat.running, produced, strict=False)))
-    return ReplicaBeatReply(tuple(sorted(pool.live_names(pool.routers))), pool.store_id)
+    return ReplicaBeatReply(tuple(sorted(pool.live_names(pool.routers))), pool.store_id, *pool.orders())
+
+
+def view(pool: PoolState) -> PoolView:
+    """Read what an autoscaler must know; mirrors lua/observe.lua."""
+    routers = tuple(sorted(pool.live_names(pool.routers)))
+    return PoolView(
+        time_ms=pool.now,
+        run_id=pool.store_id,
+        replicas=tuple(_record(pool, name, pool.loads[name]) for name in sorted(pool.live_names(pool.replicas))),
+        reports=tuple(
+            RouterReport(name, pool.now - pool.reports[name][0], pool.reports[name][1])
+            for name in routers
+            if name in pool.reports
+        ),
+        waiting=(pool.line_counts[0], pool.line_counts[1], pool.line_counts[2]),
+        longest_wait_ms=(_longest(pool, 0), _longest(pool, 1), _longest(pool, 2)),
+        running=pool.slot_count,
+        point=pool.orders()[0],
+        routers=routers,
+    )
+
+
+def _longest(pool: PoolState, class_: int) -> int:
+    firsts = [pool.lines[class_, tenant][0][1] for _, tenant in pool.active[class_].first(TENANTS_SEEN)]
+    return max((pool.now - pool.entries[name].submitted for name in firsts), default=0)
 
 
 def _revoke_stale(pool: PoolState, router: str) -> None:
@@ -123,7 +155,7 @@ def _reconcile(pool: PoolState, beat: ReplicaBeat, load: Load, last_beat: int, *
     running = set(beat.running)
     unknown = len(running)
     recount = fresh or (beat.kv_tokens is None and load.reported)
-    held = unlisted_kv = kv = prefill = 0
+    held = unlisted_kv = kv = prefill = batch = 0
     slots = pool.slots.get(replica) or Slots()
     # Both kinds are listed one after the other, as the script reads them.
     started, granted = sorted(slots.started.items()), sorted(slots.granted.items())
@@ -137,10 +169,11 @@ def _reconcile(pool: PoolState, beat: ReplicaBeat, load: Load, last_beat: int, *
             drop(pool, entry)
             continue
         held += 1
+        batch += entry.request.request_class is RequestClass.BATCH
         unlisted_kv += 0 if listed else entry.request.kv_tokens
         kv += entry.request.kv_tokens
         prefill += 0 if entry.prefilled else entry.request.prompt_tokens
-    load.held, load.extra = held, unknown
+    load.held, load.extra, load.held_batch = held, unknown, batch
     if fresh:
         load.prefill = prefill
     if beat.kv_tokens is not None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cluster.models import RequestClass
 from cluster.queue.memory_state import WAITING, Entry, Load, PoolState
+
+_BATCH = int(RequestClass.BATCH)
 
 
 def fits(load: Load, entry: Entry) -> bool:
@@ -16,6 +19,11 @@ def fits(load: Load, entry: Entry) -> bool:
         and load.kv + request.kv_tokens <= windows.kv_tokens
         and (load.prefill == 0 or load.prefill + request.prompt_tokens <= windows.prefill_tokens)
     )
+
+
+def batch_full(load: Load, class_: int) -> bool:
+    """Whether an entry of this class is batch work, and that has all the slots that the replica leaves it."""
+    return class_ == _BATCH and load.batch_slots is not None and load.held_batch >= load.batch_slots
 
 
 def suits(pool: PoolState, replica: str, load: Load, entry: Entry) -> bool:
@@ -66,18 +74,20 @@ def _take(pool: PoolState, entry: Entry, passed: list[Entry]) -> Entry:
     return entry
 
 
-def _class_order(pool: PoolState) -> list[int]:
-    """Order classes for service: first those below their reserved share, then by urgency."""
+def _class_order(pool: PoolState, load: Load) -> list[int]:
+    """Order classes for service on a replica: first those below their reserved share, then by urgency."""
     shares = pool.limits.class_shares
     waiting = [class_ for class_ in range(3) if pool.line_counts[class_]]
     below = [c for c in waiting if shares[c] > 0 and pool.served[c] < shares[c] * pool.served_all]
-    return below + [c for c in waiting if c not in below]
+    if _BATCH in below and pool.batch_yields:
+        below.remove(_BATCH)
+    return below + [c for c in waiting if c not in below and not batch_full(load, c)]
 
 
 def _candidates(pool: PoolState, replica: str, load: Load) -> Iterator[Entry]:
     """Yield the first `lookahead` entries in fair order that suit the replica, out of the first 8 times as many."""
     seen, raw, raw_limit = 0, 0, 8 * pool.limits.lookahead
-    for class_ in _class_order(pool):
+    for class_ in _class_order(pool, load):
         walk = Walk(pool, class_, raw_limit)
         while seen < pool.limits.lookahead and raw < raw_limit:
             entry = walk.next()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cluster.models import ReplicaState
-from cluster.queue.memory_choice import choose, fits, suits
+from cluster.models import ReplicaState, RequestClass
+from cluster.queue.memory_choice import batch_full, choose, fits, suits
 from cluster.queue.memory_keys import close_key
 from cluster.queue.memory_line import enter_line, leave_line, next_place, note_estimate, serve
 from cluster.queue.memory_state import (
@@ -22,6 +22,8 @@ from cluster.queue.memory_state import (
     remove_place,
 )
 from cluster.queue.memory_tenants import leave_tenant
+
+_BATCH = int(RequestClass.BATCH)
 
 
 def takes_grants(pool: PoolState, replica: str, load: Load | None) -> bool:
@@ -59,6 +61,7 @@ def grant(pool: PoolState, entry: Entry, replica: str, load: Load, *, alone: boo
     pool.slots_of(replica).granted[entry.id] = entry.attempt
     pool.slot_count += 1
     load.held += 1
+    load.held_batch += entry.line[0] == _BATCH
     load.kv += request.kv_tokens
     load.prefill += request.prompt_tokens
     pool.put_load(replica, load)
@@ -102,6 +105,7 @@ def find_room(pool: PoolState, entry: Entry, use: Callable[[str, Load], bool]) -
             and load.reserved in ("", entry.id)
             and suits(pool, replica, load, entry)
             and fits(load, entry)
+            and not batch_full(load, entry.line[0])
             and use(replica, load)
         ):
             return
@@ -137,6 +141,7 @@ def free_slot(pool: PoolState, entry: Entry) -> None:
     load = pool.loads.get(replica)
     if load is not None:
         load.held = max(0, load.held - 1)
+        load.held_batch = max(0, load.held_batch - (entry.line[0] == _BATCH))
         load.kv = max(0, load.kv - entry.request.kv_tokens)
         if not entry.prefilled:
             load.prefill = max(0, load.prefill - entry.request.prompt_tokens)
@@ -254,7 +259,8 @@ def _reservation(pool: PoolState, replica: str, load: Load) -> Entry | None:
         return None
     entry = pool.entries.get(load.reserved)
     held = entry is not None and entry.reserved == replica
-    if entry is not None and held and suits(pool, replica, load, entry):
+    full = entry is not None and batch_full(load, entry.line[0])
+    if entry is not None and held and suits(pool, replica, load, entry) and not full:
         return entry
     if entry is not None and held:
         entry.reserved = ""

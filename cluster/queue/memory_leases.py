@@ -35,6 +35,7 @@ def part_router(pool: PoolState, router: str, due: int) -> int:
     """End a router's lease; its waiting entries go at `due` (ms). Returns how many entries it freed."""
     pool.routers.discard(router)
     pool.bells.discard(router)
+    pool.reports.pop(router, None)
     pool.parted.add(router, due)
     owned = pool.owners.get(router)
     freed = 0

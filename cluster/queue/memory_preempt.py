@@ -18,7 +18,8 @@ def preempt(pool: PoolState, replica: str, load: Load, produced: Mapping[tuple[s
     if not limits.preempt_after_ms or load.state is not ReplicaState.READY or not pool.line_counts[0]:
         return
     share = limits.class_shares[_BATCH]
-    if share > 0 and pool.served_all > 0 and pool.served[_BATCH] < share * pool.served_all:
+    below = pool.served_all > 0 and pool.served[_BATCH] < share * pool.served_all
+    if share > 0 and below and not pool.batch_yields:
         return
     sequences = load.windows.sequences - load.held - load.extra
     kv = load.windows.kv_tokens - load.kv

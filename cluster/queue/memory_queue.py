@@ -14,6 +14,7 @@ from cluster.queue.base import (
     Adopted,
     Grant,
     Mail,
+    PoolView,
     QueueEntry,
     QueueLimits,
     ReplicaBeat,
@@ -27,7 +28,7 @@ from cluster.queue.base import (
 )
 from cluster.queue.checks import check_entry, check_id
 from cluster.queue.codec import RETRY_FULL_S
-from cluster.queue.memory_beats import beat_replica, beat_router, mailbox
+from cluster.queue.memory_beats import beat_replica, beat_router, mailbox, view
 from cluster.queue.memory_fill import (
     find_room,
     forget,
@@ -242,6 +243,11 @@ class MemoryQueue:
         check_id("replica_id", beat.replica_id)
         with self._call(beat.replica_id) as pool:
             return beat_replica(pool, beat, self._store.run_id)
+
+    async def observe(self) -> PoolView:
+        """See `Queue.observe`."""
+        with self._call("") as pool:
+            return view(pool)
 
     async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
         """See `Queue.retire_router`."""

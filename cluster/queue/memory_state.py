@@ -18,6 +18,7 @@ KEYS_PER_CALL = 64
 PREEMPT_SCAN = 16
 REPLICAS_TRIED = 32
 REPLICAS_SHOWN = 64
+TENANTS_SEEN = 64
 
 _NO_WINDOWS = Windows(0, 0, 0)
 
@@ -66,6 +67,8 @@ class Load:
 
     windows: Windows = _NO_WINDOWS
     held: int = 0
+    batch_slots: int | None = None
+    held_batch: int = 0
     extra: int = 0
     kv: int = 0
     prefill: int = 0
@@ -152,6 +155,10 @@ class PoolState:
         self.ledger: dict[tuple[int, str], list[float]] = {}
         self.outstanding: dict[tuple[int, str], int] = {}
         self.granted_ever = [0, 0, 0]
+        self.reports: dict[str, tuple[int, bytes]] = {}
+        """Router to when (ms) and what it reported."""
+        self.control: dict[str, bytes] = {}
+        """Belongs to the autoscaler's store, which keeps what it wants under names of its own."""
         self.yielding = 0
         self.skips: dict[str, int] = {}
         self.preferences: dict[str, int] = {}
@@ -189,6 +196,16 @@ class PoolState:
     def store_id(self) -> str:
         """What routers and replicas know the store by."""
         return f"{self.run_id}@{self.born}"
+
+    def orders(self) -> tuple[bytes | None, str]:
+        """Return what the autoscaler has said: operating point and relief."""
+        holds = "relief" in self.control and self.now < int(self.control["relief_until"])
+        return self.control.get("point"), self.control["relief"].decode() if holds else "none"
+
+    @property
+    def batch_yields(self) -> bool:
+        """Whether batch work gives way altogether, its reserved share included."""
+        return self.orders()[1] in ("preempt_batch", "shed")
 
     def owned(self, router: str) -> Owned:
         """Return what a router owns, to be changed."""

@@ -10,6 +10,7 @@ from cluster.queue import codec
 from cluster.queue.base import (
     Adopted,
     Mail,
+    PoolView,
     QueueEntry,
     QueueLimits,
     ReplicaBeat,
@@ -122,6 +123,10 @@ class RedisQueue:
         """See `Queue.heartbeat_replica`."""
         check_id("replica_id", beat.replica_id)
         return codec.read_replica_reply(await self._call("heartbeat_replica", codec.pack_replica_beat(beat)))
+
+    async def observe(self) -> PoolView:
+        """See `Queue.observe`."""
+        return codec.read_view(await self._call("observe", codec.pack("")))
 
     async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
         """See `Queue.retire_router`."""

@@ -5,6 +5,8 @@ from cluster.settings.load import load_settings
 from cluster.settings.tree import (
     AffinitySettings,
     AuthSettings,
+    AutoscalerSettings,
+    AutoscaleSettings,
     ClassShares,
     ClassSloSettings,
     ClusterSettings,
@@ -32,6 +34,8 @@ __all__ = [
     "Access",
     "AffinitySettings",
     "AuthSettings",
+    "AutoscaleSettings",
+    "AutoscalerSettings",
     "ClassShares",
     "ClassSloSettings",
     "ClusterSettings",

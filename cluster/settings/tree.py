@@ -139,6 +139,49 @@ class ControlSettings(Section):
         return self
 
 
+class AutoscaleSettings(Section):
+    """Configures how many replicas a pool has. Without it the number is `replicas`, for ever."""
+
+    mode: Literal["off", "advisory", "active"] = "off"
+    """"advisory" decides, records and exports, but does not act; "active" acts."""
+    min_replicas: int = Field(default=1, ge=0, le=1024)
+    """0 lets a pool without requests give up its last replica; requests then wait for a start."""
+    max_replicas: int | None = Field(default=None, ge=1, le=1024)
+    """Must be set where the mode is not "off"."""
+    cold_start_s: float = Field(default=180.0, gt=0, le=7200)
+    """How long a start takes, until some were measured."""
+    start_timeout_s: float = Field(default=900.0, gt=0, le=14_400)
+    """A replica that takes no work so long after it was asked for counts as a failed start."""
+    fill: float = Field(default=0.75, ge=0.1, le=1)
+    """Part of a replica's time that is planned for, at first; it then follows the attainment."""
+    rate_window_s: float = Field(default=60.0, ge=1, le=3600)
+    """Arrivals are averaged over so long."""
+    drain_s: float = Field(default=60.0, ge=1, le=3600)
+    """What has piled up beyond the SLO is to be worked off in so long."""
+    hold_s: float = Field(default=30.0, ge=0, le=3600)
+    """Between a change and a removal."""
+    look_back_s: float = Field(default=600.0, ge=1, le=86_400)
+    """Removal goes down to the most that was needed in so long."""
+    idle_s: float = Field(default=900.0, ge=1, le=86_400)
+    """Without a request for so long a pool may go to 0, where min_replicas is 0."""
+    up_window_s: float = Field(default=60.0, ge=1, le=3600)
+    """At most twice the replicas, or four more, within so long."""
+    down_window_s: float = Field(default=300.0, ge=1, le=86_400)
+    """At most a quarter of the replicas fewer within so long, but one always."""
+    stale_s: float = Field(default=30.0, ge=1, le=3600)
+    """Values older than this freeze removal."""
+
+    @model_validator(mode="after")
+    def _has_bounds(self) -> AutoscaleSettings:
+        if self.mode != "off" and self.max_replicas is None:
+            raise ValueError(f"max_replicas must be set where mode is {self.mode!r}")
+        if self.max_replicas is not None and self.max_replicas < self.min_replicas:
+            raise ValueError(
+                f"max_replicas must be at least min_replicas = {self.min_replicas}, got {self.max_replicas}"
+            )
+        return self
+
+
 class PoolSettings(Section):
     """Describes a pool: one model with its own Serve application, queue and replicas."""
 
@@ -151,6 +194,7 @@ class PoolSettings(Section):
     sim: SimSettings = SimSettings()
     slo: SloSettings = SloSettings()
     control: ControlSettings = ControlSettings()
+    autoscale: AutoscaleSettings = AutoscaleSettings()
     price_per_gpu_hour: float = Field(default=0.0, ge=0)
     """For receipts and the ledger, as the other prices; in any currency."""
     budget_per_hour: float | None = Field(default=None, ge=0)
@@ -441,6 +485,23 @@ class ReplicaSettings(Section):
     """Bound of finished output that is kept for a re-attach."""
 
 
+class AutoscalerSettings(Section):
+    """Configures autoscaler processes. Several may run; one leads per pool."""
+
+    tick_s: float = Field(default=15.0, ge=0.1, le=600)
+    """Between two decisions."""
+    lease_s: float = Field(default=10.0, ge=0.5, le=600)
+    """How long a leader may be silent before another one takes over."""
+    decisions_kept: int = Field(default=2_000, ge=1, le=100_000)
+    """Per pool, a few KB each."""
+    host: str = "127.0.0.1"
+    """For metrics and health."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """Of the HTTP endpoints /metrics, /healthz and /readyz; 0 takes a free one."""
+    token_file: FilePath | None = None
+    """Holds the bearer token of Ray's dashboard; default: ~/.ray/auth_token where it exists."""
+
+
 class ClusterSettings(Section):
     """Says where a cluster keeps its state."""
 
@@ -467,6 +528,7 @@ class Settings(Section):
     jobs: JobsSettings = JobsSettings()
     router: RouterSettings = RouterSettings()
     replica: ReplicaSettings = ReplicaSettings()
+    autoscaler: AutoscalerSettings = AutoscalerSettings()
     pools: dict[PoolName, PoolSettings] = Field(default_factory=lambda: {"demo": PoolSettings()}, min_length=1)
     """Pool name to pool; the name is the model's name in requests."""
     tenants: dict[TenantName, TenantSettings] = {}

@@ -46,6 +46,7 @@ class Attempt:
     keep_until: float = float("inf")
     """Monotonic seconds; a parked or unacknowledged attempt is dropped then."""
     prefilling: bool = True
+    interactive: bool = False
 
     @property
     def live(self) -> bool:
@@ -90,6 +91,8 @@ class AttemptTable:
         """Requests whose first token came since `take_prefilled`."""
         self._unreported_tokens = 0
         """Their prompt tokens."""
+        self.interactive_started = 0
+        """Attempts of class INTERACTIVE, since start."""
         self.orphans = 0
         """Attempts that ended with nobody to take their output, since start."""
         self.orphaned_gpu_s = 0.0
@@ -112,10 +115,11 @@ class AttemptTable:
         sink: int,
         *,
         alone: bool = False,
+        interactive: bool = False,
     ) -> tuple[Refused, str] | None:
         """Start an attempt and send its output to `outlet`; returns why not, or None. The same attempt again only
         re-attaches from the beginning, so a repeated command does no harm. `alone`: not while another one is without
-        output, and no other one until it has output.
+        output, and no other one until it has output. `interactive`: of that class.
         """
         key = (request_id, attempt)
         if key in self._attempts:
@@ -130,7 +134,8 @@ class AttemptTable:
             return Refused.WINDOW_FULL, "an attempt that may kill the engine runs without others"
         log = OutputLog(request_id, attempt, self._changed, spec.resume)
         log.outlet, log.sink = outlet, sink
-        self._attempts[key] = Attempt(log, prompt_tokens)
+        self._attempts[key] = Attempt(log, prompt_tokens, interactive=interactive)
+        self.interactive_started += interactive
         self._alone = key if alone else None
         self.sequences += 1
         self.idle.clear()
@@ -259,6 +264,11 @@ class AttemptTable:
         taken, self.prefilled = self.prefilled, []
         self._unreported_tokens = 0
         return tuple(taken)
+
+    @property
+    def interactive(self) -> int:
+        """Attempts of class INTERACTIVE that hold a slot."""
+        return sum(1 for item in self._attempts.values() if item.live and item.interactive)
 
     @property
     def parked(self) -> int:

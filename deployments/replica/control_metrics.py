@@ -45,6 +45,7 @@ class ControlMetrics(Collector):
         if decision is not None:
             yield "control_limit", "Batch limit as decided; in force where the mode is active.", decision.limit
             yield "control_feed_forward", "Batch limit that model and KV cache allow.", decision.feed_forward
+            yield "control_batch_slots", "Slots that class BATCH may have; missing for any.", governor.batch_slots
             yield "control_trim", "Correction of it, 0.5 to 1.", decision.state.trim
             yield "control_overloaded", "Whether the smallest batch misses the SLO.", float(decision.overloaded)
 

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cluster.clock import Clock
-from cluster.control.fast import ITL_PART, FastBounds, FastDecision, FastState, decide
+from cluster.control.decision import Relief
+from cluster.control.fast import ITL_PART, FastBounds, FastDecision, FastRules, FastState, decide
 from cluster.control.replay import itl_of
 from cluster.control.settings import ControlMode, batch_control_mode, operating_point
 from cluster.control.slo import OperatingPoint
@@ -32,6 +33,11 @@ REPLAYED_STEPS = 600
 """Most steps of the window that a decision replays; they cost some 7 ms."""
 REMEMBERED = 120
 """Decisions that are kept."""
+
+
+_USUAL = FastRules()
+_TO_THE_EDGE = FastRules(aim=1.0, aim_part=ITL_PART)
+"""Without the margins that keep the latency below its SLO in spite of chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class Governor:
         clock: only its differences count.
         apply: moves the limit and returns what is in force.
         held: sequences that hold a slot.
+        interactive: of class INTERACTIVE, those that hold a slot, and all that ever started.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class Governor:
         clock: Clock,
         apply: Callable[[int], Awaitable[int]],
         held: Callable[[], int],
+        interactive: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         self._engine = engine
         self._settings = pool.control
@@ -71,7 +79,13 @@ class Governor:
         self._clock = clock
         self._apply = apply
         self._held = held
+        self._interactive = interactive
+        self._arrivals = 0.0
+        """Interactive sequences that start per second, averaged over the window."""
+        self._arrived = (clock.monotonic(), 0)
         self._window: deque[tuple[float, StepSample]] = deque()
+        self._samples: list[StepSample] = []
+        """Of the window, as many as are replayed."""
         self._state = FastState()
         self._preemptions = 0
         self._moved = False
@@ -79,9 +93,13 @@ class Governor:
         self.fit = StepFit()
         self.point = operating_point(pool)
         self.mode = batch_control_mode(pool.control, self.point)
+        self.relief = Relief.NONE
+        """What the pool gives up for want of replicas; anything takes batches to the edge of the SLO."""
         self.times = StepTimes()
         self.itl_p95_s = 0.0
         """Over the window; 0 without steps."""
+        self.itl_mean_s = 0.0
+        """The same as a mean over tokens."""
         self.decision: FastDecision | None = None
         """The last one; None before the first, and while nothing is promised."""
         self.decisions: deque[tuple[float, FastDecision]] = deque(maxlen=REMEMBERED)
@@ -146,12 +164,15 @@ class Governor:
             EngineDeadError: the engine is dead.
         """
         self._learn(self._engine.take_steps())
+        self._measure()
+        self._count_arrivals()
         slo = self.point.itl_p95_s
         if slo is None or self.mode is ControlMode.OFF:
             await self._let_go()
             return
         seen = self._look()
-        decision = decide(slo, self.bounds, seen, self._state)
+        rules = _USUAL if self.relief is Relief.NONE else _TO_THE_EDGE
+        decision = decide(slo, self.bounds, seen, self._state, rules)
         self.decision, self._state = decision, decision.state
         if decision.limit != seen.limit:
             await self._change(seen, decision)
@@ -167,25 +188,47 @@ class Governor:
         while self._window and self._window[0][0] < now - self._settings.window_s:
             self._window.popleft()
 
+    def _measure(self) -> None:
+        self._samples = samples = _evenly([step for _, step in self._window], REPLAYED_STEPS)
+        sequences = sum(step.sequences for step in samples)
+        self.itl_p95_s = itl_of(samples, ITL_PART)
+        self.itl_mean_s = sum(step.seconds * step.sequences for step in samples) / sequences if sequences else 0.0
+
+    def _count_arrivals(self) -> None:
+        now, (_, started) = self._clock.monotonic(), self._interactive()
+        at, before = self._arrived
+        if (seconds := now - at) > 0:
+            weight = min(1.0, seconds / self._settings.window_s)
+            self._arrivals += weight * ((started - before) / seconds - self._arrivals)
+            self._arrived = now, started
+
+    @property
+    def batch_slots(self) -> int | None:
+        """Slots that class BATCH may have, so that interactive sequences to come find room; None for any number."""
+        decision = self.decision
+        if decision is None or self.mode is not ControlMode.ACTIVE or decision.batch_class_limit >= decision.limit:
+            return None
+        return decision.batch_class_limit
+
     def _look(self) -> BatchSnapshot:
         stats = self._engine.stats()
         preempted, self._preemptions = stats.preemptions - self._preemptions, stats.preemptions
-        samples = _evenly([step for _, step in self._window], REPLAYED_STEPS)
-        self.itl_p95_s = itl_of(samples, ITL_PART)
         return BatchSnapshot(
             at=self._clock.monotonic(),
             limit=stats.batch_limit,
             running=self._held(),
-            samples=tuple(samples),
+            samples=tuple(self._samples),
             kv_usage=stats.kv_usage,
             kv_tokens=self._largest.kv_tokens,
             preemptions=preempted,
             model=self.fit.trusted,
+            interactive_arrivals=self._arrivals,
+            interactive_running=self._interactive()[0],
         )
 
     def report(self) -> dict[str, float]:
         """Return what others should know, for the heartbeat; safe from another thread. What is missing is not known."""
-        found = {"itl_p95_s": self.itl_p95_s}
+        found = {"itl_p95_s": self.itl_p95_s, "itl_mean_s": self.itl_mean_s}
         if (model := self.fit.trusted) is not None:
             found |= {"step_a": model.a, "step_b": model.b, "step_g": model.g}
         if (error := self.fit.median_error) is not None:

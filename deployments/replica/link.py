@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
 
 from cluster.lifecycle import TaskOwner
 from cluster.models import FinishReason, GenerationSpec
@@ -137,7 +138,10 @@ class LinkSession:
     async def _start(self, start: pb.Start) -> None:
         key = (start.request_id, start.attempt)
         self._keys[start.sink] = key
-        refusal = await self._table.start(*key, spec_from_wire(start), self, start.sink, alone=start.alone)
+        interactive = start.request_class == types.REQUEST_CLASS_INTERACTIVE
+        refusal = await self._table.start(
+            *key, spec_from_wire(start), self, start.sink, alone=start.alone, interactive=interactive
+        )
         if refusal is not None:
             self._refuse(start.sink, *refusal)
         elif start.time_left_ms:

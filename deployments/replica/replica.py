@@ -17,8 +17,12 @@ from dataclasses import dataclass, replace
 import grpc
 from penstock.v1 import replica_pb2_grpc as pb_grpc
 
+from cluster.autoscaler.base import ControlStore
+from cluster.autoscaler.point import point_in_force
 from cluster.channels import MAX_INNER_MESSAGE, SERVER_OPTIONS
 from cluster.clock import Clock, SystemClock
+from cluster.control.decision import Relief
+from cluster.control.settings import operating_point
 from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableError
 from cluster.keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
@@ -39,6 +43,7 @@ from cluster.tls import TlsFiles
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.governor import Governor
+from deployments.replica.group_fit import GroupFit
 from deployments.replica.metrics import ReplicaMetrics
 from deployments.replica.service import ReplicaServicer
 
@@ -69,14 +74,20 @@ class Replica:
         open_queue: Callable[[], Queue],
         secret: ClusterSecret,
         clock: Clock | None = None,
+        open_control: Callable[[], ControlStore] | None = None,
     ) -> None:
-        """`open_queue` is called on the thread that renews the lease."""
+        """`open_queue` is called on the thread that renews the lease. Without `open_control` nothing is learned from
+        other replicas or handed to them.
+        """
         self.plan = plan
         self._engine = engine
         self._open_queue = open_queue
+        self._open_control = open_control
+        self._group_fit: GroupFit | None = None
         self._secret = secret
         self._clock = clock or SystemClock()
         self._state = ReplicaState.STARTING
+        self._born_at = self._ready_at = time.monotonic()
         self._owner = TaskOwner("replica")
         self._server: grpc.aio.Server | None = None
         self._keeper: LeaseKeeper[ReplicaBeatReply] | None = None
@@ -84,6 +95,8 @@ class Replica:
         self._metrics_server: MetricsServer | None = None
         self._death: EngineDeadError | None = None
         """Why the engine is given up; it takes nothing any more, even if it recovers."""
+        self._point: bytes | None = None
+        """As last heard."""
         self.stopped = False
         self.table: AttemptTable
         self.governor: Governor
@@ -119,8 +132,12 @@ class Replica:
                 self._clock,
                 self._move_limit,
                 lambda: self.table.sequences,
+                lambda: (self.table.interactive, self.table.interactive_started),
             )
             metrics.watch(self.table, self.governor)
+            if self._open_control is not None:
+                self._group_fit = GroupFit(self._open_control(), self.identity, plan.pool_settings)
+                await self._group_fit.seed(self.governor)
             await self.governor.start()
             port = await self._serve()
             self._metrics_server = MetricsServer(plan.settings.host, plan.settings.metrics_port, metrics.registry)
@@ -129,7 +146,10 @@ class Replica:
             self._owner.spawn(self._sweep(), "sweep")
             self._owner.spawn(self._watch_engine(), "watch_engine")
             self._owner.spawn(self.governor.run(), "governor")
+            if self._group_fit is not None:
+                self._owner.spawn(self._group_fit.run(self.governor), "group_fit")
             self._state = ReplicaState.READY
+            self._ready_at = time.monotonic()
             await self._join()
         except BaseException:
             await self.stop(drain_s=0)
@@ -183,12 +203,23 @@ class Replica:
         self._keeper = LeaseKeeper(
             f"replica.{self.plan.replica_id}",
             self._beat,
-            lambda _reply: None,
+            self._heard,
             self._leave,
             period_s=settings.heartbeat_s,
             lease_s=settings.lease_s,
         )
         await self._keeper.start()
+
+    def _heard(self, reply: ReplicaBeatReply) -> None:
+        """Take what the autoscaler, or an operator, has said. A store that lost it gets it back; until then what was
+        last heard holds.
+        """
+        self.governor.relief = Relief.of(reply.relief)
+        if reply.point is not None and reply.point != self._point:
+            self._point = reply.point
+            point = point_in_force(reply.point, operating_point(self.plan.pool_settings))
+            self.governor.set_operating_point(point)
+            _LOG.info("replica.operating_point", extra={"itl_p95_s": point.itl_p95_s})
 
     # --- on the keeper's thread ---------------------------------------------------------------------------------------
 
@@ -206,11 +237,15 @@ class Replica:
             running=tuple((request_id, attempt) for request_id, attempt, _ in progress),
             produced=tuple(tokens for _, _, tokens in progress),
             prefilled=prefilled,
+            batch_slots=self.governor.batch_slots,
             kv_tokens=int(stats.kv_usage * self.table.windows.kv_tokens),
             stats={
                 "running": stats.running,
                 "batch_limit": stats.batch_limit,
                 "kv_usage": stats.kv_usage,
+                "largest_batch": self.governor.bounds.largest,
+                "up_s": time.monotonic() - self._ready_at,
+                "start_s": self._ready_at - self._born_at,
                 "output_tokens": stats.output_tokens,
                 "accepted_draft_tokens": stats.accepted_draft_tokens,
                 **self.governor.report(),
@@ -292,6 +327,9 @@ class Replica:
         if self._keeper is not None:
             await self._keeper.stop()
         await self._owner.close()
+        if self._group_fit is not None:
+            await self._group_fit.keep(self.governor)
+            await self._group_fit.close()
         if self._server is not None:
             await self._server.stop(grace=0.5)
         if self._metrics_server is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.jobs import RedisJobStore, job_limits_from
 from cluster.queue import RedisBell, RedisQueue, limits_from
 from cluster.secret import ClusterSecret
@@ -58,6 +59,7 @@ class Stand:
             queue=lambda pool: RedisQueue(url, pool, limits),
             bell=lambda router_id: RedisBell(url, router_id),
             jobs=lambda pool: RedisJobStore(url, pool, job_limits),
+            control=lambda pool: RedisControlStore(url, pool),
         )
         for _ in range(ROUTERS):
             self.routers.append(Router(settings, self._secret, factory))

@@ -43,7 +43,19 @@ WHENS = {"at once": 25, "first event": 25, "started": 20, "long prefill": 5, "de
 """When its end is sent, by weight; a long prefill is a long prompt without output yet."""
 SETTLE_S = 30.0
 _LOOK_S = 0.05
-LASTING = {"pool", "load", "free", "registry", "replicas", "routers", "links", "ledger", "ledger_days"}
+LASTING = {
+    "pool",
+    "load",
+    "free",
+    "registry",
+    "replicas",
+    "routers",
+    "links",
+    "ledger",
+    "ledger_days",
+    "reports",
+    "control",
+}
 """Redis keys of a pool without requests and quotas."""
 WINDOWED = {"cluster.control.step_model.StepSample"}
 """Objects kept for a span of time, however many requests there were."""

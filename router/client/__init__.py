@@ -6,6 +6,8 @@ with Client("127.0.0.1:50051") as client:
 print(client.generate("demo", "What is a KV cache?", Sampling(max_tokens=64)).text)
 """
 
+from cluster.control.decision import Counterfactual, Relief, Step
+from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.errors import FieldViolation
 from cluster.models import (
     Capabilities,
@@ -22,6 +24,7 @@ from router.client.batch_input import Batch, BatchLine, read_batch, read_line
 from router.client.batch_output import result_line, result_object
 from router.client.connection import CHANNEL_OPTIONS, DEFAULT_TARGET, Tls
 from router.client.credentials import ApiKey
+from router.client.decisions import ClassDemand, Decision, DecisionList
 from router.client.errors import (
     AlreadyExistsError,
     CancelledError,
@@ -84,10 +87,15 @@ __all__ = [
     "Capabilities",
     "Choice",
     "ChoiceEnd",
+    "ClassDemand",
+    "ClassSlo",
     "Client",
     "ClusterStatus",
     "Completion",
+    "Counterfactual",
     "DeadlineExceededError",
+    "Decision",
+    "DecisionList",
     "Delta",
     "ErrorDetails",
     "Event",
@@ -109,6 +117,7 @@ __all__ = [
     "Message",
     "ModelDescription",
     "NotFoundError",
+    "OperatingPoint",
     "PenstockClientError",
     "PermissionDeniedError",
     "PoolStatus",
@@ -118,6 +127,7 @@ __all__ = [
     "Queued",
     "QuotaExceededError",
     "Receipt",
+    "Relief",
     "ReplicaState",
     "ReplicaStatus",
     "RequestClass",
@@ -126,6 +136,7 @@ __all__ = [
     "RetryPolicy",
     "Sampling",
     "Started",
+    "Step",
     "Stream",
     "StructuredOutput",
     "TakenOverError",

@@ -12,11 +12,13 @@ from typing import Any, Self
 import grpc
 from penstock.v1 import inference_pb2
 
+from cluster.control.slo import OperatingPoint
 from cluster.models import RequestClass
 from router.client import calls
 from router.client.calls import Result, UnaryCall
 from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, OpenStream, Stubs, Tls
 from router.client.credentials import ApiKey
+from router.client.decisions import DecisionList
 from router.client.errors import BrokenCallError, CancelledError, UnavailableError, from_rpc_error, resume_token_of
 from router.client.events import Event
 from router.client.gather import Gathering
@@ -179,6 +181,28 @@ class AsyncClient:
             ValueError: a tenant and all of them are asked for.
         """
         return await self._run(calls.usage(tenant, all_tenants, pool, first_day, last_day), timeout)
+
+    async def decisions(self, pool: str = "", *, limit: int = 20, timeout: float | None = None) -> DecisionList:
+        """Report what the autoscaler decided lately and why, for operators.
+
+        Args:
+            pool: default: the only one.
+            limit: 1 to 1000.
+            timeout: seconds.
+        """
+        return await self._run(calls.list_decisions(pool, limit), timeout)
+
+    async def set_operating_point(
+        self, pool: str, point: OperatingPoint | None, *, timeout: float | None = None
+    ) -> OperatingPoint:
+        """Change what a pool is run for, for admins; returns what is in force.
+
+        Args:
+            pool: its name.
+            point: the whole new promise; None takes the settings' again.
+            timeout: seconds.
+        """
+        return await self._run(calls.set_operating_point(pool, point), timeout)
 
     async def submit_job(
         self,

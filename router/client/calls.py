@@ -9,8 +9,10 @@ from typing import Any, Generic, TypeVar
 
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 
+from cluster.control.slo import OperatingPoint
 from cluster.wire import duration_to_wire
 from router.client.connection import Stubs
+from router.client.decisions import DecisionList, point_from_proto, point_to_proto
 from router.client.jobs import Job, JobPage, Upload
 from router.client.requests import (
     GenerateOptions,
@@ -114,6 +116,22 @@ def usage(
     elif tenant:
         request.tenant = tenant
     return UnaryCall(lambda stubs: stubs.admin.GetUsage, request, UsageReport.from_proto)
+
+
+def list_decisions(pool: str, limit: int) -> UnaryCall[DecisionList]:
+    """Describe ListDecisions."""
+    request = admin_pb2.ListDecisionsRequest(pool=pool, limit=limit)
+    return UnaryCall(lambda stubs: stubs.admin.ListDecisions, request, DecisionList.from_proto)
+
+
+def set_operating_point(pool: str, point: OperatingPoint | None) -> UnaryCall[OperatingPoint]:
+    """Describe SetOperatingPoint."""
+    request = admin_pb2.SetOperatingPointRequest(pool=pool)
+    if point is not None:
+        request.operating_point.CopyFrom(point_to_proto(point))
+    return UnaryCall(
+        lambda stubs: stubs.admin.SetOperatingPoint, request, lambda reply: point_from_proto(reply.operating_point)
+    )
 
 
 def stream_request(

@@ -9,9 +9,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from penstock.v1 import types_pb2 as types
+
+from cluster.autoscaler.point import point_in_force
+from cluster.control.decision import Relief
+from cluster.control.settings import operating_point
 from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner
+from cluster.models import RequestClass
 from cluster.queue.base import (
     Adopted,
     Grant,
@@ -29,6 +35,7 @@ from cluster.settings import PoolSettings, QueueSettings, RouterSettings
 from cluster.tls import LinkDialer
 from router.affinity import Affinity
 from router.dispatch.account import Prices
+from router.dispatch.arrivals import Arrivals
 from router.dispatch.breaker import BreakerLimits
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.contract import Placement
@@ -39,6 +46,8 @@ from router.dispatch.recovery import Failure, RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
 
 _LOG = logging.getLogger(__name__)
+
+_COMPLETE = (types.FINISH_REASON_STOP, types.FINISH_REASON_LENGTH)
 
 
 class Pool:
@@ -61,6 +70,10 @@ class Pool:
         self.settings = settings
         self.prices = Prices.of(settings)
         self.estimate = PoolEstimate()
+        self._point = operating_point(settings)
+        self.arrivals = Arrivals(self._point)
+        self.relief = Relief.NONE
+        """What the pool gives up for want of replicas, as its autoscaler last said."""
         self.queue_settings = queue_settings
         self.recovery = RecoveryLimits(
             router_settings.max_attempts, router_settings.first_token_timeout_s, router_settings.token_timeout_s
@@ -167,9 +180,11 @@ class Pool:
         self._choices[choice.entry.request_id] = choice
         try:
             submitted = await self._queue.submit(self._router_id, choice.entry)
-        except (QueueFullError, QuotaExceededError, KeyReusedError):
+        except (QueueFullError, QuotaExceededError, KeyReusedError) as error:
             # Nothing is in line. Refusals are many when a pool is full, so they are cheap.
             self._choices.pop(choice.entry.request_id, None)
+            if isinstance(error, QueueFullError):
+                self.arrivals.turned_away(choice.entry.request_class)
             raise
         except BaseException:
             # Also when the caller was cancelled: the entry may be in line, and nobody would answer its grant.
@@ -186,6 +201,12 @@ class Pool:
         else:
             choice.predicted_wait_s = self.wait_s(choice)
         return None
+
+    def shed_after_s(self, request_class: RequestClass) -> float | None:
+        """Return the estimated wait beyond which a request is turned away so that others meet their SLO; None while the
+        pool is not that short of replicas, and for classes that are promised nothing.
+        """
+        return self.arrivals.point.of(request_class).ttft_p99_s if self.relief is Relief.SHED else None
 
     def wait_s(self, choice: Choice) -> float | None:
         """Estimate how long a waiting choice still waits."""
@@ -269,8 +290,20 @@ class Pool:
         request_id = choice.entry.request_id
         self._choices.pop(request_id, None)
         choice.account.teach(self.estimate)
+        self._judge(choice)
         self._unreleased[request_id, choice.attempt] = choice.account.final(choice.tokens)
         self._owner.spawn(self._release(request_id, choice.attempt), "release")
+
+    def _judge(self, choice: Choice) -> None:
+        """Learn from a choice that is over. What a client or its deadline stopped says nothing."""
+        end, request_class = choice.end, choice.entry.request_class
+        if choice.error is not None:
+            self.arrivals.turned_away(request_class)
+        elif end is not None and end.finish_reason in _COMPLETE:
+            self.arrivals.ended(request_class, choice.entry.prompt_tokens, choice.account.cached_tokens, choice.tokens)
+            ttft_s = choice.first_token_at - choice.submitted_at if choice.first_token_at else None
+            itl_s = end.decode_s / (end.output_tokens - 1) if end.output_tokens > 1 else None
+            self.arrivals.judge(request_class, ttft_s, itl_s)
 
     def requeue(self, choice: Choice) -> None:
         """Give the slot back, and wait for another one."""
@@ -472,7 +505,7 @@ class Pool:
             self._lease_queue = self._open_queue()
         with self._started_lock:
             started, self._started = self._started, []
-        beat = RouterBeat(self._router_id, self.replicas.connected(), tuple(started))
+        beat = RouterBeat(self._router_id, self.replicas.connected(), tuple(started), report=self.arrivals.report())
         try:
             return await self._lease_queue.heartbeat_router(beat)
         except QueueUnavailableError:
@@ -493,6 +526,10 @@ class Pool:
     def _beaten(self, reply: RouterBeatReply) -> None:
         self.beat = reply
         self.estimate.beat(reply)
+        # A store that lost it gets it back from the autoscaler; until then what was last heard holds.
+        if reply.point is not None:
+            self.arrivals.point = point_in_force(reply.point, self._point)
+        self.relief = Relief.of(reply.relief)
         now = time.monotonic()
         if reply.run_id != self._run_id:
             forgotten = bool(self._run_id)

@@ -9,7 +9,11 @@ from cluster.models import RequestClass
 from router.identity.caller import Caller, Role
 
 ADMIN_SERVICE = "AdminService"
-_ADMIN_METHODS: Mapping[str, Role] = {"GetClusterStatus": Role.OPERATOR, "GetUsage": Role.USER}
+_ADMIN_METHODS: Mapping[str, Role] = {
+    "GetClusterStatus": Role.OPERATOR,
+    "GetUsage": Role.USER,
+    "ListDecisions": Role.OPERATOR,
+}
 
 
 def minimum_role(service: str, method: str) -> Role:

@@ -11,14 +11,16 @@ import cluster
 from cluster.wire import duration_to_wire, replica_state_to_wire
 from router.dispatch.pool import Pool
 from router.identity import Caller
+from router.service.control import ControlDesk
 from router.service.usage import read_usage
 
 
 class AdminServicer:
     """Shows the cluster to operators, and tenants what they used."""
 
-    def __init__(self, pools: Mapping[str, Pool], router_id: str) -> None:
+    def __init__(self, pools: Mapping[str, Pool], router_id: str, desk: ControlDesk) -> None:
         self._pools = pools
+        self._desk = desk
         self._router_id = router_id
 
     async def GetClusterStatus(  # noqa: N802
@@ -36,6 +38,18 @@ class AdminServicer:
     ) -> api.GetUsageResponse:
         """Report what tenants used."""
         return await read_usage(self._pools, request, caller, "AdminService/GetUsage")
+
+    async def ListDecisions(  # noqa: N802
+        self, request: api.ListDecisionsRequest, context: Any, caller: Caller
+    ) -> api.ListDecisionsResponse:
+        """Report what the autoscaler decided."""
+        return await self._desk.list_decisions(request, caller)
+
+    async def SetOperatingPoint(  # noqa: N802
+        self, request: api.SetOperatingPointRequest, context: Any, caller: Caller
+    ) -> api.SetOperatingPointResponse:
+        """Change what a pool is run for."""
+        return await self._desk.set_operating_point(request, caller)
 
     def _pool(self, pool: Pool) -> api.PoolStatus:
         beat = pool.beat

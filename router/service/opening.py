@@ -17,7 +17,7 @@ from cluster.models import ModelInfo, SamplingParams
 from cluster.queue.base import Adopted, KnownRequest, QueueEntry
 from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket, TicketChoice
-from cluster.wire import sampling_to_wire
+from cluster.wire import request_class_to_wire, sampling_to_wire
 from router.admission import CheckedRequest, ResumePoint, choice_sampling, resolve
 from router.affinity import CacheSalts, Trail
 from router.dispatch.choice import Choice, ChoiceState
@@ -118,6 +118,13 @@ class Opening:
 
     async def _start(self, admitted: _Admitted, received: Sequence[int]) -> Generation | bytes:
         joined_at = time.monotonic()
+        admitted.pool.arrivals.arrived(
+            admitted.checked.request_class,
+            len(admitted.ids),
+            admitted.params.max_tokens,
+            self._expected_output_tokens,
+            admitted.n,
+        )
         while True:
             generation = self._generation(admitted, secrets.token_hex(12))
             known = await self._submit(admitted, generation)
@@ -163,6 +170,10 @@ class Opening:
         bound_s = admitted.checked.queue_timeout_s
         if bound_s is not None and wait_s > bound_s:
             raise NotInTimeError("queue_timeout", wait_s, bound_s, wait_s - bound_s)
+        shed_s = admitted.pool.shed_after_s(admitted.checked.request_class)
+        if shed_s is not None and wait_s > shed_s:
+            admitted.pool.arrivals.turned_away(admitted.checked.request_class)
+            raise NotInTimeError("ttft_p99_s", wait_s, shed_s, wait_s - shed_s)
         if admitted.deadline is not None:
             left_s, run_s = admitted.deadline - time.monotonic(), admitted.run_s() or 0.0
             if wait_s + run_s > left_s:
@@ -243,6 +254,7 @@ class Opening:
             sampling=sampling_to_wire(choice_sampling(params, index)),
             lora_adapter=checked.lora_adapter,
             cache_salt=admitted.salt,
+            request_class=request_class_to_wire(checked.request_class),
         )
         learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
         return Choice(index, entry, start, pool, pool.prices, admitted.deadline, learn)

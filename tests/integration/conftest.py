@@ -15,6 +15,16 @@ from cluster.settings import load_settings
 from tests.support.running import ClusterThread
 from tests.support.tiny_model import make_tiny_model
 
+PATIENCE = {
+    "rate_window_s": 4.0,
+    "hold_s": 1.0,
+    "look_back_s": 5.0,
+    "up_window_s": 5.0,
+    "down_window_s": 1.0,
+    "cold_start_s": 4.0,
+}
+"""An autoscaler's, so that a test sees in seconds what production does in minutes."""
+
 
 @pytest.fixture(scope="session")
 def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -24,12 +34,15 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def engines(tmp_path_factory: pytest.TempPathFactory, random_model: Path) -> Iterator[ClusterThread]:
-    """A cluster whose pools are `demo` (TP=1), `wide` (TP=2) and `toy` (two simulated replicas)."""
+    """A cluster whose pools are `demo` (TP=1), `wide` (TP=2), `toy` (two simulated replicas), and `elastic` (one to
+    three).
+    """
     settings = load_settings(
         flags={
             "cluster": {"state_dir": str(tmp_path_factory.mktemp("cluster"))},
             "router": {"port": 0, "processes": 2, "drain_s": 5.0},
             "replica": {"drain_s": 5.0},
+            "autoscaler": {"tick_s": 0.5, "lease_s": 3.0},
             "pools": {
                 "demo": {"engine": "vllm", "model": "demo", "vllm": {"max_num_seqs": 64}},
                 "wide": {
@@ -39,6 +52,13 @@ def engines(tmp_path_factory: pytest.TempPathFactory, random_model: Path) -> Ite
                     "vllm": {"max_num_seqs": 16, "kv_cache_memory_mb": 64},
                 },
                 "toy": {"engine": "sim", "model": "demo", "replicas": 2, "sim": {"base_ms": 2.0}},
+                "elastic": {
+                    "engine": "sim",
+                    "model": "demo",
+                    "sim": {"base_ms": 20.0, "per_token_us": 1.0, "max_num_seqs": 4},
+                    "slo": {"interactive": {"ttft_p99_s": 2.0}},
+                    "autoscale": {"mode": "active", "max_replicas": 3, **PATIENCE},
+                },
             },
         },
         environ={},

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.bootstrap.serve_config import app_name
 from cluster.jobs import RedisJobStore, job_limits_from
 from cluster.queue import RedisBell, RedisQueue, limits_from
@@ -182,6 +183,7 @@ async def _cached_tokens_with(
         queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
         bell=lambda router_id: RedisBell(redis.url, router_id),
         jobs=lambda pool: RedisJobStore(redis.url, pool, job_limits_from(settings.jobs), redis.timeout_s),
+        control=lambda pool: RedisControlStore(redis.url, pool),
     )
     router = Router(settings, secret, queues, port=0, metrics_port=0)
     await router.start()

@@ -16,6 +16,7 @@ class Keys:
         self.acme_too = add_key(path, KeyPlan("acme"))
         self.other = add_key(path, KeyPlan("other"))
         self.narrow = add_key(path, KeyPlan("acme", models=("demo",), classes=("batch",)))
+        self.admin = add_key(path, KeyPlan("root", role="admin"))
         self.operator = add_key(path, KeyPlan("ops", role="operator"))
 
 

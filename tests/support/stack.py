@@ -15,6 +15,9 @@ from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
+from cluster.autoscaler.base import ControlStore
+from cluster.autoscaler.memory_store import MemoryControlStore
+from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.clock import SystemClock
 from cluster.jobs import JobStore, MemoryJobs, MemoryJobStore, RedisJobStore, job_limits_from
 from cluster.queue import MemoryBell, MemoryQueue, MemoryStore, RedisBell, RedisQueue, limits_from
@@ -69,6 +72,11 @@ class Stack:
         limits, url = limits_from(self.settings.queue), self.settings.redis.url
         return RedisQueue(url, pool, limits) if url else MemoryQueue(self.store, pool, limits)
 
+    def control(self, pool: str) -> ControlStore:
+        """Open what a pool's autoscaler shares with routers and replicas."""
+        url = self.settings.redis.url
+        return RedisControlStore(url, pool) if url else MemoryControlStore(self.store, pool)
+
     def job_store(self, pool: str) -> JobStore:
         """Open a connection to a pool's jobs."""
         limits, url = job_limits_from(self.settings.jobs), self.settings.redis.url
@@ -83,7 +91,7 @@ class Stack:
 
     async def add_router(self) -> Router:
         """Start another router; returns when it is linked to every replica."""
-        queues = QueueFactory(queue=self.queue, bell=self.bell, jobs=self.job_store)
+        queues = QueueFactory(queue=self.queue, bell=self.bell, jobs=self.job_store, control=self.control)
         router = Router(self.settings, SECRET, queues, port=0)
         await router.start()
         self.routers.append(router)
@@ -101,7 +109,7 @@ class Stack:
             settings=self.settings.replica,
         )
         engine = engine or build_engine(plan.pool_settings)
-        replica = Replica(plan, engine, lambda: self.queue(pool), SECRET)
+        replica = Replica(plan, engine, lambda: self.queue(pool), SECRET, open_control=lambda: self.control(pool))
         await replica.start()
         self.replicas.append(replica)
         self.engines.append(engine)

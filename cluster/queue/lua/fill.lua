@@ -6,6 +6,13 @@ function Q.fits(l, e)
     and (l[USED_PREFILL] == 0 or l[USED_PREFILL] + e[PROMPT] <= l[W_PREFILL])
 end
 
+-- Whether class BATCH has all the slots that the replica leaves it. A load of an older version says nothing.
+function Q.batch_full(l) return l[W_BATCH] and l[W_BATCH] >= 0 and l[HELD_BATCH] >= l[W_BATCH] end
+
+function Q.count_batch(l, e, by)
+  if e[CLASS] == 2 and l[W_BATCH] then l[HELD_BATCH] = math.max(0, l[HELD_BATCH] + by) end
+end
+
 -- Whether an entry could ever be granted on this replica as things are, room aside.
 function Q.suits(replica, l, e)
   return e[STATE] == 'w' and (e[START_BY] == 0 or Q.now <= e[START_BY]) and e[KV] <= l[W_KV]
@@ -47,6 +54,7 @@ function Q.grant(id, e, replica, l, waiting)
   call('ZADD', K[OWNERS], 0, Q.grant_member(id, e))
   call('ZADD', K[SLOTS], 0, Q.slot_member('g', id, e))
   l[HELD] = l[HELD] + 1
+  Q.count_batch(l, e, 1)
   l[USED_KV] = l[USED_KV] + e[KV]
   l[USED_PREFILL] = l[USED_PREFILL] + e[PROMPT]
   Q.put_load(replica, l)
@@ -61,14 +69,18 @@ function Q.waiting_classes()
   return {[0] = call('ZCARD', K[ACTIVE]) > 0, call('ZCARD', K[ACTIVE + 1]) > 0, call('ZCARD', K[ACTIVE + 2]) > 0}
 end
 
--- Classes in the order of service: first those below their reserved share, then by urgency.
-function Q.class_order(waiting)
+-- Classes in the order of service on a replica: first those below their reserved share, then by urgency. Batch work that
+-- has its slots there waits, unless it is below its share.
+function Q.class_order(waiting, l)
   local order, rest = {}, {}
   for class = 0, 2 do
     if waiting[class] then
       local below = Q.share(class) > 0 and P[P_S + class] < Q.share(class) * P[P_SERVED]
-      local list = below and order or rest
-      list[#list + 1] = class
+      if below and class == 2 and Q.batch_yields() then below = false end
+      if below or class ~= 2 or not Q.batch_full(l) then
+        local list = below and order or rest
+        list[#list + 1] = class
+      end
     end
   end
   for _, class in ipairs(rest) do order[#order + 1] = class end
@@ -134,7 +146,7 @@ function Q.choose(replica, l, waiting)
     for i = 1, ahead do call('HINCRBY', K[SKIPS], passed[i], 1) end
     return id
   end
-  for _, class in ipairs(Q.class_order(waiting)) do
+  for _, class in ipairs(Q.class_order(waiting, l)) do
     local following = Q.class_candidates(class, raw_limit)
     while seen < Q.lookahead and raw < raw_limit do
       local id, tenant = following()
@@ -176,7 +188,7 @@ function Q.fill(replica, limit)
     local id = l[R_RESERVED]
     if id ~= '' then
       local e = Q.get(id)
-      if e and e[RESERVED] == replica and Q.suits(replica, l, e) then
+      if e and e[RESERVED] == replica and Q.suits(replica, l, e) and not (e[CLASS] == 2 and Q.batch_full(l)) then
         if not Q.fits(l, e) then return end
       else
         if e and e[RESERVED] == replica then
@@ -210,7 +222,7 @@ function Q.find_room(id, e, use)
   local function try(replica)
     local l = Q.get_load(replica)
     return Q.takes_grants(replica, l) and (l[R_RESERVED] == '' or l[R_RESERVED] == id)
-      and Q.suits(replica, l, e) and Q.fits(l, e) and use(replica, l)
+      and Q.suits(replica, l, e) and Q.fits(l, e) and not (e[CLASS] == 2 and Q.batch_full(l)) and use(replica, l)
   end
   for replica in string.gmatch(e[PREFERRED], '[^%z]+') do
     if try(replica) then return end
@@ -238,6 +250,7 @@ function Q.free_slot(id, e)
   local l = Q.get_load(e[REPLICA])
   if l then
     l[HELD] = math.max(0, l[HELD] - 1)
+    Q.count_batch(l, e, -1)
     l[USED_KV] = math.max(0, l[USED_KV] - e[KV])
     if e[PREFILLED] == 0 then l[USED_PREFILL] = math.max(0, l[USED_PREFILL] - e[PROMPT]) end
     Q.put_load(e[REPLICA], l)

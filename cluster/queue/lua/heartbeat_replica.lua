@@ -2,8 +2,9 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: replica, record, state, windows x3, KV tokens in use (-1: unknown), stats, flat list of (request id, attempt)
---    running, list of request ids that are past their prefill, list of output tokens of those running
--- Reply: {live routers, run id}
+--    running, list of request ids that are past their prefill, list of output tokens of those running, most slots of
+--    class BATCH (-1: any)
+-- Reply: {live routers, run id, operating point or nil, relief}
 
 Q.open_pool()
 Q.tick()
@@ -14,6 +15,7 @@ local l = Q.get_load(replica)
 local shown = call('HGET', K[REGISTRY], replica)
 local fresh = not l
 if fresh then l = {0, 0, 0, 0, 0, 0, 0, '', 0, '', 0, 0} end
+l[W_BATCH], l[HELD_BATCH] = A[12], l[HELD_BATCH] or 0
 if fresh or not shown or cmsgpack.unpack(shown)[1] ~= record or l[R_STATE] ~= state
   or l[W_SEQUENCES] ~= A[4] or l[W_KV] ~= A[5] or l[W_PREFILL] ~= A[6] then
   Q.bump_version()
@@ -50,7 +52,7 @@ for i = 1, #A[9], 2 do
     left = left + 1
   end
 end
-local held, unlisted_kv = 0, 0
+local held, unlisted_kv, batch = 0, 0, 0
 local recount = fresh or (reported < 0 and l[REPORTED] == 1)
 local kv, prefill = 0, 0
 for _, letter in ipairs({'r', 'g'}) do
@@ -58,7 +60,7 @@ for _, letter in ipairs({'r', 'g'}) do
     local parts = Q.split(member)
     local id = parts[3]
     local listed = running[id .. '\0' .. parts[4]]
-    local e = (recount or not listed or letter == 'g') and Q.get(id)
+    local e = (recount or not listed or letter == 'g' or A[12] >= 0) and Q.get(id)
     if listed then
       left = left - 1
       if letter == 'g' then Q.mark_started(id, e) end
@@ -67,6 +69,7 @@ for _, letter in ipairs({'r', 'g'}) do
       Q.drop(id, e)
     else
       held = held + 1
+      if e and e[CLASS] == 2 then batch = batch + 1 end
       if not listed then unlisted_kv = unlisted_kv + e[KV] end
       if recount then
         kv = kv + e[KV]
@@ -76,6 +79,7 @@ for _, letter in ipairs({'r', 'g'}) do
   end
 end
 l[HELD], l[EXTRA] = held, left
+if A[12] >= 0 then l[HELD_BATCH] = batch end
 if fresh then l[USED_PREFILL] = prefill end
 if reported >= 0 then l[USED_KV] = reported + unlisted_kv elseif recount then l[USED_KV] = kv end
 l[REPORTED] = reported >= 0 and 1 or 0
@@ -89,4 +93,4 @@ for i = 1, #A[9], 2 do produced[A[9][i] .. '\0' .. A[9][i + 1]] = A[11][(i + 1) 
 Q.preempt(replica, l, produced)
 local routers = Q.live_names(K[ROUTERS])
 Q.close_pool()
-return {routers, Q.store_id()}
+return {routers, Q.store_id(), Q.orders()[1], Q.orders()[2]}

@@ -1,9 +1,10 @@
 -- Renew a router's lease, note its links and started grants, revoke grants it never started, reap and fill.
 --
 -- Keys: names.lua. ARGV: common.lua.
--- A: router, list of connected replicas, flat list of (request id, attempt) started, registry version it has
+-- A: router, list of connected replicas, flat list of (request id, attempt) started, registry version it has,
+--    what it reports of its requests (opaque, "" for nothing)
 -- Reply: {mail, replicas or nil, registry version, waiting per class, running, live routers, flat positions, run id,
---        grants ever made per class, pool time (ms)};
+--        grants ever made per class, pool time (ms), operating point or nil, relief};
 --        a replica is {id, record, state, windows x3, sequences, KV tokens, prefill tokens, age (ms), stats}
 
 Q.open_pool()
@@ -11,6 +12,7 @@ Q.tick()
 Q.reads_mail = true
 call('ZADD', K[ROUTERS], Q.now + Q.lease, A[1])
 if call('ZREM', K[PARTED], A[1]) == 1 then Q.unpark(A[1]) end
+if A[5] ~= '' then call('HSET', K[REPORTS], A[1], cmsgpack.pack({Q.now, A[5]})) end
 
 local old = {}
 for _, member in ipairs(Q.members(K[LINKS], A[1] .. '\0')) do old[member] = true end
@@ -44,13 +46,7 @@ local function registry()
   local names = Q.live_names(K[REPLICAS])
   -- Large registries come back with every change, and for their load once in four seconds.
   if A[4] == P[P_VERSION] and #names > REPLICAS_SHOWN and math.floor(Q.now / 1000) % 4 ~= 0 then return false end
-  local list = {}
-  for _, name in ipairs(names) do
-    local l, shown = Q.get_load(name), cmsgpack.unpack(call('HGET', K[REGISTRY], name))
-    list[#list + 1] = {name, shown[1], l[R_STATE], l[W_SEQUENCES], l[W_KV], l[W_PREFILL], l[HELD] + l[EXTRA],
-      l[USED_KV], l[USED_PREFILL], Q.now - l[BEAT], shown[2]}
-  end
-  return list
+  return Q.list_replicas(names)
 end
 
 local positions, counts = {}, {}
@@ -64,4 +60,4 @@ Q.close_pool()
 local waiting = {Q.count(K[LINE], '0\0'), Q.count(K[LINE], '1\0'), Q.count(K[LINE], '2\0')}
 local running, routers = call('ZCARD', K[SLOTS]), Q.live_names(K[ROUTERS])
 return {Q.mailbox(A[1]), replicas, P[P_VERSION], waiting, running, routers, positions, Q.store_id(),
-  {P[P_GRANTED], P[P_GRANTED + 1], P[P_GRANTED + 2]}, Q.now}
+  {P[P_GRANTED], P[P_GRANTED + 1], P[P_GRANTED + 2]}, Q.now, Q.orders()[1], Q.orders()[2]}

@@ -47,10 +47,22 @@ function Q.drop_orphans(router)
   return freed
 end
 
+-- Every replica with a live lease: {id, record, state, windows x3, sequences, KV tokens, prefill tokens, age (ms), stats}.
+function Q.list_replicas(names)
+  local list = {}
+  for _, name in ipairs(names) do
+    local l, shown = Q.get_load(name), cmsgpack.unpack(call('HGET', K[REGISTRY], name))
+    list[#list + 1] = {name, shown[1], l[R_STATE], l[W_SEQUENCES], l[W_KV], l[W_PREFILL], l[HELD] + l[EXTRA],
+      l[USED_KV], l[USED_PREFILL], Q.now - l[BEAT], shown[2]}
+  end
+  return list
+end
+
 -- End a router's lease; its waiting entries go at `due` (ms).
 function Q.part_router(router, due)
   call('ZREM', K[ROUTERS], router)
   call('HDEL', K[BELLS], router)
+  call('HDEL', K[REPORTS], router)
   call('ZADD', K[PARTED], due, router)
   Q.router_alive[router] = nil
   return Q.drop_orphans(router)

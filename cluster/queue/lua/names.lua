@@ -32,6 +32,8 @@ TENANT_DUE = 29 -- ZSET tenants in QUOTAS or OUTPUTS, by when they are forgotten
 LEDGER = 30 -- HASH "day\0tenant" -> packed {requests, prompt, output, cached tokens, GPU-seconds, cost}
 LEDGER_DAYS = 31 -- ZSET fields of LEDGER, by day
 OUTSTANDING = 32 -- HASH "class\0tenant" -> thousandths of weighted tokens that were charged by estimate and not settled
+REPORTS = 33 -- HASH router -> packed {when (ms), what it reports of its requests}; while it has its lease
+CONTROL = 34 -- HASH what the autoscaler has said: point, relief, relief_until (ms), and what is its own
 
 -- Pool.
 P_TIME = 1 -- ms, the latest pool time that was stored
@@ -95,6 +97,8 @@ CLOSED = 9 -- 1 from a refused start to the next heartbeat
 R_RESERVED = 10 -- request id that the replica is kept for, or ""
 BEAT = 11 -- ms of the last heartbeat
 REPORTED = 12 -- 1 when USED_KV rests on a report
+W_BATCH = 13 -- most slots of class BATCH, -1 for any
+HELD_BATCH = 14 -- slots of that class; true while W_BATCH is not -1
 
 -- Bounds.
 MIDDLE = 5000000000000000 -- first place; arrivals count up, returns count down, exact in a double
@@ -105,4 +109,5 @@ REPLICAS_TRIED = 32 -- by a submit
 KEYS_PER_CALL = 64 -- keys, tenants or days that one call forgets
 CHOICES = 16 -- most choices of a request; they are entries of their own, "id/0" and so on
 PREEMPT_SCAN = 16 -- waiting entries that are looked at for whom others might give way
+TENANTS_SEEN = 64 -- tenants per class whose oldest entry `observe` reads
 REPLICAS_SHOWN = 64 -- registries up to this size come back with every heartbeat

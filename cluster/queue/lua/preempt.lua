@@ -6,7 +6,7 @@
 function Q.preempt(replica, l, produced)
   local after = tonumber(ARGV[12])
   if after == 0 or l[R_STATE] ~= 'ready' or call('ZCARD', K[ACTIVE]) == 0 then return end
-  if Q.share(2) > 0 and P[P_SERVED] > 0 and P[P_S + 2] < Q.share(2) * P[P_SERVED] then return end
+  if Q.share(2) > 0 and P[P_SERVED] > 0 and P[P_S + 2] < Q.share(2) * P[P_SERVED] and not Q.batch_yields() then return end
 
   local quantum, most = tonumber(ARGV[13]), tonumber(ARGV[14])
   local sequences = l[W_SEQUENCES] - l[HELD] - l[EXTRA]

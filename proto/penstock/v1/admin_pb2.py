@@ -23,31 +23,58 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from penstock.v1 import types_pb2 as penstock_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/admin.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\"v\n\x0fGetUsageRequest\x12\x10\n\x06tenant\x18\x01 \x01(\tH\x00\x12\x15\n\x0b\x61ll_tenants\x18\x02 \x01(\x08H\x00\x12\x0c\n\x04pool\x18\x03 \x01(\t\x12\x11\n\tfirst_day\x18\x04 \x01(\t\x12\x10\n\x08last_day\x18\x05 \x01(\tB\x07\n\x05whose\"L\n\x10GetUsageResponse\x12%\n\x05lines\x18\x01 \x03(\x0b\x32\x16.penstock.v1.UsageLine\x12\x11\n\ttruncated\x18\x02 \x01(\x08\"\xb0\x01\n\tUsageLine\x12\x0b\n\x03\x64\x61y\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x10\n\x08requests\x18\x04 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x05 \x01(\x04\x12\x15\n\routput_tokens\x18\x06 \x01(\x04\x12\x15\n\rcached_tokens\x18\x07 \x01(\x04\x12\x13\n\x0bgpu_seconds\x18\x08 \x01(\x01\x12\x0c\n\x04\x63ost\x18\t \x01(\x01\"\x19\n\x17GetClusterStatusRequest\"f\n\x18GetClusterStatusResponse\x12&\n\x05pools\x18\x01 \x03(\x0b\x32\x17.penstock.v1.PoolStatus\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x11\n\trouter_id\x18\x03 \x01(\t\"\x91\x01\n\nPoolStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x0f\n\x07running\x18\x03 \x01(\r\x12,\n\x08replicas\x18\x04 \x03(\x0b\x32\x1a.penstock.v1.ReplicaStatus\x12\x12\n\nrouter_ids\x18\x05 \x03(\t\x12\x11\n\treachable\x18\x06 \x01(\x08\"\xb6\x02\n\rReplicaStatus\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x19.penstock.v1.ReplicaState\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\x13\n\x0b\x62\x61tch_limit\x18\x06 \x01(\r\x12\x10\n\x08kv_usage\x18\x07 \x01(\x01\x12\x30\n\rheartbeat_age\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06linked\x18\t \x01(\x08\x12\x14\n\x0cmetrics_port\x18\n \x01(\r\x12\x15\n\routput_tokens\x18\x0b \x01(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_draft_tokens\x18\x0c \x01(\x04*~\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_STATE_STARTING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03\x32\xb8\x01\n\x0c\x41\x64minService\x12_\n\x10GetClusterStatus\x12$.penstock.v1.GetClusterStatusRequest\x1a%.penstock.v1.GetClusterStatusResponse\x12G\n\x08GetUsage\x12\x1c.penstock.v1.GetUsageRequest\x1a\x1d.penstock.v1.GetUsageResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17penstock/v1/admin.proto\x12\x0bpenstock.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17penstock/v1/types.proto\"3\n\x14ListDecisionsRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\r\"\x94\x01\n\x15ListDecisionsResponse\x12(\n\tdecisions\x18\x01 \x03(\x0b\x32\x15.penstock.v1.Decision\x12\x34\n\x0foperating_point\x18\x02 \x01(\x0b\x32\x1b.penstock.v1.OperatingPoint\x12\x1b\n\x13operating_point_set\x18\x03 \x01(\x08\"\xfd\x02\n\x08\x44\x65\x63ision\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\x12&\n\x04mode\x18\x03 \x01(\x0e\x32\x18.penstock.v1.ControlMode\x12\x0e\n\x06leader\x18\x04 \x01(\t\x12\r\n\x05\x66\x65nce\x18\x05 \x01(\x04\x12\x17\n\x0freplicas_before\x18\x06 \x01(\r\x12\x10\n\x08replicas\x18\x07 \x01(\r\x12\x0e\n\x06needed\x18\x08 \x01(\r\x12#\n\x06relief\x18\t \x01(\x0e\x32\x13.penstock.v1.Relief\x12\x0e\n\x06reason\x18\n \x01(\t\x12(\n\x05steps\x18\x0b \x03(\x0b\x32\x19.penstock.v1.DecisionStep\x12\x34\n\x0f\x63ounterfactuals\x18\x0c \x03(\x0b\x32\x1b.penstock.v1.Counterfactual\x12\x0e\n\x06\x61larms\x18\r \x03(\t\x12+\n\x04seen\x18\x0e \x01(\x0b\x32\x1d.penstock.v1.DecisionSnapshot\";\n\x0c\x44\x65\x63isionStep\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\"3\n\x0e\x43ounterfactual\x12\x0f\n\x07without\x18\x01 \x01(\t\x12\x10\n\x08replicas\x18\x02 \x01(\r\"\xba\x02\n\x10\x44\x65\x63isionSnapshot\x12\r\n\x05ready\x18\x01 \x01(\r\x12\x10\n\x08starting\x18\x02 \x01(\r\x12\x10\n\x08\x64raining\x18\x03 \x01(\r\x12\x0f\n\x07running\x18\x04 \x01(\x01\x12\x0f\n\x07waiting\x18\x05 \x01(\x01\x12\x10\n\x08kv_usage\x18\x06 \x01(\x01\x12&\n\x03\x61ge\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ncold_start\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rfailed_starts\x18\t \x01(\r\x12\x17\n\nattainment\x18\n \x01(\x01H\x00\x88\x01\x01\x12)\n\x07\x64\x65mands\x18\x0b \x03(\x0b\x32\x18.penstock.v1.ClassDemandB\r\n\x0b_attainment\"\xd2\x01\n\x0b\x43lassDemand\x12\x30\n\rrequest_class\x18\x01 \x01(\x0e\x32\x19.penstock.v1.RequestClass\x12\x0c\n\x04rate\x18\x02 \x01(\x01\x12\x15\n\rprompt_tokens\x18\x03 \x01(\x01\x12\x15\n\rcached_tokens\x18\x04 \x01(\x01\x12\x15\n\routput_tokens\x18\x05 \x01(\x01\x12\x0e\n\x06queued\x18\x06 \x01(\r\x12.\n\x0boldest_wait\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"c\n\x08\x43lassSlo\x12+\n\x08ttft_p99\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07itl_p95\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x81\x02\n\x0eOperatingPoint\x12*\n\x0binteractive\x18\x01 \x01(\x0b\x32\x15.penstock.v1.ClassSlo\x12\'\n\x08standard\x18\x02 \x01(\x0b\x32\x15.penstock.v1.ClassSlo\x12$\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x15.penstock.v1.ClassSlo\x12\x17\n\nattainment\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x1a\n\x12price_per_gpu_hour\x18\x05 \x01(\x01\x12\x1c\n\x0f\x62udget_per_hour\x18\x06 \x01(\x01H\x01\x88\x01\x01\x42\r\n\x0b_attainmentB\x12\n\x10_budget_per_hour\"^\n\x18SetOperatingPointRequest\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x34\n\x0foperating_point\x18\x02 \x01(\x0b\x32\x1b.penstock.v1.OperatingPoint\"b\n\x19SetOperatingPointResponse\x12\x34\n\x0foperating_point\x18\x01 \x01(\x0b\x32\x1b.penstock.v1.OperatingPoint\x12\x0f\n\x07version\x18\x02 \x01(\x04\"v\n\x0fGetUsageRequest\x12\x10\n\x06tenant\x18\x01 \x01(\tH\x00\x12\x15\n\x0b\x61ll_tenants\x18\x02 \x01(\x08H\x00\x12\x0c\n\x04pool\x18\x03 \x01(\t\x12\x11\n\tfirst_day\x18\x04 \x01(\t\x12\x10\n\x08last_day\x18\x05 \x01(\tB\x07\n\x05whose\"L\n\x10GetUsageResponse\x12%\n\x05lines\x18\x01 \x03(\x0b\x32\x16.penstock.v1.UsageLine\x12\x11\n\ttruncated\x18\x02 \x01(\x08\"\xb0\x01\n\tUsageLine\x12\x0b\n\x03\x64\x61y\x18\x01 \x01(\t\x12\x0c\n\x04pool\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x10\n\x08requests\x18\x04 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x05 \x01(\x04\x12\x15\n\routput_tokens\x18\x06 \x01(\x04\x12\x15\n\rcached_tokens\x18\x07 \x01(\x04\x12\x13\n\x0bgpu_seconds\x18\x08 \x01(\x01\x12\x0c\n\x04\x63ost\x18\t \x01(\x01\"\x19\n\x17GetClusterStatusRequest\"f\n\x18GetClusterStatusResponse\x12&\n\x05pools\x18\x01 \x03(\x0b\x32\x17.penstock.v1.PoolStatus\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x11\n\trouter_id\x18\x03 \x01(\t\"\x91\x01\n\nPoolStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x0f\n\x07running\x18\x03 \x01(\r\x12,\n\x08replicas\x18\x04 \x03(\x0b\x32\x1a.penstock.v1.ReplicaStatus\x12\x12\n\nrouter_ids\x18\x05 \x03(\t\x12\x11\n\treachable\x18\x06 \x01(\x08\"\xb6\x02\n\rReplicaStatus\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12(\n\x05state\x18\x03 \x01(\x0e\x32\x19.penstock.v1.ReplicaState\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\x13\n\x0b\x62\x61tch_limit\x18\x06 \x01(\r\x12\x10\n\x08kv_usage\x18\x07 \x01(\x01\x12\x30\n\rheartbeat_age\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06linked\x18\t \x01(\x08\x12\x14\n\x0cmetrics_port\x18\n \x01(\r\x12\x15\n\routput_tokens\x18\x0b \x01(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_draft_tokens\x18\x0c \x01(\x04*u\n\x0b\x43ontrolMode\x12\x1c\n\x18\x43ONTROL_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x43ONTROL_MODE_OFF\x10\x01\x12\x19\n\x15\x43ONTROL_MODE_ADVISORY\x10\x02\x12\x17\n\x13\x43ONTROL_MODE_ACTIVE\x10\x03*p\n\x06Relief\x12\x16\n\x12RELIEF_UNSPECIFIED\x10\x00\x12\x0f\n\x0bRELIEF_NONE\x10\x01\x12\x12\n\x0eRELIEF_LATENCY\x10\x02\x12\x18\n\x14RELIEF_PREEMPT_BATCH\x10\x03\x12\x0f\n\x0bRELIEF_SHED\x10\x04*~\n\x0cReplicaState\x12\x1d\n\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPLICA_STATE_STARTING\x10\x01\x12\x17\n\x13REPLICA_STATE_READY\x10\x02\x12\x1a\n\x16REPLICA_STATE_DRAINING\x10\x03\x32\xf4\x02\n\x0c\x41\x64minService\x12_\n\x10GetClusterStatus\x12$.penstock.v1.GetClusterStatusRequest\x1a%.penstock.v1.GetClusterStatusResponse\x12G\n\x08GetUsage\x12\x1c.penstock.v1.GetUsageRequest\x1a\x1d.penstock.v1.GetUsageResponse\x12V\n\rListDecisions\x12!.penstock.v1.ListDecisionsRequest\x1a\".penstock.v1.ListDecisionsResponse\x12\x62\n\x11SetOperatingPoint\x12%.penstock.v1.SetOperatingPointRequest\x1a&.penstock.v1.SetOperatingPointResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICASTATE']._serialized_start=1041
-  _globals['_REPLICASTATE']._serialized_end=1167
-  _globals['_GETUSAGEREQUEST']._serialized_start=72
-  _globals['_GETUSAGEREQUEST']._serialized_end=190
-  _globals['_GETUSAGERESPONSE']._serialized_start=192
-  _globals['_GETUSAGERESPONSE']._serialized_end=268
-  _globals['_USAGELINE']._serialized_start=271
-  _globals['_USAGELINE']._serialized_end=447
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=449
-  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=474
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=476
-  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=578
-  _globals['_POOLSTATUS']._serialized_start=581
-  _globals['_POOLSTATUS']._serialized_end=726
-  _globals['_REPLICASTATUS']._serialized_start=729
-  _globals['_REPLICASTATUS']._serialized_end=1039
-  _globals['_ADMINSERVICE']._serialized_start=1170
-  _globals['_ADMINSERVICE']._serialized_end=1354
+  _globals['_CONTROLMODE']._serialized_start=2855
+  _globals['_CONTROLMODE']._serialized_end=2972
+  _globals['_RELIEF']._serialized_start=2974
+  _globals['_RELIEF']._serialized_end=3086
+  _globals['_REPLICASTATE']._serialized_start=3088
+  _globals['_REPLICASTATE']._serialized_end=3214
+  _globals['_LISTDECISIONSREQUEST']._serialized_start=97
+  _globals['_LISTDECISIONSREQUEST']._serialized_end=148
+  _globals['_LISTDECISIONSRESPONSE']._serialized_start=151
+  _globals['_LISTDECISIONSRESPONSE']._serialized_end=299
+  _globals['_DECISION']._serialized_start=302
+  _globals['_DECISION']._serialized_end=683
+  _globals['_DECISIONSTEP']._serialized_start=685
+  _globals['_DECISIONSTEP']._serialized_end=744
+  _globals['_COUNTERFACTUAL']._serialized_start=746
+  _globals['_COUNTERFACTUAL']._serialized_end=797
+  _globals['_DECISIONSNAPSHOT']._serialized_start=800
+  _globals['_DECISIONSNAPSHOT']._serialized_end=1114
+  _globals['_CLASSDEMAND']._serialized_start=1117
+  _globals['_CLASSDEMAND']._serialized_end=1327
+  _globals['_CLASSSLO']._serialized_start=1329
+  _globals['_CLASSSLO']._serialized_end=1428
+  _globals['_OPERATINGPOINT']._serialized_start=1431
+  _globals['_OPERATINGPOINT']._serialized_end=1688
+  _globals['_SETOPERATINGPOINTREQUEST']._serialized_start=1690
+  _globals['_SETOPERATINGPOINTREQUEST']._serialized_end=1784
+  _globals['_SETOPERATINGPOINTRESPONSE']._serialized_start=1786
+  _globals['_SETOPERATINGPOINTRESPONSE']._serialized_end=1884
+  _globals['_GETUSAGEREQUEST']._serialized_start=1886
+  _globals['_GETUSAGEREQUEST']._serialized_end=2004
+  _globals['_GETUSAGERESPONSE']._serialized_start=2006
+  _globals['_GETUSAGERESPONSE']._serialized_end=2082
+  _globals['_USAGELINE']._serialized_start=2085
+  _globals['_USAGELINE']._serialized_end=2261
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=2263
+  _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=2288
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=2290
+  _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=2392
+  _globals['_POOLSTATUS']._serialized_start=2395
+  _globals['_POOLSTATUS']._serialized_end=2540
+  _globals['_REPLICASTATUS']._serialized_start=2543
+  _globals['_REPLICASTATUS']._serialized_end=2853
+  _globals['_ADMINSERVICE']._serialized_start=3217
+  _globals['_ADMINSERVICE']._serialized_end=3589
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from penstock.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -19,6 +20,66 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ControlMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ControlModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ControlMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CONTROL_MODE_UNSPECIFIED: _ControlMode.ValueType  # 0
+    """Never sent."""
+    CONTROL_MODE_OFF: _ControlMode.ValueType  # 1
+    """None are made."""
+    CONTROL_MODE_ADVISORY: _ControlMode.ValueType  # 2
+    """They are made and recorded, and change nothing."""
+    CONTROL_MODE_ACTIVE: _ControlMode.ValueType  # 3
+    """They are carried out."""
+
+class ControlMode(_ControlMode, metaclass=_ControlModeEnumTypeWrapper):
+    """Says what becomes of decisions."""
+
+CONTROL_MODE_UNSPECIFIED: ControlMode.ValueType  # 0
+"""Never sent."""
+CONTROL_MODE_OFF: ControlMode.ValueType  # 1
+"""None are made."""
+CONTROL_MODE_ADVISORY: ControlMode.ValueType  # 2
+"""They are made and recorded, and change nothing."""
+CONTROL_MODE_ACTIVE: ControlMode.ValueType  # 3
+"""They are carried out."""
+Global___ControlMode: _TypeAlias = ControlMode  # noqa: Y015
+
+class _Relief:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReliefEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Relief.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RELIEF_UNSPECIFIED: _Relief.ValueType  # 0
+    """Never sent."""
+    RELIEF_NONE: _Relief.ValueType  # 1
+    """Nothing."""
+    RELIEF_LATENCY: _Relief.ValueType  # 2
+    """Batches go up to the edge of the SLO."""
+    RELIEF_PREEMPT_BATCH: _Relief.ValueType  # 3
+    """Batch work gives way, its reserved share included."""
+    RELIEF_SHED: _Relief.ValueType  # 4
+    """Requests whose estimated wait is over their SLO are refused."""
+
+class Relief(_Relief, metaclass=_ReliefEnumTypeWrapper):
+    """Names what a pool gives up while it can't have the replicas that it needs, in this order."""
+
+RELIEF_UNSPECIFIED: Relief.ValueType  # 0
+"""Never sent."""
+RELIEF_NONE: Relief.ValueType  # 1
+"""Nothing."""
+RELIEF_LATENCY: Relief.ValueType  # 2
+"""Batches go up to the edge of the SLO."""
+RELIEF_PREEMPT_BATCH: Relief.ValueType  # 3
+"""Batch work gives way, its reserved share included."""
+RELIEF_SHED: Relief.ValueType  # 4
+"""Requests whose estimated wait is over their SLO are refused."""
+Global___Relief: _TypeAlias = Relief  # noqa: Y015
 
 class _ReplicaState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -47,6 +108,465 @@ REPLICA_STATE_READY: ReplicaState.ValueType  # 2
 REPLICA_STATE_DRAINING: ReplicaState.ValueType  # 3
 """Finishes what it has and takes no new work."""
 Global___ReplicaState: _TypeAlias = ReplicaState  # noqa: Y015
+
+@_typing.final
+class ListDecisionsRequest(_message.Message):
+    """Asks for decisions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    pool: _builtins.str
+    """Names the pool. Empty: the only one; INVALID_ARGUMENT where there are several."""
+    limit: _builtins.int
+    """Is the most decisions to return, 1 to 1000. 0: 20."""
+    def __init__(
+        self,
+        *,
+        pool: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "pool", b"pool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDecisionsRequest: _TypeAlias = ListDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class ListDecisionsResponse(_message.Message):
+    """Is what was decided."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    OPERATING_POINT_FIELD_NUMBER: _builtins.int
+    OPERATING_POINT_SET_FIELD_NUMBER: _builtins.int
+    operating_point_set: _builtins.bool
+    """Says whether the operating point differs from the settings because somebody set it."""
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
+        """Lists the newest decisions, newest first. Empty where no autoscaler ever looked after the pool."""
+
+    @_builtins.property
+    def operating_point(self) -> Global___OperatingPoint:
+        """Is the operating point in force."""
+
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___Decision] | None = ...,
+        operating_point: Global___OperatingPoint | None = ...,
+        operating_point_set: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operating_point", b"operating_point"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "operating_point", b"operating_point", "operating_point_set", b"operating_point_set"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDecisionsResponse: _TypeAlias = ListDecisionsResponse  # noqa: Y015
+
+@_typing.final
+class Decision(_message.Message):
+    """Is one decision on a pool's number of replicas."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    AT_MS_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    REPLICAS_BEFORE_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    NEEDED_FIELD_NUMBER: _builtins.int
+    RELIEF_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    COUNTERFACTUALS_FIELD_NUMBER: _builtins.int
+    ALARMS_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Grows by one with each decision of the pool."""
+    at_ms: _builtins.int
+    """Is when it was made, milliseconds since the Unix epoch by the clock of the pool's Redis."""
+    mode: Global___ControlMode.ValueType
+    """Says whether it was carried out."""
+    leader: _builtins.str
+    """Names the autoscaler that led."""
+    fence: _builtins.int
+    """Is the fence of its lease; grows when another one leads."""
+    replicas_before: _builtins.int
+    """Is the number of replicas that the platform was told to have before."""
+    replicas: _builtins.int
+    """Is the number decided."""
+    needed: _builtins.int
+    """Is the number needed, before hysteresis and rails."""
+    relief: Global___Relief.ValueType
+    """Is what the pool gives up meanwhile."""
+    reason: _builtins.str
+    """Is the reason of the last step that changed the number."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionStep]:
+        """Lists how the number came about, in order."""
+
+    @_builtins.property
+    def counterfactuals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Counterfactual]:
+        """Lists the terms without which another number would have been decided."""
+
+    @_builtins.property
+    def alarms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Lists what somebody should look at."""
+
+    @_builtins.property
+    def seen(self) -> Global___DecisionSnapshot:
+        """Is what was seen."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        at_ms: _builtins.int = ...,
+        mode: Global___ControlMode.ValueType = ...,
+        leader: _builtins.str = ...,
+        fence: _builtins.int = ...,
+        replicas_before: _builtins.int = ...,
+        replicas: _builtins.int = ...,
+        needed: _builtins.int = ...,
+        relief: Global___Relief.ValueType = ...,
+        reason: _builtins.str = ...,
+        steps: _abc.Iterable[Global___DecisionStep] | None = ...,
+        counterfactuals: _abc.Iterable[Global___Counterfactual] | None = ...,
+        alarms: _abc.Iterable[_builtins.str] | None = ...,
+        seen: Global___DecisionSnapshot | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["seen", b"seen"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "at_ms", b"at_ms", "counterfactuals", b"counterfactuals", "fence", b"fence", "leader", b"leader", "mode", b"mode", "needed", b"needed", "number", b"number", "reason", b"reason", "relief", b"relief", "replicas", b"replicas", "replicas_before", b"replicas_before", "seen", b"seen", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
+@_typing.final
+class DecisionStep(_message.Message):
+    """Is one step towards a decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Names the step, such as "demand" or "max_replicas"."""
+    value: _builtins.float
+    """Is the number after this step: replicas, where the reason says nothing else."""
+    reason: _builtins.str
+    """Is one sentence with the numbers that went in."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.float = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "reason", b"reason", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecisionStep: _TypeAlias = DecisionStep  # noqa: Y015
+
+@_typing.final
+class Counterfactual(_message.Message):
+    """Says what would have been decided without one term."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WITHOUT_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    without: _builtins.str
+    """Names the term."""
+    replicas: _builtins.int
+    """Is the number then."""
+    def __init__(
+        self,
+        *,
+        without: _builtins.str = ...,
+        replicas: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas", "without", b"without"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Counterfactual: _TypeAlias = Counterfactual  # noqa: Y015
+
+@_typing.final
+class DecisionSnapshot(_message.Message):
+    """Is what a decision rests on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READY_FIELD_NUMBER: _builtins.int
+    STARTING_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    KV_USAGE_FIELD_NUMBER: _builtins.int
+    AGE_FIELD_NUMBER: _builtins.int
+    COLD_START_FIELD_NUMBER: _builtins.int
+    FAILED_STARTS_FIELD_NUMBER: _builtins.int
+    ATTAINMENT_FIELD_NUMBER: _builtins.int
+    DEMANDS_FIELD_NUMBER: _builtins.int
+    ready: _builtins.int
+    """Counts replicas that take work."""
+    starting: _builtins.int
+    """Counts replicas that were asked for and take no work yet."""
+    draining: _builtins.int
+    """Counts replicas that finish what they have."""
+    running: _builtins.float
+    """Counts sequences that hold a slot."""
+    waiting: _builtins.float
+    """Counts requests that wait."""
+    kv_usage: _builtins.float
+    """Is the mean used part of the KV caches, 0 to 1."""
+    failed_starts: _builtins.int
+    """Counts failed starts in a row."""
+    attainment: _builtins.float
+    """Is the part of the last ten minutes' requests within their SLO, 0 to 1. Absent: too few."""
+    @_builtins.property
+    def age(self) -> _duration_pb2.Duration:
+        """Is the age of the oldest value."""
+
+    @_builtins.property
+    def cold_start(self) -> _duration_pb2.Duration:
+        """Is how long a start takes, 90th percentile of what was measured."""
+
+    @_builtins.property
+    def demands(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassDemand]:
+        """Lists what each class asked for; classes without requests are left out."""
+
+    def __init__(
+        self,
+        *,
+        ready: _builtins.int = ...,
+        starting: _builtins.int = ...,
+        draining: _builtins.int = ...,
+        running: _builtins.float = ...,
+        waiting: _builtins.float = ...,
+        kv_usage: _builtins.float = ...,
+        age: _duration_pb2.Duration | None = ...,
+        cold_start: _duration_pb2.Duration | None = ...,
+        failed_starts: _builtins.int = ...,
+        attainment: _builtins.float | None = ...,
+        demands: _abc.Iterable[Global___ClassDemand] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attainment", b"_attainment", "age", b"age", "attainment", b"attainment", "cold_start", b"cold_start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attainment", b"_attainment", "age", b"age", "attainment", b"attainment", "cold_start", b"cold_start", "demands", b"demands", "draining", b"draining", "failed_starts", b"failed_starts", "kv_usage", b"kv_usage", "ready", b"ready", "running", b"running", "starting", b"starting", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__attainment: _TypeAlias = _typing.Literal["attainment"]  # noqa: Y015
+    _WhichOneofArgType__attainment: _TypeAlias = _typing.Literal["_attainment", b"_attainment"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__attainment) -> _WhichOneofReturnType__attainment | None: ...
+
+Global___DecisionSnapshot: _TypeAlias = DecisionSnapshot  # noqa: Y015
+
+@_typing.final
+class ClassDemand(_message.Message):
+    """Is what one class asks of a pool."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_CLASS_FIELD_NUMBER: _builtins.int
+    RATE_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    QUEUED_FIELD_NUMBER: _builtins.int
+    OLDEST_WAIT_FIELD_NUMBER: _builtins.int
+    request_class: _types_pb2.RequestClass.ValueType
+    """Names the class."""
+    rate: _builtins.float
+    """Is how many requests arrive per second."""
+    prompt_tokens: _builtins.float
+    """Is the mean prompt in tokens."""
+    cached_tokens: _builtins.float
+    """Is the mean part of it that is found in a prefix cache, in tokens."""
+    output_tokens: _builtins.float
+    """Is the mean output in tokens, as it turned out lately."""
+    queued: _builtins.int
+    """Counts requests that wait."""
+    @_builtins.property
+    def oldest_wait(self) -> _duration_pb2.Duration:
+        """Is the longest wait of these."""
+
+    def __init__(
+        self,
+        *,
+        request_class: _types_pb2.RequestClass.ValueType = ...,
+        rate: _builtins.float = ...,
+        prompt_tokens: _builtins.float = ...,
+        cached_tokens: _builtins.float = ...,
+        output_tokens: _builtins.float = ...,
+        queued: _builtins.int = ...,
+        oldest_wait: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_wait", b"oldest_wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "oldest_wait", b"oldest_wait", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "queued", b"queued", "rate", b"rate", "request_class", b"request_class"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassDemand: _TypeAlias = ClassDemand  # noqa: Y015
+
+@_typing.final
+class ClassSlo(_message.Message):
+    """Is what a class of requests is promised. Absent fields promise nothing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TTFT_P99_FIELD_NUMBER: _builtins.int
+    ITL_P95_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ttft_p99(self) -> _duration_pb2.Duration:
+        """Is the time to first token, 99th percentile, above 0 s to 1 h."""
+
+    @_builtins.property
+    def itl_p95(self) -> _duration_pb2.Duration:
+        """Is the time between two tokens, 95th percentile, above 0 s to 60 s. All classes share a replica's batch, so the
+        tightest holds for all.
+        """
+
+    def __init__(
+        self,
+        *,
+        ttft_p99: _duration_pb2.Duration | None = ...,
+        itl_p95: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["itl_p95", b"itl_p95", "ttft_p99", b"ttft_p99"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["itl_p95", b"itl_p95", "ttft_p99", b"ttft_p99"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClassSlo: _TypeAlias = ClassSlo  # noqa: Y015
+
+@_typing.final
+class OperatingPoint(_message.Message):
+    """Is what a pool is run for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERACTIVE_FIELD_NUMBER: _builtins.int
+    STANDARD_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    ATTAINMENT_FIELD_NUMBER: _builtins.int
+    PRICE_PER_GPU_HOUR_FIELD_NUMBER: _builtins.int
+    BUDGET_PER_HOUR_FIELD_NUMBER: _builtins.int
+    attainment: _builtins.float
+    """Is the part of the requests that must be served within their SLO, above 0 to below 1. Absent: 0.99."""
+    price_per_gpu_hour: _builtins.float
+    """Is the price of an accelerator per hour, 0 or more, in any currency."""
+    budget_per_hour: _builtins.float
+    """Is what the pool may cost per hour, 0 or more, in the same currency. Absent: no bound. Needs a price."""
+    @_builtins.property
+    def interactive(self) -> Global___ClassSlo:
+        """Is promised to INTERACTIVE requests."""
+
+    @_builtins.property
+    def standard(self) -> Global___ClassSlo:
+        """Is promised to STANDARD requests."""
+
+    @_builtins.property
+    def batch(self) -> Global___ClassSlo:
+        """Is promised to BATCH requests."""
+
+    def __init__(
+        self,
+        *,
+        interactive: Global___ClassSlo | None = ...,
+        standard: Global___ClassSlo | None = ...,
+        batch: Global___ClassSlo | None = ...,
+        attainment: _builtins.float | None = ...,
+        price_per_gpu_hour: _builtins.float = ...,
+        budget_per_hour: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_attainment", b"_attainment", "_budget_per_hour", b"_budget_per_hour", "attainment", b"attainment", "batch", b"batch", "budget_per_hour", b"budget_per_hour", "interactive", b"interactive", "standard", b"standard"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_attainment", b"_attainment", "_budget_per_hour", b"_budget_per_hour", "attainment", b"attainment", "batch", b"batch", "budget_per_hour", b"budget_per_hour", "interactive", b"interactive", "price_per_gpu_hour", b"price_per_gpu_hour", "standard", b"standard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__attainment: _TypeAlias = _typing.Literal["attainment"]  # noqa: Y015
+    _WhichOneofArgType__attainment: _TypeAlias = _typing.Literal["_attainment", b"_attainment"]  # noqa: Y015
+    _WhichOneofReturnType__budget_per_hour: _TypeAlias = _typing.Literal["budget_per_hour"]  # noqa: Y015
+    _WhichOneofArgType__budget_per_hour: _TypeAlias = _typing.Literal["_budget_per_hour", b"_budget_per_hour"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__attainment) -> _WhichOneofReturnType__attainment | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__budget_per_hour) -> _WhichOneofReturnType__budget_per_hour | None: ...
+
+Global___OperatingPoint: _TypeAlias = OperatingPoint  # noqa: Y015
+
+@_typing.final
+class SetOperatingPointRequest(_message.Message):
+    """Asks for another operating point."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    OPERATING_POINT_FIELD_NUMBER: _builtins.int
+    pool: _builtins.str
+    """Names the pool. Required."""
+    @_builtins.property
+    def operating_point(self) -> Global___OperatingPoint:
+        """Is the whole new operating point: what it leaves out is promised no more. Absent: that of the settings again."""
+
+    def __init__(
+        self,
+        *,
+        pool: _builtins.str = ...,
+        operating_point: Global___OperatingPoint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operating_point", b"operating_point"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operating_point", b"operating_point", "pool", b"pool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetOperatingPointRequest: _TypeAlias = SetOperatingPointRequest  # noqa: Y015
+
+@_typing.final
+class SetOperatingPointResponse(_message.Message):
+    """Is the answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATING_POINT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """Counts the changes of this pool's operating point."""
+    @_builtins.property
+    def operating_point(self) -> Global___OperatingPoint:
+        """Is the operating point in force now."""
+
+    def __init__(
+        self,
+        *,
+        operating_point: Global___OperatingPoint | None = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["operating_point", b"operating_point"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operating_point", b"operating_point", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetOperatingPointResponse: _TypeAlias = SetOperatingPointResponse  # noqa: Y015
 
 @_typing.final
 class GetUsageRequest(_message.Message):

@@ -45,6 +45,16 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_v1_dot_admin__pb2.GetUsageRequest.SerializeToString,
                 response_deserializer=penstock_dot_v1_dot_admin__pb2.GetUsageResponse.FromString,
                 _registered_method=True)
+        self.ListDecisions = channel.unary_unary(
+                '/penstock.v1.AdminService/ListDecisions',
+                request_serializer=penstock_dot_v1_dot_admin__pb2.ListDecisionsRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_admin__pb2.ListDecisionsResponse.FromString,
+                _registered_method=True)
+        self.SetOperatingPoint = channel.unary_unary(
+                '/penstock.v1.AdminService/SetOperatingPoint',
+                request_serializer=penstock_dot_v1_dot_admin__pb2.SetOperatingPointRequest.SerializeToString,
+                response_deserializer=penstock_dot_v1_dot_admin__pb2.SetOperatingPointResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -67,6 +77,22 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDecisions(self, request, context):
+        """Reports what the autoscaler decided lately and why, newest first. For operators. UNAVAILABLE while the store can't be
+        read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetOperatingPoint(self, request, context):
+        """Changes what a pool is run for, from the next heartbeat (1 s) on, without a restart: replicas choose their batches by
+        it, the autoscaler its replicas. For admins; who asked is stored and logged. INVALID_ARGUMENT names wrong fields.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -79,6 +105,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetUsage,
                     request_deserializer=penstock_dot_v1_dot_admin__pb2.GetUsageRequest.FromString,
                     response_serializer=penstock_dot_v1_dot_admin__pb2.GetUsageResponse.SerializeToString,
+            ),
+            'ListDecisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDecisions,
+                    request_deserializer=penstock_dot_v1_dot_admin__pb2.ListDecisionsRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_admin__pb2.ListDecisionsResponse.SerializeToString,
+            ),
+            'SetOperatingPoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetOperatingPoint,
+                    request_deserializer=penstock_dot_v1_dot_admin__pb2.SetOperatingPointRequest.FromString,
+                    response_serializer=penstock_dot_v1_dot_admin__pb2.SetOperatingPointResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -136,6 +172,60 @@ class AdminService:
             '/penstock.v1.AdminService/GetUsage',
             penstock_dot_v1_dot_admin__pb2.GetUsageRequest.SerializeToString,
             penstock_dot_v1_dot_admin__pb2.GetUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/ListDecisions',
+            penstock_dot_v1_dot_admin__pb2.ListDecisionsRequest.SerializeToString,
+            penstock_dot_v1_dot_admin__pb2.ListDecisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetOperatingPoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.v1.AdminService/SetOperatingPoint',
+            penstock_dot_v1_dot_admin__pb2.SetOperatingPointRequest.SerializeToString,
+            penstock_dot_v1_dot_admin__pb2.SetOperatingPointResponse.FromString,
             options,
             channel_credentials,
             insecure,

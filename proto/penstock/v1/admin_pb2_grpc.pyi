@@ -40,6 +40,14 @@ class AdminServiceStub:
     lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
     UNAVAILABLE while a pool's ledger can't be read.
     """
+    ListDecisions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDecisionsRequest, _admin_pb2.ListDecisionsResponse]
+    """Reports what the autoscaler decided lately and why, newest first. For operators. UNAVAILABLE while the store can't be
+    read.
+    """
+    SetOperatingPoint: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetOperatingPointRequest, _admin_pb2.SetOperatingPointResponse]
+    """Changes what a pool is run for, from the next heartbeat (1 s) on, without a restart: replicas choose their batches by
+    it, the autoscaler its replicas. For admins; who asked is stored and logged. INVALID_ARGUMENT names wrong fields.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -52,6 +60,14 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
     lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
     UNAVAILABLE while a pool's ledger can't be read.
+    """
+    ListDecisions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDecisionsRequest, _admin_pb2.ListDecisionsResponse]  # type: ignore[assignment]
+    """Reports what the autoscaler decided lately and why, newest first. For operators. UNAVAILABLE while the store can't be
+    read.
+    """
+    SetOperatingPoint: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetOperatingPointRequest, _admin_pb2.SetOperatingPointResponse]  # type: ignore[assignment]
+    """Changes what a pool is run for, from the next heartbeat (1 s) on, without a restart: replicas choose their batches by
+    it, the autoscaler its replicas. For admins; who asked is stored and logged. INVALID_ARGUMENT names wrong fields.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -74,6 +90,26 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
         lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
         UNAVAILABLE while a pool's ledger can't be read.
+        """
+
+    @_abc_1.abstractmethod
+    def ListDecisions(
+        self,
+        request: _admin_pb2.ListDecisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListDecisionsResponse, _abc.Awaitable[_admin_pb2.ListDecisionsResponse]]:
+        """Reports what the autoscaler decided lately and why, newest first. For operators. UNAVAILABLE while the store can't be
+        read.
+        """
+
+    @_abc_1.abstractmethod
+    def SetOperatingPoint(
+        self,
+        request: _admin_pb2.SetOperatingPointRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SetOperatingPointResponse, _abc.Awaitable[_admin_pb2.SetOperatingPointResponse]]:
+        """Changes what a pool is run for, from the next heartbeat (1 s) on, without a restart: replicas choose their batches by
+        it, the autoscaler its replicas. For admins; who asked is stored and logged. INVALID_ARGUMENT names wrong fields.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -214,6 +214,7 @@ class Start(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     ALONE_FIELD_NUMBER: _builtins.int
+    REQUEST_CLASS_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """Is the router's number for the receiver of the output; unique on this link."""
     request_id: _builtins.str
@@ -229,6 +230,10 @@ class Start(_message.Message):
     alone: _builtins.bool
     """Asks that the attempt and no other is before its first output: it is refused while another one is, and others are
     until it has output. So an engine that dies then died of this one. Default false.
+    """
+    request_class: _types_pb2.RequestClass.ValueType
+    """Is the request's class; a replica keeps room for INTERACTIVE ones to come. UNSPECIFIED, from an older router, says
+    nothing.
     """
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -255,10 +260,11 @@ class Start(_message.Message):
         cache_salt: _builtins.str = ...,
         resume: Global___ResumeRecord | None = ...,
         alone: _builtins.bool = ...,
+        request_class: _types_pb2.RequestClass.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "prompt_token_ids", b"prompt_token_ids", "request_class", b"request_class", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

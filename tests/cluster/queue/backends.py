@@ -29,7 +29,7 @@ from tests.cluster.queue.servers import Server
 POOL = "demo"
 WIDE = Windows(sequences=4, kv_tokens=100_000, prefill_tokens=100_000)
 KEPT_WHEN_IDLE = {
-    *("pool", "load", "free", "registry", "replicas", "routers", "links"),
+    *("pool", "load", "free", "registry", "replicas", "routers", "links", "reports", "control"),
     *("quotas", "outputs", "tenant_due", "ledger", "ledger_days", "keys", "key_due", "results"),
 }
 """Keys that a pool without requests may have; those of the second row are bounded by time."""
@@ -109,7 +109,7 @@ def flush(server: Server) -> None:
 
 HASHES = {
     *("entries", "load", "registry", "keys", "skips", "prefs", "bells"),
-    *("results", "quotas", "outputs", "open_counts", "ledger", "outstanding"),
+    *("results", "quotas", "outputs", "open_counts", "ledger", "outstanding", "reports", "control"),
 }
 
 
@@ -164,6 +164,8 @@ def memory_sizes(store: MemoryStore, pool: str = POOL) -> dict[str, int]:
         "ledger": len(state.ledger),
         "ledger_days": len(state.ledger),
         "outstanding": len(state.outstanding),
+        "reports": len(state.reports),
+        "control": len(state.control),
     }
 
 

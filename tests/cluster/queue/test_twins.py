@@ -30,6 +30,7 @@ from cluster.queue import (
     Submitted,
 )
 from cluster.queue.base import Mail
+from cluster.queue.keys import pool_key
 from tests.cluster.queue.backends import KEPT_WHEN_IDLE, POOL, flush, memory_sizes, redis_sizes
 from tests.cluster.queue.servers import KINDS, Server
 
@@ -221,7 +222,8 @@ class Pair:
         known = [(g.request_id, g.attempt) for g in self.attempts.values()]
         started = tuple(rnd.sample(known, min(len(known), rnd.choice((0, 1, 4)))))
         version = rnd.choice((-1, 1, 1_000_003))
-        await self.both(lambda queue: queue.heartbeat_router(RouterBeat(router, connected, started, version)))
+        report = rnd.choice((b"", b"seen", b"\x00\xff"))
+        await self.both(lambda queue: queue.heartbeat_router(RouterBeat(router, connected, started, version, report)))
 
     async def beat_replica(self, replica: str = "") -> None:
         rnd = self.random
@@ -243,6 +245,7 @@ class Pair:
             None if self.calm else rnd.choice((None, None, 0, 45, 300)),
             {"load": 0.1},
             tuple(rnd.choice((0, 5, 30)) for _ in running) if rnd.random() < 0.8 else (),
+            rnd.choice((None, None, 0, 1, 2)),
         )
         await self.both(lambda queue: queue.heartbeat_replica(beat))
 
@@ -251,6 +254,16 @@ class Pair:
             await self.beat_replica(replica)
         for router in ROUTERS:
             await self.beat_router(router)
+
+    async def observe(self) -> None:
+        await self.both(lambda queue: queue.observe())
+
+    async def steer(self) -> None:
+        # As the autoscaler's store does it.
+        relief, until = self.random.choice(("none", "latency", "preempt_batch", "shed")), self.clock.wall_ms() + 3000
+        self.counter.hset(pool_key(POOL, "control"), mapping={"relief": relief, "relief_until": until})
+        with self.store.call(POOL, QueueLimits(), "") as pool:
+            pool.control |= {"relief": relief.encode(), "relief_until": str(until).encode()}
 
     async def reap(self) -> None:
         await self.both(lambda queue: queue.reap())
@@ -351,6 +364,8 @@ STEPS = (
     *["beat_replica"] * 4,
     "beat_all",
     "reap",
+    "observe",
+    "steer",
     *["wait"] * 3,
     *["silence"] * 2,
     "jump",

@@ -36,9 +36,11 @@ class Site:
         self.clock = ManualClock()
         self.engine = VirtualEngine(self.clock, SIM, prompt=prompt, output=100)
         self.applied: list[int] = []
+        self.interactive = (0, 0)
+        """Running, and ever started."""
         self.governor = Governor(
             self.engine,  # type: ignore[arg-type]
-            pool, self.engine.windows, self.clock, self._apply, lambda: self.engine.held,
+            pool, self.engine.windows, self.clock, self._apply, lambda: self.engine.held, lambda: self.interactive,
         )  # fmt: skip
 
     async def _apply(self, sequences: int) -> int:
@@ -92,6 +94,28 @@ async def test_the_model_is_found_and_its_error_exported() -> None:
     assert pytest.approx(site.metric("step_measured_seconds"), rel=0.1) == site.metric("step_predicted_seconds")
     assert 1 == site.metric("control_mode", mode="active")
     assert site.governor.report()["step_a"] == model.a
+
+
+async def test_batch_work_leaves_room_for_interactive_sequences_to_come() -> None:
+    site = Site()
+    await site.governor.start()
+    await site.run(40)
+    assert site.governor.batch_slots is None
+    for second in range(30):
+        site.interactive = (6, 4 * second)
+        await site.run(1)
+    decision = site.governor.decision
+    assert decision is not None
+    # Six run, and of four a second up to nine come in the next one.
+    assert site.governor.batch_slots == decision.batch_class_limit
+    assert decision.limit - 18 <= decision.batch_class_limit <= decision.limit - 12
+    for _ in range(120):
+        site.interactive = (0, 120)
+        await site.run(1)
+
+    assert site.governor.batch_slots is None or site.governor.batch_slots >= site.governor.decision.limit - 1  # type: ignore[union-attr]
+    site.governor.set_operating_point(point(0.04), ControlMode.ADVISORY)
+    assert site.governor.batch_slots is None
 
 
 async def test_without_an_slo_nothing_moves_and_steps_are_still_learned_from() -> None:

@@ -78,6 +78,8 @@ def every_call(stack: Stack, metadata: Any) -> list[Any]:
         stub.CountTokens(api.CountTokensRequest(model="demo", prompt=types.Prompt(text="x")), metadata=metadata),
         stack.admin().GetClusterStatus(admin_pb2.GetClusterStatusRequest(), metadata=metadata),
         stack.admin().GetUsage(admin_pb2.GetUsageRequest(), metadata=metadata),
+        stack.admin().ListDecisions(admin_pb2.ListDecisionsRequest(), metadata=metadata),
+        stack.admin().SetOperatingPoint(admin_pb2.SetOperatingPointRequest(pool="demo"), metadata=metadata),
     ]
 
 
@@ -210,6 +212,6 @@ async def test_the_state_of_the_cluster_is_for_operators(stack: Stack, keys: Key
 async def test_a_router_that_others_reach_does_not_start_without_keys(tmp_path: Path, auth: dict[str, Any]) -> None:
     flags = {"router": {"host": "0.0.0.0"}, "auth": auth, "cluster": {"state_dir": str(tmp_path)}}  # noqa: S104
     settings = load_settings(flags=flags, environ={})
-    queues = QueueFactory(*[lambda _name: pytest.fail("must not connect")] * 3)
+    queues = QueueFactory(*[lambda _name: pytest.fail("must not connect")] * 4)
     with pytest.raises(SettingsError, match=r"auth\.keys_file: must be set"):
         Router(settings, SECRET, queues)

@@ -167,7 +167,7 @@ def test_files_that_do_not_fit_are_named_before_the_port_opens(
     sections = tls(tmp_path, authority.issue("router"), client_ca_file=authority.write(tmp_path))
     spoil(tmp_path)
     settings = load_settings(flags=sections, environ={})
-    queues = QueueFactory(*[lambda _name: pytest.fail("must not connect")] * 3)
+    queues = QueueFactory(*[lambda _name: pytest.fail("must not connect")] * 4)
     if not expected:
         Router(settings, SECRET, queues)
         return

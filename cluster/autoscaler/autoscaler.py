@@ -1,0 +1,120 @@
+"""An autoscaler process: one `PoolScaler` per pool, ticks, metrics and health."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.autoscaler.actuator import Actuator
+from cluster.autoscaler.base import ControlStore
+from cluster.autoscaler.metrics import AutoscalerMetrics
+from cluster.autoscaler.scaler import PoolScaler
+from cluster.autoscaler.server import ObservedServer
+from cluster.control.settings import ControlMode
+from cluster.errors import QueueUnavailableError
+from cluster.lifecycle import TaskOwner
+from cluster.queue.base import Queue
+from cluster.secret import ClusterSecret
+from cluster.settings import Settings
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalerStores:
+    """Opens connections; each takes the pool's name."""
+
+    queue: Callable[[str], Queue]
+    control: Callable[[str], ControlStore]
+
+
+class Autoscaler:
+    """Owns the pools' scalers and their connections."""
+
+    def __init__(self, settings: Settings, secret: ClusterSecret, stores: AutoscalerStores, actuator: Actuator) -> None:
+        self.holder = f"autoscaler-{secrets.token_hex(4)}"
+        self._settings = settings
+        self._queues = {name: stores.queue(name) for name in scaled_pools(settings)}
+        self._stores = {name: stores.control(name) for name in scaled_pools(settings)}
+        self._owner = TaskOwner(self.holder)
+        self._looked_at = time.monotonic()
+        self._server: ObservedServer | None = None
+        self.scalers = {
+            name: PoolScaler(
+                name,
+                self.holder,
+                settings.pools[name],
+                settings.autoscaler,
+                self._queues[name],
+                self._stores[name],
+                actuator,
+                secret,
+            )
+            for name in scaled_pools(settings)
+        }
+
+    @property
+    def port(self) -> int:
+        """Port of metrics and health, after `start`."""
+        return self._server.port if self._server is not None else 0
+
+    async def start(self) -> None:
+        """Begin to look after the pools."""
+        host = self._settings.autoscaler
+        metrics = AutoscalerMetrics(self.scalers)
+        self._server = ObservedServer(host.host, host.port, metrics.registry, self.healthy, self.ready)
+        for scaler in self.scalers.values():
+            self._owner.spawn(self._look_after(scaler), scaler.name)
+        _LOG.info("autoscaler.ready", extra={"autoscaler": self.holder, "pools": sorted(self.scalers)})
+
+    def healthy(self) -> bool:
+        """Whether the loops turn."""
+        return time.monotonic() - self._looked_at < 60.0 + 3 * self._settings.autoscaler.tick_s
+
+    def ready(self) -> bool:
+        """Whether every pool has a leader that is known here."""
+        return all(scaler.leader is not None for scaler in self.scalers.values())
+
+    async def _look_after(self, scaler: PoolScaler) -> None:
+        host = self._settings.autoscaler
+        step_s = min(host.lease_s / 3, host.tick_s)
+        due = time.monotonic()
+        while True:
+            self._looked_at = time.monotonic()
+            try:
+                if not await scaler.lead():
+                    due = time.monotonic()
+                elif time.monotonic() >= due:
+                    # From the last due time, so that ticks keep their distance.
+                    due = max(due + host.tick_s, time.monotonic())
+                    await scaler.tick()
+            except QueueUnavailableError as error:
+                _LOG.warning("autoscaler.store_away", extra={"pool": scaler.name, "error": str(error)})
+            except Exception:  # noqa: BLE001 - a bug in one pool's decision must not end the others'
+                scaler.tally.failures += 1
+                _LOG.exception("autoscaler.tick_failed", extra={"pool": scaler.name})
+            await asyncio.sleep(step_s)
+
+    async def stop(self) -> None:
+        """End; another autoscaler may lead at once."""
+        await self._owner.close()
+        for scaler in self.scalers.values():
+            try:
+                await scaler.resign()
+            except QueueUnavailableError:
+                _LOG.warning("autoscaler.lease_left_to_expire", extra={"pool": scaler.name})
+        for name in self.scalers:
+            await self._queues[name].close()
+            await self._stores[name].close()
+        if self._server is not None:
+            await asyncio.to_thread(self._server.close)
+        _LOG.info("autoscaler.stopped", extra={"autoscaler": self.holder})
+
+
+def scaled_pools(settings: Settings) -> list[str]:
+    """Name the pools whose settings ask for an autoscaler."""
+    return [name for name, pool in settings.pools.items() if ControlMode(pool.autoscale.mode) is not ControlMode.OFF]

@@ -1,0 +1,18 @@
+"""Every Redis name of the autoscaler, what it holds and how long it lives. All share the pool's hash tag."""
+
+from __future__ import annotations
+
+from cluster.queue.keys import pool_key
+
+
+def control_keys(pool: str) -> tuple[str, str]:
+    """Name the keys that the scripts take, in their order.
+
+    `control` (HASH, for ever) is also read by the queue's heartbeats; `decisions` (LIST) is bounded by number.
+    """
+    return pool_key(pool, "control"), pool_key(pool, "decisions")
+
+
+def fits_key(pool: str) -> str:
+    """Name the HASH of step models: group -> fit. For ever; a field of 200 bytes per group that ever ran."""
+    return pool_key(pool, "fits")

@@ -1,0 +1,17 @@
+-- Shared by all scripts; stands in front of each.
+--
+-- KEYS: 1 HASH control   holder fence until (the lease), state target (the leader's), relief relief_until, point
+--                        point_version, decision (number of the last), failed_starts failure; times in ms
+--       2 LIST decisions newest first, "number record"
+-- ARGV: 1 time in ms, or "" for the server's; the rest is each script's own
+local CONTROL, DECISIONS = KEYS[1], KEYS[2]
+local call = redis.call
+local NOW = tonumber(ARGV[1])
+if not NOW then
+  local t = call('TIME')
+  NOW = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+local function get(field) return call('HGET', CONTROL, field) or '' end
+
+local function text(n) return string.format('%.0f', n) end

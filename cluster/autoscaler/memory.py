@@ -1,0 +1,59 @@
+"""What a leader remembers of a pool, and hands to the next one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cluster.autoscaler.meter import ClassRates, Meter
+from cluster.autoscaler.report import ClassCounts
+from cluster.autoscaler.starts import Starts
+from cluster.control.guard import Move
+from cluster.control.slow import Need, SlowState
+from cluster.control.step_model import Shape
+from cluster.models import RequestClass
+
+
+@dataclass(frozen=True, slots=True)
+class PoolMemory:
+    """Is all of it."""
+
+    slow: SlowState = field(default_factory=SlowState)
+    meter: Meter = field(default_factory=Meter)
+    starts: Starts = field(default_factory=Starts)
+
+    def to_bytes(self) -> bytes:
+        """Write as JSON. The needs of two hours are most of it, some 20 KB."""
+        slow, starts = asdict(self.slow), asdict(self.starts)
+        slow["needs"] = [[round(n.at, 3), float(f"{n.work:.6g}"), n.replicas] for n in self.slow.needs]
+        slow["moves"] = [[move.at, move.replicas] for move in self.slow.moves]
+        starts["known"] = sorted(self.starts.known)
+        return json.dumps({"slow": slow, "meter": asdict(self.meter), "starts": starts}).encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> PoolMemory:
+        """Read what `to_bytes` wrote; raises ValueError, KeyError or TypeError for anything else."""
+        fields = json.loads(text)
+        slow, starts = fields["slow"], fields["starts"]
+        slow["needs"] = tuple(Need(*need) for need in slow["needs"])
+        slow["moves"] = tuple(Move(*move) for move in slow["moves"])
+        starts["known"] = frozenset(starts["known"])
+        for name in ("asked", "samples"):
+            starts[name] = tuple(starts[name])
+        return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts))
+
+
+def _meter(fields: Mapping[str, Any]) -> Meter:
+    counters = {
+        router: {RequestClass(int(number)): ClassCounts(**counts) for number, counts in classes.items()}
+        for router, classes in fields["counters"].items()
+    }
+    rates = {
+        RequestClass(int(number)): ClassRates(
+            rate["requests"], Shape(**rate["shape"]) if rate["shape"] is not None else None
+        )
+        for number, rate in fields["rates"].items()
+    }
+    return Meter(**{**fields, "counters": counters, "rates": rates})

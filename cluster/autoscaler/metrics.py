@@ -1,0 +1,88 @@
+"""What an autoscaler exports: what it decided last, what it rests on, and what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cluster.autoscaler.scaler import PoolScaler
+from cluster.control.decision import Relief
+from cluster.control.settings import ControlMode
+
+_PREFIX = "penstock_autoscaler_"
+
+
+class AutoscalerMetrics(Collector):
+    """Reads the scalers when scraped. What only a leader knows is left out where this one does not lead."""
+
+    def __init__(self, scalers: Mapping[str, PoolScaler]) -> None:
+        self.registry = CollectorRegistry()
+        self._scalers = scalers
+        self.registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """List the metrics."""
+        gauges: dict[str, GaugeMetricFamily] = {}
+        for pool, scaler in self._scalers.items():
+            for name, text, labels, value in self._gauges(scaler):
+                if name not in gauges:
+                    gauges[name] = GaugeMetricFamily(_PREFIX + name, text, labels=["pool", *labels])
+                if value is not None:
+                    gauges[name].add_metric([pool, *labels.values()], value)
+        yield from gauges.values()
+        yield from self._counters()
+
+    def _gauges(self, scaler: PoolScaler) -> Iterator[tuple[str, str, dict[str, str], float | None]]:
+        yield "leading", "1 while this one leads the pool.", {}, float(scaler.leading)
+        yield "fence", "Fence of the pool's leader; grows when another one leads.", {}, (
+            scaler.leader.fence if scaler.leader is not None else None
+        )  # fmt: skip
+        for mode in ControlMode:
+            yield "mode", "1 for the mode in force.", {"mode": mode.value}, float(mode is scaler.mode)
+        actual = scaler.actual
+        yield "replicas_target", "Replicas that the platform is told to have.", {}, actual.target if actual else None
+        yield "replicas_running", "Replicas that it says run.", {}, actual.running if actual else None
+        made = scaler.record if scaler.leading else None
+        if made is None:
+            return
+        yield "replicas_decided", "Replicas as decided; carried out where the mode is active.", {}, made.replicas
+        yield "replicas_needed", "Replicas needed, before hysteresis and rails.", {}, made.needed
+        yield "replicas_ready", "Replicas that take work.", {}, made.ready
+        yield "replicas_starting", "Replicas that were asked for and take no work yet.", {}, made.starting
+        for step in made.steps:
+            if step.name in ("demand", "growth", "backlog", "batch"):
+                yield "term_replicas", "What each term asks for, in replicas.", {"term": step.name}, step.value
+        for relief in Relief:
+            yield "relief", "1 for what the pool gives up now.", {"relief": relief.value}, float(relief is made.relief)
+        for demand in made.demands:
+            labels = {"class": demand.request_class.name.lower()}
+            yield "arrival_rate", "Requests per second that arrive.", labels, demand.rate
+            yield "oldest_wait_seconds", "Longest wait of those in line.", labels, demand.oldest_wait_s
+        yield "alarms", "Things that somebody should look at.", {}, len(made.alarms)
+        yield "values_age_seconds", "Age of the oldest value that the decision rests on.", {}, made.age_s
+        yield "cold_start_seconds", "A start takes so long, 90th percentile.", {}, made.cold_start_s
+        yield "failed_starts", "Starts in a row that failed.", {}, made.failed_starts
+        yield "attainment", "Part of the last ten minutes' requests within their SLO.", {}, made.attainment
+
+    def _counters(self) -> Iterator[Metric]:
+        changes = CounterMetricFamily(
+            f"{_PREFIX}changes", "Changes of the number of replicas.", labels=["pool", "direction"]
+        )
+        counts = {
+            "ticks": "Decisions made.",
+            "actuator_errors": "Calls to the platform that failed.",
+            "took_over": "Times that this one began to lead.",
+            "deposed": "Times that another one took the lead from it.",
+            "failures": "Ticks that ended with an error.",
+        }
+        families = {name: CounterMetricFamily(_PREFIX + name, text, labels=["pool"]) for name, text in counts.items()}
+        for pool, scaler in self._scalers.items():
+            changes.add_metric([pool, "up"], scaler.tally.changes_up)
+            changes.add_metric([pool, "down"], scaler.tally.changes_down)
+            for name, family in families.items():
+                family.add_metric([pool], getattr(scaler.tally, name))
+        yield changes
+        yield from families.values()

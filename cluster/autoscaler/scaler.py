@@ -1,0 +1,272 @@
+"""Looks after one pool: leads it or waits to, and decides at every tick how many replicas it has.
+
+Order within a tick: look, decide, store, act. What can't be stored is not done: whoever leads then knows of everything
+that was. Only the last step, the call to the platform, is not fenced; a number that a deposed leader still sends is
+corrected by its successor's next tick, which compares what the platform was told with what was decided.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from cluster.autoscaler.actuator import Actual, Actuator
+from cluster.autoscaler.base import Commit, ControlStore, Leadership
+from cluster.autoscaler.group import GroupFacts, assemble, ready_records
+from cluster.autoscaler.memory import PoolMemory
+from cluster.autoscaler.point import point_in_force
+from cluster.autoscaler.record import DecisionRecord
+from cluster.autoscaler.relief import spare_clients
+from cluster.autoscaler.report import unpack_counts
+from cluster.autoscaler.starts import Starts
+from cluster.control.decision import Relief
+from cluster.control.guard import RailRules
+from cluster.control.settings import ControlMode, operating_point
+from cluster.control.slow import GroupBounds, SlowDecision, SlowRules, decide
+from cluster.control.snapshot import GroupSnapshot
+from cluster.control.step_fit import FittedStep
+from cluster.control.step_model import StepModel
+from cluster.errors import ActuatorError, LeadershipLostError
+from cluster.queue.base import PoolView, Queue
+from cluster.registry import Announcement
+from cluster.secret import ClusterSecret
+from cluster.settings import AutoscalerSettings, AutoscaleSettings, PoolSettings
+
+_LOG = logging.getLogger(__name__)
+
+RELIEF_TICKS = 3
+"""Relief holds for so many ticks when nothing more is said."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts what happened since start, for metrics."""
+
+    ticks: int = 0
+    changes_up: int = 0
+    changes_down: int = 0
+    actuator_errors: int = 0
+    took_over: int = 0
+    deposed: int = 0
+    failures: int = 0
+    """Ticks that ended with an error of ours."""
+
+
+class PoolScaler:
+    """Is one autoscaler's part in one pool. Owns nothing: whoever made the store and the queue closes them."""
+
+    def __init__(
+        self,
+        name: str,
+        holder: str,
+        settings: PoolSettings,
+        host: AutoscalerSettings,
+        queue: Queue,
+        store: ControlStore,
+        actuator: Actuator,
+        secret: ClusterSecret,
+    ) -> None:
+        self.name = name
+        self.mode = ControlMode(settings.autoscale.mode)
+        self.record: DecisionRecord | None = None
+        """The last decision made here."""
+        self.leading = False
+        self.leader: Leadership | None = None
+        self.actual: Actual | None = None
+        self.tally = Tally()
+        self._holder = holder
+        self._settings = settings.autoscale
+        self._host = host
+        self._queue = queue
+        self._store = store
+        self._actuator = actuator
+        self._secret = secret
+        self._default_point = operating_point(settings)
+        self._point: bytes | None = None
+        self._bounds = GroupBounds(
+            settings.autoscale.min_replicas, settings.autoscale.max_replicas or settings.replicas
+        )
+        self._facts = GroupFacts(settings.autoscale.cold_start_s, settings.tensor_parallel_size)
+        self._rules = slow_rules(settings.autoscale)
+        self._memory = PoolMemory()
+        self._fence = 0
+        self._fits: dict[str, StepModel | None] = {}
+
+    async def lead(self) -> bool:
+        """Renew the lease, or take it where it is free; says whether this one leads.
+
+        Raises:
+            QueueUnavailableError: the store does not answer; nobody leads then for long.
+        """
+        try:
+            self.leader = await self._store.lead(self._holder, self._host.lease_s)
+        except BaseException:
+            self.leading = False
+            raise
+        mine = self.leader.holder == self._holder
+        if mine and self._fence != self.leader.fence:
+            self._fence = self.leader.fence
+            await self._take_over()
+        elif self.leading and not mine:
+            self._lost()
+        self.leading = mine
+        return mine
+
+    async def _take_over(self) -> None:
+        self.tally.took_over += 1
+        _LOG.warning("autoscaler.leads", extra={"pool": self.name, "fence": self._fence})
+        stored = (await self._store.load()).state
+        if stored is None:
+            # Nobody ever decided, or the store lost everything: what is remembered here is then the best there is.
+            return
+        try:
+            self._memory = PoolMemory.from_bytes(stored)
+        except (ValueError, KeyError, TypeError) as error:
+            _LOG.warning("autoscaler.state_unread", extra={"pool": self.name, "error": str(error)})
+            self._memory = PoolMemory()
+
+    def _lost(self) -> None:
+        self.leading = False
+        self.tally.deposed += 1
+        _LOG.warning("autoscaler.deposed", extra={"pool": self.name, "fence": self._fence})
+
+    async def resign(self) -> None:
+        """Let another one lead at once."""
+        # Also where it is not known to lead: a renewal may have been on its way.
+        self.leading = False
+        await self._store.resign(self._holder)
+
+    async def tick(self) -> DecisionRecord | None:
+        """Decide once; for leaders. None when another one leads by now.
+
+        Raises:
+            QueueUnavailableError: the store does not answer; nothing was done.
+        """
+        view = await self._queue.observe()
+        trouble = await self._look()
+        before = self.actual.target if self.actual is not None else None
+        self._memory = await self._remember(view, before)
+        seen = assemble(view, self._memory.meter, self._memory.starts, self._facts, await self._fit(view))
+        point = point_in_force(await self._point_of(view), self._default_point)
+        made = decide(point, self._bounds, seen, self._memory.slow, self._rules)
+        made = spare_clients(replace(made, alarms=(*made.alarms, *trouble)), seen)
+        self._memory = replace(self._memory, slow=made.state, starts=self._asked(seen, made))
+        record = DecisionRecord.of(
+            seen, made, leader=self._holder, fence=self._fence, mode=self.mode,
+            before=before if before is not None else seen.coming,
+        )  # fmt: skip
+        relief = made.relief if self._acts else Relief.NONE
+        commit = Commit(
+            self._memory.to_bytes(), made.replicas, relief, RELIEF_TICKS * self._host.tick_s,
+            record.to_bytes(), self._host.decisions_kept,
+        )  # fmt: skip
+        try:
+            number = await self._store.commit(self._holder, self._fence, commit)
+        except LeadershipLostError:
+            self._lost()
+            return None
+        if record.alarms and not (self.record is not None and self.record.alarms):
+            _LOG.error("autoscaler.alarm", extra={"pool": self.name, "alarms": "; ".join(record.alarms)})
+        self.record = replace(record, number=number)
+        self.tally.ticks += 1
+        if self._acts:
+            await self._act(self.record, before)
+        return self.record
+
+    def _asked(self, seen: GroupSnapshot, made: SlowDecision) -> Starts:
+        """Start the clock of those that are asked for now."""
+        starts = self._memory.starts
+        return starts.asked_for(seen.at, max(0, made.replicas - seen.ready)) if self._acts else starts
+
+    @property
+    def _acts(self) -> bool:
+        return self.mode is ControlMode.ACTIVE
+
+    async def _look(self) -> list[str]:
+        """Ask the platform; returns what is wrong with it."""
+        try:
+            self.actual = await self._actuator.look(self.name)
+        except ActuatorError as error:
+            self.actual = None
+            self.tally.actuator_errors += 1
+            return [str(error)]
+        return [self.actual.trouble] if self.actual.trouble else []
+
+    async def _remember(self, view: PoolView, target: int | None) -> PoolMemory:
+        at, memory = view.time_ms / 1000, self._memory
+        reports = {}
+        for one in view.reports:
+            try:
+                reports[one.router_id] = unpack_counts(one.report)
+            except ValueError:
+                # Of a newer version.
+                _LOG.warning("autoscaler.report_unread", extra={"pool": self.name, "router": one.router_id})
+        newest = min((one.age_ms / 1000 for one in view.reports), default=None)
+        meter = memory.meter.update(at, reports, newest, self._settings.rate_window_s)
+        stored = await self._store.load()
+        ready = {record.replica_id: record.stats.get("up_s", 0.0) for record in ready_records(view)}
+        wanted = target if target is not None else stored.target if stored.target is not None else len(ready)
+        starts = memory.starts.update(at, ready, wanted, stored.failed_starts, self._settings.start_timeout_s)
+        if starts.failed > memory.starts.failed:
+            _LOG.error("autoscaler.start_failed", extra={"pool": self.name, "in_a_row": starts.failed,
+                                                         "error": stored.failure})  # fmt: skip
+        return replace(memory, meter=meter, starts=starts)
+
+    async def _point_of(self, view: PoolView) -> bytes | None:
+        """Return the stored point. A store that lost it gets it back."""
+        if view.point is None and self._point is not None:
+            await self._store.set_point(self._point, if_missing=True)
+        elif view.point is not None:
+            self._point = view.point
+        return self._point
+
+    async def _fit(self, view: PoolView) -> StepModel | None:
+        """Look the group's stored step model up, for while its replicas know none."""
+        for record in view.replicas:
+            announced = Announcement.open(record.record, self._secret)
+            if announced is None:
+                continue
+            if announced.group_id not in self._fits:
+                self._fits = {announced.group_id: read_fit(await self._store.fit(announced.group_id))}
+            return self._fits[announced.group_id]
+        return next(iter(self._fits.values()), None)
+
+    async def _act(self, record: DecisionRecord, before: int | None) -> None:
+        if before == record.replicas:
+            return
+        if before is not None:
+            self.tally.changes_up += record.replicas > before
+            self.tally.changes_down += record.replicas < before
+        _LOG.info(
+            "autoscaler.scale",
+            extra={"pool": self.name, "before": before, "now": record.replicas, "why": record.reason},
+        )
+        try:
+            await self._actuator.scale(self.name, record.replicas)
+        except ActuatorError as error:
+            self.tally.actuator_errors += 1
+            _LOG.warning("autoscaler.not_taken", extra={"pool": self.name, "error": str(error)})
+
+
+def slow_rules(settings: AutoscaleSettings) -> SlowRules:
+    """Take the loop's constants from the settings."""
+    return SlowRules(
+        drain_s=settings.drain_s,
+        fill=settings.fill,
+        look_back_s=settings.look_back_s,
+        hold_s=settings.hold_s,
+        idle_s=settings.idle_s,
+        rails=RailRules(
+            stale_s=settings.stale_s, up_window_s=settings.up_window_s, down_window_s=settings.down_window_s
+        ),
+    )
+
+
+def read_fit(text: str | None) -> StepModel | None:
+    """Read a stored step model; None where there is none that can be read."""
+    if text is None:
+        return None
+    try:
+        return FittedStep.from_json(text).model
+    except (ValueError, KeyError, TypeError):
+        return None

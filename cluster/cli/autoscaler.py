@@ -1,0 +1,92 @@
+"""`penstock autoscaler`: the process that decides how many replicas pools have."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cluster.autoscaler.autoscaler import Autoscaler
+    from cluster.cli.main import Commands
+    from cluster.settings import Settings
+
+
+def add_autoscaler(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "autoscaler", help="decide how many replicas pools have; several may run, one leads per pool"
+    )
+    parser.add_argument("--settings", type=Path, help="TOML file with the settings tree")
+    parser.add_argument("--settings-json", type=Path, help="a whole settings tree as JSON; wins over --settings")
+    parser.add_argument("--ray-address", help="dashboard of the Ray cluster (default: the setting cluster.ray_address)")
+    parser.add_argument("--token-file", type=Path, help="bearer token of the dashboard (default: ~/.ray/auth_token)")
+    parser.add_argument("--ready-file", type=Path, help="written as JSON once it runs")
+    parser.set_defaults(run=run_autoscaler)
+
+
+def run_autoscaler(options: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT.
+
+    Raises:
+        SetupError: settings are missing.
+    """
+    from cluster.settings import load_settings
+    from cluster.settings.load import parse_settings
+    from cluster.telemetry import configure_logging
+
+    text = options.settings_json.read_text(encoding="utf-8") if options.settings_json else None
+    settings = parse_settings(text) if text is not None else load_settings(options.settings)
+    configure_logging(settings.cluster.log_level, settings.cluster.log_format)
+    token_file = options.token_file or settings.autoscaler.token_file or Path("~/.ray/auth_token").expanduser()
+    asyncio.run(_run(settings, options, token_file))
+    return 0
+
+
+async def _run(settings: Settings, options: argparse.Namespace, token_file: Path) -> None:
+    from cluster.autoscaler.actuator import ServeActuator
+    from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores, scaled_pools
+    from cluster.autoscaler.redis_store import RedisControlStore
+    from cluster.bootstrap.serve_api import ServeApi
+    from cluster.errors import SettingsError
+    from cluster.lifecycle import stop_signals
+    from cluster.queue.redis_queue import RedisQueue
+    from cluster.queue.settings import limits_from
+    from cluster.secret import ClusterSecret
+
+    redis, address = settings.redis, options.ray_address or settings.cluster.ray_address
+    if not redis.url:
+        raise SettingsError("redis.url: must be set for an autoscaler; `penstock up` starts an embedded server")
+    if not address:
+        raise SettingsError("cluster.ray_address: must be set for an autoscaler, such as http://127.0.0.1:8265")
+    if not scaled_pools(settings):
+        raise SettingsError("pools: none has autoscale.mode advisory or active, so there is nothing to do")
+    limits = limits_from(settings.queue)
+    stores = AutoscalerStores(
+        queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
+        control=lambda pool: RedisControlStore(redis.url, pool, redis.timeout_s),
+    )
+    secret = ClusterSecret.create_file(
+        settings.cluster.secret_file or settings.cluster.state_dir.expanduser() / "secret"
+    )
+    autoscaler = Autoscaler(settings, secret, stores, ServeActuator(ServeApi(address, token_file)))
+    stop = asyncio.Event()
+    with stop_signals(stop.set):
+        await autoscaler.start()
+        try:
+            if options.ready_file is not None:
+                _write_ready(options.ready_file, autoscaler)
+            await stop.wait()
+        finally:
+            await autoscaler.stop()
+
+
+def _write_ready(path: Path, autoscaler: Autoscaler) -> None:
+    """Tell whoever started this process where it listens; appears whole or not at all."""
+    partial = path.with_suffix(".partial")
+    fields = {"port": autoscaler.port, "autoscaler": autoscaler.holder, "pid": os.getpid()}
+    partial.write_text(json.dumps(fields), encoding="utf-8")
+    partial.replace(path)

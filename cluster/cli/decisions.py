@@ -1,0 +1,108 @@
+"""`penstock decisions`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cluster.cli.target import add_target_flags, open_client, report_call_errors
+
+if TYPE_CHECKING:
+    from cluster.cli.main import Commands
+    from router.client import Decision, DecisionList, OperatingPoint
+
+
+def add_decisions(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser("decisions", help="show what the autoscaler decided, and why")
+    add_target_flags(parser)
+    parser.add_argument("--pool", default="", help="the pool (default: the only one)")
+    parser.add_argument("--limit", type=int, default=20, help="newest decisions, 1 to 1000 (default %(default)s)")
+    parser.add_argument("--all", action="store_true", help="also those that changed nothing, one by one")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run_decisions)
+
+
+def run_decisions(options: argparse.Namespace) -> int:
+    """Show a pool's decisions, the newest one in full."""
+    with report_call_errors(Console(stderr=True), options.target) as outcome, open_client(options) as client:
+        found = client.decisions(options.pool, limit=options.limit, timeout=10.0)
+        if options.json:
+            sys.stdout.write(json.dumps(_fields(found), indent=2) + "\n")
+        else:
+            show_decisions(found, Console(), everything=options.all)
+    return outcome.status
+
+
+def _fields(found: DecisionList) -> dict[str, Any]:
+    fields = dataclasses.asdict(found)
+    for decision in fields["decisions"]:
+        for demand in decision["demands"]:
+            demand["request_class"] = demand["request_class"].name.lower()
+    return fields
+
+
+def show_decisions(found: DecisionList, console: Console, *, everything: bool) -> None:
+    """Print a table, and under it how the newest number came about."""
+    origin = "set at run time" if found.operating_point_set else "from the settings"
+    console.print(f"operating point ({origin}): {_point(found.operating_point)}", highlight=False)
+    if not found.decisions:
+        console.print("no decisions: no autoscaler has looked after this pool")
+        return
+    console.print(_table(found.decisions, everything=everything))
+    newest = found.decisions[0]
+    console.print(f"[bold]decision {newest.number}[/], {newest.leader} (fence {newest.fence}):", highlight=False)
+    for step in newest.steps:
+        console.print(f"  {step.name:<13} {step.value:>7.4g}  {step.reason}", highlight=False, markup=False)
+    for other in newest.counterfactuals:
+        console.print(f"  {other.replicas} without the {other.without} term", highlight=False)
+    for alarm in newest.alarms:
+        console.print(f"  [red]alarm:[/] {alarm}", highlight=False)
+
+
+def _table(decisions: tuple[Decision, ...], *, everything: bool) -> Table:
+    table = Table()
+    for column in ("number", "time (UTC)", "mode", "replicas", "needed", "ready", "waiting", "relief", "why"):
+        table.add_column(column, justify="right" if column in ("number", "needed", "ready", "waiting") else "left")
+    skipped = 0
+    for index, made in enumerate(decisions):
+        changed = made.replicas != made.replicas_before
+        if not (everything or changed or made.alarms or index == 0 or index == len(decisions) - 1):
+            skipped += 1
+            continue
+        if skipped:
+            table.add_row("", f"[dim]{skipped} more[/]")
+            skipped = 0
+        at = datetime.datetime.fromtimestamp(made.at_ms / 1000, datetime.UTC)
+        table.add_row(
+            str(made.number),
+            f"{at:%m-%d %H:%M:%S}",
+            made.mode,
+            f"{made.replicas_before} > {made.replicas}" if changed else str(made.replicas),
+            str(made.needed),
+            f"{made.ready}+{made.starting}" if made.starting else str(made.ready),
+            f"{made.waiting:.0f}",
+            "" if made.relief == "none" else f"[yellow]{made.relief.value}[/]",
+            f"[red]{made.alarms[0]}[/]" if made.alarms else made.reason,
+        )
+    return table
+
+
+def _point(point: OperatingPoint) -> str:
+    words = []
+    for name in ("interactive", "standard", "batch"):
+        slo = getattr(point, name)
+        if slo.ttft_p99_s is not None:
+            words.append(f"{name} TTFT p99 {slo.ttft_p99_s:g} s")
+        if slo.itl_p95_s is not None:
+            words.append(f"{name} ITL p95 {slo.itl_p95_s * 1e3:g} ms")
+    if point.budget_per_hour is not None:
+        words.append(f"at most {point.budget_per_hour:g} an hour")
+    return ", ".join(words) or "nothing is promised"

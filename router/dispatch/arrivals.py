@@ -1,0 +1,81 @@
+"""Counts what clients ask of a pool, at the moment they ask, for whoever decides on the number of replicas."""
+
+from __future__ import annotations
+
+from cluster.autoscaler.report import empty_counts, pack_counts
+from cluster.control.slo import OperatingPoint
+from cluster.models import RequestClass
+
+LEARNING = 0.02
+"""Weight of a new request in the averages."""
+
+
+class Arrivals:
+    """Belongs to the router's loop; `report` may be called from another thread.
+
+    Output lengths and cached prompts are only known at the end, so what is counted for a new request is what those
+    of its class turned out to be lately.
+    """
+
+    def __init__(self, point: OperatingPoint) -> None:
+        self.point = point
+        """What is promised now."""
+        self._counts = empty_counts()
+        self._outputs: dict[RequestClass, float] = {}
+        self._cached: dict[RequestClass, float] = {}
+        """Found part of the prompt."""
+
+    def arrived(
+        self, request_class: RequestClass, prompt_tokens: int, max_tokens: int, usual_tokens: int, choices: int
+    ) -> None:
+        """Count a request.
+
+        Args:
+            request_class: its class.
+            prompt_tokens: its prompt.
+            max_tokens: the most that a choice may produce.
+            usual_tokens: what one is taken to produce while nothing was learned.
+            choices: sequences that it asks for.
+        """
+        mine = self._counts[request_class]
+        mine.requests += choices
+        mine.prompt_tokens += choices * prompt_tokens
+        mine.cached_tokens += choices * prompt_tokens * self._cached.get(request_class, 0.0)
+        mine.output_tokens += choices * min(max_tokens, self._outputs.get(request_class, usual_tokens))
+
+    def ended(self, request_class: RequestClass, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+        """Learn from a choice that ended well."""
+        self._outputs[request_class] = _mixed(self._outputs.get(request_class), output_tokens)
+        if prompt_tokens > 0:
+            share = min(1.0, cached_tokens / prompt_tokens)
+            self._cached[request_class] = _mixed(self._cached.get(request_class), share)
+
+    def judge(self, request_class: RequestClass, ttft_s: float | None, itl_s: float | None) -> None:
+        """Hold a request that ended against what was promised; None where it had no such time.
+
+        Args:
+            request_class: its class.
+            ttft_s: arrival to the first token.
+            itl_s: mean time between its tokens. The promise is about their 95th percentile, which nobody keeps per
+                request; replicas hold that one.
+        """
+        slo = self.point.of(request_class)
+        if slo.empty:
+            return
+        late = slo.ttft_p99_s is not None and ttft_s is not None and ttft_s > slo.ttft_p99_s
+        slow = slo.itl_p95_s is not None and itl_s is not None and itl_s > slo.itl_p95_s
+        self._counts[request_class].judged += 1
+        self._counts[request_class].met += not (late or slow)
+
+    def turned_away(self, request_class: RequestClass) -> None:
+        """Count a request that was refused for want of room: a miss."""
+        if not self.point.of(request_class).empty:
+            self._counts[request_class].judged += 1
+
+    def report(self) -> bytes:
+        """Write what was counted since the start."""
+        return pack_counts(self._counts)
+
+
+def _mixed(old: float | None, new: float) -> float:
+    return new if old is None else old + LEARNING * (new - old)

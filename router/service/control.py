@@ -1,0 +1,232 @@
+"""What operators see of the autoscaler, and tell it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+
+from google.protobuf.duration_pb2 import Duration
+from penstock.v1 import admin_pb2 as api
+
+from cluster.autoscaler.base import ControlStore, StoredRecord
+from cluster.autoscaler.point import PointRecord, point_in_force
+from cluster.autoscaler.record import DecisionRecord, DemandRecord
+from cluster.clock import Clock, SystemClock
+from cluster.control.decision import Relief
+from cluster.control.settings import ControlMode, operating_point
+from cluster.control.slo import ClassSlo, OperatingPoint
+from cluster.errors import FieldViolation, InvalidRequestError
+from cluster.settings import PoolSettings
+from cluster.wire import duration_from_wire, duration_to_wire, request_class_to_wire
+from router.identity import Caller, may_use, require_model
+
+_LOG = logging.getLogger(__name__)
+
+DEFAULT_LIMIT = 20
+MOST_DECISIONS = 1_000
+MOST_TTFT_S = 3_600.0
+MOST_ITL_S = 60.0
+_MODES = {
+    ControlMode.OFF: api.CONTROL_MODE_OFF,
+    ControlMode.ADVISORY: api.CONTROL_MODE_ADVISORY,
+    ControlMode.ACTIVE: api.CONTROL_MODE_ACTIVE,
+}
+_RELIEFS = {
+    Relief.NONE: api.RELIEF_NONE,
+    Relief.LATENCY: api.RELIEF_LATENCY,
+    Relief.PREEMPT_BATCH: api.RELIEF_PREEMPT_BATCH,
+    Relief.SHED: api.RELIEF_SHED,
+}
+_CLASSES = ("interactive", "standard", "batch")
+
+
+class ControlDesk:
+    """Reads and writes the pools' control stores, one connection each, opened when first asked for."""
+
+    def __init__(
+        self, pools: Mapping[str, PoolSettings], open_store: Callable[[str], ControlStore], clock: Clock | None = None
+    ) -> None:
+        self._pools = pools
+        self._open = open_store
+        self._clock = clock or SystemClock()
+        self._stores: dict[str, ControlStore] = {}
+
+    async def list_decisions(self, request: api.ListDecisionsRequest, caller: Caller) -> api.ListDecisionsResponse:
+        """Answer ListDecisions.
+
+        Raises:
+            InvalidRequestError: no such pool, or the limit is out of range.
+            PermissionDeniedError: the caller may not use the pool's model.
+            QueueUnavailableError: the store does not answer.
+        """
+        name = self._pool(request.pool, caller)
+        if request.limit > MOST_DECISIONS:
+            raise InvalidRequestError.of("limit", f"must be at most {MOST_DECISIONS}, got {request.limit}")
+        store = self._store(name)
+        found = await store.decisions(request.limit or DEFAULT_LIMIT)
+        point = point_in_force(stored := await store.point(), default := operating_point(self._pools[name]))
+        return api.ListDecisionsResponse(
+            decisions=[decision for record in found if (decision := _decision(record)) is not None],
+            operating_point=point_to_wire(point),
+            operating_point_set=stored is not None and point != default,
+        )
+
+    async def set_operating_point(
+        self, request: api.SetOperatingPointRequest, caller: Caller
+    ) -> api.SetOperatingPointResponse:
+        """Answer SetOperatingPoint.
+
+        Raises:
+            InvalidRequestError: no such pool, or a value is out of range.
+            PermissionDeniedError: the caller may not use the pool's model.
+            QueueUnavailableError: the store does not answer.
+        """
+        if not request.pool:
+            raise InvalidRequestError.of("pool", "must be set")
+        name = self._pool(request.pool, caller)
+        point = point_from_wire(request.operating_point) if request.HasField("operating_point") else None
+        store = self._store(name)
+        default = operating_point(self._pools[name])
+        before = point_in_force(await store.point(), default)
+        version = await store.set_point(PointRecord(point, caller.tenant, self._clock.wall_ms()).to_bytes())
+        now = point or default
+        _LOG.warning(
+            "admin.operating_point",
+            extra={"pool": name, "tenant": caller.tenant, "before": str(before), "now": str(now), "version": version},
+        )
+        return api.SetOperatingPointResponse(operating_point=point_to_wire(now), version=version)
+
+    async def close(self) -> None:
+        """Close connections."""
+        for store in self._stores.values():
+            await store.close()
+
+    def _pool(self, wanted: str, caller: Caller) -> str:
+        if wanted:
+            require_model(caller, wanted)
+        names = [wanted] if wanted else [name for name in self._pools if may_use(caller, name)]
+        if len(names) != 1 or names[0] not in self._pools:
+            text = f"{wanted!r} is none of" if wanted else "must be one of"
+            raise InvalidRequestError.of("pool", f"{text} {', '.join(sorted(self._pools))}")
+        return names[0]
+
+    def _store(self, pool: str) -> ControlStore:
+        if pool not in self._stores:
+            self._stores[pool] = self._open(pool)
+        return self._stores[pool]
+
+
+# --- the operating point ----------------------------------------------------------------------------------------------
+
+
+def point_to_wire(point: OperatingPoint) -> api.OperatingPoint:
+    """Write an operating point."""
+    wire = api.OperatingPoint(attainment=point.attainment, price_per_gpu_hour=point.price_per_gpu_hour)
+    if point.budget_per_hour is not None:
+        wire.budget_per_hour = point.budget_per_hour
+    for name in _CLASSES:
+        slo: ClassSlo = getattr(point, name)
+        target: api.ClassSlo = getattr(wire, name)
+        if slo.ttft_p99_s is not None:
+            target.ttft_p99.CopyFrom(duration_to_wire(slo.ttft_p99_s))
+        if slo.itl_p95_s is not None:
+            target.itl_p95.CopyFrom(duration_to_wire(slo.itl_p95_s))
+    return wire
+
+
+def point_from_wire(wire: api.OperatingPoint) -> OperatingPoint:
+    """Read and check an operating point.
+
+    Raises:
+        InvalidRequestError: names every wrong field.
+    """
+    wrong: list[FieldViolation] = []
+
+    def reject(field: str, limit: str, value: float) -> None:
+        wrong.append(FieldViolation(f"operating_point.{field}", f"must be {limit}, got {value:g}"))
+
+    def seconds(field: str, duration: Duration, most: float) -> float:
+        value = duration_from_wire(duration)
+        if not 0 < value <= most:
+            reject(field, f"above 0 s and at most {most:g} s", value)
+        return value
+
+    def slo(name: str) -> ClassSlo:
+        one: api.ClassSlo = getattr(wire, name)
+        return ClassSlo(
+            seconds(f"{name}.ttft_p99", one.ttft_p99, MOST_TTFT_S) if one.HasField("ttft_p99") else None,
+            seconds(f"{name}.itl_p95", one.itl_p95, MOST_ITL_S) if one.HasField("itl_p95") else None,
+        )
+
+    slos = slo("interactive"), slo("standard"), slo("batch")
+    attainment = wire.attainment if wire.HasField("attainment") else OperatingPoint().attainment
+    if not 0 < attainment < 1:
+        reject("attainment", "above 0 and below 1", attainment)
+    if not 0 <= wire.price_per_gpu_hour < math.inf:
+        reject("price_per_gpu_hour", "0 or more", wire.price_per_gpu_hour)
+    budget = wire.budget_per_hour if wire.HasField("budget_per_hour") else None
+    if budget is not None and not 0 <= budget < math.inf:
+        reject("budget_per_hour", "0 or more", budget)
+    if wrong:
+        raise InvalidRequestError(wrong)
+    return OperatingPoint(*slos, attainment, wire.price_per_gpu_hour, budget)
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+
+def _decision(stored: StoredRecord) -> api.Decision | None:
+    """Write a stored decision; None for one that this version can't read."""
+    try:
+        made = DecisionRecord.from_bytes(stored.record, stored.number)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return api.Decision(
+        number=made.number,
+        at_ms=made.at_ms,
+        mode=_MODES[made.mode],
+        leader=made.leader,
+        fence=made.fence,
+        replicas_before=made.before,
+        replicas=made.replicas,
+        needed=made.needed,
+        relief=_RELIEFS[made.relief],
+        reason=made.reason,
+        steps=[api.DecisionStep(name=step.name, value=step.value, reason=step.reason) for step in made.steps],
+        counterfactuals=[
+            api.Counterfactual(without=one.without, replicas=one.replicas) for one in made.counterfactuals
+        ],
+        alarms=made.alarms,
+        seen=_snapshot(made),
+    )
+
+
+def _snapshot(made: DecisionRecord) -> api.DecisionSnapshot:
+    seen = api.DecisionSnapshot(
+        ready=made.ready,
+        starting=made.starting,
+        draining=made.draining,
+        running=made.running,
+        waiting=made.waiting,
+        kv_usage=made.kv_usage,
+        age=duration_to_wire(made.age_s),
+        cold_start=duration_to_wire(made.cold_start_s),
+        failed_starts=made.failed_starts,
+        demands=map(_demand, made.demands),
+    )
+    if made.attainment is not None:
+        seen.attainment = made.attainment
+    return seen
+
+
+def _demand(demand: DemandRecord) -> api.ClassDemand:
+    return api.ClassDemand(
+        request_class=request_class_to_wire(demand.request_class),
+        rate=demand.rate,
+        prompt_tokens=demand.prompt_tokens,
+        cached_tokens=demand.cached_tokens,
+        output_tokens=demand.output_tokens,
+        queued=demand.queued,
+        oldest_wait=duration_to_wire(demand.oldest_wait_s),
+    )

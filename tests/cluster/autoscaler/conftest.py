@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from cluster.autoscaler.memory_store import MemoryControlStore
+from cluster.autoscaler.redis_store import RedisControlStore
+from cluster.clock import ManualClock
+from cluster.queue import MemoryQueue, MemoryStore, RedisQueue
+from tests.cluster.queue.backends import POOL, flush
+from tests.cluster.queue.servers import KINDS, Server
+
+
+@dataclass
+class Backend:
+    """Is an empty pool, as autoscalers and queues see it."""
+
+    clock: ManualClock
+    server: Server | None
+    memory: MemoryStore
+    opened: list[Any] = field(default_factory=list)
+
+    def store(self) -> Any:
+        """Open a control store, as each process has one."""
+        store: Any = (
+            MemoryControlStore(self.memory, POOL)
+            if self.server is None
+            else RedisControlStore(self.server.url, POOL, 10.0, clock=self.clock)
+        )
+        self.opened.append(store)
+        return store
+
+    def queue(self) -> Any:
+        """Open the pool's queue."""
+        queue: Any = (
+            MemoryQueue(self.memory, POOL)
+            if self.server is None
+            else RedisQueue(self.server.url, POOL, None, 10.0, clock=self.clock, run_id=lambda: "run-1")
+        )
+        self.opened.append(queue)
+        return queue
+
+    def forget(self) -> None:
+        """Lose everything."""
+        if self.server is None:
+            self.memory.restart(forget=True)
+        else:
+            flush(self.server)
+
+
+@pytest.fixture(params=["memory", *KINDS])
+async def backend(request: pytest.FixtureRequest, redis_servers: dict[str, Server]) -> AsyncIterator[Backend]:
+    """An empty store of each kind."""
+    clock = ManualClock()
+    server = None if request.param == "memory" else redis_servers[request.param]
+    if server is not None:
+        flush(server)
+    backend = Backend(clock, server, MemoryStore(clock))
+    yield backend
+    for one in backend.opened:
+        await one.close()
+    backend.forget()
+
+
+@pytest.fixture
+def twin() -> Backend:
+    """The store in memory alone."""
+    clock = ManualClock()
+    return Backend(clock, None, MemoryStore(clock))

@@ -1,0 +1,255 @@
+"""What the slow loop rests on: rates from counters, starts, and the snapshot that they make. All pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.autoscaler.group import UNKNOWN_SHAPE, GroupFacts, assemble
+from cluster.autoscaler.memory import PoolMemory
+from cluster.autoscaler.meter import Meter
+from cluster.autoscaler.point import PointRecord, point_in_force
+from cluster.autoscaler.report import ClassCounts, Counts, empty_counts, pack_counts, unpack_counts
+from cluster.autoscaler.starts import Starts
+from cluster.control.guard import Move
+from cluster.control.slo import ClassSlo, OperatingPoint
+from cluster.control.slow import Need, SlowState
+from cluster.control.step_model import StepModel
+from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.queue.base import PoolView, ReplicaRecord, RouterReport
+
+FACTS = GroupFacts(cold_start_s=180.0, gpus_per_replica=1)
+STORED = StepModel(0.02, 1e-5, 1e-8)
+
+
+def counts(requests: float, *, prompt: float = 100.0, output: float = 50.0, **more: float) -> Counts:
+    found = empty_counts()
+    found[RequestClass.INTERACTIVE] = ClassCounts(requests, requests * prompt, 0.0, requests * output, **more)
+    return found
+
+
+def metered(*looks: tuple[float, dict[str, Counts]], window_s: float = 60.0) -> Meter:
+    meter = Meter()
+    for at, reports in looks:
+        meter = meter.update(at, reports, 0.5 if reports else None, window_s)
+    return meter
+
+
+def rate(meter: Meter) -> float:
+    return meter.rates[RequestClass.INTERACTIVE].requests
+
+
+# --- rates ------------------------------------------------------------------------------------------------------------
+
+
+def test_rates_add_up_over_routers() -> None:
+    meter = metered((0, {"a": counts(5), "b": counts(0)}), (10, {"a": counts(25), "b": counts(40, prompt=400)}))
+
+    assert pytest.approx(6.0) == rate(meter)
+    shape = meter.rates[RequestClass.INTERACTIVE].shape
+    assert shape is not None
+    assert pytest.approx((20 * 100 + 40 * 400) / 60) == shape.prompt_tokens
+
+
+def test_what_was_counted_before_the_first_look_is_no_rate() -> None:
+    assert metered((0, {"a": counts(1e6)})).rates == {}
+    assert rate(metered((0, {"a": counts(1e6)}), (10, {"a": counts(1e6)}))) == 0
+
+
+def test_a_router_that_comes_counts_from_its_start() -> None:
+    assert pytest.approx(3.0) == rate(metered((0, {"a": counts(0)}), (10, {"a": counts(10), "b": counts(20)})))
+
+
+def test_a_router_that_died_fades_and_is_not_zero() -> None:
+    looks = [(t * 10.0, {"a": counts(t * 100)}) for t in range(12)]
+    meter = metered(*looks)
+    assert pytest.approx(10.0, rel=0.02) == rate(meter)
+    meter = meter.update(120, {}, None, 60.0)
+
+    assert rate(meter) > 8
+    assert meter.reported_at == 109.5
+
+
+def test_the_mean_size_is_by_requests_and_follows_a_shift() -> None:
+    looks = [(t * 10.0, {"a": counts(t * 10)}) for t in range(10)]
+    meter = metered(*looks)
+    # Long ones at the same rate.
+    total = counts(90)
+    for step in range(1, 13):
+        mine = total[RequestClass.INTERACTIVE]
+        total[RequestClass.INTERACTIVE] = ClassCounts(
+            mine.requests + 10, mine.prompt_tokens + 10 * 1000, 0.0, mine.output_tokens + 10 * 50
+        )
+        meter = meter.update(90 + step * 10.0, {"a": total}, 0.5, 60.0)
+        total = {name: ClassCounts(**_fields(one)) for name, one in total.items()}
+
+    shape = meter.rates[RequestClass.INTERACTIVE].shape
+    assert shape is not None
+    assert 850 < shape.prompt_tokens <= 1000
+    assert pytest.approx(1.0, rel=0.05) == rate(meter)
+
+
+def _fields(one: ClassCounts) -> dict[str, float]:
+    return {name: getattr(one, name) for name in ClassCounts.__slots__}
+
+
+def test_attainment_needs_enough_requests() -> None:
+    few = metered((0, {"a": counts(0)}), (100, {"a": counts(100, judged=100, met=50)}))
+    many = metered((0, {"a": counts(0)}), (100, {"a": counts(1000, judged=1000, met=900)}))
+
+    assert few.attainment is None
+    assert pytest.approx(0.9) == many.attainment
+
+
+def test_a_report_survives_the_wire_and_nonsense_is_refused() -> None:
+    assert counts(7, judged=3, met=2) == unpack_counts(pack_counts(counts(7, judged=3, met=2)))
+    for bad in (b"", b"\x01", pack_counts(counts(1))[:-1], b"\x91\x90"):
+        with pytest.raises(ValueError, match="no report of a router"):
+            unpack_counts(bad)
+
+
+# --- starts -----------------------------------------------------------------------------------------------------------
+
+
+def started(starts: Starts, at: float, ready: dict[str, float], target: int, reported: int = 0) -> Starts:
+    return starts.update(at, ready, target, reported, 100.0)
+
+
+def test_a_cold_start_is_measured_from_asking_to_ready() -> None:
+    starts = started(Starts(), 0, {"a": 500.0}, 1)
+    starts = starts.asked_for(0, 2)
+    starts = started(starts, 30, {"a": 530.0}, 3)
+    assert (0.0, 0.0) == starts.asked
+    starts = started(starts, 60, {"a": 560.0, "b": 20.0, "c": 5.0}, 3)
+
+    assert ((40.0, 55.0), ()) == (starts.samples, starts.asked)
+    assert 55.0 == starts.cold_start_s(180.0)
+    assert 180.0 == Starts().cold_start_s(180.0)
+
+
+def test_one_that_falls_silent_and_returns_is_no_start() -> None:
+    starts = started(Starts(), 0, {"a": 10.0, "b": 10.0}, 2)
+    starts = started(starts, 15, {"a": 25.0}, 2)
+    assert (15,) == starts.asked
+    starts = started(starts, 30, {"a": 40.0, "b": 40.0}, 2)
+
+    assert ((), ()) == (starts.samples, starts.asked)
+
+
+def test_what_does_not_come_in_time_has_failed_and_a_good_start_forgives() -> None:
+    starts = started(Starts(), 0, {"a": 10.0}, 3)
+    starts = started(starts, 101, {"a": 111.0}, 3)
+    assert (1, 101, ()) == (starts.failed, starts.last_failure_at, starts.asked)
+    # The target was lowered, and after a while raised again.
+    starts = started(starts, 200, {"a": 210.0}, 1).asked_for(200, 1)
+    starts = started(starts, 250, {"a": 260.0, "b": 5.0}, 2)
+
+    assert 0 == starts.failed
+
+
+def test_failures_that_replicas_report_count_at_once_but_not_those_of_the_past() -> None:
+    starts = started(Starts(), 0, {}, 1, reported=7)
+    assert 0 == starts.failed
+    starts = started(starts, 15, {}, 1, reported=8)
+    assert (1, ()) == (starts.failed, starts.asked)
+    # A store that lost everything.
+    assert 1 == started(starts, 30, {}, 0, reported=0).failed
+
+
+# --- the snapshot -----------------------------------------------------------------------------------------------------
+
+
+def replica(
+    name: str = "r1", state: ReplicaState = ReplicaState.READY, age_ms: int = 300, **stats: float
+) -> ReplicaRecord:
+    return ReplicaRecord(name, b"", state, Windows(32, 1000, 100), 4, 0, 0, age_ms, {"kv_usage": 0.5, **stats})
+
+
+def view(*replicas: ReplicaRecord, **changes: Any) -> PoolView:
+    fields: dict[str, Any] = {
+        "time_ms": 1_000_000,
+        "run_id": "",
+        "replicas": replicas,
+        "reports": (RouterReport("a", 700, b""),),
+        "waiting": (0, 0, 0),
+        "longest_wait_ms": (0, 0, 0),
+        "running": 4,
+        "point": None,
+        "routers": ("a",),
+    }
+    return PoolView(**{**fields, **changes})
+
+
+def test_only_ready_replicas_count_as_ready() -> None:
+    seen = assemble(
+        view(replica("a"), replica("b", ReplicaState.DRAINING, kv_usage=1.0), replica("c", kv_usage=0.1)),
+        Meter(), Starts(asked=(1.0, 2.0)), FACTS,
+    )  # fmt: skip
+
+    assert (2, 2, 1) == (seen.ready, seen.starting, seen.draining)
+    assert pytest.approx(0.3) == seen.kv_usage
+    assert (1000.0, 180.0, 32, 1000) == (seen.at, seen.cold_start_s, seen.max_sequences, seen.kv_tokens)
+
+
+def test_what_waits_is_seen_although_nothing_was_counted() -> None:
+    [demand] = assemble(view(waiting=(0, 3, 0), longest_wait_ms=(0, 2500, 0)), Meter(), Starts(), FACTS).demands
+
+    assert (RequestClass.STANDARD, 3, 2.5, UNKNOWN_SHAPE) == (
+        demand.request_class, demand.queued, demand.oldest_wait_s, demand.shape,
+    )  # fmt: skip
+
+
+def test_the_oldest_value_decides_the_age() -> None:
+    meter = Meter(at=990.0, reported_at=940.0)
+
+    assert 0.7 == assemble(view(replica()), meter, Starts(), FACTS).age_s
+    assert 45.0 == assemble(view(replica(age_ms=45_000)), meter, Starts(), FACTS).age_s
+    # No router reports any more: what they last said is a minute old.
+    assert 60.0 == assemble(view(replica(), reports=()), meter, Starts(), FACTS).age_s
+
+
+def test_the_middle_of_the_replicas_models_is_taken() -> None:
+    models = [replica(f"r{n}", step_a=a, step_b=1e-5, step_g=1e-8) for n, a in enumerate((0.5, 0.01, 0.012))]
+
+    model = assemble(view(*models), Meter(), Starts(), FACTS, STORED).model
+    assert model is not None
+    assert 0.012 == model.a
+
+
+def test_a_stored_model_serves_until_replicas_have_measured() -> None:
+    assert STORED == assemble(view(replica()), Meter(), Starts(), FACTS, STORED).model
+    assert STORED == assemble(view(), Meter(), Starts(), FACTS, STORED).model
+    # They have, and trust none.
+    assert assemble(view(replica(step_error=0.6)), Meter(), Starts(), FACTS, STORED).model is None
+
+
+def test_the_spread_is_measured_within_reason() -> None:
+    spread = assemble(view(replica(itl_p95_s=0.03, itl_mean_s=0.02)), Meter(), Starts(), FACTS).spread
+    assert pytest.approx(1.5) == spread
+    assert 3.0 == assemble(view(replica(itl_p95_s=0.9, itl_mean_s=0.02)), Meter(), Starts(), FACTS).spread
+    assert 1.0 == assemble(view(replica(itl_p95_s=0.0, itl_mean_s=0.0)), Meter(), Starts(), FACTS).spread
+
+
+# --- what is handed over ----------------------------------------------------------------------------------------------
+
+
+def test_a_leaders_memory_survives_the_handover() -> None:
+    memory = PoolMemory(
+        SlowState((Need(1.0, 0.5, 2),), (Move(1.0, 3),), 0.7, 5.0, None),
+        metered((0, {"a": counts(0)}), (10, {"a": counts(30, judged=4, met=1)})),
+        Starts((1.0,), frozenset({"r1"}), (40.0,), 2, 3.0, 7),
+    )
+
+    assert memory == PoolMemory.from_bytes(memory.to_bytes())
+    assert PoolMemory() == PoolMemory.from_bytes(PoolMemory().to_bytes())
+
+
+def test_an_operating_point_survives_and_nonsense_is_the_settings() -> None:
+    point = OperatingPoint(interactive=ClassSlo(2.0, 0.05), price_per_gpu_hour=3.5, budget_per_hour=70.0)
+    default = OperatingPoint()
+
+    assert point == point_in_force(PointRecord(point, "ops", 5).to_bytes(), default)
+    assert default == point_in_force(PointRecord(None, "ops", 6).to_bytes(), default)
+    assert default == point_in_force(None, default)
+    assert default == point_in_force(b"{}", default)

@@ -1,0 +1,185 @@
+"""The autoscaler on real parts: Redis, Ray Serve's external scaler, replicas that come and go under load."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster.bootstrap.local import LocalCluster
+from cluster.settings import load_settings
+from router.client import AsyncClient, Decision, FinishReason, RequestClass, Sampling
+from router.client import GenerateOptions as Options
+from tests.integration.conftest import PATIENCE
+from tests.support.running import ClusterThread
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+QUICK: dict[str, Any] = {"tick_s": 0.5, "lease_s": 3.0}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterThread]:
+    """A cluster whose one pool may have one or two real replicas, each for two sequences at a time."""
+    settings = load_settings(
+        flags={
+            "cluster": {"state_dir": str(tmp_path_factory.mktemp("cluster"))},
+            "router": {"port": 0, "drain_s": 2.0},
+            "replica": {"drain_s": 20.0},
+            "autoscaler": QUICK,
+            "pools": {
+                "demo": {
+                    "model": "demo",
+                    "vllm": {"max_num_seqs": 2, "kv_cache_memory_mb": 64},
+                    "autoscale": {"mode": "active", "max_replicas": 2, **PATIENCE, "cold_start_s": 30.0},
+                }
+            },
+        },
+        environ={},
+    )
+    log = logging.getLogger("tests.cluster")
+    cluster = LocalCluster(settings, lambda step, text: log.warning("%s: %s", step, text), same_port=False)
+    running = ClusterThread(cluster)
+    running.start()
+    yield running
+    running.stop()
+
+
+class Load:
+    """Sends requests at a rate that may change; every one must end well."""
+
+    def __init__(self, client: AsyncClient, pool: str, tokens: int) -> None:
+        self.rate = 1.0
+        self._pool, self._tokens = pool, tokens
+        self.ended = 0
+        self.failed: list[BaseException] = []
+        self.replicas: set[str] = set()
+        self._client = client
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        due = time.monotonic()
+        while True:
+            task = asyncio.create_task(self._one())
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+            due = max(due + 1 / self.rate, time.monotonic() - 0.5)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    async def _one(self) -> None:
+        try:
+            done = await self._client.generate(
+                self._pool, "What is Penstock?", Sampling(max_tokens=self._tokens, ignore_eos=True),
+                options=Options(request_class=RequestClass.INTERACTIVE), timeout=60,
+            )  # fmt: skip
+            [choice] = done.choices
+            assert (FinishReason.LENGTH, self._tokens) == (choice.finish_reason, len(choice.token_ids))
+            assert 1 == len(done.receipt.attempts)
+            self.replicas |= {attempt.replica_id for attempt in done.receipt.attempts}
+            self.ended += 1
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test tells of it
+            self.failed.append(error)
+
+    async def finish(self) -> None:
+        """Wait for what is under way."""
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+
+async def follow(
+    cluster: ClusterThread, pool: str, *, tokens: int, rate: float, top: int, seconds: float = 90.0
+) -> tuple[Decision, Decision, Load]:
+    """Raise the load until there are `top` replicas, and lower it until there is one; returns the decisions then."""
+    async with AsyncClient(cluster.target()) as client:
+        load = Load(client, pool, tokens)
+        sending = asyncio.create_task(load.run())
+
+        async def reached(replicas: int) -> Decision:
+            found: list[Decision] = []
+
+            async def there() -> bool:
+                assert not load.failed, load.failed[0]
+                found[:] = (await client.decisions(pool, limit=1)).decisions
+                return any((one.ready, one.starting, one.replicas) == (replicas, 0, replicas) for one in found)
+
+            await waited(there, lambda: f"{found}", seconds)
+            return found[0]
+
+        try:
+            await reached(1)
+            load.rate = rate
+            busy = await reached(top)
+            # Trickles on, so that those who have to go have streams to finish.
+            load.rate = rate / 4
+            quiet = await reached(1)
+        finally:
+            sending.cancel()
+            await load.finish()
+    assert [] == load.failed
+    assert len(load.replicas) >= top
+    return busy, quiet, load
+
+
+@pytest.mark.cluster
+async def test_replicas_follow_the_load_and_no_request_fails(engines: ClusterThread) -> None:
+    # A request takes 0.8 s, four run at a time: a replica serves five a second.
+    busy, quiet, load = await follow(engines, "elastic", tokens=40, rate=8.0, top=3)
+
+    assert load.ended > 30
+    assert {"demand", "fallback"} & {step.name for step in busy.steps}
+    assert (1, 0) == (quiet.ready, quiet.starting)
+    # What was measured, not what the settings guess.
+    assert busy.cold_start not in (0.0, 4.0)
+    page = metrics(engines)
+    assert 'penstock_autoscaler_leading{pool="elastic"} 1.0' in page
+    assert 'penstock_autoscaler_replicas_target{pool="elastic"} 1.0' in page
+
+
+@pytest.mark.skipif(os.environ.get("PENSTOCK_SCALE_VLLM") != "1", reason="two minutes; PENSTOCK_SCALE_VLLM=1 runs it")
+async def test_real_engines_follow_the_load(real: ClusterThread) -> None:
+    busy, quiet, _ = await follow(real, "demo", tokens=400, rate=float(os.environ.get("RATE", "4")), top=2, seconds=240)
+
+    assert {"demand", "fallback"} & {step.name for step in busy.steps}
+    assert (1, 0) == (quiet.ready, quiet.starting)
+
+
+@pytest.mark.cluster
+async def test_an_autoscaler_that_is_killed_is_replaced_and_goes_on(engines: ClusterThread) -> None:
+    cluster = engines.cluster
+    async with AsyncClient(engines.target()) as client:
+        [before] = (await client.decisions("elastic", limit=1)).decisions
+        killed = cluster.autoscaler
+        assert killed is not None
+        killed.kill()
+        await waited(lambda: not killed.running)
+        await asyncio.to_thread(engines.run, cluster.look())
+
+        async def goes_on() -> bool:
+            [newest] = (await client.decisions("elastic", limit=1)).decisions
+            return newest.fence > before.fence and newest.replicas == 1
+
+        await waited(goes_on)
+
+
+async def waited(condition: Any, tell: Any = lambda: "", seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        holds = condition()
+        if asyncio.iscoroutine(holds):
+            holds = await holds
+        if holds:
+            return
+        assert time.monotonic() < deadline, tell()
+        await asyncio.sleep(0.1)
+
+
+def metrics(cluster: ClusterThread) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{cluster.cluster.autoscaler_port}/metrics", timeout=5) as reply:
+        text: str = reply.read().decode()
+    return text

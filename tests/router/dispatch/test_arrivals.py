@@ -1,0 +1,68 @@
+"""What a router counts of its requests for the autoscaler."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import pytest
+
+from cluster.autoscaler.report import unpack_counts
+from cluster.control.slo import ClassSlo, OperatingPoint
+from cluster.models import RequestClass
+from router.dispatch.arrivals import Arrivals
+
+INTERACTIVE, BATCH = RequestClass.INTERACTIVE, RequestClass.BATCH
+POINT = OperatingPoint(interactive=ClassSlo(ttft_p99_s=1.0, itl_p95_s=0.05))
+
+
+def counted(arrivals: Arrivals, request_class: RequestClass = INTERACTIVE) -> tuple[float, ...]:
+    return astuple(unpack_counts(arrivals.report())[request_class])
+
+
+def test_requests_count_when_they_arrive_with_what_they_are_likely_to_take() -> None:
+    arrivals = Arrivals(POINT)
+    arrivals.arrived(INTERACTIVE, prompt_tokens=100, max_tokens=4096, usual_tokens=256, choices=2)
+    assert (2, 200, 0, 512, 0, 0) == counted(arrivals)
+    # They turned out to be shorter, and half of the prompt was cached.
+    arrivals.ended(INTERACTIVE, prompt_tokens=100, cached_tokens=50, output_tokens=40)
+    arrivals.arrived(INTERACTIVE, 100, 4096, 256, 1)
+    assert pytest.approx((3, 300, 50, 552, 0, 0)) == counted(arrivals)
+    # Nobody produces more than it may.
+    arrivals.arrived(INTERACTIVE, 100, 8, 256, 1)
+    assert pytest.approx((4, 400, 100, 560, 0, 0)) == counted(arrivals)
+    assert (0, 0, 0, 0, 0, 0) == counted(arrivals, BATCH)
+
+
+def test_lengths_follow_what_is_seen() -> None:
+    arrivals = Arrivals(POINT)
+    for _ in range(200):
+        arrivals.ended(INTERACTIVE, 10, 0, 10)
+    for _ in range(200):
+        arrivals.ended(INTERACTIVE, 10, 0, 90)
+    arrivals.arrived(INTERACTIVE, 10, 4096, 256, 1)
+
+    assert 85 < counted(arrivals)[3] <= 90
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "itl_s", "met"),
+    [(0.9, 0.04, 1), (1.1, 0.04, 0), (0.9, 0.06, 0), (0.9, None, 1), (None, None, 1)],
+)
+def test_an_ended_request_is_held_against_the_slo(ttft_s: float | None, itl_s: float | None, met: int) -> None:
+    arrivals = Arrivals(POINT)
+    arrivals.judge(INTERACTIVE, ttft_s, itl_s)
+
+    assert (1, met) == counted(arrivals)[4:]
+
+
+def test_who_is_turned_away_is_a_miss_and_who_is_promised_nothing_is_not_judged() -> None:
+    arrivals = Arrivals(POINT)
+    arrivals.turned_away(INTERACTIVE)
+    arrivals.turned_away(BATCH)
+    arrivals.judge(BATCH, 100.0, 1.0)
+
+    assert (1, 0) == counted(arrivals)[4:]
+    assert (0, 0) == counted(arrivals, BATCH)[4:]
+    arrivals.point = OperatingPoint(batch=ClassSlo(ttft_p99_s=200.0))
+    arrivals.judge(BATCH, 100.0, 1.0)
+    assert (1, 1) == counted(arrivals, BATCH)[4:]
