@@ -69,14 +69,14 @@ class Seen:
 
 
 async def follow(
-    call: Any, seen: Seen, on_first: Callable[[float], None], on_gap: Callable[[float, int], None]
+    call: Any, seen: Seen, on_first: Callable[[float, int], None], on_gap: Callable[[float, int], None]
 ) -> None:
     """Read a stream to its end.
 
     Args:
         call: a call of StreamGenerate.
         seen: is kept up to date.
-        on_first: told the TTFT.
+        on_first: told the TTFT, and the tokens that came.
         on_gap: told each later gap, and the tokens that ended it.
 
     Raises:
@@ -91,7 +91,7 @@ async def follow(
                 continue
             if seen.first_at is None:
                 seen.first_at = now
-                on_first(now - seen.due_at)
+                on_first(now - seen.due_at, new)
             else:
                 gap = now - seen.last_at
                 gaps.append(gap)
