@@ -11,7 +11,6 @@ import asyncio
 import socket
 import sys
 import time
-from collections.abc import Coroutine
 from typing import Any
 
 import grpc
@@ -76,7 +75,7 @@ class Driver:
         try:
             run = await _open(body)
         except (PenstockError, PenstockClientError) as error:
-            self._send("failed", str(error))
+            self._send("start", {"failed": str(error)})
             return
         if self._run is not None:
             await self._run.close()
@@ -85,7 +84,7 @@ class Driver:
         self._cpu = time.process_time()
         # Behind the answer's way back, or the first requests would be late.
         run.starts_at = time.monotonic() + body["delay_s"]
-        self._send("ready", {"starts_at": run.starts_at, "model": run.model, "context": run.context})
+        self._send("start", {"starts_at": run.starts_at, "model": run.model, "context": run.context})
 
     def _arrive(self, planned: Planned) -> None:
         if self._run is None:
@@ -195,7 +194,7 @@ class Driver:
         self._flush()
         if self._run is not None:
             self._close_window(self._run)
-        self._send("drained", {"clipped": self._run.clipped if self._run is not None else 0})
+        self._send("drain", {"clipped": self._run.clipped if self._run is not None else 0})
 
     async def _cut(self) -> None:
         streams = list(self._streams)
@@ -240,6 +239,15 @@ class _Run:
         ]
         self._stubs = [Stubs(channel) for channel in self._channels]
         self._rotation = connection.rotation()
+
+    async def connect(self) -> None:
+        """Connect to every router, or the first requests would wait for it.
+
+        Raises:
+            TimeoutError: one does not answer.
+        """
+        async with asyncio.timeout(_CONNECT_S):
+            await asyncio.gather(*(channel.channel_ready() for channel in self._channels))
 
     def stubs(self) -> Stubs:
         """Return those of the next router."""
@@ -288,6 +296,11 @@ async def _open(body: Any) -> _Run:
     prompts = Prompts(model.vocabulary_size, model.max_context_tokens, body["seed"])
     run = _Run(body, target, connection, model.name, prompts)
     run.context = model.max_context_tokens
+    try:
+        await run.connect()
+    except TimeoutError:
+        await run.close()
+        raise SettingsError(f"no connection to all of {', '.join(target.routers)} in {_CONNECT_S:g} s") from None
     return run
 
 
@@ -296,9 +309,8 @@ async def _main(descriptor: int) -> None:
     owner = TaskOwner("driver")
     driver = Driver(reader, writer, owner)
     settle_heap()
-    serving: Coroutine[Any, Any, None] = driver.serve()
     try:
-        await serving
+        await driver.serve()
     except ConnectionError:
         pass  # The Locust process is gone.
     finally:

@@ -57,14 +57,16 @@ def begin(environment: Any, **_rest: Any) -> None:
     runner = environment.runner
     load = LoadTest(environment, drives=not isinstance(runner, MasterRunner))
     environment.penstock = load
-    load.launch()
     on = environment.events
     on.test_start.add_listener(lambda **_: _start(load))
     on.test_stopping.add_listener(lambda **_: _stop(load))
     on.quitting.add_listener(lambda **_: load.close())
     if isinstance(runner, WorkerRunner):
+        # First: the master's messages may come while the driver starts.
         _join(runner, load)
+        load.launch()
         return
+    load.launch()
     if isinstance(runner, MasterRunner):
         _lead(runner, load)
     on.test_stop.add_listener(lambda **_: _write(load))

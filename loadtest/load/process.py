@@ -52,7 +52,7 @@ class DriverProcess:
         ours, theirs = socket.socketpair()
         self._socket = ours
         self._closing = False
-        self._answer: AsyncResult | None = None
+        self._answers: dict[str, AsyncResult] = {}
         code = "import sys; from loadtest.load.driver import main; sys.exit(main())"
         words = [sys.executable, "-c", code, "--socket", str(theirs.fileno())]
         # Locust puts the folder of its file first; the driver must find our packages without that.
@@ -88,8 +88,8 @@ class DriverProcess:
             "delay_s": START_DELAY_S,
         }
         answer = self._ask("start", body, _START_TIMEOUT_S)
-        if isinstance(answer, str):
-            raise GeneratorError(f"{', '.join(target.routers)}: {answer}")
+        if "failed" in answer:
+            raise GeneratorError(f"{', '.join(target.routers)}: {answer['failed']}")
         return float(answer["starts_at"])
 
     def arrive(self, planned: Planned) -> None:
@@ -117,10 +117,10 @@ class DriverProcess:
         self._reading.kill()
 
     def _ask(self, kind: str, body: Any, timeout_s: float) -> Any:
-        self._answer = AsyncResult()
+        answer = self._answers[kind] = AsyncResult()
         self._send(kind, body)
         try:
-            return self._answer.get(timeout=timeout_s)
+            return answer.get(timeout=timeout_s)
         except gevent.Timeout:
             raise GeneratorError(f"the driver did not answer {kind!r} within {timeout_s:g} s") from None
 
@@ -139,8 +139,9 @@ class DriverProcess:
         except OSError as error:
             _LOG.debug("driver.socket", extra={"error": str(error)})
         if not self._closing:
-            if self._answer is not None:
-                self._answer.set_exception(GeneratorError("the driver died"))
+            for answer in self._answers.values():
+                if not answer.ready():
+                    answer.set_exception(GeneratorError("the driver died"))
             self._on_lost()
 
     def _take(self, kind: str, body: Any) -> None:
@@ -149,5 +150,5 @@ class DriverProcess:
         elif kind == "ended":
             for row in body:
                 self._on_ended(row)
-        elif self._answer is not None:
-            self._answer.set(body)
+        else:
+            self._answers[kind].set(body)

@@ -71,7 +71,7 @@ class LoadTest:
         if self._drives and self._driver is None:
             self._driver = DriverProcess(self._window, self._ended, self._lost)
             self._driver.wait_up()
-        # gevent's timers count from its last turn: Locust's --run-time would end a test early by all that starting took.
+        # gevent's timers count from its last turn: --run-time would end a test early by all that starting took.
         gevent.get_hub().loop.update_now()
 
     def start(self) -> None:
