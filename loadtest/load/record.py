@@ -95,6 +95,8 @@ def point(window: Window) -> dict[str, Any]:
         "output_tokens": tally.output_tokens,
         "messages": tally.messages,
         "lag_p99_s": window.generator.lag.percentile(99),
+        "loop_lag_p99_s": window.generator.loop_lag.percentile(99),
+        "generator_cpu_s": window.generator.cpu_s,
         **times,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -90,12 +91,22 @@ def _words(scenario: Scenario, run: Run, folder: Path) -> list[str]:
         "router-key": target.key,
         "router-server-name": target.server_name,
         "loglevel": "WARNING",
-        "processes": run.processes if run.processes > 1 else "",
     }
+    if run.processes > 1:
+        port = _free_port()
+        words |= {"processes": run.processes, "master-bind-host": "127.0.0.1"}
+        words |= {"master-bind-port": port, "master-port": port}
     flags = [word for name, value in words.items() if value != "" for word in (f"--{name}", str(value))]
     switches = {"--router-tls": target.tls, "--allow-plaintext-key": target.allow_plaintext_key}
     chosen = [flag for flag, on in switches.items() if on]
     return [sys.executable, "-m", "locust", "--headless", "--only-summary", *flags, *chosen]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _toml(scenario: Scenario) -> str:

@@ -218,8 +218,10 @@ class LoadTest:
         if self.starts_at is None or self.scenario is None:
             return 0.0
         last = max((second + 1 for second, window in self.record.seconds.items() if window.kinds), default=0)
-        until = time.monotonic() if self.stopped_at is None else self.stopped_at
-        return max(1e-3, max(until - self.starts_at, float(last)) - self.scenario.warmup_s)
+        until = (time.monotonic() if self.stopped_at is None else self.stopped_at) - self.starts_at
+        if self.planned:
+            until = min(until, self.scenario.duration_s)
+        return max(1e-3, max(until, float(last)) - self.scenario.warmup_s)
 
 
 def _seconds(value: Any) -> float | None:
