@@ -67,7 +67,7 @@ proto-check: setup
 	$(BIN)/python tests/meta/generate_proto.py --check
 
 lock: setup ## recompile requirements/cpu.txt from pyproject.toml
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --group dev --python-version 3.11 \
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --extra loadtest --group dev --python-version 3.11 \
 	  --no-header --no-annotate --output-file requirements/cpu.txt
 
 chaos: setup ## break a cluster of real processes and check what its clients saw (ONLY=text, REAL=no|only, JSON=file)
