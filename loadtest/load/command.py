@@ -120,6 +120,8 @@ def _sweep(
         verdict = f"[red]broken[/] ({'; '.join(broken)})" if broken else "[green]held[/]"
         console.print(f"{rate:.4g} requests/s, trial {repeat + 1}: {verdict}", highlight=False)
         trusted = not figures["generator"]["bottleneck"]
+        if broken and not trusted:
+            console.print("the generator itself was late in it", highlight=False)
         return Trial(rate, repeat, not broken, trusted, figures["good"], figures["requests"], _brief(figures))
 
     knee = search(searched, trial)
@@ -131,7 +133,9 @@ def _sweep(
         _wide().print(_sweep_table(knee))
         _wide().print(knee.sentence(), highlight=False)
     if not knee.trusted:
-        console.print("[red]penstock:[/] a generator was the bottleneck; give more --processes", highlight=False)
+        console.print(
+            "[red]penstock:[/] a generator was the bottleneck; give it more --processes or cores", highlight=False
+        )
     return int(knee.holds is None)
 
 

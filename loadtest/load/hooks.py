@@ -64,9 +64,10 @@ def begin(environment: Any, **_rest: Any) -> None:
     if isinstance(runner, WorkerRunner):
         # First: the master's messages may come while the driver starts.
         _join(runner, load)
-        load.launch()
+        load.launch(wait=True)
         return
-    load.launch()
+    # The page need not wait: whoever presses start does.
+    load.launch(wait=environment.web_ui is None or environment.parsed_options.autostart)
     if isinstance(runner, MasterRunner):
         _lead(runner, load)
     on.test_stop.add_listener(lambda **_: _write(load))

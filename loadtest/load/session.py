@@ -62,15 +62,19 @@ class LoadTest:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def launch(self) -> None:
-        """Start the driver; when it returns a test can start without waiting for it.
+    def launch(self, *, wait: bool) -> None:
+        """Start the driver.
+
+        Args:
+            wait: return when it is up, for tests that start at once and whose time would run meanwhile.
 
         Raises:
             GeneratorError: it does not come up.
         """
         if self._drives and self._driver is None:
             self._driver = DriverProcess(self._window, self._ended, self._lost)
-            self._driver.wait_up()
+            if wait:
+                self._driver.wait_up()
         # gevent's timers count from its last turn: --run-time would end a test early by all that starting took.
         gevent.get_hub().loop.update_now()
 

@@ -10,7 +10,7 @@ import pytest
 from cluster.errors import SettingsError
 from loadtest.load.asserts import failures, parse_bounds
 from loadtest.load.record import Record
-from loadtest.load.sweep import Plan, Trial, search, wilson
+from loadtest.load.sweep import SPARE_TRIALS, Plan, Trial, search, wilson
 from loadtest.load.tally import Window
 
 
@@ -116,9 +116,25 @@ def test_no_more_trials_run_than_decide() -> None:
     assert "no higher rate was tried" in found.sentence()
 
 
+def test_trials_that_a_late_generator_broke_are_run_again() -> None:
+    ran: list[tuple[float, int]] = []
+
+    def trial(rate: float, repeat: int) -> Trial:
+        ran.append((rate, repeat))
+        late = repeat == 0
+        return Trial(rate, repeat, rate <= 2 and not late, not late, 99, 100, {})
+
+    found = search(Plan(1.0, 4.0, repeats=1, precision=0.9), trial)
+    assert (2.0, pytest.approx(8**0.5)) == (found.holds, found.fails)
+    assert [(1.0, 0), (1.0, 1), (2.0, 0), (2.0, 1), (4.0, 0), (4.0, 1)] == ran[:6]
+    assert found.trusted
+    assert "1/1" == found.votes
+
+
 def test_a_cluster_that_holds_nothing_is_said_to() -> None:
     found = search(Plan(1.0, 4.0, repeats=1), trial_at(0.5, trusted=False))
     assert (None, 1.0) == (found.holds, found.fails)
+    assert 1 + SPARE_TRIALS == len(found.trials)
     assert not found.trusted
     assert "not even 1 requests/s" in found.sentence()
 
