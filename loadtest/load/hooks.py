@@ -82,7 +82,7 @@ def _start(load: LoadTest) -> None:
     runner = load.environment.runner
     if isinstance(runner, MasterRunner):
         ready = sorted(client.id for client in runner.clients.ready)
-        load.drained = set()
+        load.drained, load.shards = set(), max(1, len(ready))
         for shard, client_id in enumerate(ready):
             runner.send_message("penstock_shard", [shard, len(ready)], client_id)
     load.start()

@@ -114,7 +114,8 @@ class DriverProcess:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
-        self._reading.kill()
+        if self._reading is not gevent.getcurrent():
+            self._reading.kill()
 
     def _ask(self, kind: str, body: Any, timeout_s: float) -> Any:
         answer = self._answers[kind] = AsyncResult()

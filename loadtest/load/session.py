@@ -83,7 +83,10 @@ class LoadTest:
         self.record, self.pending, self._returned = Record(), [], []
         self.stopped_at = None
         self._users = itertools.count()
+        self.environment.process_exit_code = None
         try:
+            # Unless the last one died.
+            self.launch(wait=False)
             options = self.environment.parsed_options
             self.scenario = self._scenario()
             target = target_of(options, self.environment.host or "")
@@ -116,7 +119,7 @@ class LoadTest:
         self._open = False
         self.environment.process_exit_code = _EXIT_SETUP
         runner = self.environment.runner
-        if hasattr(runner, "worker_index"):
+        if self.reports:
             runner.send_message("penstock_failed", text)
         elif self.environment.web_ui is None:
             gevent.spawn(runner.quit)
@@ -212,6 +215,9 @@ class LoadTest:
                 self.environment.stats.get(kind, name).log(1e3 * value, 0)
 
     def _lost(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
         self.fail("the driver died; its last words are above")
 
     # --- figures ------------------------------------------------------------------------------------------------------
