@@ -21,7 +21,7 @@ from loadtest.bench_cancel.host import hosted
 from loadtest.bench_cancel.stand import POOL
 from loadtest.load.arrivals import Pattern
 from loadtest.load.histogram import Histogram
-from loadtest.load.record import LAG_BOUND_S
+from loadtest.load.record import BUSY_BOUND, LAG_BOUND_S
 from loadtest.load.runner import Run, run_scenario
 from loadtest.load.scenario import Scenario
 from loadtest.load.target import Target
@@ -121,6 +121,7 @@ def summed(found: Mapping[str, Any], streams: int, rate: float) -> dict[str, Any
         "ratio": messages / len(steady) / (streams * rate),
         "generator_cores": cpu_s / len(steady),
         "generator_cpu_us_per_message": 1e6 * cpu_s / messages if messages else None,
+        "generator_cores_at_asked_rate": streams * rate * cpu_s / messages if messages else None,
         "send_lag_p99_ms": 1e3 * (found["generator"]["lag_s"]["p99"] or 0.0),
         "loop_lag_p99_ms": {"median second": 1e3 * (loop_lag.percentile(50) or 0.0), "worst": 1e3 * loop_lag.largest},
         "errors": found["errors"],
@@ -131,12 +132,15 @@ def summed(found: Mapping[str, Any], streams: int, rate: float) -> dict[str, Any
 def missed(figures: Mapping[str, Any]) -> list[str]:
     """List the bars that the figures miss."""
     misses = []
-    if figures["generator_cores"] > 1:
-        misses.append(f"the generator used {figures['generator_cores']:.2f} cores")
+    asked = figures["generator_cores_at_asked_rate"]
+    if asked is None or asked > 1:
+        misses.append(f"the generator needs {asked or 0:.2f} cores for what was asked")
     if figures["errors"]:
         misses.append(f"requests failed: {figures['errors']}")
     if figures["ratio"] < HELD:
-        misses.append(f"{figures['ratio']:.1%} of the messages came; the servers or the generator were too slow")
+        cores = figures["generator_cores"]
+        slow = "the generator was too slow" if cores > BUSY_BOUND else "the servers got too little of this machine"
+        misses.append(f"{figures['ratio']:.1%} of the messages came, with {cores:.2f} cores of the generator: {slow}")
     if figures["send_lag_p99_ms"] > 1e3 * LAG_BOUND_S:
         misses.append(f"sending was {figures['send_lag_p99_ms']:.0f} ms late (p99; bound {1e3 * LAG_BOUND_S:.0f} ms)")
     return misses

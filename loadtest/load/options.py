@@ -77,7 +77,7 @@ def scenario_of(options: argparse.Namespace, duration_s: float | None = None) ->
     if duration_s is not None:
         fields["duration_s"] = duration_s
     if fields.get("trace") and getattr(options, "trace", None):
-        fields["arrivals"] = str(Pattern.parse("trace"))
+        fields |= {"name": Path(options.trace).stem, "text": "", "arrivals": str(Pattern.parse("trace"))}
     return scenario_from({name: value for name, value in fields.items() if value != "" or name == "text"})
 
 

@@ -90,7 +90,11 @@ class LoadTest:
             options = self.environment.parsed_options
             self.scenario = self._scenario()
             target = target_of(options, self.environment.host or "")
-            self._plan = plan(self.scenario, self.shard, self.shards) if self.planned else None
+            self._plan = None
+            if self.planned:
+                self._plan = plan(self.scenario, self.shard, self.shards)
+                # The first one reads the trace, and the clock must not run meanwhile.
+                self._returned = [first for first in [next(self._plan, None)] if first is not None]
             if self._driver is None:
                 self.starts_at = time.monotonic() + START_DELAY_S
                 return
