@@ -75,7 +75,7 @@ proto-check: setup
 	$(BIN)/python tests/meta/generate_proto.py --check
 
 lock: setup ## recompile requirements/cpu.txt from pyproject.toml
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --group dev --python-version 3.11 \
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --extra loadtest --group dev --python-version 3.11 \
 	  --no-header --no-annotate --output-file requirements/cpu.txt
 
 chaos: setup ## break a cluster of real processes and check what its clients saw (ONLY=text, REAL=no|only, JSON=file)
@@ -108,7 +108,10 @@ bench-simulate: setup ## how fast the simulator is, and how well it predicts a r
 bench-control: setup ## the fast loop against static batch limits on a real engine (JSON=file)
 	$(BIN)/python -m loadtest.bench_control $(if $(JSON),--json $(JSON))
 
+bench-loadtest: setup ## CPU and lag of one load generator with 2,000 streams of 5 messages/s (JSON=file)
+	$(BIN)/python -m loadtest.bench_loadtest $(if $(JSON),--json $(JSON))
+
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest

@@ -30,6 +30,7 @@ PenstockError
 ├── LinkError                       the stream between a router and a replica
 │   ├── LinkRefusedError            wrong secret or protocol version
 │   └── LinkLostError               the peer is gone or silent
+├── GeneratorError                  the load generator cannot run, or died
 ├── EngineError                     the engine process
 │   ├── EngineStartError            it did not come up, or failed its self-test
 │   ├── EngineDeadError             it died; the replica must be replaced
@@ -376,6 +377,12 @@ class LinkLostError(LinkError):
     """Is raised when the peer is gone or silent."""
 
     reason = "LINK_LOST"
+
+
+class GeneratorError(PenstockError):
+    """Is raised when the load generator cannot reach the cluster, does not answer, or died."""
+
+    reason = "GENERATOR"
 
 
 # --- the engine process -----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import cluster
 from cluster.cli.autoscaler import add_autoscaler
 from cluster.cli.decisions import add_decisions
 from cluster.cli.jobs import add_jobs
+from cluster.cli.loadtest import add_loadtest
 from cluster.cli.simulate import add_simulate
 from cluster.cli.target import add_target_flags
 from cluster.errors import PenstockError
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         hint = (
             "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router, "
-            "penstock[loadtest] to simulate"
+            "penstock[loadtest] to simulate and for load tests"
         )
         Console(stderr=True).print(f"[red]penstock:[/] {error}; {hint}", highlight=False)
         return 2
@@ -57,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_simulate(commands)
     add_decisions(commands)
     add_autoscaler(commands)
+    add_loadtest(commands)
     return parser
 
 

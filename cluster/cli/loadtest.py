@@ -1,0 +1,76 @@
+"""`penstock loadtest`: its flags; the work is in `loadtest.load`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TypeAlias
+
+from cluster.cli.target import add_target_flags
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_loadtest(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser("loadtest", help="send a load with Locust and report what clients saw")
+    add_target_flags(parser)
+    load = parser.add_argument_group("load")
+    for flag, text in LOAD_FLAGS:
+        load.add_argument(f"--{flag}", help=text)
+    load.add_argument("--list", action="store_true", help="list the scenarios and stop")
+    load.add_argument("--processes", type=int, default=1, help="generator processes (default %(default)s)")
+    load.add_argument(
+        "--drain",
+        type=float,
+        default=30.0,
+        help="wait so many seconds at the end for what still runs, then cut it off and count it as failed "
+        "(default %(default)s)",
+    )
+    load.add_argument(
+        "--request-timeout", type=float, default=600.0, help="deadline of a request (default %(default)s)"
+    )
+    load.add_argument("--flush-interval", type=float, default=0.0, help="routers merge deltas for so many seconds")
+    gate = parser.add_argument_group("gate")
+    gate.add_argument(
+        "--assert",
+        dest="bounds",
+        metavar="BOUNDS",
+        help="end with 1 unless all hold, such as 'ttft_p99<500ms,goodput>0.99'",
+    )
+    sweep = parser.add_argument_group("sweep", "find the highest rate that holds --assert (default goodput>=0.99)")
+    sweep.add_argument("--sweep", action="store_true", help="search instead of running once")
+    sweep.add_argument("--sweep-low", type=float, default=1.0, help="requests/s to begin with (default %(default)s)")
+    sweep.add_argument("--sweep-high", type=float, default=1000.0, help="where to stop looking (default %(default)s)")
+    sweep.add_argument("--sweep-repeats", type=int, default=3, help="trials per rate; odd (default %(default)s)")
+    sweep.add_argument(
+        "--sweep-precision", type=float, default=0.1, help="width of the answer as a part of it (default %(default)s)"
+    )
+    report = parser.add_argument_group("report")
+    report.add_argument("--report", metavar="PREFIX", help="write PREFIX.html and PREFIX.json (default loadtest-NAME)")
+    report.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.set_defaults(run=_loadtest)
+
+
+LOAD_FLAGS: tuple[tuple[str, str], ...] = (
+    ("scenario", "its name, or a .toml file (default chat)"),
+    ("rate", "requests per second"),
+    ("duration", "seconds in which requests come"),
+    ("arrivals", "poisson, constant, gamma:cv=3, mmpp, step, spike, diurnal, with their values"),
+    ("seed", "of everything that is drawn"),
+    ("trace", "replay an Azure, BurstGPT, Mooncake, CSV or JSONL trace"),
+    ("scale-rate", "let the trace come so many times as fast"),
+    ("lengths", "draw lengths from this trace or CSV"),
+    ("prompt-tokens", "length of all prompts; goes with --output-tokens"),
+    ("output-tokens", "length of all outputs"),
+    ("slo-ttft", "SLO of a request: seconds to its first token"),
+    ("slo-itl", "SLO of a request: seconds, 95th percentile of its own gaps"),
+    ("warmup", "do not count requests of the first seconds"),
+    ("model", "model name (default: the only one)"),
+)
+"""Without types and defaults: the scenario has them, and checks."""
+
+
+def _loadtest(options: argparse.Namespace) -> int:
+    from loadtest.load.command import run_loadtest
+
+    return run_loadtest(options)

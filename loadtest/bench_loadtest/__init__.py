@@ -1,0 +1,1 @@
+"""What the load generator costs: one process, thousands of streams."""

@@ -1,0 +1,1 @@
+"""Load tests: when requests come, how long they are, who sends them, and what their clients see."""

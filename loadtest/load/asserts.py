@@ -1,0 +1,126 @@
+"""Bounds that a run must hold, such as `ttft_p99<500ms,goodput>0.99`."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.errors import SettingsError
+
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_UNITS: Mapping[str, float] = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_TIMES = ("ttft", "itl", "tpot", "e2e", "queue", "generator_lag")
+_FIGURES = ("mean", "p50", "p90", "p95", "p99", "p99.9", "max")
+_PLAIN = (
+    "goodput", "error_rate", "rps", "goodput_rps", "tokens_per_s", "requests", "completed", "output_tokens",
+)  # fmt: skip
+_PARTS = ("goodput", "error_rate")
+_FORM = re.compile(
+    r"(?:(?P<kind>[a-z]+)\.)?(?P<metric>[a-z0-9_.]+)\s*(?P<operator><=|>=|<|>)\s*(?P<value>[0-9.eE+-]+)\s*"
+    r"(?P<unit>[a-z%]*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Is one bound."""
+
+    text: str
+    kind: str
+    """Of requests; empty: all."""
+    metric: str
+    compare: str
+    value: float
+    """Times are seconds."""
+
+    def failure(self, figures: Mapping[str, Any]) -> str | None:
+        """Return a sentence if the figures of a run break it."""
+        scope = figures
+        if self.kind:
+            scope = figures["by_kind"].get(self.kind, {})
+            if not scope:
+                return f"{self.text}: the run had no requests of kind {self.kind}"
+        found = _look_up(scope, self.metric)
+        if found is None:
+            return f"{self.text}: nothing was measured"
+        if _OPERATORS[self.compare](found, self.value):
+            return None
+        return f"{self.text}: it was {_shown(self.metric, found)}"
+
+
+def parse_bounds(text: str) -> list[Bound]:
+    """Read bounds, separated by commas.
+
+    A metric is one of goodput, error_rate, rps, goodput_rps, tokens_per_s, requests, completed, output_tokens, or a
+    time and a figure of it: ttft_p99, itl_p95, tpot_mean, e2e_max, queue_p50, generator_lag_p99. `chat.ttft_p99` is
+    that of one kind. Times need a unit (us, ms, s, min); goodput and error_rate are parts, 0 to 1, or have a %.
+
+    Raises:
+        SettingsError: a bound can't be understood; the message says which and why.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise SettingsError("assert: give at least one bound, such as 'ttft_p99<500ms,goodput>0.99'")
+    return [_parse(part) for part in parts]
+
+
+def failures(bounds: Sequence[Bound], figures: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for every bound that a run broke."""
+    return [sentence for bound in bounds if (sentence := bound.failure(figures)) is not None]
+
+
+def _parse(text: str) -> Bound:
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise SettingsError(f"assert: {text!r} must be METRIC, one of < <= > >=, and a number, such as ttft_p99<500ms")
+    metric, unit = match["metric"], match["unit"]
+    time, _, figure = metric.rpartition("_")
+    is_time = time in _TIMES
+    if is_time and figure not in _FIGURES:
+        raise SettingsError(f"assert: {text!r}: {time} has the figures {', '.join(_FIGURES)}, not {figure!r}")
+    if not is_time and metric not in _PLAIN:
+        known = ", ".join((*_PLAIN, *(f"{each}_p99" for each in _TIMES)))
+        raise SettingsError(f"assert: {text!r}: unknown metric {metric!r}; known: {known}")
+    if match["kind"] and time == "generator_lag":
+        raise SettingsError(f"assert: {text!r}: the generator's lag is not kept by kind")
+    try:
+        value = float(match["value"])
+    except ValueError:
+        raise SettingsError(f"assert: {text!r}: {match['value']!r} is no number") from None
+    return Bound(text, match["kind"] or "", metric, match["operator"], _scaled(text, metric, value, unit, is_time))
+
+
+def _scaled(text: str, metric: str, value: float, unit: str, is_time: bool) -> float:
+    if is_time:
+        if unit not in _UNITS:
+            raise SettingsError(f"assert: {text!r}: {metric} needs a unit, one of {', '.join(_UNITS)}; got {unit!r}")
+        return value * _UNITS[unit]
+    if unit and (unit != "%" or metric not in _PARTS):
+        raise SettingsError(f"assert: {text!r}: {metric} takes no unit {unit!r}")
+    value = value / 100 if unit == "%" else value
+    if metric in _PARTS and not 0 <= value <= 1:
+        raise SettingsError(f"assert: {text!r}: {metric} is a part, from 0 to 1; got {value:g}")
+    return value
+
+
+def _look_up(scope: Mapping[str, Any], metric: str) -> float | None:
+    time, _, figure = metric.rpartition("_")
+    if time == "generator_lag":
+        found = scope["generator"]["lag_s"][figure]
+    elif time in _TIMES:
+        found = scope[f"{time}_s"][figure]
+    else:
+        found = scope[metric]
+    return None if found is None else float(found)
+
+
+def _shown(metric: str, value: float) -> str:
+    return f"{1e3 * value:.4g} ms" if metric.rpartition("_")[0] in _TIMES else f"{value:.4g}"

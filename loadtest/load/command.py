@@ -1,0 +1,254 @@
+"""`penstock loadtest`: from flags to a run, its report and its verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from cluster.errors import SettingsError
+from loadtest.load.asserts import Bound, failures, parse_bounds
+from loadtest.load.html import page, run_page
+from loadtest.load.options import KEY_VARIABLE, scenario_of
+from loadtest.load.plan import plan
+from loadtest.load.runner import Run, run_scenario
+from loadtest.load.scatter import Points, scatter
+from loadtest.load.scenario import SCENARIOS, Scenario
+from loadtest.load.sweep import Knee, Plan, Trial, search
+from loadtest.load.target import Target, split_routers
+
+_SWEEP_BOUND = "goodput>=0.99"
+_TIMES = (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("tpot_s", "time/token"), ("e2e_s", "E2E"), ("queue_s", "queue"))
+
+
+def run_loadtest(options: argparse.Namespace) -> int:
+    """Run a load test or a sweep.
+
+    Returns:
+        0, or 1 where a bound was broken, or no rate held.
+
+    Raises:
+        SettingsError: a flag is wrong.
+        TraceError: a trace can't be read.
+        GeneratorError: Locust failed.
+    """
+    console = Console(stderr=True)
+    if options.list:
+        _list(_wide())
+        return 0
+    bounds = parse_bounds(options.bounds) if options.bounds else []
+    scenario = scenario_of(options, _seconds(options.duration))
+    if options.processes < 1:
+        raise SettingsError(f"processes must be at least 1, got {options.processes}")
+    # Also reads a trace, and so says what is wrong with it, before anything is sent.
+    if next(plan(scenario), None) is None:
+        raise SettingsError(f"no request is due in {scenario.duration_s:g} s at {scenario.rate:g} requests/s")
+    run = Run(target_from(options), options.processes, options.drain)
+    prefix = options.report or f"loadtest-{scenario.name}"
+    if options.sweep:
+        return _sweep(options, scenario, run, bounds or parse_bounds(_SWEEP_BOUND), prefix, console)
+    with _shown(console, scenario, "") as progress:
+        figures = run_scenario(scenario, run, progress)
+    broken = failures(bounds, figures)
+    held = [bound.text for bound in bounds if bound.failure(figures) is None]
+    figures["assert"] = {"bounds": [bound.text for bound in bounds], "broken": broken}
+    verdicts = [*((text, False) for text in broken), *((f"{text}: holds", True) for text in held)]
+    _write(prefix, run_page(figures, verdicts), figures, console)
+    if options.json:
+        sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+    else:
+        _print(figures, scenario, _wide())
+    for sentence in broken:
+        console.print(f"[red]penstock:[/] assertion failed: {sentence}", highlight=False)
+    if not figures["requests"]:
+        console.print("[red]penstock:[/] no request ended; is the run too short for its rate?", highlight=False)
+        return 1
+    return int(bool(broken))
+
+
+def target_from(options: argparse.Namespace) -> Target:
+    """Build the target that the flags of `penstock` describe.
+
+    Raises:
+        SettingsError: they don't fit together, or a file can't be read.
+    """
+    key = os.environ.get(KEY_VARIABLE, "")
+    if options.api_key_file:
+        try:
+            key = Path(options.api_key_file).expanduser().read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise SettingsError(f"--api-key-file: {options.api_key_file} cannot be read: {error.strerror}") from error
+    target = Target(
+        routers=split_routers(options.target),
+        model=options.model or "",
+        api_key=key,
+        allow_plaintext_key=options.allow_plaintext_key,
+        tls=options.tls,
+        ca=options.tls_ca or "",
+        cert=options.tls_cert or "",
+        key=options.tls_key or "",
+        server_name=options.tls_server_name or "",
+        timeout_s=options.request_timeout,
+        flush_s=options.flush_interval,
+    )
+    target.connection()
+    return target
+
+
+def _sweep(
+    options: argparse.Namespace, scenario: Scenario, run: Run, bounds: Sequence[Bound], prefix: str, console: Console
+) -> int:
+    if scenario.trace:
+        raise SettingsError("sweep: a trace has its own rate; give a scenario without one")
+    searched = Plan(options.sweep_low, options.sweep_high, options.sweep_repeats, options.sweep_precision)
+
+    def trial(rate: float, repeat: int) -> Trial:
+        each = replace(scenario, rate=rate, seed=scenario.seed + 1000 * repeat)
+        with _shown(console, each, f"{rate:.3g}/s trial {repeat + 1}: ") as progress:
+            figures = run_scenario(each, run, progress)
+        broken = failures(bounds, figures)
+        verdict = f"[red]broken[/] ({'; '.join(broken)})" if broken else "[green]held[/]"
+        console.print(f"{rate:.4g} requests/s, trial {repeat + 1}: {verdict}", highlight=False)
+        trusted = not figures["generator"]["bottleneck"]
+        if broken and not trusted:
+            console.print("the generator itself was late in it", highlight=False)
+        return Trial(rate, repeat, not broken, trusted, figures["good"], figures["requests"], _brief(figures))
+
+    knee = search(searched, trial)
+    figures = {"scenario": scenario.name, "bounds": [bound.text for bound in bounds], **knee.as_json()}
+    _write(prefix, _sweep_page(scenario, knee, bounds), figures, console)
+    if options.json:
+        sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+    else:
+        _wide().print(_sweep_table(knee))
+        _wide().print(knee.sentence(), highlight=False)
+    if not knee.trusted:
+        console.print(
+            "[red]penstock:[/] a generator was the bottleneck; give it more --processes or cores", highlight=False
+        )
+    return int(knee.holds is None)
+
+
+def _brief(figures: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("goodput", "error_rate", "errors", "rps", "tokens_per_s", "ttft_s", "itl_s", "e2e_s", "queue_s")
+    lag = figures["generator"]["lag_s"]["p99"]
+    return {**{name: figures[name] for name in names}, "generator_lag_p99_s": lag}
+
+
+def _sweep_table(knee: Knee) -> Table:
+    table = Table("requests/s", "trial", "SLO", "goodput", "tokens/s", "TTFT p99 ms", "ITL p99 ms", "lag p99 ms")
+    for each in sorted(knee.trials, key=lambda trial: (trial.rate, trial.repeat)):
+        figures = each.figures
+        times = (figures["ttft_s"]["p99"], figures["itl_s"]["p99"], figures["generator_lag_p99_s"])
+        goodput = "-" if figures["goodput"] is None else f"{figures['goodput']:.2%}"
+        words = [f"{each.rate:.4g}", str(each.repeat + 1), "[green]held[/]" if each.held else "[red]broken[/]", goodput]
+        table.add_row(*words, f"{figures['tokens_per_s']:,.0f}", *map(_ms, times))
+    return table
+
+
+def _sweep_page(scenario: Scenario, knee: Knee, bounds: Sequence[Bound]) -> str:
+    def points(held: bool, time: str) -> list[tuple[float, float]]:
+        chosen = [trial for trial in knee.trials if trial.held is held]
+        return [(t.rate, 1e3 * t.figures[time]["p99"]) for t in chosen if t.figures[time]["p99"] is not None]
+
+    body = [
+        f"<h1>sweep: {scenario.name}</h1>",
+        f"<p>{knee.sentence()}; bounds {', '.join(b.text for b in bounds)}.</p>",
+    ]
+    body[1] = body[1].replace("<0", "&lt;0")
+    for name, title in (("ttft_s", "TTFT p99"), ("itl_s", "ITL p99"), ("e2e_s", "E2E p99")):
+        series = [Points("held", points(True, name)), Points("broken", points(False, name))]
+        body.append(scatter(title, "requests/s", "ms", series))
+    attained = [(t.rate, 100 * t.figures["goodput"]) for t in knee.trials if t.figures["goodput"] is not None]
+    body.append(scatter("SLO attainment", "requests/s", "%", [Points("trials", attained)]))
+    tokens = [(t.rate, t.figures["tokens_per_s"]) for t in knee.trials]
+    body.append(scatter("Throughput", "requests/s", "output tokens/s", [Points("trials", tokens)]))
+    return page(f"sweep: {scenario.name}", body)
+
+
+@contextmanager
+def _shown(console: Console, scenario: Scenario, prefix: str) -> Any:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[said]}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"{prefix}{scenario.name}", total=scenario.duration_s, said="starting")
+
+        def tell(line: Mapping[str, Any]) -> None:
+            last = line["last"] or {"running": 0, "output_tokens": 0}
+            goodput = "-" if line["goodput"] is None else f"{line['goodput']:.1%}"
+            said = (
+                f"{line['requests']:,} done, {last['running']} open, {line['errors']} failed, goodput {goodput}, "
+                f"TTFT p99 {_ms(line['ttft_p99_s'])} ms, ITL p99 {_ms(line['itl_p99_s'])} ms, "
+                f"{last['output_tokens']:,} tokens/s"
+            )
+            done = min(line["elapsed_s"], scenario.duration_s)
+            progress.update(task, completed=done, said=said)
+
+        told: Callable[[Mapping[str, Any]], None] = tell
+        yield told
+
+
+def _print(figures: Mapping[str, Any], scenario: Scenario, console: Console) -> None:
+    table = Table(title=f"{scenario.name}: {figures['requests']:,} requests, ms", title_justify="left")
+    for name in ("kind", "requests", "goodput"):
+        table.add_column(name)
+    for _, title in _TIMES:
+        table.add_column(f"{title} p50 / p99", justify="right")
+    for kind, each in {**figures["by_kind"], "all": figures}.items():
+        goodput = "-" if each["goodput"] is None else f"{each['goodput']:.2%}"
+        times = [f"{_ms(each[key]['p50'])} / {_ms(each[key]['p99'])}" for key, _ in _TIMES]
+        table.add_row(kind, f"{each['requests']:,}", goodput, *times)
+    console.print(table)
+    failed = ", ".join(f"{count:,} {reason}" for reason, count in figures["errors"].items()) or "none"
+    generator = figures["generator"]
+    console.print(
+        f"{figures['rps']:.2f} requests/s, {figures['tokens_per_s']:,.0f} tokens/s; failed: {failed}; "
+        f"generator lag p99 {_ms(generator['lag_s']['p99'])} ms",
+        highlight=False,
+    )
+    for why in generator["why"]:
+        console.print(f"[red]the generator was the bottleneck:[/] {why}", highlight=False)
+    if figures["clipped"]:
+        console.print(f"[yellow]{figures['clipped']:,} requests were cut to the model's context[/]", highlight=False)
+
+
+def _wide() -> Console:
+    # In a pipeline's log nobody sees how wide the window is.
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
+def _list(console: Console) -> None:
+    table = Table("scenario", "what", "arrivals", "requests/s", "seconds", "mix")
+    for each in SCENARIOS.values():
+        mix = ", ".join(f"{name} {weight:g}" for name, weight in each.mix.items())
+        table.add_row(each.name, each.text, str(each.arrivals), f"{each.rate:g}", f"{each.duration_s:g}", mix)
+    console.print(table)
+
+
+def _write(prefix: str, html: str, figures: Mapping[str, Any], console: Console) -> None:
+    try:
+        Path(f"{prefix}.html").write_text(html, encoding="utf-8")
+        Path(f"{prefix}.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"report: {prefix}.html and .json cannot be written: {error.strerror}") from error
+    console.print(f"wrote {prefix}.html and {prefix}.json", highlight=False)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise SettingsError(f"duration must be a number of seconds, got {text!r}") from None
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{1e3 * value:,.1f}"

@@ -1,0 +1,86 @@
+"""A histogram that merges without loss: counts in buckets whose bounds never depend on the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+GROWTH = 1.02
+"""Upper by lower bound of a bucket: a percentile is off by at most 1 %."""
+LEAST = 1e-6
+"""Smaller values share a bucket; in seconds a microsecond."""
+_SCALE = 1.0 / math.log(GROWTH)
+_SHIFT = math.log(LEAST)
+
+
+class Histogram:
+    """Counts values of at least 0."""
+
+    __slots__ = ("buckets", "count", "largest", "total")
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, int] = {}
+        self.count = 0
+        self.total = 0.0
+        self.largest = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        bucket = int((math.log(value) - _SHIFT) * _SCALE) + 1 if value > LEAST else 0
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
+        self.count += 1
+        self.total += value
+        if value > self.largest:
+            self.largest = value
+
+    def merge(self, other: Histogram) -> None:
+        """Count what the other one counted."""
+        for bucket, count in other.buckets.items():
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+        self.count += other.count
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+
+    @property
+    def mean(self) -> float | None:
+        """The exact mean; None where nothing was counted."""
+        return self.total / self.count if self.count else None
+
+    def percentile(self, percent: float) -> float | None:
+        """Return the value that `percent` (0 to 100) of the values do not pass; None where nothing was counted."""
+        if not self.count:
+            return None
+        rank = max(1, math.ceil(self.count * percent / 100 - 1e-9))
+        seen = 0
+        for bucket in sorted(self.buckets):
+            seen += self.buckets[bucket]
+            if seen >= rank:
+                middle = LEAST * GROWTH ** (bucket - 0.5) if bucket else 0.0
+                return min(middle, self.largest)
+        return self.largest
+
+    def summary(self) -> dict[str, float | None]:
+        """Return the usual figures, in the unit of the values."""
+        named = {f"p{percent:g}": self.percentile(percent) for percent in (50, 90, 95, 99, 99.9)}
+        return {"mean": self.mean, **named, "max": self.largest if self.count else None}
+
+    def to_wire(self) -> list[Any]:
+        """Return plain values for `from_wire`."""
+        return [self.count, self.total, self.largest, [part for pair in self.buckets.items() for part in pair]]
+
+    @classmethod
+    def from_wire(cls, wire: Sequence[Any]) -> Histogram:
+        """Build the histogram that `to_wire` described."""
+        made = cls()
+        made.count, made.total, made.largest, pairs = wire
+        made.buckets = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        return made
+
+
+def merged(histograms: Mapping[str, Histogram]) -> Histogram:
+    """Return one that counts what all counted."""
+    made = Histogram()
+    for each in histograms.values():
+        made.merge(each)
+    return made

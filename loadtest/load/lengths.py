@@ -1,0 +1,96 @@
+"""How long requests are."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from cluster.errors import TraceError
+from loadtest.traces import read_trace
+
+_SHAREGPT = ("num_prefill_tokens", "num_decode_tokens")
+
+
+class Lengths(Protocol):
+    """Draws the length of a request."""
+
+    def draw(self, rnd: random.Random) -> tuple[int, int]:
+        """Return prompt and output tokens, both at least 1."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Is always the same."""
+
+    prompt: int
+    output: int
+
+    def draw(self, rnd: random.Random) -> tuple[int, int]:
+        """Return the lengths."""
+        return self.prompt, self.output
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """Draws both lengths on their own, each log-normal and cut at its most."""
+
+    prompt_median: float
+    prompt_sigma: float
+    prompt_most: int
+    output_median: float
+    output_sigma: float
+    output_most: int
+
+    def draw(self, rnd: random.Random) -> tuple[int, int]:
+        """Draw lengths."""
+        prompt = self.prompt_median * math.exp(rnd.gauss(0, self.prompt_sigma))
+        output = self.output_median * math.exp(rnd.gauss(0, self.output_sigma))
+        return max(1, min(self.prompt_most, round(prompt))), max(1, min(self.output_most, round(output)))
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Draws pairs of lengths that really occurred together."""
+
+    pairs: Sequence[tuple[int, int]]
+
+    def draw(self, rnd: random.Random) -> tuple[int, int]:
+        """Draw one of the pairs."""
+        return self.pairs[int(rnd.random() * len(self.pairs))]
+
+
+@lru_cache(maxsize=4)
+def recorded(path: Path) -> Recorded:
+    """Read the lengths of a trace, or of a CSV with num_prefill_tokens and num_decode_tokens.
+
+    Raises:
+        TraceError: the file cannot be read, or is of no known format.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            if not set(_SHAREGPT) <= set(rows.fieldnames or ()):
+                return Recorded([(each.prompt_tokens, each.output_tokens) for each in read_trace(path)])
+            pairs = [_pair(path, number, row) for number, row in enumerate(rows, start=2)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(str(path), 0, "", str(error)) from error
+    if not pairs:
+        raise TraceError(str(path), 0, "", "has no requests")
+    return Recorded(pairs)
+
+
+def _pair(path: Path, line: int, row: dict[str, str]) -> tuple[int, int]:
+    values = []
+    for name in _SHAREGPT:
+        text = row[name]
+        if not (text or "").isdecimal():
+            raise TraceError(str(path), line, name, f"must be a whole number, got {text!r}")
+        values.append(max(1, int(text)))
+    return values[0], values[1]

@@ -1,0 +1,169 @@
+"""Runs Locust for one scenario, in a process of its own, and follows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import GeneratorError
+from loadtest.load.scenario import Scenario, scenario_fields
+from loadtest.load.target import Target
+from loadtest.load.watch import Watch
+
+_LOCUSTFILE = Path(__file__).resolve().parents[1] / "locustfile.py"
+_POLL_S = 0.2
+_STARTING_S = 60.0
+_TAIL = 12
+
+Progress = Callable[[Mapping[str, Any]], None]
+"""Told a line of `outputs.progress_line` about once a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Says how a scenario is run."""
+
+    target: Target
+    processes: int = 1
+    """Generator processes."""
+    drain_s: float = 30.0
+
+
+def run_scenario(scenario: Scenario, run: Run, progress: Progress = lambda _line: None) -> dict[str, Any]:
+    """Run a scenario; returns the figures that `outputs.figures` describes, and the cluster's side.
+
+    Raises:
+        GeneratorError: Locust failed; the message has its last words.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-loadtest-") as name:
+        folder = Path(name)
+        log = folder / "locust.log"
+        with Watch(run.target, run.target.model) as watch:
+            with log.open("wb") as file:
+                child = subprocess.Popen(
+                    _words(scenario, run, folder), stdout=file, stderr=subprocess.STDOUT, env=_environ(run.target)
+                )
+            try:
+                begun_at = _follow(child, folder / "progress.jsonl", scenario, run, progress)
+            finally:
+                _end(child)
+        figures_file = folder / "figures.json"
+        if child.returncode not in (0, 1) or not figures_file.exists():
+            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:])
+            raise GeneratorError(f"Locust ended with status {child.returncode}:\n{tail}")
+        figures: dict[str, Any] = json.loads(figures_file.read_text(encoding="utf-8"))
+        figures["cluster"] = watch.as_json(begun_at - watch.began_at) if begun_at is not None else []
+        figures["cluster_failure"] = watch.failure
+        return figures
+
+
+def _words(scenario: Scenario, run: Run, folder: Path) -> list[str]:
+    target = run.target
+    scenario_file = folder / "scenario.toml"
+    scenario_file.write_text(_toml(scenario), encoding="utf-8")
+    words = {
+        "locustfile": _LOCUSTFILE,
+        "host": ",".join(target.routers),
+        "scenario": scenario_file,
+        "duration": scenario.duration_s,
+        # Arrivals end by themselves; Locust must not cut the last ones off.
+        "run-time": f"{int(scenario.duration_s) + 2}s",
+        "users": run.processes,
+        "spawn-rate": run.processes,
+        "drain": run.drain_s,
+        "model": target.model,
+        "request-timeout": target.timeout_s,
+        "flush-interval": target.flush_s,
+        "load-json": folder / "figures.json",
+        "progress-file": folder / "progress.jsonl",
+        "router-ca": target.ca,
+        "router-cert": target.cert,
+        "router-key": target.key,
+        "router-server-name": target.server_name,
+        "loglevel": "WARNING",
+    }
+    if run.processes > 1:
+        port = _free_port()
+        words |= {"processes": run.processes, "master-bind-host": "127.0.0.1"}
+        words |= {"master-bind-port": port, "master-port": port}
+    flags = [word for name, value in words.items() if value != "" for word in (f"--{name}", str(value))]
+    switches = {"--router-tls": target.tls, "--allow-plaintext-key": target.allow_plaintext_key}
+    chosen = [flag for flag, on in switches.items() if on]
+    return [sys.executable, "-m", "locust", "--headless", "--only-summary", *flags, *chosen]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _toml(scenario: Scenario) -> str:
+    # JSON's numbers, texts and tables of numbers are TOML too, but for the colon.
+    lines = []
+    for name, value in scenario_fields(scenario).items():
+        if isinstance(value, dict):
+            parts = ", ".join(f"{json.dumps(key)} = {json.dumps(each)}" for key, each in value.items())
+            lines.append(f"{name} = {{ {parts} }}")
+        elif value != "":
+            lines.append(f"{name} = {json.dumps(str(Path(value).resolve()) if name in _PATHS else value)}")
+    return "\n".join(lines) + "\n"
+
+
+_PATHS = ("trace", "lengths")
+
+
+def _environ(target: Target) -> dict[str, str]:
+    # Not a flag: other users of a machine can read command lines.
+    key = {"PENSTOCK_API_KEY": target.api_key} if target.api_key else {}
+    return {**os.environ, **key}
+
+
+def _follow(
+    child: subprocess.Popen[bytes], path: Path, scenario: Scenario, run: Run, progress: Progress
+) -> float | None:
+    """Pass progress on until Locust has ended; returns when the run began, as far as it is known."""
+    begun_at: float | None = None
+    read = 0
+    bound = time.monotonic() + scenario.duration_s + run.drain_s + 2 * _STARTING_S
+    while child.poll() is None:
+        try:
+            child.wait(timeout=_POLL_S)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > bound:
+                raise GeneratorError("Locust did not end in time") from None
+        if not path.exists():
+            continue
+        with path.open("rb") as file:
+            file.seek(read)
+            lines = file.read().split(b"\n")
+        # The last one may not be complete yet.
+        for line in lines[:-1]:
+            read += len(line) + 1
+            told = json.loads(line)
+            if begun_at is None:
+                begun_at = time.monotonic() - told["elapsed_s"]
+            progress(told)
+    return begun_at
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is not None:
+        return
+    child.send_signal(signal.SIGTERM)
+    try:
+        child.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

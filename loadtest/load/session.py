@@ -1,0 +1,242 @@
+"""A load test in one Locust process, whatever its part: alone, worker or master."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import gevent
+
+from cluster.errors import GeneratorError, PenstockError
+from loadtest.load.options import DEFAULT_USER_RATE, scenario_of, target_of
+from loadtest.load.plan import Planned, plan, plan_of_user
+from loadtest.load.process import START_DELAY_S, DriverProcess, Ended
+from loadtest.load.record import Record
+from loadtest.load.scenario import Scenario
+from loadtest.load.tally import Window
+
+_LOG = logging.getLogger(__name__)
+
+REQUEST_TYPE = "gRPC"
+LEAD_S = 0.5
+"""Requests are handed over so long before they are due, so that gevent's delays are not the generator's."""
+_EXIT_SETUP = 2
+
+
+class RequestFailedError(Exception):
+    """Is what Locust is told of a request that failed; equal reasons count as one failure there."""
+
+
+class LoadTest:
+    """Belongs to one Locust environment.
+
+    Args:
+        environment: Locust's.
+        drives: this process sends requests; a master does not.
+    """
+
+    def __init__(self, environment: Any, *, drives: bool) -> None:
+        self.environment = environment
+        self.record = Record()
+        self.pending: list[Window] = []
+        """Not yet told to the master."""
+        self.scenario: Scenario | None = None
+        self.starts_at: float | None = None
+        """`time.monotonic` of the start."""
+        self.stopped_at: float | None = None
+        self.shard, self.shards = 0, 1
+        self.reports = False
+        """This is a worker, and its windows go to a master."""
+        self.drained: set[str] = set()
+        """Of a master: workers that have sent all they know."""
+        self._drives = drives
+        self._driver: DriverProcess | None = None
+        self._plan: Iterator[Planned] | None = None
+        self._returned: list[Planned] = []
+        self._open = False
+        self._users = itertools.count()
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def launch(self, *, wait: bool) -> None:
+        """Start the driver.
+
+        Args:
+            wait: return when it is up, for tests that start at once and whose time would run meanwhile.
+
+        Raises:
+            GeneratorError: it does not come up.
+        """
+        if self._drives and self._driver is None:
+            self._driver = DriverProcess(self._window, self._ended, self._lost)
+            if wait:
+                self._driver.wait_up()
+        # gevent's timers count from its last turn: --run-time would end a test early by all that starting took.
+        gevent.get_hub().loop.update_now()
+
+    def start(self) -> None:
+        """Begin a test; a test that can't begin ends the process with a sentence and status 2."""
+        self.record, self.pending, self._returned = Record(), [], []
+        self.stopped_at = None
+        self._users = itertools.count()
+        self.environment.process_exit_code = None
+        try:
+            # Unless the last one died.
+            self.launch(wait=False)
+            options = self.environment.parsed_options
+            self.scenario = self._scenario()
+            target = target_of(options, self.environment.host or "")
+            self._plan = None
+            if self.planned:
+                self._plan = plan(self.scenario, self.shard, self.shards)
+                # The first one reads the trace, and the clock must not run meanwhile.
+                self._returned = [first for first in [next(self._plan, None)] if first is not None]
+            if self._driver is None:
+                self.starts_at = time.monotonic() + START_DELAY_S
+                return
+            self.starts_at = self._driver.start(target, self.scenario)
+            self._open = True
+        except PenstockError as error:
+            self.fail(str(error))
+
+    @property
+    def planned(self) -> bool:
+        """Whether the load is a scenario's, and not the sum of users."""
+        options = self.environment.parsed_options
+        return bool(options.scenario or options.rate or options.trace)
+
+    def _scenario(self) -> Scenario:
+        options = self.environment.parsed_options
+        scenario = scenario_of(options, _seconds(options.duration) or _seconds(options.run_time))
+        if options.scenario or scenario.trace:
+            return scenario
+        weights = {user.kind: float(user.weight) for user in self.environment.user_classes if user.weight > 0}
+        return replace(scenario, mix=weights or scenario.mix)
+
+    def fail(self, text: str) -> None:
+        """End this process, or tell the master, because of a failure that is not the cluster's."""
+        _LOG.error("%s", text)
+        self._open = False
+        self.environment.process_exit_code = _EXIT_SETUP
+        runner = self.environment.runner
+        if self.reports:
+            runner.send_message("penstock_failed", text)
+        elif self.environment.web_ui is None:
+            gevent.spawn(runner.quit)
+        else:
+            gevent.spawn(runner.stop)
+
+    def drain(self) -> None:
+        """Send nothing more, and wait for what runs, within the bound."""
+        if not self._open:
+            return
+        self._open = False
+        self.stopped_at = time.monotonic()
+        if self._driver is not None:
+            try:
+                self.record.clipped += self._driver.drain(float(self.environment.parsed_options.drain))
+            except GeneratorError as error:
+                self.fail(str(error))
+
+    def reset(self) -> None:
+        """Forget all figures; the test goes on."""
+        self.record, self.pending = Record(), []
+
+    def close(self) -> None:
+        """End the driver."""
+        self._open = False
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    # --- what users do ------------------------------------------------------------------------------------------------
+
+    def plan_for(self, kind: str) -> Iterator[Planned] | None:
+        """Return the requests of a new user of its own; None where all share a scenario."""
+        if self.scenario is None or self.starts_at is None or self.planned:
+            return None
+        try:
+            rate = float(self.environment.parsed_options.user_rate or DEFAULT_USER_RATE)
+            began = max(0.0, time.monotonic() - self.starts_at)
+            mine = plan_of_user(self.scenario, kind, rate, f"{self.shard}/{next(self._users)}")
+        except (PenstockError, ValueError, ZeroDivisionError) as error:
+            self.fail(f"user-rate or scenario: {error}")
+            return None
+        return (replace(each, at_s=each.at_s + began) for each in mine)
+
+    def next_of(self, own: Iterator[Planned] | None) -> Planned | None:
+        """Return what a user has to send next; None when there is nothing, or not any more."""
+        if not self._open:
+            return None
+        if own is not None:
+            return next(own, None)
+        if self._returned:
+            return self._returned.pop(0)
+        return next(self._plan, None) if self._plan is not None else None
+
+    def wait_for(self, planned: Planned) -> None:
+        """Sleep until a request is nearly due."""
+        if self.starts_at is not None and (wait := self.starts_at + planned.at_s - LEAD_S - time.monotonic()) > 0:
+            gevent.sleep(wait)
+
+    def hand_over(self, planned: Planned) -> None:
+        """Give a request to the driver."""
+        if self._open and self._driver is not None:
+            try:
+                self._driver.arrive(planned)
+            except GeneratorError as error:
+                self.fail(str(error))
+
+    def take_back(self, planned: Planned) -> None:
+        """Keep a request whose user was stopped; another one sends it."""
+        self._returned.append(planned)
+
+    # --- what comes back ----------------------------------------------------------------------------------------------
+
+    def _window(self, window: Window) -> None:
+        self.record.add(window)
+        if self.reports:
+            self.pending.append(window)
+
+    def _ended(self, row: Ended) -> None:
+        kind, reason, detail, e2e_s, ttft_s, queue_s, tpot_s, tokens = row
+        self.environment.events.request.fire(
+            request_type=REQUEST_TYPE,
+            name=kind,
+            response_time=1e3 * e2e_s,
+            response_length=tokens,
+            exception=RequestFailedError(f"{reason}: {detail}"[:200]) if reason else None,
+            context={},
+        )
+        # Beside the requests and not as requests: Locust's totals stay those of requests, and it merges these rows from
+        # workers like all others.
+        for name, value in (("TTFT", ttft_s), ("queue", queue_s), ("time/token", tpot_s)):
+            if value is not None:
+                self.environment.stats.get(kind, name).log(1e3 * value, 0)
+
+    def _lost(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+        self.fail("the driver died; its last words are above")
+
+    # --- figures ------------------------------------------------------------------------------------------------------
+
+    @property
+    def counted_s(self) -> float:
+        """Seconds that the figures cover: from the end of the warm-up to the last token."""
+        if self.starts_at is None or self.scenario is None:
+            return 0.0
+        last = max((second + 1 for second, window in self.record.seconds.items() if window.kinds), default=0)
+        until = (time.monotonic() if self.stopped_at is None else self.stopped_at) - self.starts_at
+        if self.planned:
+            until = min(until, self.scenario.duration_s)
+        return max(1e-3, max(until, float(last)) - self.scenario.warmup_s)
+
+
+def _seconds(value: Any) -> float | None:
+    return float(value) if value else None

@@ -1,0 +1,18 @@
+"""Load tests of a Penstock cluster with Locust: `locust -f loadtest/locustfile.py --host router:50051`.
+
+README.md, "Load tests", says what the flags mean and how latencies are counted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# Locust is often started outside of an installation, with the file alone.
+_ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [folder for folder in (str(_ROOT), str(_ROOT / "proto")) if folder not in sys.path]
+
+import loadtest.load.hooks  # noqa: E402, F401  # listens to Locust's events
+from loadtest.load.users import AgentUser, BatchUser, ChatUser, RagUser  # noqa: E402
+
+__all__ = ["AgentUser", "BatchUser", "ChatUser", "RagUser"]

@@ -1,0 +1,76 @@
+"""Arrivals: the rates asked for, the same for the same seed, and as uneven as their name says."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+
+import pytest
+
+from cluster.errors import SettingsError
+from loadtest.load.arrivals import Pattern, arrival_times
+
+
+def times(text: str, rate: float = 20.0, duration: float = 400.0, seed: str = "1") -> list[float]:
+    arrivals = arrival_times(Pattern.parse(text), rate, duration, seed)
+    return list(itertools.takewhile(lambda at: at < duration, arrivals))
+
+
+def dispersion(arrivals: list[float], width: float, duration: float) -> float:
+    """Return the variance of counts by their mean: 1 for a Poisson process."""
+    counts = [0] * int(duration / width)
+    for at in arrivals:
+        counts[min(len(counts) - 1, int(at / width))] += 1
+    return statistics.variance(counts) / statistics.mean(counts)
+
+
+@pytest.mark.parametrize("text", ["constant", "poisson", "gamma:cv=2", "diurnal", "mmpp:factor=4,calm_s=4,burst_s=2"])
+def test_the_mean_rate_is_the_one_asked_for(text: str) -> None:
+    found = statistics.mean(len(times(text, seed=str(seed))) / 400 for seed in range(5))
+    assert pytest.approx(20.0, rel=0.06) == found
+
+
+@pytest.mark.parametrize("text", ["poisson", "gamma", "mmpp", "step", "spike", "diurnal"])
+def test_the_same_seed_gives_the_same_times_and_another_one_others(text: str) -> None:
+    assert times(text, seed="a") == times(text, seed="a")
+    assert times(text, seed="a") != times(text, seed="b")
+    assert times(text) == sorted(times(text))
+
+
+def test_bursts_are_more_uneven_than_poisson_and_poisson_than_even_spacing() -> None:
+    assert dispersion(times("constant"), 1.0, 400) < 0.05
+    assert pytest.approx(1.0, abs=0.25) == dispersion(times("poisson"), 1.0, 400)
+    # A renewal process tends to the square of its coefficient of variation.
+    assert pytest.approx(9.0, rel=0.35) == dispersion(times("gamma:cv=3"), 8.0, 400)
+    assert dispersion(times("mmpp:factor=8,calm_s=20,burst_s=5"), 5.0, 400) > 5
+
+
+def test_levels_are_where_the_pattern_says() -> None:
+    spike = times("spike:factor=5,at=0.5,for=0.25")
+    calm, high = (sum(low <= at < low + 100 for at in spike) for low in (0, 200))
+    assert pytest.approx(2000, rel=0.1) == calm
+    assert pytest.approx(10_000, rel=0.1) == high
+    step = times("step:factor=3,levels=3")
+    thirds = [sum(low <= at < low + 400 / 3 for at in step) for low in (0, 400 / 3, 800 / 3)]
+    assert [1, 2, 3] == [round(count / thirds[0]) for count in thirds]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("poison", "must be one of constant, poisson"),
+        ("gamma:cw=3", "gamma take cv, got 'cw'"),
+        ("poisson:cv=3", "poisson take nothing"),
+        ("spike:at=2", "at must be a number from 0 to 1, got '2'"),
+        ("step:levels=2.5", "levels must be"),
+        ("gamma:cv=nan", "cv must be"),
+    ],
+)
+def test_a_wrong_pattern_is_named(text: str, said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        Pattern.parse(text)
+
+
+def test_a_pattern_reads_back_what_it_prints() -> None:
+    for text in ("poisson", "gamma:cv=3", "spike:factor=2,at=0.1,for=0.3"):
+        assert Pattern.parse(text) == Pattern.parse(str(Pattern.parse(text)))

@@ -1,0 +1,185 @@
+"""Real Locust, with real routers and replicas: on its own, with its page, with workers, and under `penstock`."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import importlib.util
+import json
+import socket
+import sys
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.cli.main import main
+from tests.support.stack import Stack, running_stack
+from tests.support.waiting import until
+
+if importlib.util.find_spec("locust") is None:  # To import it would put gevent under every other test.
+    pytest.skip("Locust is not installed", allow_module_level=True)
+
+LOCUSTFILE = Path(__file__).resolve().parents[3] / "loadtest" / "locustfile.py"
+LENGTHS = ("--prompt-tokens", "24", "--output-tokens", "12")
+HELD_S = 60.0
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    async with running_stack(tmp_path / "state", sim={"base_ms": 4.0}) as running:
+        yield running
+
+
+def target(stack: Stack) -> str:
+    return f"127.0.0.1:{stack.routers[0].port}"
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+async def locust(*words: str) -> asyncio.subprocess.Process:
+    command = (sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--only-summary", *words)
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
+
+
+async def ended(child: asyncio.subprocess.Process) -> str:
+    said, _ = await asyncio.wait_for(child.communicate(), HELD_S)
+    text = said.decode()
+    assert 0 == child.returncode, text
+    return text
+
+
+def lines(name: str) -> list[dict[str, str]]:
+    with Path(name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def text_of(name: str) -> str:
+    return Path(name).read_text(encoding="utf-8")
+
+
+async def test_users_of_one_process_are_in_the_csv_the_console_and_the_page(stack: Stack, tmp_path: Path) -> None:
+    port, prefix = free_port(), tmp_path / "out"
+    page = f"http://127.0.0.1:{port}"
+    users = ("-u", "6", "-r", "6", "--user-rate", "4", "-t", "4s", "--host", target(stack))
+    ui = ("--autostart", "--autoquit", "0", "--web-host", "127.0.0.1", "--web-port", port)
+    child = await locust(*users, *ui, *LENGTHS, "--csv", str(prefix), "ChatUser", "AgentUser")
+
+    def fetch(path: str) -> str:
+        with urllib.request.urlopen(page + path, timeout=5) as answer:  # noqa: S310  # our own page
+            return str(answer.read().decode())
+
+    async def tab() -> list[dict[str, Any]]:
+        try:
+            answer = json.loads(await asyncio.to_thread(fetch, "/stats/requests"))
+        except OSError:
+            return []
+        (table,) = answer["extended_stats"]
+        return [each for each in table["data"] if each["kind"] == "all" and each["ttft_p50_ms"] != ""]
+
+    found: list[dict[str, Any]] = []
+    while not found:
+        assert child.returncode is None
+        found = await tab()
+        await asyncio.sleep(0.05)
+    assert found[0]["requests"] > 0
+    assert '"extended_tabs": [{"key": "llm", "title": "LLM"}]' in await asyncio.to_thread(fetch, "/")
+    while "<svg" not in await asyncio.to_thread(fetch, "/llm/charts"):
+        assert child.returncode is None
+        await asyncio.sleep(0.05)
+    text = await ended(child)
+
+    assert "what clients saw" in text
+    kinds = {line["kind"]: line for line in lines(f"{prefix}_llm_stats.csv")}
+    assert {"chat", "agent", "all"} == set(kinds)
+    whole = kinds["all"]
+    assert int(whole["completed"]) == int(kinds["chat"]["completed"]) + int(kinds["agent"]["completed"])
+    assert int(whole["completed"]) > 20
+    assert 1.0 == float(whole["goodput"])
+    assert 0 < float(whole["ttft_p50_ms"]) < float(whole["e2e_p50_ms"])
+    own = {(line["Type"], line["Name"]): int(line["Request Count"]) for line in lines(f"{prefix}_stats.csv")}
+    assert own["gRPC", "chat"] == own["TTFT", "chat"]
+    assert own["", "Aggregated"] == own["gRPC", "chat"] + own["gRPC", "agent"]
+
+
+async def test_workers_send_one_scenario_between_them(stack: Stack, tmp_path: Path) -> None:
+    """Two workers send each planned request once, and the master has the figures of both."""
+    figures, port = tmp_path / "figures.json", free_port()
+    load = ("--scenario", "smoke", "--rate", "15", "--arrivals", "constant", "--duration", "3", "-t", "5s")
+    spread = ("--headless", "-u", "2", "-r", "2", "--processes", "2", "--master-bind-port", port, "--master-port", port)
+    child = await locust(*load, *spread, "--host", target(stack), "--load-json", str(figures))
+    await ended(child)
+    found = json.loads(text_of(str(figures)))
+    assert 45 == found["requests"] == found["completed"] == sum(each["ended"] for each in found["timeline"])
+    assert 45 * 16 == found["output_tokens"]
+    assert {} == found["errors"]
+    assert found["ttft_s"]["p50"] <= found["ttft_s"]["p99"] <= found["e2e_s"]["max"]
+    assert found["generator"]["lag_s"]["p99"] is not None
+
+
+async def test_the_gate_ends_with_one_and_says_why(
+    stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefix = tmp_path / "gate"
+    load = ["--scenario", "smoke", "--rate", "20", "--duration", "3", "--seed", "7"]
+    bounds = ["--assert", "goodput>0.5,ttft_p50<1us,completed>20"]
+    words = ["loadtest", *load, *bounds, "--target", target(stack), "--report", str(prefix), "--json"]
+    assert 1 == await asyncio.to_thread(main, words)
+    said = capsys.readouterr()
+    assert "assertion failed: ttft_p50<1us: it was" in " ".join(said.err.split())
+    assert "assertion failed: goodput" not in said.err
+    found = json.loads(text_of(f"{prefix}.json"))
+    assert found == json.loads(said.out)
+    assert found["completed"] == found["requests"] > 30
+    assert 1 == len(found["assert"]["broken"])
+    assert [1] * len(found["cluster"]) == [look["ready"] for look in found["cluster"]]
+    assert len(found["cluster"]) >= 2
+    page = text_of(f"{prefix}.html")
+    titles = ("TTFT", "ITL", "SLO attainment", "Throughput and latency", "Queue depth", "Replicas", "Batch")
+    assert all(f">{title}" in page for title in titles)
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    await until(lambda: not stack.routers[0].pools["demo"].active)
+
+
+async def test_a_model_that_nobody_serves_is_named(
+    stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "loadtest",
+        "--model",
+        "nope",
+        "--duration",
+        "1",
+        "--target",
+        target(stack),
+        "--report",
+        str(tmp_path / "x"),
+    ]
+    assert 1 == await asyncio.to_thread(main, words)
+    assert "model must be one of demo, got nope" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--assert", "ttft_p99<5"], "needs a unit"),
+        (["--scenario", "chart"], "scenario must be one of smoke"),
+        (["--rate", "fast"], "rate must be a number, got 'fast'"),
+        (["--target", "http://router:80"], "gRPC routers as host:port"),
+        (["--tls-cert", "x.pem"], "a certificate and its key must be given together"),
+        (["--sweep", "--sweep-repeats", "2"], "repeats must be an odd number"),
+        (["--trace", "no-such-file.csv"], "no-such-file.csv"),
+    ],
+)
+def test_wrong_flags_end_with_two_before_anything_is_sent(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 2 == main(["loadtest", *words])
+    assert said in " ".join(capsys.readouterr().err.split())

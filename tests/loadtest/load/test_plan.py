@@ -1,0 +1,118 @@
+"""Scenarios and the requests they make."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cluster.errors import SettingsError
+from cluster.models import RequestClass
+from loadtest.load.plan import plan, plan_of_user
+from loadtest.load.prompts import Prompts
+from loadtest.load.scenario import SCENARIOS, find_scenario, scenario_fields, scenario_from
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_parts_of_all_processes_are_the_whole(name: str) -> None:
+    scenario = SCENARIOS[name]
+    whole = list(plan(scenario))
+    parts = [list(plan(scenario, shard, 3)) for shard in range(3)]
+    assert whole == sorted(itertools.chain(*parts), key=lambda each: each.number)
+    assert all(each.at_s < scenario.duration_s for each in whole)
+
+
+def test_a_mix_has_its_weights_and_classes() -> None:
+    fields = scenario_fields(SCENARIOS["mixed"]) | {"duration_s": 2000.0}
+    planned = list(plan(scenario_from(fields)))
+    kinds = Counter(each.kind for each in planned)
+    assert {"chat", "rag", "batch", "agent"} == set(kinds)
+    assert pytest.approx(6 / 12, abs=0.03) == kinds["chat"] / len(planned)
+    assert {int(RequestClass.BATCH)} == {each.request_class for each in planned if each.kind == "batch"}
+    agents = {(each.group, each.session) for each in planned if each.kind == "agent"}
+    assert all(group == session for group, session in agents)
+    assert 20 == len(agents)
+
+
+def test_prompts_have_their_length_and_share_their_beginnings() -> None:
+    planned = [each for each in plan(SCENARIOS["agents"]) if each.shared_tokens > 100]
+    prompts = Prompts(vocabulary=4096, context=0, seed=1)
+    by_group: dict[str, list[list[int]]] = {}
+    for each in planned:
+        ids = list(prompts.ids(each, each.prompt_tokens))
+        assert each.prompt_tokens == len(ids)
+        assert all(0 <= token < 4096 for token in ids)
+        by_group.setdefault(each.group, []).append(ids)
+    beginnings = {group: {tuple(ids[:100]) for ids in members} for group, members in by_group.items()}
+    assert all(len(found) == 1 for found in beginnings.values())
+    assert len(beginnings) == len(set.union(*beginnings.values()))
+    whole = [tuple(ids) for members in by_group.values() for ids in members]
+    assert len(whole) == len(set(whole))
+
+
+def test_what_the_context_cannot_hold_is_cut() -> None:
+    (each,) = plan(scenario_from({"name": "x", "arrivals": "constant", "rate": 1.0, "duration_s": 1.0,
+                                  "prompt_tokens": 900, "output_tokens": 400}))  # fmt: skip
+    assert (900, 400) == Prompts(100, 2000, 1).lengths(each)
+    prompt, output = Prompts(100, 1000, 1).lengths(each)
+    assert (750, 250) == (prompt, output)
+
+
+def test_users_have_streams_of_their_own() -> None:
+    first, second = (
+        [each.at_s for each in itertools.islice(plan_of_user(SCENARIOS["chat"], "chat", 2.0, user), 400)]
+        for user in ("0/0", "0/1")
+    )
+    assert first != second
+    assert pytest.approx(200.0, rel=0.2) == first[-1]
+
+
+def test_a_trace_comes_as_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "load.csv"
+    lines = ["arrival_s,prompt_tokens,output_tokens,class", "5,10,3,batch", "6,20,4,interactive", "9,30,5,batch"]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    scenario = scenario_from({"name": "x", "trace": str(path), "scale_rate": 2.0, "duration_s": 1.9})
+    found = [(each.at_s, each.prompt_tokens, each.output_tokens, each.request_class) for each in plan(scenario)]
+    assert [(0.0, 10, 3, 2), (0.5, 20, 4, 0)] == found
+
+
+def test_recorded_lengths_are_drawn_in_pairs(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.csv"
+    path.write_text("num_prefill_tokens,num_decode_tokens\n10,1\n20,2\n30,3\n", encoding="utf-8")
+    planned = list(plan(scenario_from({"name": "x", "rate": 5.0, "lengths": str(path)})))
+    assert {(10, 1), (20, 2), (30, 3)} == {(each.prompt_tokens, each.output_tokens) for each in planned}
+
+
+def test_a_file_describes_a_scenario(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'arrivals = "gamma:cv=2"\nrate = 7\nduration_s = 30\n[mix]\nchat = 1\nrag = 0.5\n', encoding="utf-8"
+    )
+    found = find_scenario(str(path))
+    assert ("mine", 7, 30, {"chat": 1, "rag": 0.5}) == (found.name, found.rate, found.duration_s, found.mix)
+    assert "gamma:cv=2" == str(found.arrivals)
+    assert found == scenario_from(scenario_fields(found))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"rat": 1.0}, "'rat' is unknown"),
+        ({"rate": "1"}, "rate must be a number, got '1'"),
+        ({"rate": 0}, "rate must be a number above 0, got 0"),
+        ({"mix": {"chatter": 1}}, "mix must name some of chat, rag, batch, agent, got chatter"),
+        ({"prompt_tokens": 5}, "given together"),
+        ({"warmup_s": 60.0}, "warmup_s must be"),
+        ({"arrivals": "trace"}, "go together"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        scenario_from({"name": "x", **fields})
+
+
+def test_an_unknown_scenario_names_the_known_ones() -> None:
+    with pytest.raises(SettingsError, match=r"must be one of smoke, chat.* got 'chart'"):
+        find_scenario("chart")
