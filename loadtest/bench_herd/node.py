@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.heap import settle_heap
 from cluster.jobs import RedisJobStore, job_limits_from
 from cluster.queue import RedisBell, RedisQueue, limits_from
@@ -89,6 +90,7 @@ async def _run_router(settings: Settings, url: str, secret: ClusterSecret) -> Ro
         queue=lambda pool: RedisQueue(url, pool, limits),
         bell=lambda router_id: RedisBell(url, router_id),
         jobs=lambda pool: RedisJobStore(url, pool, job_limits),
+        control=lambda pool: RedisControlStore(url, pool),
     )
     router = Router(settings, secret, factory)
     await router.start()
