@@ -143,7 +143,7 @@ async def test_replicas_follow_the_load_and_no_request_fails(engines: ClusterThr
 
 @pytest.mark.skipif(os.environ.get("PENSTOCK_SCALE_VLLM") != "1", reason="two minutes; PENSTOCK_SCALE_VLLM=1 runs it")
 async def test_real_engines_follow_the_load(real: ClusterThread) -> None:
-    busy, quiet, _ = await follow(real, "demo", tokens=400, rate=float(os.environ.get("RATE", "4")), top=2, seconds=240)
+    busy, quiet, _ = await follow(real, "demo", tokens=400, rate=float(os.environ.get("RATE", "4")), top=2, seconds=300)
 
     assert {"demand", "fallback"} & {step.name for step in busy.steps}
     assert (1, 0) == (quiet.ready, quiet.starting)

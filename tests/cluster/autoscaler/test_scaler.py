@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any
 
@@ -332,6 +333,24 @@ async def test_a_platform_that_does_not_answer_is_an_alarm_and_is_told_later(twi
     await site.run(scaler, 1, rate=60.0)
 
     assert site.platform.told
+
+
+async def test_a_platform_that_hangs_does_not_cost_the_lease(twin: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(twin)
+    scaler = site.scaler()
+    await site.run(scaler, 1)
+
+    async def hang(_pool: str) -> Actual:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(site.platform, "look", hang)
+    monkeypatch.setattr(scaler, "_host", AutoscalerSettings(tick_s=TICK_S, lease_s=0.5))
+    await site.live(TICK_S)
+    record = await scaler.tick()
+
+    assert record is not None
+    assert any("no answer within 0.2 s" in alarm for alarm in record.alarms)
 
 
 async def test_a_store_that_is_away_changes_nothing(twin: Backend) -> None:
