@@ -30,6 +30,10 @@ TICK_S = 15.0
 BEAT_S = 1.5
 
 
+both = pytest.mark.parametrize("backend", ["memory", "redis-7.0"], indirect=True)
+"""The store's own suite goes through all kinds."""
+
+
 class FakePlatform:
     """Starts a replica `cold_s` after it was asked for, and removes one at once."""
 
@@ -129,6 +133,7 @@ def names(record: DecisionRecord) -> list[str]:
     return [step.name for step in record.steps]
 
 
+@both
 async def test_load_brings_replicas_and_its_end_takes_them_away(backend: Backend) -> None:
     site = Site(backend)
     scaler = site.scaler()
@@ -148,6 +153,7 @@ async def test_load_brings_replicas_and_its_end_takes_them_away(backend: Backend
     assert 20.0 <= busy[-1].cold_start_s <= 25.0
 
 
+@both
 async def test_a_decision_is_stored_with_its_reasons(backend: Backend) -> None:
     site = Site(backend)
     scaler = site.scaler()
@@ -189,6 +195,7 @@ async def test_advisory_decides_and_changes_nothing(twin: Backend) -> None:
     assert records[-1].relief is not Relief.NONE
 
 
+@both
 async def test_a_standby_takes_over_with_the_memory_of_the_dead(backend: Backend) -> None:
     site = Site(backend)
     first, second = site.scaler("a"), site.scaler("b")
@@ -285,6 +292,7 @@ async def test_without_a_model_to_trust_the_fallback_rule_decides(twin: Backend)
     assert "fallback" in names(record)
 
 
+@both
 async def test_an_operating_point_takes_effect_at_the_next_tick_and_survives_a_lost_store(backend: Backend) -> None:
     site = Site(backend)
     scaler = site.scaler()
