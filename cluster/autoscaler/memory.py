@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cluster.autoscaler.meter import ClassRates, Meter
@@ -23,6 +23,29 @@ class PoolMemory:
     slow: SlowState = field(default_factory=SlowState)
     meter: Meter = field(default_factory=Meter)
     starts: Starts = field(default_factory=Starts)
+
+    def up_to(self, at: float) -> PoolMemory:
+        """Forget what lies ahead: a store that replaced another one may be behind its time."""
+        slow, starts = self.slow, self.starts
+        ahead = [one for one in (slow.fill_at, slow.active_at, starts.last_failure_at) if one is not None]
+        times = [*ahead, *(need.at for need in slow.needs), *(move.at for move in slow.moves), *starts.asked]
+        if max(times, default=at) <= at:
+            return self
+        return PoolMemory(
+            slow=replace(
+                slow,
+                needs=tuple(need for need in slow.needs if need.at <= at),
+                moves=tuple(move for move in slow.moves if move.at <= at),
+                fill_at=_clamped(slow.fill_at, at),
+                active_at=_clamped(slow.active_at, at),
+            ),
+            meter=self.meter,
+            starts=replace(
+                starts,
+                asked=tuple(min(asked, at) for asked in starts.asked),
+                last_failure_at=_clamped(starts.last_failure_at, at),
+            ),
+        )
 
     def to_bytes(self) -> bytes:
         """Write as JSON. The needs of two hours are most of it, some 20 KB."""
@@ -43,6 +66,10 @@ class PoolMemory:
         for name in ("asked", "samples"):
             starts[name] = tuple(starts[name])
         return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts))
+
+
+def _clamped(value: float | None, most: float) -> float | None:
+    return None if value is None else min(value, most)
 
 
 def _meter(fields: Mapping[str, Any]) -> Meter:

@@ -66,7 +66,8 @@ class Meter:
             return replace(self, at=at, reported_at=reported_at if reported_at is not None else at, counters=reports)
         seconds = at - self.at
         if seconds <= 0:
-            return replace(self, reported_at=reported_at)
+            # Another store, whose clock is behind: from here on, with what was known.
+            return replace(self, at=at, reported_at=at, counters=reports)
         seen_s = self.seen_s + seconds
         came = self._came(reports)
         weight = _weight(seconds, seen_s, window_s)
@@ -105,7 +106,8 @@ class Meter:
 
 def _weight(seconds: float, seen_s: float, window_s: float) -> float:
     """Weigh new values: as a plain mean until the window is full, then exponentially."""
-    return max(seconds / seen_s if seen_s <= window_s else 0.0, 1.0 - math.exp(-seconds / window_s))
+    plain = seconds / seen_s if seen_s <= window_s or seconds >= seen_s else 0.0
+    return max(plain, 1.0 - math.exp(-seconds / window_s))
 
 
 def _mixed(old: ClassRates, came: ClassCounts, seconds: float, weight: float) -> ClassRates:

@@ -7,8 +7,11 @@ corrected by its successor's next tick, which compares what the platform was tol
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from cluster.autoscaler.actuator import Actual, Actuator
 from cluster.autoscaler.base import Commit, ControlStore, Leadership
@@ -33,6 +36,8 @@ from cluster.secret import ClusterSecret
 from cluster.settings import AutoscalerSettings, AutoscaleSettings, PoolSettings
 
 _LOG = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 RELIEF_TICKS = 3
 """Relief holds for so many ticks when nothing more is said."""
@@ -182,10 +187,18 @@ class PoolScaler:
     def _acts(self) -> bool:
         return self.mode is ControlMode.ACTIVE
 
+    async def _in_time(self, call: Awaitable[Result]) -> Result:
+        """Wait for the platform, but not for so long that the lease ends meanwhile."""
+        patience_s = self._host.lease_s / 3
+        try:
+            return await asyncio.wait_for(call, patience_s)
+        except TimeoutError:
+            raise ActuatorError(self.name, f"no answer within {patience_s:.1f} s") from None
+
     async def _look(self) -> list[str]:
         """Ask the platform; returns what is wrong with it."""
         try:
-            self.actual = await self._actuator.look(self.name)
+            self.actual = await self._in_time(self._actuator.look(self.name))
         except ActuatorError as error:
             self.actual = None
             self.tally.actuator_errors += 1
@@ -193,7 +206,8 @@ class PoolScaler:
         return [self.actual.trouble] if self.actual.trouble else []
 
     async def _remember(self, view: PoolView, target: int | None) -> PoolMemory:
-        at, memory = view.time_ms / 1000, self._memory
+        at = view.time_ms / 1000
+        memory = self._memory.up_to(at)
         reports = {}
         for one in view.reports:
             try:
@@ -242,7 +256,7 @@ class PoolScaler:
             extra={"pool": self.name, "before": before, "now": record.replicas, "why": record.reason},
         )
         try:
-            await self._actuator.scale(self.name, record.replicas)
+            await self._in_time(self._actuator.scale(self.name, record.replicas))
         except ActuatorError as error:
             self.tally.actuator_errors += 1
             _LOG.warning("autoscaler.not_taken", extra={"pool": self.name, "error": str(error)})

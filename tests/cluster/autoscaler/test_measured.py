@@ -245,6 +245,24 @@ def test_a_leaders_memory_survives_the_handover() -> None:
     assert PoolMemory() == PoolMemory.from_bytes(PoolMemory().to_bytes())
 
 
+def test_what_lies_ahead_is_forgotten_when_another_store_is_behind() -> None:
+    memory = PoolMemory(
+        SlowState((Need(1.0, 0.5, 2), Need(100.0, 0.5, 2)), (Move(1.0, 3), Move(90.0, 4)), 0.7, 95.0, 99.0),
+        metered((0, {"a": counts(0)}), (100, {"a": counts(300)})),
+        Starts((2.0, 98.0), frozenset({"r1"}), (40.0,), 2, 97.0, 7),
+    )
+    kept = memory.up_to(50.0)
+
+    assert ((Need(1.0, 0.5, 2),), (Move(1.0, 3),), 50.0, 50.0) == (
+        kept.slow.needs, kept.slow.moves, kept.slow.fill_at, kept.slow.active_at,
+    )  # fmt: skip
+    assert ((2.0, 50.0), 50.0) == (kept.starts.asked, kept.starts.last_failure_at)
+    assert memory is memory.up_to(100.0)
+    # The rates go on from there.
+    later = kept.meter.update(50.0, {"a": counts(300)}, 0.5, 60.0).update(60.0, {"a": counts(330)}, 0.5, 60.0)
+    assert pytest.approx(3.0) == rate(kept.meter) == rate(later)
+
+
 def test_an_operating_point_survives_and_nonsense_is_the_settings() -> None:
     point = OperatingPoint(interactive=ClassSlo(2.0, 0.05), price_per_gpu_hour=3.5, budget_per_hour=70.0)
     default = OperatingPoint()

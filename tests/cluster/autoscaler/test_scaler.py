@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any
 
@@ -27,6 +28,10 @@ MODEL = {"step_a": 0.01, "step_b": 20e-6, "step_g": 0.02e-6, "step_error": 0.02}
 PROMPT, OUTPUT = 500, 200
 TICK_S = 15.0
 BEAT_S = 1.5
+
+
+both = pytest.mark.parametrize("backend", ["memory", "redis-7.0"], indirect=True)
+"""The store's own suite goes through all kinds."""
 
 
 class FakePlatform:
@@ -128,6 +133,7 @@ def names(record: DecisionRecord) -> list[str]:
     return [step.name for step in record.steps]
 
 
+@both
 async def test_load_brings_replicas_and_its_end_takes_them_away(backend: Backend) -> None:
     site = Site(backend)
     scaler = site.scaler()
@@ -147,6 +153,7 @@ async def test_load_brings_replicas_and_its_end_takes_them_away(backend: Backend
     assert 20.0 <= busy[-1].cold_start_s <= 25.0
 
 
+@both
 async def test_a_decision_is_stored_with_its_reasons(backend: Backend) -> None:
     site = Site(backend)
     scaler = site.scaler()
@@ -188,6 +195,7 @@ async def test_advisory_decides_and_changes_nothing(twin: Backend) -> None:
     assert records[-1].relief is not Relief.NONE
 
 
+@both
 async def test_a_standby_takes_over_with_the_memory_of_the_dead(backend: Backend) -> None:
     site = Site(backend)
     first, second = site.scaler("a"), site.scaler("b")
@@ -284,6 +292,7 @@ async def test_without_a_model_to_trust_the_fallback_rule_decides(twin: Backend)
     assert "fallback" in names(record)
 
 
+@both
 async def test_an_operating_point_takes_effect_at_the_next_tick_and_survives_a_lost_store(backend: Backend) -> None:
     site = Site(backend)
     scaler = site.scaler()
@@ -332,6 +341,24 @@ async def test_a_platform_that_does_not_answer_is_an_alarm_and_is_told_later(twi
     await site.run(scaler, 1, rate=60.0)
 
     assert site.platform.told
+
+
+async def test_a_platform_that_hangs_does_not_cost_the_lease(twin: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(twin)
+    scaler = site.scaler()
+    await site.run(scaler, 1)
+
+    async def hang(_pool: str) -> Actual:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(site.platform, "look", hang)
+    monkeypatch.setattr(scaler, "_host", AutoscalerSettings(tick_s=TICK_S, lease_s=0.5))
+    await site.live(TICK_S)
+    record = await scaler.tick()
+
+    assert record is not None
+    assert any("no answer within 0.2 s" in alarm for alarm in record.alarms)
 
 
 async def test_a_store_that_is_away_changes_nothing(twin: Backend) -> None:
