@@ -125,6 +125,7 @@ def summed(found: Mapping[str, Any], streams: int, rate: float) -> dict[str, Any
         "send_lag_p99_ms": 1e3 * (found["generator"]["lag_s"]["p99"] or 0.0),
         "loop_lag_p99_ms": {"median second": 1e3 * (loop_lag.percentile(50) or 0.0), "worst": 1e3 * loop_lag.largest},
         "errors": found["errors"],
+        "failures": [each["said"] for each in found["failures"]][:3],
         "flagged": found["generator"]["why"],
     }
 

@@ -114,8 +114,7 @@ class Driver:
                 (lambda ttft, tokens: self._first(planned.kind, ttft, tokens)) if counted else _nothing,
                 (lambda gap, tokens: self._gap(planned.kind, gap, tokens)) if counted else _nothing,
             )
-            if seen.finished is None:
-                reason, detail = "PROTOCOL", "the stream ended without its last event"
+            reason, detail = _verdict(seen)
         except grpc.RpcError as error:
             failure = from_rpc_error(error)
             reason, detail = failure.reason or failure.code.name, str(failure)
@@ -210,6 +209,16 @@ class Driver:
         await self._cut()
         if self._run is not None:
             await self._run.close()
+
+
+def _verdict(seen: Seen) -> tuple[str, str]:
+    if seen.finished is None:
+        return "PROTOCOL", "the stream ended without its last event"
+    for choice in seen.finished.choices:
+        if choice.finish_reason not in (types_pb2.FINISH_REASON_STOP, types_pb2.FINISH_REASON_LENGTH):
+            name = types_pb2.FinishReason.Name(choice.finish_reason)
+            return name, f"the stream ended well, but with {name}"
+    return "", ""
 
 
 def _nothing(*_values: object) -> None:

@@ -35,7 +35,7 @@ def add_flags(parser: Any) -> None:
         help=f"requests per second of each user, without --scenario, --rate and --trace (default {DEFAULT_USER_RATE})",
     )
     for flag, text in (
-        ("--duration", "length of the scenario in seconds, where --run-time is not given"),
+        ("--duration", "length of the scenario in seconds, whatever --run-time says (default: that)"),
         ("--api-key-file", "file with the API key (default: the variable PENSTOCK_API_KEY)"),
         ("--router-ca", "use TLS to routers and trust these authorities (PEM)"),
         ("--router-cert", "show this certificate to routers (PEM)"),
@@ -97,7 +97,8 @@ def _stop(load: LoadTest) -> None:
     load.stopped_at = time.monotonic()
     workers = {client.id for client in runner.clients.all}
     runner.send_message("penstock_drain", None)
-    bound = time.monotonic() + float(load.environment.parsed_options.drain) + _DRAIN_MARGIN_S
+    options = load.environment.parsed_options
+    bound = time.monotonic() + float(options.duration or 0) + float(options.drain) + _DRAIN_MARGIN_S
     while not workers <= load.drained and time.monotonic() < bound:
         gevent.sleep(0.05)
     if missing := workers - load.drained:

@@ -65,6 +65,9 @@ def summary(figures: Figures) -> str:
     parts += [f'<p class="bad">The generator was the bottleneck: {escape(why)}.</p>' for why in generator["why"]]
     if figures["clipped"]:
         parts.append(f'<p class="bad">{figures["clipped"]:,} requests were cut to the model\'s context.</p>')
+    if figures["failures"]:
+        said = "".join(f"<li>{each['count']:,} {escape(each['said'])}</li>" for each in figures["failures"])
+        parts.append(f"<h3>Failures</h3><ul>{said}</ul>")
     for kind, each in {**figures["by_kind"], "all": figures}.items():
         rows = "".join(f"<tr><td>{name}, ms{_cells(each[key])}</tr>" for key, name in _TIMES)
         heading = f"{kind}: {each['requests']:,} requests, goodput {_part(each['goodput'])}"

@@ -17,6 +17,7 @@ from loadtest.load.scenario import scenario_fields
 from loadtest.load.session import LoadTest
 from loadtest.load.tally import TIMES, Tally
 
+_FAILURES = 20
 PERCENTS = (50, 90, 95, 99)
 _NAMES = {"ttft": "TTFT", "itl": "ITL", "tpot": "time/token", "e2e": "E2E", "queue": "queue"}
 
@@ -62,8 +63,15 @@ def figures(load: LoadTest) -> dict[str, Any]:
         "scenario": scenario,
         "open_loop": "planned" if load.planned else "users",
         "processes": load.shards,
+        "failures": _failures(load),
         **load.record.as_json(max(load.counted_s, 1e-3)),
     }
+
+
+def _failures(load: LoadTest) -> list[dict[str, Any]]:
+    """Return the commonest failures with their sentences; Locust counts equal ones, over all workers."""
+    known = sorted(load.environment.stats.errors.values(), key=lambda error: -error.occurrences)
+    return [{"kind": each.name, "said": str(each.error), "count": each.occurrences} for each in known[:_FAILURES]]
 
 
 def progress_line(load: LoadTest) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -76,8 +77,8 @@ def _words(scenario: Scenario, run: Run, folder: Path) -> list[str]:
         "host": ",".join(target.routers),
         "scenario": scenario_file,
         "duration": scenario.duration_s,
-        # Arrivals end by themselves; Locust must not cut the last ones off.
-        "run-time": f"{int(scenario.duration_s) + 2}s",
+        # What is planned is sent, also where Locust's time is over earlier.
+        "run-time": f"{math.ceil(scenario.duration_s)}s",
         "users": run.processes,
         "spawn-rate": run.processes,
         "drain": run.drain_s,

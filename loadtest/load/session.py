@@ -131,9 +131,18 @@ class LoadTest:
             gevent.spawn(runner.stop)
 
     def drain(self) -> None:
-        """Send nothing more, and wait for what runs, within the bound."""
+        """Send nothing more, and wait for what runs, within the bound. With `--duration` all that is planned is sent
+        first.
+        """
         if not self._open:
             return
+        if (
+            self.planned
+            and self.starts_at is not None
+            and (length := _seconds(self.environment.parsed_options.duration))
+        ):
+            # Locust's own limit began when the first process was ready, and on a busy machine that is seconds earlier.
+            gevent.sleep(max(0.0, self.starts_at + length - time.monotonic()))
         self._open = False
         self.stopped_at = time.monotonic()
         if self._driver is not None:

@@ -68,7 +68,7 @@ def text_of(name: str) -> str:
 async def test_users_of_one_process_are_in_the_csv_the_console_and_the_page(stack: Stack, tmp_path: Path) -> None:
     port, prefix = free_port(), tmp_path / "out"
     page = f"http://127.0.0.1:{port}"
-    users = ("-u", "6", "-r", "6", "--user-rate", "4", "-t", "4s", "--host", target(stack))
+    users = ("-u", "6", "-r", "6", "--user-rate", "4", "-t", "3s", "--host", target(stack))
     ui = ("--autostart", "--autoquit", "0", "--web-host", "127.0.0.1", "--web-port", port)
     child = await locust(*users, *ui, *LENGTHS, "--csv", str(prefix), "ChatUser", "AgentUser")
 
@@ -101,7 +101,7 @@ async def test_users_of_one_process_are_in_the_csv_the_console_and_the_page(stac
     assert {"chat", "agent", "all"} == set(kinds)
     whole = kinds["all"]
     assert int(whole["completed"]) == int(kinds["chat"]["completed"]) + int(kinds["agent"]["completed"])
-    assert int(whole["completed"]) > 20
+    assert int(whole["completed"]) > 10
     assert 1.0 == float(whole["goodput"])
     assert 0 < float(whole["ttft_p50_ms"]) < float(whole["e2e_p50_ms"])
     own = {(line["Type"], line["Name"]): int(line["Request Count"]) for line in lines(f"{prefix}_stats.csv")}
@@ -112,7 +112,7 @@ async def test_users_of_one_process_are_in_the_csv_the_console_and_the_page(stac
 async def test_workers_send_one_scenario_between_them(stack: Stack, tmp_path: Path) -> None:
     """Two workers send each planned request once, and the master has the figures of both."""
     figures, port = tmp_path / "figures.json", free_port()
-    load = ("--scenario", "smoke", "--rate", "15", "--arrivals", "constant", "--duration", "3", "-t", "5s")
+    load = ("--scenario", "smoke", "--rate", "15", "--arrivals", "constant", "--duration", "3", "-t", "3s")
     spread = ("--headless", "-u", "2", "-r", "2", "--processes", "2", "--master-bind-port", port, "--master-port", port)
     child = await locust(*load, *spread, "--host", target(stack), "--load-json", str(figures))
     await ended(child)
