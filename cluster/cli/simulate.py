@@ -44,7 +44,11 @@ def add_simulate(commands: Commands) -> None:
     scaling.add_argument(
         "--metric", choices=("queue", "slots", "kv"), default="slots", help="what hpa looks at (default %(default)s)"
     )
-    scaling.add_argument("--target", type=_above_zero, help="of hpa's metric, ray's ongoing requests per replica, dynamo's load or wva's KV usage")
+    scaling.add_argument(
+        "--target",
+        type=_above_zero,
+        help="of hpa's metric, ray's ongoing requests per replica, dynamo's load or wva's KV usage",
+    )
     scaling.add_argument("--min-replicas", type=_whole(0), default=1, help="default %(default)s")
     scaling.add_argument("--max-replicas", type=_whole(1), default=64, help="default %(default)s")
     scaling.add_argument("--cold-start", type=_from_zero, default=180.0, help="seconds (default %(default)s)")

@@ -27,6 +27,7 @@ from loadtest.simulate.validate import errors, fit, read_run
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 from router.affinity import Affinity
 
+
 def run_simulate(options: argparse.Namespace) -> int:
     """Simulate a trace and report.
 
