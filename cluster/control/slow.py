@@ -49,19 +49,23 @@ class SlowRules:
     fill_up: float = 0.01
     fill_down: float = 0.03
     fill_period_s: float = 600.0
-    growth_part: float = 0.75
-    """Quantile of the growth over one cold start in what was seen lately; 0 plans for none. A single jump shall not
-    count for hours."""
+    growth_part: float = 0.5
+    """Quantile of the growth over one cold start in what was seen lately; 0 plans for none. The middle one: neither
+    chance nor a single jump shall count for hours, only a load that goes on rising."""
     growth_most: float = 1.3
     growth_least_samples: int = 40
     """Fewer ticks of history plan for no growth."""
     look_back_s: float = 600.0
-    """Removal goes down to the most that was needed in `look_back_starts` cold starts, at most so long: what would be
-    wanted again sooner costs less if it is kept."""
+    """Removal goes down to what was needed in `look_back_starts` cold starts, at most so long: what would be wanted
+    again sooner costs less if it is kept."""
+    look_back_part: float = 0.95
+    """For so much of that time what is left must have been enough: the very most is what chance brought for a tick."""
     look_back_starts: float = 2.0
     look_back_least_s: float = 180.0
-    up_band: float = 0.06
-    """While nothing has piled up, replicas may get fuller than planned by this part before one is added."""
+    up_band: float = 0.1
+    up_band_least: float = 0.5
+    """While nothing has piled up, this part of the replicas, or so many, may be missing before one is added, if those
+    that are there get no fuller than `drain_fill`."""
     history_s: float = 7200.0
     hold_s: float = 30.0
     """Between two changes."""
@@ -288,16 +292,21 @@ class _Tick:
     def change(self, needed: int) -> int:
         have = self.seen.coming
         if needed > have and have and self._within_band(have):
-            self.note("keep", have, f"{self.total:.2f} are needed, within {self.rules.up_band:.0%} of {have}")
+            self.note("keep", have, f"{self.total:.2f} replicas are too little more to add one")
             return have
         if needed > have:
             self.note("up", needed, f"{self.seen.ready} ready and {self.seen.starting} starting are too few")
             return needed
         recent = [each.replicas for each in self.state.needs if each.at > self.seen.at - self.look_back_s]
-        lasting = max([needed, *recent])
+        usual = sorted([needed, *recent])
+        lasting = max(needed, usual[math.ceil(self.rules.look_back_part * len(usual)) - 1])
         band = max(1.0, self.rules.down_band * have)
         if lasting > have - band:
-            self.note("keep", have, f"at most {lasting} were needed in the last {self.look_back_s:.0f} s")
+            self.note(
+                "keep",
+                have,
+                f"{lasting} were enough for {self.rules.look_back_part:.0%} of the last {self.look_back_s:.0f} s",
+            )
             return have
         if (why := self._not_now()) is not None:
             self.note("keep", have, why)
@@ -307,11 +316,18 @@ class _Tick:
             self.note("removal", target + 1, f"{target} replicas would not do: {why}")
             target += 1
         if target < have:
-            self.note("down", target, f"at most {lasting} were needed in the last {self.look_back_s:.0f} s")
+            self.note(
+                "down",
+                target,
+                f"{lasting} were enough for {self.rules.look_back_part:.0%} of the last {self.look_back_s:.0f} s",
+            )
         return target
 
     def _within_band(self, have: int) -> bool:
-        return self.demand is not None and not self.demand.backlog and self.total <= have * (1.0 + self.rules.up_band)
+        demand, rules = self.demand, self.rules
+        if demand is None or demand.backlog or demand.work * self.growth > rules.drain_fill * have:
+            return False
+        return self.total <= have + max(rules.up_band_least, rules.up_band * have)
 
     def _not_now(self) -> str | None:
         seen, rules = self.seen, self.rules

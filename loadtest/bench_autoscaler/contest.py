@@ -98,7 +98,7 @@ def contend(case: Case, policy: Policy, dial: float) -> Result:
     if policy.fast:
         model = model_of(setup, case.scenario.model_error)
         # The engine is 25 times as slow as the one that the loop's times are meant for.
-        fast = lambda: PenstockFast(case.point, model, window_s=120.0, most_steps=40, every=20)  # noqa: E731
+        fast = lambda: PenstockFast(case.point, model, window_s=120.0, most_steps=40, every=10)  # noqa: E731
     run = Simulation(case.trace, setup, fast=fast, slow=slow).run()
     promised = replace(run, outcomes=[each for each in run.outcomes if each.request_class is not RequestClass.BATCH])
     figures = figures_of(promised, dict.fromkeys(RequestClass, case.scenario.slo))

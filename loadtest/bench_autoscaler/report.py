@@ -65,9 +65,9 @@ def rows(results: Iterable[Result]) -> list[dict[str, Any]]:
 def table_of(scenario: str, found: Sequence[Mapping[str, Any]]) -> Table:
     """Show one scenario; `found` are its rows."""
     table = Table(title=scenario, title_justify="left")
-    for column in ("policy", "dial", "attainment", "worst 5 min", "hours, % of oracle", "ours less", "points less",
+    for heading in ("policy", "dial", "attainment", "worst 5 min", "hours, % of oracle", "ours less", "points less",
                    "reversals", "batch tokens"):  # fmt: skip
-        table.add_column(column, justify="left" if column == "policy" else "right")
+        table.add_column(heading, justify="left" if heading == "policy" else "right")
     by_policy: dict[str, list[Mapping[str, Any]]] = {}
     for each in sorted(found, key=lambda each: int(each["seed"])):
         by_policy.setdefault(each["policy"], []).append(each)

@@ -82,9 +82,10 @@ def case(scenario: Scenario, seed: int, seconds: float, data: Path) -> Case:
     early = sum(work_of(each, scenario.engine) for each in trace if each.arrival_s < _PEAK_OVER_S) / _PEAK_OVER_S
     setup = Setup(
         scenario.engine,
-        replicas=max(1, round(early / 0.75 + 0.5)),
+        replicas=max(1, round(early / PEAK_FILL + 0.5)),
         max_replicas=3 * PEAK_REPLICAS,
         default_class=RequestClass.INTERACTIVE,
+        heartbeat_s=2.0,
         cold_start_s=scenario.cold_start_s,
         deaths=(Death(0.4 * seconds, scenario.deaths),) if scenario.deaths else (),
         slo=scenario.slo,
@@ -151,12 +152,13 @@ def _drawn(rate: Callable[[float], float], rnd: random.Random, seconds: float, d
     Azure trace.
     """
     whole = _recorded(data / "azure_llm_2023_conv.csv")
-    highest, at, found = 2.0, 0.0, []
-    burst = 1.0
+    highest, at = 2.0, 0.0
+    found: list[TraceRequest] = []
+    burst, until = 1.0, 0.0
     while at < seconds:
         # Over half a minute each the rate is off by a quarter, as that of a real service is.
-        if int(at // 30) != int((at - 1e-9) // 30) or not found:
-            burst = rnd.gammavariate(16.0, 1 / 16.0)
+        if at >= until:
+            burst, until = rnd.gammavariate(16.0, 1 / 16.0), until + 30.0
         at += rnd.expovariate(highest * 2.0)
         place = at / seconds
         if at < seconds and rnd.random() < min(1.0, rate(place) * burst / 2.0):

@@ -186,7 +186,7 @@ class PenstockSlow:
         return self.last.replicas
 
     def _take(self, snapshot: PoolSnapshot, passed_s: float) -> None:
-        classes = {each.request_class for each in (*snapshot.arrived, *snapshot.ended)} | set(snapshot.waiting)
+        classes = {each.request_class for each in snapshot.arrived} | set(snapshot.waiting)
         for each in classes | self._meters.keys():
             meter = self._meters.setdefault(each, _ClassMeter())
             meter.take(

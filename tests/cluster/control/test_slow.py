@@ -88,7 +88,7 @@ def test_large_groups_are_planned_to_be_fuller_than_small_ones() -> None:
 
 def test_a_load_a_little_over_the_plan_adds_nothing() -> None:
     assert 4 == decide(POINT, BOUNDS, group(4, interactive(3.15)), SlowState()).replicas
-    assert 5 == decide(POINT, BOUNDS, group(4, interactive(3.4)), SlowState()).replicas
+    assert 5 == decide(POINT, BOUNDS, group(4, interactive(3.55)), SlowState()).replicas
 
 
 def test_what_has_piled_up_fills_what_is_there_first() -> None:
@@ -126,7 +126,8 @@ def test_batch_work_calls_for_replicas_only_to_meet_a_deadline() -> None:
 def test_growth_over_a_cold_start_is_planned_for() -> None:
     needs = tuple(Need(TICK_S * n, 2.0 if n % 8 < 4 else 3.0, 1) for n in range(200))
 
-    assert 1.5 == growth(needs, 60.0, SlowRules(growth_most=1.6))
+    assert 1.5 == growth(needs, 60.0, SlowRules(growth_part=0.95, growth_most=1.6))
+    assert 1.0 == growth(needs, 60.0, SlowRules())
     assert 1.0 == growth(needs, 60.0, SlowRules(growth_part=0.0))
     assert 1.0 == growth(needs[:20], 60.0, SlowRules())
     rising = tuple(Need(TICK_S * n, 1.02**n, 1) for n in range(200))
@@ -141,10 +142,13 @@ def test_growth_over_a_cold_start_is_planned_for() -> None:
 def test_removal_looks_back_two_cold_starts_and_takes_a_quarter() -> None:
     seen = group(12, interactive(1.5))
     state = long_ago(needed=2)
-    busy = dataclasses.replace(state, needs=(*state.needs[:-20], Need(9_700.0, 8.0, 11), *state.needs[-20:]))
+    burst = [Need(9_700.0 + TICK_S * n, 8.0, 11) for n in range(8)]
+    busy = dataclasses.replace(state, needs=(*state.needs[:-20], *burst, *state.needs[-12:]))
+    chance = dataclasses.replace(state, needs=(*state.needs[:-20], burst[0], *state.needs[-19:]))
 
     assert 9 == decide(POINT, BOUNDS, seen, state).replicas
     assert 12 == decide(POINT, BOUNDS, seen, busy).replicas
+    assert 9 == decide(POINT, BOUNDS, seen, chance).replicas
     assert 9 == decide(POINT, BOUNDS, dataclasses.replace(seen, cold_start_s=30.0), busy).replicas
     assert 12 == decide(POINT, BOUNDS, seen, SlowState()).replicas
 
