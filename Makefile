@@ -13,6 +13,7 @@ STAMP := $(VENV)/.installed
 JSON ?=
 ONLY ?=
 TRACE ?=
+QUICK ?=
 REAL ?=
 REAL_no := --no-real
 REAL_only := --real
@@ -105,6 +106,9 @@ bench-affinity: setup ## what prefix and session affinity bring on a recorded lo
 bench-simulate: setup ## how fast the simulator is, and how well it predicts a recorded engine run (JSON=file, TRACE=file)
 	$(BIN)/python -m loadtest.bench_simulate $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
+bench-autoscaler: setup ## autoscalers at equal attainment on recorded loads (QUICK=1, JSON=file)
+	$(BIN)/python -m loadtest.bench_autoscaler $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+
 bench-control: setup ## the fast loop against static batch limits on a real engine (JSON=file)
 	$(BIN)/python -m loadtest.bench_control $(if $(JSON),--json $(JSON))
 
@@ -114,4 +118,4 @@ bench-loadtest: setup ## CPU and lag of one load generator with 2,000 streams of
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest
+.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler

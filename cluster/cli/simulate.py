@@ -10,6 +10,9 @@ from typing import TypeAlias
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
+POLICIES = ("static", "hpa", "ray", "dynamo", "wva", "penstock", "penstock-fast", "penstock-slow")
+
+
 def add_simulate(commands: Commands) -> None:
     """Describe the command."""
     parser = commands.add_parser("simulate", help="replay a recorded load on a simulated cluster")
@@ -37,11 +40,15 @@ def add_simulate(commands: Commands) -> None:
     for flag, kind, default, text in ENGINE_FLAGS:
         engine.add_argument(f"--{flag}", type=kind, default=default, help=f"{text} (default %(default)s)")
     scaling = parser.add_argument_group("scaling")
-    scaling.add_argument("--policy", choices=("static", "hpa", "ray"), default="static", help="default %(default)s")
+    scaling.add_argument("--policy", choices=POLICIES, default="static", help="default %(default)s")
     scaling.add_argument(
         "--metric", choices=("queue", "slots", "kv"), default="slots", help="what hpa looks at (default %(default)s)"
     )
-    scaling.add_argument("--target", type=_above_zero, help="of hpa's metric, or ray's ongoing requests per replica")
+    scaling.add_argument(
+        "--target",
+        type=_above_zero,
+        help="of hpa's metric, ray's ongoing requests per replica, dynamo's load or wva's KV usage",
+    )
     scaling.add_argument("--min-replicas", type=_whole(0), default=1, help="default %(default)s")
     scaling.add_argument("--max-replicas", type=_whole(1), default=64, help="default %(default)s")
     scaling.add_argument("--cold-start", type=_from_zero, default=180.0, help="seconds (default %(default)s)")

@@ -36,21 +36,36 @@ class SlowRules:
     """Are the loop's constants."""
 
     drain_s: float = 60.0
-    """What has piled up is to be worked off in so long."""
+    """What has piled up is to be worked off in so long, or in a cold start if that is longer: replicas that are ordered
+    for it do not work before."""
+    drain_fill: float = 0.95
+    """Part of a replica's time that is used while something has piled up."""
     fill: float = 0.75
-    """Part of a replica's time that is planned for, at first; it then follows the attainment."""
+    """Part of a replica's time that is planned for in a group of `fill_replicas`, at first; it then follows the
+    attainment. The free part shrinks with the root of the group's size, as the scatter of its load does."""
+    fill_replicas: float = 4.0
     fill_floor: float = 0.55
     fill_ceiling: float = 0.9
     fill_up: float = 0.01
     fill_down: float = 0.03
     fill_period_s: float = 600.0
-    growth_part: float = 0.95
-    """Quantile of the growth over one cold start in what was seen lately; 0 plans for none."""
-    growth_most: float = 1.6
+    growth_part: float = 0.5
+    """Quantile of the growth over one cold start in what was seen lately; 0 plans for none. The middle one: neither
+    chance nor a single jump shall count for hours, only a load that goes on rising."""
+    growth_most: float = 1.3
     growth_least_samples: int = 40
     """Fewer ticks of history plan for no growth."""
     look_back_s: float = 600.0
-    """Removal goes down to the most that was needed in so long."""
+    """Removal goes down to what was needed in `look_back_starts` cold starts, at most so long: what would be wanted
+    again sooner costs less if it is kept."""
+    look_back_part: float = 0.95
+    """For so much of that time what is left must have been enough: the very most is what chance brought for a tick."""
+    look_back_starts: float = 2.0
+    look_back_least_s: float = 180.0
+    up_band: float = 0.1
+    up_band_least: float = 0.5
+    """While nothing has piled up, this part of the replicas, or so many, may be missing before one is added, if those
+    that are there get no fuller than `drain_fill`."""
     history_s: float = 7200.0
     hold_s: float = 30.0
     """Between two changes."""
@@ -172,13 +187,28 @@ class _Tick:
         self.steps: list[Step] = []
         self.demand: Demand | None = demand_of(point, seen)
         self.growth = 1.0
+        self.total = 0.0
+        """Replicas needed, not rounded."""
+        self.look_back_s = min(
+            rules.look_back_s, max(rules.look_back_least_s, rules.look_back_starts * seen.cold_start_s)
+        )
 
     def note(self, name: str, value: float, reason: str) -> None:
         self.steps.append(Step(name, value, reason))
 
     @property
-    def fill(self) -> float:
+    def base_fill(self) -> float:
         return self.rules.fill if self.state.fill is None else self.state.fill
+
+    @property
+    def fill(self) -> float:
+        """The part of a replica's time that is planned for in a group of this load."""
+        rules = self.rules
+        work = max(0.1, self.demand.work if self.demand else 0.0)
+        # The work of a group of `fill_replicas`.
+        usual = rules.fill_replicas * self.base_fill
+        free = (1.0 - self.base_fill) * math.sqrt(usual / work)
+        return max(rules.fill_floor, min(rules.fill_ceiling, 1.0 - free))
 
     # --- how many are needed ------------------------------------------------------------------------------------------
 
@@ -191,7 +221,7 @@ class _Tick:
             "backlog": self._piled_up(self.demand),
             "batch": self._batch(self.demand),
         }
-        total = sum(value for name, value in parts.items() if name != self.without)
+        total = self.total = sum(value for name, value in parts.items() if name != self.without)
         needed = math.ceil(total - 1e-9)
         self.note("needed", needed, f"{total:.2f} replicas, rounded up")
         if needed < 1 and (self.seen.waiting or self.seen.running or any(each.queued for each in self.seen.demands)):
@@ -219,12 +249,17 @@ class _Tick:
         return value
 
     def _piled_up(self, demand: Demand) -> float:
-        value = demand.backlog / self.rules.drain_s / self.fill
-        if value > 0:
-            self.note(
-                "backlog", value, f"{demand.backlog:.3g} replica-seconds wait beyond what the SLO allows, to be worked "
-                f"off in {self.rules.drain_s:.0f} s",
-            )  # fmt: skip
+        """What has piled up takes the free part of the replicas first, and more only for what does not fit there."""
+        if demand.backlog <= 0:
+            return 0.0
+        rules = self.rules
+        within = max(rules.drain_s, self.seen.cold_start_s)
+        together = (demand.work + demand.backlog / within) / rules.drain_fill
+        value = max(0.0, together - demand.work * self.growth / self.fill)
+        self.note(
+            "backlog", value, f"{demand.backlog:.3g} replica-seconds wait beyond what the SLO allows, to be worked off "
+            f"in {within:.0f} s with replicas {rules.drain_fill:.0%} full",
+        )  # fmt: skip
         return value
 
     def _batch(self, demand: Demand) -> float:
@@ -256,14 +291,22 @@ class _Tick:
 
     def change(self, needed: int) -> int:
         have = self.seen.coming
+        if needed > have and have and self._within_band(have):
+            self.note("keep", have, f"{self.total:.2f} replicas are too little more to add one")
+            return have
         if needed > have:
             self.note("up", needed, f"{self.seen.ready} ready and {self.seen.starting} starting are too few")
             return needed
-        recent = [each.replicas for each in self.state.needs if each.at > self.seen.at - self.rules.look_back_s]
-        lasting = max([needed, *recent])
+        recent = [each.replicas for each in self.state.needs if each.at > self.seen.at - self.look_back_s]
+        usual = sorted([needed, *recent])
+        lasting = max(needed, usual[math.ceil(self.rules.look_back_part * len(usual)) - 1])
         band = max(1.0, self.rules.down_band * have)
         if lasting > have - band:
-            self.note("keep", have, f"at most {lasting} were needed in the last {self.rules.look_back_s:.0f} s")
+            self.note(
+                "keep",
+                have,
+                f"{lasting} were enough for {self.rules.look_back_part:.0%} of the last {self.look_back_s:.0f} s",
+            )
             return have
         if (why := self._not_now()) is not None:
             self.note("keep", have, why)
@@ -273,8 +316,18 @@ class _Tick:
             self.note("removal", target + 1, f"{target} replicas would not do: {why}")
             target += 1
         if target < have:
-            self.note("down", target, f"at most {lasting} were needed in the last {self.rules.look_back_s:.0f} s")
+            self.note(
+                "down",
+                target,
+                f"{lasting} were enough for {self.rules.look_back_part:.0%} of the last {self.look_back_s:.0f} s",
+            )
         return target
+
+    def _within_band(self, have: int) -> bool:
+        demand, rules = self.demand, self.rules
+        if demand is None or demand.backlog or demand.work * self.growth > rules.drain_fill * have:
+            return False
+        return self.total <= have + max(rules.up_band_least, rules.up_band * have)
 
     def _not_now(self) -> str | None:
         seen, rules = self.seen, self.rules
@@ -283,8 +336,8 @@ class _Tick:
         if self.state.moves and seen.at - self.state.moves[-1].at < rules.hold_s:
             return f"the last change was {seen.at - self.state.moves[-1].at:.0f} s ago"
         history = seen.at - self.state.needs[0].at if self.state.needs else 0.0
-        if history < rules.look_back_s - 1e-6:
-            return f"{history:.0f} s were seen, removal looks back {rules.look_back_s:.0f} s"
+        if history < self.look_back_s - 1e-6:
+            return f"{history:.0f} s were seen, removal looks back {self.look_back_s:.0f} s"
         return None
 
     def _unsafe(self, replicas: int) -> str | None:
@@ -379,9 +432,9 @@ class _Tick:
             return state.fill, state.fill_at
         aim = self.point.attainment
         if seen.attainment < aim:
-            return max(rules.fill_floor, self.fill - rules.fill_down), seen.at
+            return max(rules.fill_floor, self.base_fill - rules.fill_down), seen.at
         if seen.attainment > (1.0 + aim) / 2:
-            return min(rules.fill_ceiling, self.fill + rules.fill_up), seen.at
+            return min(rules.fill_ceiling, self.base_fill + rules.fill_up), seen.at
         return state.fill, seen.at
 
 

@@ -38,6 +38,9 @@ class Hpa:
     def decide(self, snapshot: PoolSnapshot) -> int:
         """See `SlowPolicy.decide`."""
         now = snapshot.now_s
+        # As Kubernetes does, so that a new autoscaler that has not seen any load yet removes nothing.
+        if not self._wishes:
+            self._wishes.append((now, snapshot.desired))
         self._wishes.append((now, self._wish(snapshot)))
         while self._wishes[0][0] < now - self.down_window_s:
             self._wishes.popleft()

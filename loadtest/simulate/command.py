@@ -17,15 +17,15 @@ from cluster.models import RequestClass
 from cluster.settings import AffinitySettings, SimSettings
 from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.figures import figures_of
-from loadtest.simulate.policies import SlowPolicy
+from loadtest.simulate.imitations import Dynamo, Wva
+from loadtest.simulate.penstock import PenstockFast, model_of, penstock_slow, point_of
+from loadtest.simulate.policies import FastFactory, SlowPolicy
 from loadtest.simulate.report import error_table, table_of
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.simulation import Simulation
 from loadtest.simulate.validate import errors, fit, read_run
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 from router.affinity import Affinity
-
-POLICIES = ("static", "hpa", "ray")
 
 
 def run_simulate(options: argparse.Namespace) -> int:
@@ -48,7 +48,8 @@ def run_simulate(options: argparse.Namespace) -> int:
         simulation = Simulation(
             trace,
             setup,
-            slow=slow_policy(options),
+            fast=fast_policy(options, setup),
+            slow=slow_policy(options, setup),
             affinity=(lambda: Affinity(AffinitySettings())) if options.affinity else None,
             progress=lambda ended: progress.update(task, completed=ended),
         )
@@ -109,7 +110,7 @@ def setup_of(options: argparse.Namespace) -> Setup:
         max_num_batched_tokens=options.max_num_batched_tokens,
         max_model_len=options.max_model_len,
     )
-    static = options.policy == "static"
+    static = options.policy in ("static", "penstock-fast")
     return Setup(
         engine=engine,
         replicas=options.replicas,
@@ -125,16 +126,32 @@ def setup_of(options: argparse.Namespace) -> Setup:
     )
 
 
-def slow_policy(options: argparse.Namespace) -> SlowPolicy | None:
+def fast_policy(options: argparse.Namespace, setup: Setup) -> FastFactory | None:
+    """Make what moves each replica's batch limit; None keeps the limit."""
+    if options.policy not in ("penstock", "penstock-fast"):
+        return None
+    point = point_of({setup.default_class: setup.slo})
+    model = model_of(setup)
+    return lambda: PenstockFast(point, model)
+
+
+def slow_policy(options: argparse.Namespace, setup: Setup) -> SlowPolicy | None:
     """Make the policy that the flags ask for; None keeps the replica count."""
+    target = options.target
     if options.policy == "hpa":
         metric = HpaMetric(options.metric)
         usual = 4.0 if metric is HpaMetric.QUEUE else 0.7
-        return Hpa(metric, usual if options.target is None else options.target)
+        return Hpa(metric, usual if target is None else target)
     if options.policy == "ray":
-        return RayServe() if options.target is None else RayServe(options.target)
-    if options.target is not None:
-        raise SettingsError(f"target is for the policies hpa and ray, not for {options.policy}")
+        return RayServe() if target is None else RayServe(target)
+    if options.policy == "dynamo":
+        return Dynamo(model_of(setup), float(setup.engine.max_num_seqs), 1.0 if target is None else target)
+    if options.policy == "wva":
+        return Wva() if target is None else Wva(target)
+    if target is not None:
+        raise SettingsError(f"target is for the policies hpa, ray, dynamo and wva, not for {options.policy}")
+    if options.policy in ("penstock", "penstock-slow"):
+        return penstock_slow(setup, point_of({setup.default_class: setup.slo}))
     return None
 
 

@@ -79,6 +79,7 @@ class Ended:
     ttft_s: float
     itl_p95_s: float
     """0 with fewer than two tokens."""
+    itl_mean_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

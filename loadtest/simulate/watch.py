@@ -46,6 +46,7 @@ class Watch:
                 outcome.output_tokens,
                 outcome.ttft_s,
                 outcome.itl_p95_s,
+                outcome.itl_mean_s,
             )
         )
 

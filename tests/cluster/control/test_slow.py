@@ -77,8 +77,30 @@ def test_replicas_that_start_count() -> None:
     assert "up" not in names(decision)
 
 
-def test_what_has_piled_up_is_worked_off_in_a_minute_and_named_in_the_counterfactual() -> None:
-    queued = round(120.0 / seconds_per_request())
+def test_large_groups_are_planned_to_be_fuller_than_small_ones() -> None:
+    """The scatter of their load grows with the root only."""
+
+    def fullness(replicas: float) -> float:
+        return replicas / decide(POINT, BOUNDS, group(1, interactive(replicas)), SlowState()).needed
+
+    assert fullness(1.0) < fullness(3.0) < fullness(30.0) <= 0.9
+
+
+def test_a_load_a_little_over_the_plan_adds_nothing() -> None:
+    assert 4 == decide(POINT, BOUNDS, group(4, interactive(3.15)), SlowState()).replicas
+    assert 5 == decide(POINT, BOUNDS, group(4, interactive(3.55)), SlowState()).replicas
+
+
+def test_what_has_piled_up_fills_what_is_there_first() -> None:
+    queued = round(100.0 / seconds_per_request())
+    seen = group(4, interactive(3.0, queued=queued, oldest_wait_s=1e6))
+
+    assert 4 == decide(POINT, BOUNDS, seen, SlowState()).replicas
+    assert 5 == decide(POINT, BOUNDS, dataclasses.replace(seen, cold_start_s=30.0), SlowState()).replicas
+
+
+def test_what_has_piled_up_is_worked_off_in_a_cold_start_and_named_in_the_counterfactual() -> None:
+    queued = round(600.0 / seconds_per_request())
     seen = group(4, interactive(3.0, queued=queued, oldest_wait_s=1e6))
     decision = decide(POINT, BOUNDS, seen, SlowState())
 
@@ -104,23 +126,30 @@ def test_batch_work_calls_for_replicas_only_to_meet_a_deadline() -> None:
 def test_growth_over_a_cold_start_is_planned_for() -> None:
     needs = tuple(Need(TICK_S * n, 2.0 if n % 8 < 4 else 3.0, 1) for n in range(200))
 
-    assert 1.5 == growth(needs, 60.0, SlowRules())
+    assert 1.5 == growth(needs, 60.0, SlowRules(growth_part=0.95, growth_most=1.6))
+    assert 1.0 == growth(needs, 60.0, SlowRules())
     assert 1.0 == growth(needs, 60.0, SlowRules(growth_part=0.0))
     assert 1.0 == growth(needs[:20], 60.0, SlowRules())
     rising = tuple(Need(TICK_S * n, 1.02**n, 1) for n in range(200))
-    assert 1.6 == growth(rising, 600.0, SlowRules())
+    assert 1.3 == growth(rising, 600.0, SlowRules())
+    jumped = tuple(Need(TICK_S * n, 2.0 if n < 100 else 6.0, 1) for n in range(200))
+    assert 1.0 == growth(jumped, 180.0, SlowRules())
 
 
 # --- down -------------------------------------------------------------------------------------------------------------
 
 
-def test_removal_looks_back_ten_minutes_and_takes_a_quarter() -> None:
+def test_removal_looks_back_two_cold_starts_and_takes_a_quarter() -> None:
     seen = group(12, interactive(1.5))
     state = long_ago(needed=2)
-    busy = dataclasses.replace(state, needs=(*state.needs[:-20], Need(9_500.0, 8.0, 11), *state.needs[-20:]))
+    burst = [Need(9_700.0 + TICK_S * n, 8.0, 11) for n in range(8)]
+    busy = dataclasses.replace(state, needs=(*state.needs[:-20], *burst, *state.needs[-12:]))
+    chance = dataclasses.replace(state, needs=(*state.needs[:-20], burst[0], *state.needs[-19:]))
 
     assert 9 == decide(POINT, BOUNDS, seen, state).replicas
     assert 12 == decide(POINT, BOUNDS, seen, busy).replicas
+    assert 9 == decide(POINT, BOUNDS, seen, chance).replicas
+    assert 9 == decide(POINT, BOUNDS, dataclasses.replace(seen, cold_start_s=30.0), busy).replicas
     assert 12 == decide(POINT, BOUNDS, seen, SlowState()).replicas
 
 

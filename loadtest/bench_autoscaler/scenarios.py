@@ -1,0 +1,223 @@
+"""The loads that autoscalers are compared on, each scaled so that its peak needs 20 replicas.
+
+A replica is slow, like one of a model of hundreds of billions of parameters, so that 20 of them need a few requests per
+second: the traces keep their own pace and a run takes seconds. Denser traces are thinned, sparser ones overlaid with
+themselves at random shifts; a seed draws both.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from cluster.control.slo import OperatingPoint
+from cluster.control.step_model import Shape, StepModel
+from cluster.models import RequestClass
+from cluster.settings import SimSettings
+from loadtest.simulate.penstock import point_of
+from loadtest.simulate.setup import Death, Setup, Slo
+from loadtest.traces import TraceRequest, read_trace
+
+PEAK_REPLICAS = 20
+PEAK_FILL = 0.8
+"""At the peak 20 replicas are so full."""
+_PEAK_OVER_S = 120.0
+ENGINE = SimSettings(
+    base_ms=312.5,
+    per_token_us=1050.0,
+    per_kv_token_us=1.775,
+    kv_tokens=48_000,
+    max_num_seqs=12,
+    max_num_batched_tokens=512,
+    max_model_len=40_000,
+)
+"""An engine of 8 billion parameters as fitted on a recorded run, 25 times as slow."""
+LONG_ENGINE = ENGINE.model_copy(update={"kv_tokens": 160_000, "max_num_batched_tokens": 2_048})
+LONGEST_PROMPT = 30_000
+"""Longer ones are left out of the Mooncake trace: their prefill alone takes longer than the SLO."""
+SLO, LONG_SLO = Slo(10.0, 1.0), Slo(50.0, 2.9)
+POLICY_BATCH = float(ENGINE.max_num_seqs)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Is a load with what happens meanwhile."""
+
+    name: str
+    make: Callable[[random.Random, float, Path], list[TraceRequest]]
+    """From a source of chance, a length in seconds and the folder of traces; any rate."""
+    engine: SimSettings = ENGINE
+    slo: Slo = SLO
+    cold_start_s: float = 180.0
+    deaths: int = 0
+    """Replicas that die at two fifths of the time."""
+    model_error: float = 0.0
+    """Of the step model that policies are given, a fraction."""
+    batch_part: float = 0.0
+    """Of requests that are of class BATCH, which is promised nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Is a scenario with its chances drawn."""
+
+    scenario: Scenario
+    seed: int
+    trace: list[TraceRequest]
+    setup: Setup
+    point: OperatingPoint
+
+
+def case(scenario: Scenario, seed: int, seconds: float, data: Path) -> Case:
+    """Draw the load and describe the pool."""
+    rnd = random.Random(f"{scenario.name.split('/')[0]} {seed}")
+    trace = scaled(scenario.make(rnd, seconds, data), scenario.engine, rnd, seconds)
+    if scenario.batch_part:
+        classes = (RequestClass.BATCH, RequestClass.INTERACTIVE)
+        trace = [replace(each, request_class=classes[rnd.random() >= scenario.batch_part]) for each in trace]
+    early = sum(work_of(each, scenario.engine) for each in trace if each.arrival_s < _PEAK_OVER_S) / _PEAK_OVER_S
+    setup = Setup(
+        scenario.engine,
+        replicas=max(1, round(early / PEAK_FILL + 0.5)),
+        max_replicas=3 * PEAK_REPLICAS,
+        default_class=RequestClass.INTERACTIVE,
+        heartbeat_s=2.0,
+        cold_start_s=scenario.cold_start_s,
+        deaths=(Death(0.4 * seconds, scenario.deaths),) if scenario.deaths else (),
+        slo=scenario.slo,
+        seed=seed,
+        prefix_cache=False,
+    )
+    return Case(scenario, seed, trace, setup, point_of({RequestClass.INTERACTIVE: scenario.slo}))
+
+
+def work_of(request: TraceRequest, engine: SimSettings) -> float:
+    """Return the replica-seconds of a request in a batch as large as engine and KV cache allow."""
+    shape = Shape(request.prompt_tokens, request.output_tokens)
+    batch = min(float(engine.max_num_seqs), max(1.0, 0.9 * engine.kv_tokens / shape.mix.kv_tokens))
+    return true_model(engine).gpu_seconds(shape, batch)
+
+
+def true_model(engine: SimSettings) -> StepModel:
+    """Return the engine's step model."""
+    return StepModel(engine.base_ms / 1e3, engine.per_token_us / 1e6, engine.per_kv_token_us / 1e6)
+
+
+def scaled(
+    trace: Sequence[TraceRequest], engine: SimSettings, rnd: random.Random, seconds: float
+) -> list[TraceRequest]:
+    """Thin a trace, or overlay it with itself, until its busiest two minutes need `PEAK_REPLICAS`."""
+    bins = [0.0] * (int(seconds // _PEAK_OVER_S) + 1)
+    for each in trace:
+        bins[min(len(bins) - 1, int(each.arrival_s // _PEAK_OVER_S))] += work_of(each, engine) / _PEAK_OVER_S
+    factor = PEAK_FILL * PEAK_REPLICAS / max(bins)
+    kept = []
+    for each in trace:
+        copies = int(factor) + (rnd.random() < factor % 1.0)
+        for copy in range(copies):
+            at = each.arrival_s + (rnd.uniform(-10.0, 10.0) if copy else 0.0)
+            kept.append(replace(each, arrival_s=min(max(0.0, at), seconds), block_ids=(), block_tokens=0))
+    kept.sort(key=lambda each: each.arrival_s)
+    return [replace(each, number=number) for number, each in enumerate(kept)]
+
+
+# --- loads ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _recorded(path: Path) -> tuple[TraceRequest, ...]:
+    return tuple(each for each in read_trace(path) if each.prompt_tokens <= LONGEST_PROMPT)
+
+
+def _window(name: str) -> Callable[[random.Random, float, Path], list[TraceRequest]]:
+    def make(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
+        whole = _recorded(data / name)
+        start = rnd.uniform(0.0, max(0.0, whole[-1].arrival_s - seconds))
+        return [
+            replace(each, arrival_s=each.arrival_s - start)
+            for each in whole
+            if start <= each.arrival_s < start + seconds
+        ]
+
+    return make
+
+
+def _drawn(rate: Callable[[float], float], rnd: random.Random, seconds: float, data: Path, longer: float = 1.0,
+           longer_from: float = 2.0) -> list[TraceRequest]:  # fmt: skip
+    """Draw arrivals at `rate` (of 0 to 1 over the time from 0 to 1), a little burstier than chance, with lengths of the
+    Azure trace.
+    """
+    whole = _recorded(data / "azure_llm_2023_conv.csv")
+    highest, at = 2.0, 0.0
+    found: list[TraceRequest] = []
+    burst, until = 1.0, 0.0
+    while at < seconds:
+        # Over half a minute each the rate is off by a quarter, as that of a real service is.
+        if at >= until:
+            burst, until = rnd.gammavariate(16.0, 1 / 16.0), until + 30.0
+        at += rnd.expovariate(highest * 2.0)
+        place = at / seconds
+        if at < seconds and rnd.random() < min(1.0, rate(place) * burst / 2.0):
+            each = rnd.choice(whole)
+            prompt = each.prompt_tokens * (longer if place >= longer_from else 1.0)
+            found.append(TraceRequest(len(found), at, min(LONGEST_PROMPT, int(prompt)), each.output_tokens))
+    return found
+
+
+def _step(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
+    return _drawn(lambda at: 1.0 if 0.3 <= at < 0.65 else 1 / 3, rnd, seconds, data)
+
+
+def _length(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
+    return _drawn(lambda _: 1.0, rnd, seconds, data, longer=4.0, longer_from=0.4)
+
+
+def _even(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
+    return _drawn(lambda _: 1.0, rnd, seconds, data)
+
+
+FASTER = 6.0
+"""The 14-day series is played so many times as fast."""
+
+
+def _series(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
+    """Take a window of the 14-day series from its busier days, thinned."""
+    rates = _rates(data / "servegen_language_m-large_rate_10min.csv")
+    span = FASTER * seconds / 600.0
+    start = rnd.uniform(0.0, len(rates) - span - 2)
+    top = max(rates[int(start) : int(start + span) + 2])
+
+    def rate(at: float) -> float:
+        place = start + at * span
+        low = int(place)
+        return ((1 - place + low) * rates[low] + (place - low) * rates[low + 1]) / top
+
+    return _drawn(rate, rnd, seconds, data)
+
+
+@cache
+def _rates(path: Path) -> list[float]:
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    column = next(name for name in rows[0] if "rate" in name.lower() or "req" in name.lower())
+    return [float(row[column]) for row in rows]
+
+
+SCENARIOS = (
+    Scenario("azure", _window("azure_llm_2023_conv.csv")),
+    Scenario("mooncake", _window("mooncake_conversation.jsonl"), engine=LONG_ENGINE, slo=LONG_SLO),
+    Scenario("series", _series),
+    Scenario("series/cold 30 s", _series, cold_start_s=30.0),
+    Scenario("series/cold 420 s", _series, cold_start_s=420.0),
+    Scenario("series/model +30 %", _series, model_error=0.3),
+    Scenario("series/model -30 %", _series, model_error=-0.3),
+    Scenario("step x3", _step),
+    Scenario("length x4", _length),
+    Scenario("death", _even, deaths=3),
+    Scenario("classes 70/30", _series, batch_part=0.3),
+)
+"""Names with the same beginning share their loads."""

@@ -1,0 +1,34 @@
+"""Turns each policy's one dial until it reaches the attainment at the lowest cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from loadtest.bench_autoscaler.contest import Result
+
+ENOUGH = 0.99
+
+
+def tune(dials: Sequence[float], run: Callable[[float], Sequence[Result]], enough: float = ENOUGH) -> float:
+    """Return the cheapest dial that reaches the attainment on average, else the one that comes nearest.
+
+    Args:
+        dials: from the cheapest to the most generous; the attainment is taken to rise along them.
+        run: lets the policy serve the loads that it is tuned on.
+        enough: the attainment, 0 to 1.
+    """
+    seen: dict[int, float] = {}
+
+    def attained(place: int) -> float:
+        if place not in seen:
+            results = run(dials[place])
+            seen[place] = sum(each.attainment for each in results) / len(results)
+        return seen[place]
+
+    low, high = 0, len(dials) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if attained(middle) >= enough else (middle + 1, high)
+    if attained(low) >= enough:
+        return dials[low]
+    return dials[max(seen, key=lambda place: (seen[place], -place))]

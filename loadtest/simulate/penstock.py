@@ -1,0 +1,255 @@
+"""Penstock's own policies in the simulator: the production code, told what its hosts would tell it.
+
+`preemptions` differ: a simulated replica counts them since it started, a batch snapshot since the last tick. A policy
+gets the true step model, times an error if one is asked for, and holds it; learning is left to the hosts' own tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cluster.control import fast, slow
+from cluster.control.fast import FastBounds, FastState
+from cluster.control.slo import ClassSlo, OperatingPoint
+from cluster.control.slow import GroupBounds, SlowDecision, SlowRules, SlowState
+from cluster.control.snapshot import BatchSnapshot, ClassDemand, GroupSnapshot
+from cluster.control.step_model import Shape, StepModel, StepSample
+from cluster.models import ReplicaState, RequestClass
+from loadtest.simulate.policies import Arrival, Ended, PoolSnapshot, ReplicaSnapshot
+from loadtest.simulate.setup import Setup, Slo
+from loadtest.simulate.steps import StepTimes
+
+RATE_S = 60.0
+"""Rates are averaged over about so long."""
+LENGTHS_S = 300.0
+"""Output lengths, known at the end only, over so long."""
+ATTAINMENT_S = 600.0
+LEAST_ENDED = 50
+"""Requests that an attainment needs."""
+
+
+def point_of(slos: dict[RequestClass, Slo], attainment: float = 0.99) -> OperatingPoint:
+    """Return the promise that a run is scored by; a class that is left out is promised nothing."""
+    found = {each: ClassSlo(slo.ttft_s, slo.itl_s) for each, slo in slos.items()}
+    none = ClassSlo()
+    return OperatingPoint(
+        found.get(RequestClass.INTERACTIVE, none),
+        found.get(RequestClass.STANDARD, none),
+        found.get(RequestClass.BATCH, none),
+        attainment,
+    )
+
+
+def model_of(setup: Setup, error: float = 0.0) -> StepModel:
+    """Return the step model of the simulated engine, all of it too high by `error`, a fraction."""
+    times = StepTimes.of(setup.engine)
+    factor = 1.0 + error
+    return StepModel(factor * times.base_s, factor * times.per_token_s, factor * times.per_kv_token_s)
+
+
+class PenstockFast:
+    """Hosts the fast loop of one replica.
+
+    Args:
+        point: what is promised.
+        model: the step model.
+        window_s: steps of so long are looked at.
+        most_steps: and at most so many of them, evenly chosen.
+        every: heartbeats per decision.
+    """
+
+    def __init__(
+        self, point: OperatingPoint, model: StepModel, window_s: float = 15.0, most_steps: int = 100, every: int = 1
+    ) -> None:
+        self._slo_s = point.itl_p95_s
+        self._model = model
+        self._window_s, self._most, self._every = window_s, most_steps, every
+        self._state = FastState()
+        self._steps: deque[tuple[float, StepSample]] = deque()
+        self._ended: deque[int] = deque(maxlen=200)
+        self._started: deque[tuple[float, int]] = deque()
+        self._preemptions = self._ticks = 0
+
+    def decide(self, snapshot: ReplicaSnapshot) -> int:
+        """See `FastPolicy.decide`."""
+        if self._slo_s is None:
+            return snapshot.limit
+        self._note(snapshot)
+        self._ticks += 1
+        if self._ticks % self._every:
+            return snapshot.limit
+        seen = self._seen(snapshot)
+        decision = fast.decide(self._slo_s, FastBounds(1, snapshot.largest_limit), seen, self._state)
+        self._state = decision.state
+        return decision.limit
+
+    def _note(self, snapshot: ReplicaSnapshot) -> None:
+        now, columns = snapshot.now_s, snapshot.steps
+        rows = zip(columns.seconds, columns.tokens, columns.kv_tokens, columns.sequences, strict=True)
+        self._steps.extend((now, StepSample(*row)) for row in rows)
+        while self._steps and self._steps[0][0] < now - self._window_s:
+            self._steps.popleft()
+        self._ended.extend(snapshot.ended_tokens)
+        self._started.append((now, sum(each is RequestClass.INTERACTIVE for each in snapshot.started)))
+        while self._started[0][0] < now - RATE_S:
+            self._started.popleft()
+
+    def _seen(self, snapshot: ReplicaSnapshot) -> BatchSnapshot:
+        stride = max(1, math.ceil(len(self._steps) / self._most))
+        preempted, self._preemptions = snapshot.preemptions - self._preemptions, snapshot.preemptions
+        return BatchSnapshot(
+            at=snapshot.now_s,
+            limit=snapshot.limit,
+            running=snapshot.running,
+            samples=tuple(step for _, step in list(self._steps)[::stride]),
+            kv_usage=snapshot.kv_usage,
+            kv_tokens=snapshot.kv_tokens,
+            peak_tokens=sum(self._ended) / len(self._ended) if self._ended else None,
+            preemptions=preempted,
+            model=self._model,
+            interactive_arrivals=sum(count for _, count in self._started) / RATE_S,
+            interactive_running=snapshot.running_by_class.get(RequestClass.INTERACTIVE, 0),
+        )
+
+
+@dataclass(slots=True)
+class _ClassMeter:
+    """Averages what one class brings, with weights that fall off over time."""
+
+    rate: float = 0.0
+    prompt_tokens: float = 0.0
+    """Per second, like `rate`."""
+    ended: float = 0.0
+    ended_prompt: float = 0.0
+    output_tokens: float = 0.0
+    cached_tokens: float = 0.0
+    seen_s: float = 0.0
+
+    def take(self, arrived: Sequence[Arrival], ended: Sequence[Ended], passed_s: float) -> None:
+        """Take what came and ended in the last `passed_s`."""
+        keep = math.exp(-passed_s / RATE_S)
+        self.seen_s += passed_s
+        self.rate = keep * self.rate + (1 - keep) / passed_s * len(arrived)
+        self.prompt_tokens = keep * self.prompt_tokens + (1 - keep) / passed_s * sum(a.prompt_tokens for a in arrived)
+        keep = math.exp(-passed_s / LENGTHS_S)
+        self.ended = keep * self.ended + len(ended)
+        self.ended_prompt = keep * self.ended_prompt + sum(each.prompt_tokens for each in ended)
+        self.output_tokens = keep * self.output_tokens + sum(each.output_tokens for each in ended)
+        self.cached_tokens = keep * self.cached_tokens + sum(each.cached_tokens for each in ended)
+
+    @property
+    def warm_rate(self) -> float:
+        """The rate, without the zeros from before the first look."""
+        return self.rate / max(1e-9, 1.0 - math.exp(-self.seen_s / RATE_S))
+
+    def shape(self, expected_output: float) -> Shape:
+        """The mean request."""
+        prompt = self.prompt_tokens / self.rate if self.rate > 1e-9 else 1.0
+        if self.ended < 1:
+            return Shape(prompt, expected_output)
+        cached = self.cached_tokens / max(1.0, self.ended_prompt)
+        return Shape(prompt, self.output_tokens / self.ended, cached * prompt)
+
+
+@dataclass(slots=True)
+class PenstockSlow:
+    """Hosts the slow loop. Its attainment counts what ended lately and what has waited past its SLO."""
+
+    point: OperatingPoint
+    bounds: GroupBounds
+    model: StepModel | None
+    largest: int
+    """Batch that the engines were started with."""
+    rules: SlowRules = field(default_factory=SlowRules)
+    expected_output: float = 256.0
+    last: SlowDecision | None = None
+    _state: SlowState = field(default_factory=SlowState)
+    _at: float | None = None
+    _meters: dict[RequestClass, _ClassMeter] = field(default_factory=dict)
+    _ended: deque[tuple[float, bool]] = field(default_factory=deque)
+    _spread: float = 1.0
+
+    def decide(self, snapshot: PoolSnapshot) -> int:
+        """See `SlowPolicy.decide`."""
+        if self._at is None:
+            self._at = snapshot.now_s
+            if not snapshot.arrived:
+                return snapshot.desired
+        passed = max(1.0, snapshot.now_s - self._at)
+        self._at = snapshot.now_s
+        self._take(snapshot, passed)
+        self.last = slow.decide(self.point, self.bounds, self._seen(snapshot), self._state, self.rules)
+        self._state = self.last.state
+        return self.last.replicas
+
+    def _take(self, snapshot: PoolSnapshot, passed_s: float) -> None:
+        classes = {each.request_class for each in snapshot.arrived} | set(snapshot.waiting)
+        for each in classes | self._meters.keys():
+            meter = self._meters.setdefault(each, _ClassMeter())
+            meter.take(
+                [arrival for arrival in snapshot.arrived if arrival.request_class is each],
+                [ended for ended in snapshot.ended if ended.request_class is each],
+                passed_s,
+            )
+        for done in snapshot.ended:
+            slo = self.point.of(done.request_class)
+            if not slo.empty:
+                self._ended.append((done.at_s, self._met(slo, done)))
+        while self._ended and self._ended[0][0] < snapshot.now_s - ATTAINMENT_S:
+            self._ended.popleft()
+        spreads = [done.itl_p95_s / done.itl_mean_s for done in snapshot.ended if done.itl_mean_s > 0]
+        if spreads:
+            self._spread += 0.2 * (max(1.0, sum(spreads) / len(spreads)) - self._spread)
+
+    @staticmethod
+    def _met(slo: ClassSlo, done: Ended) -> bool:
+        in_time = slo.ttft_p99_s is None or done.ttft_s <= slo.ttft_p99_s
+        return in_time and (slo.itl_p95_s is None or done.itl_p95_s <= slo.itl_p95_s)
+
+    def _seen(self, snapshot: PoolSnapshot) -> GroupSnapshot:
+        states = Counter(each.state for each in snapshot.replicas)
+        ready = [each for each in snapshot.replicas if each.state is ReplicaState.READY]
+        serving = [each for each in snapshot.replicas if each.state is not ReplicaState.STARTING]
+        met = sum(good for _, good in self._ended)
+        return GroupSnapshot(
+            at=snapshot.now_s,
+            ready=len(ready),
+            starting=states[ReplicaState.STARTING],
+            draining=states[ReplicaState.DRAINING],
+            demands=tuple(self._demand(each, meter, snapshot) for each, meter in sorted(self._meters.items())),
+            model=self.model,
+            spread=self._spread,
+            max_sequences=self.largest,
+            kv_tokens=max((each.kv_tokens for each in snapshot.replicas), default=0),
+            running=sum(each.running for each in serving),
+            waiting=sum(snapshot.waiting.values()) + sum(each.waiting for each in serving),
+            kv_usage=sum(each.kv_usage for each in ready) / max(1, len(ready)),
+            cold_start_s=snapshot.cold_start_s,
+            attainment=met / len(self._ended) if len(self._ended) >= LEAST_ENDED else None,
+        )
+
+    def _demand(self, request_class: RequestClass, meter: _ClassMeter, snapshot: PoolSnapshot) -> ClassDemand:
+        return ClassDemand(
+            request_class,
+            meter.warm_rate,
+            meter.shape(self.expected_output),
+            snapshot.waiting.get(request_class, 0),
+            snapshot.oldest_wait_s.get(request_class, 0.0),
+        )
+
+
+def penstock_slow(
+    setup: Setup, point: OperatingPoint, *, error: float = 0.0, rules: SlowRules | None = None
+) -> PenstockSlow:
+    """Make the slow loop for a simulated pool."""
+    return PenstockSlow(
+        point,
+        GroupBounds(setup.min_replicas, setup.max_replicas),
+        model_of(setup, error),
+        setup.engine.max_num_seqs,
+        rules or SlowRules(),
+        float(setup.expected_output_tokens),
+    )

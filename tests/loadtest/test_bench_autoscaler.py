@@ -1,0 +1,111 @@
+"""The comparison of autoscalers: equal attainment, a plan that knows the future, pairs."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Result, contend
+from loadtest.bench_autoscaler.oracle import plan
+from loadtest.bench_autoscaler.report import paired, rows
+from loadtest.bench_autoscaler.scenarios import ENGINE, PEAK_FILL, PEAK_REPLICAS, SCENARIOS, Scenario, case, work_of
+from loadtest.bench_autoscaler.tuning import tune
+
+SECONDS = 240.0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    rnd = random.Random(1)
+    stamps = (f"2023-11-16 18:{int(at // 60):02}:{at % 60:09.6f}0" for at in (n / 4 for n in range(4 * 700)))
+    lines = [f"{stamp},{rnd.randint(200, 2000)},{rnd.randint(50, 300)}" for stamp in stamps]
+    (folder / "azure_llm_2023_conv.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
+    return folder
+
+
+def scenario(name: str) -> Scenario:
+    return next(each for each in SCENARIOS if each.name == name)
+
+
+def test_the_busiest_minutes_need_twenty_replicas(data: Path) -> None:
+    drawn = case(scenario("azure"), 1, SECONDS, data)
+    bins = Counter[int]()
+    for each in drawn.trace:
+        bins[int(each.arrival_s // 120)] += work_of(each, ENGINE)  # type: ignore[assignment]
+
+    assert max(bins.values()) / 120 == pytest.approx(PEAK_FILL * PEAK_REPLICAS, rel=0.15)
+    assert [each.number for each in drawn.trace] == list(range(len(drawn.trace)))
+
+
+def test_a_seed_draws_the_same_load_again_and_another_does_not(data: Path) -> None:
+    one, again, other = (case(scenario("step x3"), seed, SECONDS, data).trace for seed in (1, 1, 2))
+
+    assert one == again
+    assert one != other
+
+
+def test_the_oracle_orders_a_cold_start_ahead_and_keeps_what_is_wanted_again(data: Path) -> None:
+    make = scenario("step x3").make
+    slow, quick = (
+        plan(case(Scenario("step x3", make, cold_start_s=cold), 1, 480.0, data), 0.9).counts for cold in (120.0, 15.0)
+    )
+
+    step = int(0.3 * 480 // 15)
+    assert slow[step - 6] > quick[step - 6]
+    assert quick[step - 3] < quick[step + 2]
+    assert all(one >= other for one, other in zip(slow, quick, strict=True))
+
+
+def test_a_fuller_plan_is_cheaper_and_attains_less(data: Path) -> None:
+    drawn = case(scenario("azure"), 1, SECONDS, data)
+    generous, tight = (contend(drawn, POLICIES[ORACLE], dial) for dial in (0.7, 1.4))
+
+    assert generous.attainment > 0.99
+    assert tight.gpu_hours < generous.gpu_hours
+    assert tight.attainment < generous.attainment
+
+
+def test_a_dial_is_turned_to_the_cheapest_that_is_enough() -> None:
+    asked: list[float] = []
+
+    def serve(dial: float, highest: float = 1.0) -> list[Result]:
+        asked.append(dial)
+        return [Result("s", "p", 1, dial, min(highest, dial / 10), 1.0, 0, 1.0, 0, 0.0)]
+
+    assert 10 == tune([float(n) for n in range(5, 15)], serve, enough=1.0)
+    assert len(asked) <= 5
+    assert 6 == tune([3.0, 4.0, 5.0, 6.0], serve)
+
+
+def test_hours_are_in_percent_of_the_oracle_on_the_same_load() -> None:
+    found = rows(
+        Result("s", policy, seed, 0.0, 1.0, hours, 0, 1.0, 0, 0.0)
+        for policy, seed, hours in ((ORACLE, 1, 2.0), (ORACLE, 2, 4.0), ("penstock", 1, 3.0), ("penstock", 2, 5.0))
+    )
+
+    assert [100, 100, 150, 125] == [each["gpu_hours_pct_oracle"] for each in found]
+    assert {"scenario", "policy", "seed", "attainment", "gpu_hours_pct_oracle", "reversals", "worst_5min_attainment",
+            "batch_tokens"} <= found[0].keys()  # fmt: skip
+
+
+def test_pairs_show_what_loads_of_different_size_hide() -> None:
+    difference = paired([10.0, 20.0, 30.0, 40.0], [11.0, 21.2, 31.0, 40.8])
+
+    assert difference.significant
+    assert difference.mean == pytest.approx(-1.0)
+    assert not paired([1.0, 5.0], [3.0, 2.0]).significant
+    assert not paired([1.0], [2.0]).significant
+
+
+def test_classes_without_a_promise_count_as_tokens_only(data: Path) -> None:
+    mixed = case(Scenario("even", scenario("death").make, batch_part=0.3), 1, 60.0, data)
+    result = contend(mixed, POLICIES["penstock"], 0.0)
+
+    outputs = sum(
+        each.output_tokens for each in mixed.trace if each.request_class and each.request_class.name == "BATCH"
+    )
+    assert 0 < result.batch_tokens <= outputs
