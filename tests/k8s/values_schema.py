@@ -79,8 +79,8 @@ def values_schema(text: str) -> dict[str, Any]:
     name = {"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"}
     # A pool of the defaults can be taken away with null.
     pools |= {"propertyNames": name, "additionalProperties": {"oneOf": [pool, {"type": "null"}]}, "minProperties": 1}
-    for part in ("settings", "workers"):
-        pool["properties"][part].setdefault("type", "object")
+    pool["required"] = ["settings", "device", "workers"]
+    pool["properties"]["workers"]["required"] = ["min", "max", "resources"]
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the Penstock chart", **schema}
 
 

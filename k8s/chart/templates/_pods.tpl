@@ -31,6 +31,9 @@ seccompProfile: {type: RuntimeDefault}
 {{/* Where the queue is: environment of every process that uses it. */}}
 {{- define "penstock.redisEnv" -}}
 {{- $redis := .Values.externalRedis -}}
+{{- if eq .Values.redis.enabled $redis.enabled -}}
+{{- fail "exactly one of redis.enabled and externalRedis.enabled must be true" -}}
+{{- end -}}
 {{- if .Values.redis.enabled -}}
 - name: QUEUE_REDIS_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ include "penstock.redisSecret" . }}, key: {{ .Values.redis.key }}}}
