@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from tests.k8s import dashboards
 from tests.k8s.binaries import run
+from tests.k8s.overlays import OVERLAYS, overlay_files
 from tests.k8s.values_schema import values_schema
 
 ROOT = Path(__file__).resolve().parents[2] / "k8s"
 CHART = ROOT / "chart"
 RELEASE = "penstock"
 BASE = ROOT / "kustomize" / "base" / "penstock.yaml"
+OVERLAY = ROOT / "kustomize" / "overlays"
+UNDER = {"prod": [CHART / "values-production.yaml"]}
+"""Values below an overlay's own."""
 
 
-def render_base() -> str:
-    """Render the chart's defaults as `helm template` does, without the test pod, which only Helm knows what to do with."""
-    return run("helm", "template", RELEASE, str(CHART), "--namespace", RELEASE, "--no-hooks")
+def template(overlay: str = "") -> str:
+    """Render the chart's defaults, or an overlay's values, without the test pod, which only Helm can use."""
+    files = [*UNDER.get(overlay, []), OVERLAY / overlay / "values.yaml"] if overlay else []
+    values = [f"--values={file}" for file in files]
+    return run("helm", "template", RELEASE, str(CHART), "--namespace", RELEASE, "--no-hooks", *values)
 
 
 def write_schema() -> None:
@@ -30,7 +39,10 @@ def write_schema() -> None:
 def wanted() -> dict[Path, str]:
     """Return every generated file with its content."""
     schema = values_schema((CHART / "values.yaml").read_text(encoding="utf-8"))
-    files = {CHART / "values.schema.json": _json(schema), BASE: render_base()}
+    base = template()
+    files = {CHART / "values.schema.json": _json(schema), BASE: base}
+    for name, extra in OVERLAYS.items():
+        files |= overlay_files(OVERLAY / name, _parse(base), _parse(template(name)), extra)
     for name, board in dashboards.dashboards().items():
         files[CHART / "dashboards" / f"{name}.json"] = _json(board)
     return files
@@ -38,11 +50,17 @@ def wanted() -> dict[Path, str]:
 
 def stale() -> list[str]:
     """Return the files that are not what they should be."""
-    return [
-        str(path.relative_to(ROOT))
-        for path, text in wanted().items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
+    files = wanted()
+    wrong = [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    return [str(path.relative_to(ROOT)) for path in (*wrong, *_left_over(files))]
+
+
+def _left_over(files: dict[Path, str]) -> list[Path]:
+    return [path for path in OVERLAY.glob("*/patches/*.yaml") if path not in files]
+
+
+def _parse(text: str) -> list[dict[str, Any]]:
+    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]  # noqa: S506 - it is safe
 
 
 def _json(value: object) -> str:
@@ -57,7 +75,10 @@ def main() -> int:
             print(f"k8s/{name} is stale; run make k8s-render")
         return bool(files)
     write_schema()
-    for path, text in wanted().items():
+    files = wanted()
+    for path in _left_over(files):
+        path.unlink()
+    for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return 0

@@ -84,3 +84,8 @@ penstock-{{ include "penstock.poolSlug" . }}
 {{- define "penstock.gcsRedisSecret" -}}{{ include "penstock.secretName" (list $ .Values.gcsRedis.existingSecret "redis-gcs") }}{{- end }}
 {{- define "penstock.routerTlsSecret" -}}{{ include "penstock.secretName" (list $ .Values.router.tls.existingSecret "router-tls") }}{{- end }}
 {{- define "penstock.linkTlsSecret" -}}{{ include "penstock.secretName" (list $ .Values.replica.tls.existingSecret "link-tls") }}{{- end }}
+
+{{/* Whether `helm test` has what it needs: a key, unless nobody needs one. */}}
+{{- define "penstock.hasTest" -}}
+{{- if and .Values.test.enabled (or .Values.auth.anonymous .Values.secrets.generate .Values.test.existingSecret) -}}true{{- end -}}
+{{- end }}
