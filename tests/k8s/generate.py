@@ -1,4 +1,7 @@
-"""Writes the files under k8s/ that follow from others: `python -m tests.k8s.generate`, with --check to compare only."""
+"""Writes what follows from other files, under k8s/ and for the router's image.
+
+`python -m tests.k8s.generate`; with --check it only compares.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import yaml
 from tests.k8s import dashboards
 from tests.k8s.binaries import run
 from tests.k8s.overlays import OVERLAYS, overlay_files
+from tests.k8s.pins import router_pins
 from tests.k8s.values_schema import values_schema
 
 ROOT = Path(__file__).resolve().parents[2] / "k8s"
@@ -19,6 +23,7 @@ CHART = ROOT / "chart"
 RELEASE = "penstock"
 BASE = ROOT / "kustomize" / "base" / "penstock.yaml"
 OVERLAY = ROOT / "kustomize" / "overlays"
+PINS = ROOT.parent / "requirements" / "router.txt"
 UNDER = {"prod": [CHART / "values-production.yaml"]}
 """Values below an overlay's own."""
 
@@ -40,7 +45,7 @@ def wanted() -> dict[Path, str]:
     """Return every generated file with its content."""
     schema = values_schema((CHART / "values.yaml").read_text(encoding="utf-8"))
     base = template()
-    files = {CHART / "values.schema.json": _json(schema), BASE: base}
+    files = {CHART / "values.schema.json": _json(schema), BASE: base, PINS: router_pins()}
     for name, extra in OVERLAYS.items():
         files |= overlay_files(OVERLAY / name, _parse(base), _parse(template(name)), extra)
     for name, board in dashboards.dashboards().items():
@@ -52,7 +57,7 @@ def stale() -> list[str]:
     """Return the files that are not what they should be."""
     files = wanted()
     wrong = [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    return [str(path.relative_to(ROOT)) for path in (*wrong, *_left_over(files))]
+    return [str(path.relative_to(ROOT.parent)) for path in (*wrong, *_left_over(files))]
 
 
 def _left_over(files: dict[Path, str]) -> list[Path]:
@@ -60,7 +65,7 @@ def _left_over(files: dict[Path, str]) -> list[Path]:
 
 
 def _parse(text: str) -> list[dict[str, Any]]:
-    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]  # noqa: S506 - it is safe
+    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 
 
 def _json(value: object) -> str:
@@ -72,7 +77,7 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         files = stale()
         for name in files:
-            print(f"k8s/{name} is stale; run make k8s-render")
+            print(f"{name} is stale; run make k8s-render")
         return bool(files)
     write_schema()
     files = wanted()

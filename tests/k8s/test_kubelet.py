@@ -6,62 +6,22 @@ import asyncio
 import contextlib
 import copy
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 from penstock.v1 import inference_pb2_grpc
 
-from tests.k8s.charts import Object, one, render
-from tests.k8s.kubelet.cluster import SPREAD_S, Kubelet
+from tests.k8s.charts import Object, one
+from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.load import Load
-from tests.k8s.kubelet.pod import Pod, PodError
+from tests.k8s.kubelet.pod import Pod, PodError, connects
+from tests.k8s.kubelet.stack import ROUTERS, endpoints, key_of, load
 from tests.k8s.view import PodSpec, pods
 from tests.support.stack import collect, stream_request
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-VALUES = {
-    "auth.anonymous": "false",
-    "secrets.generate": "true",
-    "router.drainSeconds": "8",
-    "router.preStopSeconds": "1",
-    "replica.drainSeconds": "8",
-    "pools.demo.settings.sim.base_ms": "12",
-}
-SPEED = 10.0
-ROUTERS = "-router"
-
-
-def objects() -> list[Object]:
-    return render("sim", *(f"--set={key}={value}" for key, value in VALUES.items()))
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def kubelet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kubelet]:
-    """Redis, two replicas and two routers, as the chart has them."""
-    running = Kubelet(objects(), {}, tmp_path_factory.mktemp("kubelet"), SPEED)
-    try:
-        await running.apply("StatefulSet", "-redis")
-        await asyncio.gather(running.apply_replicas(), running.apply("Deployment", ROUTERS))
-        yield running
-    finally:
-        await running.close()
-
-
-def key_of(kubelet: Kubelet) -> str:
-    return kubelet._secret("penstock-first-key")["key"]
-
-
-def endpoints(kubelet: Kubelet) -> Callable[[], list[str]]:
-    return lambda: kubelet.endpoints("-headless")
-
-
-def load(kubelet: Kubelet, delay_s: float = SPREAD_S) -> Load:
-    return Load(endpoints(kubelet), key_of(kubelet), delay_s)
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def more(load: Load, requests: int = 6) -> None:
@@ -140,8 +100,10 @@ async def test_scaling_down_under_load_fails_no_request(kubelet: Kubelet) -> Non
 async def test_a_wrong_port_is_found(kubelet: Kubelet) -> None:
     """Declared and probed, but not the one that the settings make the router bind."""
     async with extra_router(kubelet, lambda spec: spec["containers"][0]["ports"][1].update(containerPort=9091)) as pod:
+        # The router is up, so a right port would be ready at the next look.
+        await until(lambda: asyncio.to_thread(connects, pod.ip, 50051, 1.0))
         with pytest.raises(PodError, match="not ready"):
-            await kubelet.until_ready([pod], 4.0)
+            await kubelet.until_ready([pod], 1.0)
         assert pod.running
 
 

@@ -189,7 +189,11 @@ MISTAKES: list[tuple[str, str, Plant]] = [
         "defaults",
         lambda o: worker(o)["containers"][0]["securityContext"].update(readOnlyRootFilesystem=False),
     ),
-    ("pods_are_restricted", "defaults", lambda o: router(o)["volumes"].append({"name": "h", "hostPath": {"path": "/"}})),
+    (
+        "pods_are_restricted",
+        "defaults",
+        lambda o: router(o)["volumes"].append({"name": "h", "hostPath": {"path": "/"}}),
+    ),
     ("images_are_pinned", "defaults", lambda o: router(o)["containers"][0].update(image="redis:latest")),
     (
         "tokens_are_mounted_only_where_used",

@@ -118,7 +118,7 @@ def _describe(value: Any, path: tuple[str, ...], comments: dict[tuple[str, ...],
         return found | LIMITS[pattern]
     if isinstance(value, dict):
         found["type"] = "object"
-        if pattern not in FREE_MAPS and path[-1:] and path[-1] not in FREE_NAMES or not path:
+        if (pattern not in FREE_MAPS and path[-1:] and path[-1] not in FREE_NAMES) or not path:
             found["properties"] = {key: _describe(item, (*path, key), comments) for key, item in value.items()}
             found["additionalProperties"] = False
             if not path:

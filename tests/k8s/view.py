@@ -72,5 +72,5 @@ def settings_toml(objects: list[Object]) -> dict[str, Any]:
 
 def serve_config(service: Object) -> dict[str, Any]:
     """Return the Serve config of a RayService."""
-    config: dict[str, Any] = yaml.load(service["spec"]["serveConfigV2"], Loader=yaml.CSafeLoader)  # noqa: S506 - safe
+    config: dict[str, Any] = yaml.load(service["spec"]["serveConfigV2"], Loader=yaml.CSafeLoader)
     return config

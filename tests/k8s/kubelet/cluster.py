@@ -155,9 +155,10 @@ class Kubelet:
         """Return ip:port of the ready pods behind the first port of a Service."""
         spec = one(self.objects, "Service", service)["spec"]
         port = spec["ports"][0]
-        return [f"{pod.ip}:{pod.port(port['targetPort'])}" for pod in self._behind(spec["selector"])]
+        return [f"{pod.ip}:{pod.port(port['targetPort'])}" for pod in self.behind(spec["selector"])]
 
-    def _behind(self, selector: dict[str, str]) -> list[Pod]:
+    def behind(self, selector: dict[str, str]) -> list[Pod]:
+        """Return the ready pods that a selector finds."""
         return [
             pod
             for pods in self.pods.values()
@@ -168,7 +169,7 @@ class Kubelet:
     def _addresses(self) -> dict[str, str]:
         found = {}
         for service in of_kind(self.objects, "Service"):
-            for pod in self._behind(service["spec"]["selector"])[:1]:
+            for pod in self.behind(service["spec"]["selector"])[:1]:
                 for port in service["spec"]["ports"]:
                     target = port["targetPort"]
                     if isinstance(target, int) or target in pod.spec.ports():
@@ -183,7 +184,7 @@ class Kubelet:
         return {
             mount["mountPath"]: folder / mount["mountPath"].strip("/")
             for mount in mounts
-            if mount["mountPath"] not in ("/dev/shm", "/tmp")
+            if mount["mountPath"] not in ("/dev/shm", "/tmp")  # noqa: S108 - of pods
         }
 
     def _write_files(self, spec: PodSpec, mounts: dict[str, Path], view: Translation) -> None:
@@ -202,20 +203,25 @@ class Kubelet:
 
     def _content(self, volume: dict[str, Any]) -> dict[str, str]:
         if source := volume.get("secret"):
-            data = self._secret(source["secretName"])
+            data = self.secret(source["secretName"])
             items = source.get("items") or [{"key": key, "path": key} for key in data]
             return {item["path"]: self._key(source["secretName"], item["key"]) for item in items}
         if source := volume.get("configMap"):
             return one(self.objects, "ConfigMap", source["name"])["data"]
         return {}
 
-    def _secret(self, name: str) -> dict[str, str]:
+    def secret(self, name: str) -> dict[str, str]:
+        """Return what a secret holds.
+
+        Raises:
+            PodError: it does not exist.
+        """
         if name not in self._secrets:
             raise PodError(f"CreateContainerConfigError: secret {name} not found")
         return self._secrets[name]
 
     def _key(self, name: str, key: str) -> str:
-        if key not in (data := self._secret(name)):
+        if key not in (data := self.secret(name)):
             raise PodError(f"CreateContainerConfigError: secret {name} has no {key}")
         return data[key]
 

@@ -14,7 +14,7 @@ from penstock.v1 import inference_pb2_grpc
 
 from tests.support.stack import collect, ids_of, stream_request
 
-TOKENS = 60
+TOKENS = 40
 
 
 class Load:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
@@ -146,7 +147,7 @@ class Pod:
         (kind, target), *_ = ((key, probe[key]) for key in ("httpGet", "tcpSocket") if key in probe)
         if kind == "httpGet":
             return _http_ok(f"http://{self.ip}:{self.port(target['port'])}{target['path']}", seconds)
-        return _connects(self.ip, self.port(target["port"]), seconds)
+        return connects(self.ip, self.port(target["port"]), seconds)
 
     def _run(self, command: list[str], seconds: float) -> bool:
         translated = [self._view.of(text) for text in command]
@@ -199,15 +200,14 @@ class Pod:
 
 def _http_ok(url: str, seconds: float) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=seconds) as reply:
+        with urllib.request.urlopen(url, timeout=seconds) as reply:  # noqa: S310 - a probe's
             return 200 <= reply.status < 400
     except (OSError, urllib.error.HTTPError):
         return False
 
 
-def _connects(host: str, port: int, seconds: float) -> bool:
-    import socket
-
+def connects(host: str, port: int, seconds: float) -> bool:
+    """Say whether somebody listens."""
     try:
         socket.create_connection((host, port), timeout=seconds).close()
     except OSError:
