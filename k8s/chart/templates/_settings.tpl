@@ -43,7 +43,8 @@
 {{- $tree := mergeOverwrite (deepCopy .Values.settings) (include "penstock.sharedSettings" . | fromYaml) (dict "router" $router "auth" $auth) -}}
 {{- if .Values.autoscaler.enabled -}}
 {{- $_ := set $tree "cluster" (mergeOverwrite $tree.cluster (dict "ray_address" (printf "http://%s-head-svc:8265" (include "penstock.fullname" .)))) -}}
-{{- with .Values.autoscaler.settings -}}{{- $_ := set $tree "autoscaler" . -}}{{- end -}}
+{{- $own := dict "host" "0.0.0.0" "port" (int .Values.autoscaler.metricsPort) "token_file" "/etc/penstock/ray-token/auth_token" -}}
+{{- $_ := set $tree "autoscaler" (mergeOverwrite (deepCopy .Values.autoscaler.settings) $own) -}}
 {{- end -}}
 {{- toToml $tree -}}
 {{- end }}
@@ -78,7 +79,7 @@
 {{- end -}}
 {{- end -}}
 {{- $_ := set $deployment "ray_actor_options" $actor -}}
-{{- $args := dict "pool" $name "settings" (merge (dict "pools" (dict $name (omit $settings "replicas"))) (omit $tree "pools")) -}}
+{{- $args := dict "pool" $name "settings" (merge (dict "pools" (dict $name (omit $settings "replicas" "autoscale" "budget_per_hour"))) (omit $tree "pools")) -}}
 {{- $apps = append $apps (dict "name" (printf "penstock-%s" $name) "route_prefix" nil "import_path" "deployments.app:build" "args" $args "external_scaler_enabled" true "deployments" (list $deployment)) -}}
 {{- end -}}
 {{- dict "proxy_location" "EveryNode" "http_options" (dict "host" "0.0.0.0" "port" 8000) "applications" $apps | toYaml -}}

@@ -112,12 +112,13 @@ def _parser(command: list[str]) -> tuple[argparse.ArgumentParser | None, list[st
 
 def has_autoscaler() -> bool:
     """Say whether this version has `penstock autoscaler`."""
-    return not _parse(penstock_parser(), ["autoscaler", "--settings", "x"])
+    (commands,) = [each for each in penstock_parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    return "autoscaler" in commands.choices
 
 
 def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> str:
-    if arguments[:1] == ["autoscaler"] and "autoscaler" not in parser.format_help():
-        # Its command does not exist yet.
+    if arguments[:1] == ["autoscaler"] and not has_autoscaler():
+        # Its command comes with a later version.
         return "" if arguments[1:2] == ["--settings"] and len(arguments) == 3 else f"unknown arguments {arguments}"
     errors = io.StringIO()
     try:
@@ -213,6 +214,7 @@ def ports_are_those_bound(objects: list[Object]) -> list[str]:
             "replica": replica["port"],
             "replica-metrics": replica["metrics_port"],
         },
+        "autoscaler": {"metrics": settings_toml(objects).get("autoscaler", {}).get("port")},
     }
     for pod in pods(objects):
         wanted = bound.get(pod.component)
