@@ -11,7 +11,7 @@ import pytest
 from tests.k8s import crds, kuberay, strict
 from tests.k8s.charts import SCENARIOS, Object, one, render
 
-VERSIONS = ("1.32", "1.33", "1.34", "1.35", "1.36", "1.37")
+VERSIONS = ("1.30", "1.31", "1.32", "1.33", "1.34", "1.35", "1.36", "1.37")
 
 
 def is_custom(each: Object) -> bool:
