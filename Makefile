@@ -59,7 +59,7 @@ test: setup ## run the whole test suite
 test-fast: setup ## run the tests that need no cluster and no engine
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not ($(ALONE))"
 
-check: setup proto-check ## ruff, mypy, generated code, import direction
+check: setup proto-check k8s-check ## ruff, mypy, generated code, import direction
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -68,6 +68,12 @@ check: setup proto-check ## ruff, mypy, generated code, import direction
 format: setup ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+k8s-render: setup ## rewrite what follows from others under k8s/: values schema, dashboards, Kustomize
+	$(BIN)/python -m tests.k8s.generate
+
+k8s-check: setup
+	$(BIN)/python -m tests.k8s.generate --check
 
 proto: setup ## regenerate the code of the .proto files
 	$(BIN)/python tests/meta/generate_proto.py proto
@@ -118,4 +124,4 @@ bench-loadtest: setup ## CPU and lag of one load generator with 2,000 streams of
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler
+.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check

@@ -29,9 +29,11 @@ _LOG = logging.getLogger(__name__)
 class ReplicaHost:
     """Hosts a `Replica` in a Serve replica actor."""
 
-    async def __init__(self, pool: str, settings_file: str) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, pool: str, settings_file: str, tree: dict[str, Any] | None = None
+    ) -> None:
         """Bring the replica up; Serve counts it as running only after this and a first health check."""
-        settings = read_settings(settings_file)
+        settings = read_settings(settings_file, tree)
         configure_logging(settings.cluster.log_level, settings.cluster.log_format)
         context = serve.get_replica_context()
         plan = ReplicaPlan(
@@ -94,9 +96,13 @@ class ReplicaHost:
             await replica.stop()
 
 
-def read_settings(settings_file: str) -> Settings:
-    """Read the tree from a JSON file that the bootstrap wrote, or, when empty, from TOML and environment."""
-    return parse_settings(Path(settings_file).read_text(encoding="utf-8")) if settings_file else load_settings()
+def read_settings(settings_file: str, tree: dict[str, Any] | None = None) -> Settings:
+    """Read the tree from a JSON file that the bootstrap wrote, or, when empty, from TOML and environment and `tree`,
+    which wins over both.
+    """
+    if settings_file:
+        return parse_settings(Path(settings_file).read_text(encoding="utf-8"))
+    return load_settings(flags=tree)
 
 
 def open_control(settings: Settings, pool: str) -> RedisControlStore:
@@ -133,8 +139,9 @@ def build(args: dict[str, Any]) -> serve.Application:
     """Build the application that the declarative config names.
 
     Args:
-        args: pool (name) and settings_file (JSON; empty for TOML and environment).
+        args: pool (name), settings_file (JSON; empty for TOML and environment) and settings (a part of the tree that
+            wins over TOML and environment; as it is in the config, changing it replaces the replicas one by one).
     """
     pool, settings_file = str(args["pool"]), str(args.get("settings_file", ""))
     deployment = serve.deployment(name=DEPLOYMENT)(ReplicaHost)
-    return deployment.bind(pool, settings_file)
+    return deployment.bind(pool, settings_file, args.get("settings"))

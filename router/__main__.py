@@ -30,14 +30,7 @@ _LOG = logging.getLogger("router")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a router until SIGTERM or SIGINT; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m router", description="Runs one Penstock router process.")
-    parser.add_argument("--settings", type=Path, help="TOML file; default: $PENSTOCK_SETTINGS and PENSTOCK_* variables")
-    parser.add_argument("--settings-json", type=Path, help="a whole settings tree as JSON; wins over --settings")
-    parser.add_argument("--port", type=int, help="overrides router.port")
-    parser.add_argument("--metrics-port", type=int, help="overrides router.metrics_port")
-    parser.add_argument("--shared-port", action="store_true", help="let other router processes listen on the same port")
-    parser.add_argument("--ready-file", type=Path, help="written as JSON once the port is open")
-    options = parser.parse_args(argv)
+    options = build_parser().parse_args(argv)
     try:
         settings = read_settings(options.settings_json, options.settings)
         configure_logging(settings.cluster.log_level, settings.cluster.log_format)
@@ -47,6 +40,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"penstock router: {error}\n")
         return 2
     return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Describe the flags."""
+    parser = argparse.ArgumentParser(prog="python -m router", description="Runs one Penstock router process.")
+    parser.add_argument("--settings", type=Path, help="TOML file; default: $PENSTOCK_SETTINGS and PENSTOCK_* variables")
+    parser.add_argument("--settings-json", type=Path, help="a whole settings tree as JSON; wins over --settings")
+    parser.add_argument("--port", type=int, help="overrides router.port")
+    parser.add_argument("--metrics-port", type=int, help="overrides router.metrics_port")
+    parser.add_argument("--shared-port", action="store_true", help="let other router processes listen on the same port")
+    parser.add_argument("--ready-file", type=Path, help="written as JSON once the port is open")
+    return parser
 
 
 def read_settings(json_file: Path | None, toml_file: Path | None) -> Settings:

@@ -16,6 +16,10 @@ from cluster.wire import duration_from_wire
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
 
+MAX_TENANTS = 100
+"""Tenants with a series of their own; those that come later share one. The ledger has them all."""
+OTHER_TENANTS = "(other)"
+
 
 class RouterMetrics:
     """Owns the router's metrics."""
@@ -37,6 +41,13 @@ class RouterMetrics:
         self._tokens = Counter(
             "penstock_router_tokens", "Tokens of finished requests, by kind.", ["pool", "kind"], registry=self.registry
         )
+        self._tenant_tokens = Counter(
+            "penstock_router_tenant_tokens",
+            "Prompt and output tokens of finished requests, by tenant.",
+            ["pool", "tenant"],
+            registry=self.registry,
+        )
+        self._tenants: set[str] = set()
         self._reloads = Counter(
             "penstock_router_file_reloads",
             "Changes of keys and certificate files that were seen; bad ones left the last good content in force.",
@@ -78,6 +89,11 @@ class RouterMetrics:
         """Count a changed file. Called from any thread."""
         self._reloads.labels(file, "good" if good else "bad").inc()
 
+    def _tenant_label(self, tenant: str) -> str:
+        if len(self._tenants) < MAX_TENANTS:
+            self._tenants.add(tenant)
+        return tenant if tenant in self._tenants else OTHER_TENANTS
+
     def finished(self, generation: Generation, end: api.Finished) -> None:
         """Count a request that ended well."""
         pool, receipt = generation.pool, end.receipt
@@ -87,6 +103,8 @@ class RouterMetrics:
         self._tokens.labels(pool, "prompt").inc(end.usage.prompt_tokens)
         self._tokens.labels(pool, "output").inc(end.usage.output_tokens)
         self._tokens.labels(pool, "cached").inc(end.usage.cached_tokens)
+        used = end.usage.prompt_tokens + end.usage.output_tokens
+        self._tenant_tokens.labels(pool, self._tenant_label(generation.tenant)).inc(used)
         self._total.labels(pool).observe(duration_from_wire(receipt.total_time))
         if receipt.HasField("time_to_first_token"):
             self._ttft.labels(pool).observe(duration_from_wire(receipt.time_to_first_token))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ PARTING_S = 1.0
 """How long calls may take to end that are left to other routers."""
 LEARN_RETRY_S = 0.5
 """Pause between attempts to get a pool's tokenizer."""
+LIVE_S = 5.0
+"""An event loop that does not turn for so long answers /livez with no."""
 
 _SERVICES = tuple(
     file.services_by_name[name]
@@ -110,6 +113,7 @@ class Router:
         self._metrics_server: MetricsServer | None = None
         self._dialer = LinkDialer(settings.replica.tls)
         self._server: grpc.aio.Server | None = None
+        self._serving = False
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
         self.pools: dict[str, Pool] = {}
         self._inference: InferenceServicer
@@ -140,13 +144,21 @@ class Router:
         self._bell = self._queues.bell(self.router_id)
         self._owner.spawn(self._listen(self._bell), "bell")
         self._owner.spawn(self._authenticate.watch(), "keys")
-        self._metrics_server = MetricsServer(settings.router.host, self._metrics_port, self._metrics.registry)
+        loop = asyncio.get_running_loop()
+        self._metrics_server = MetricsServer(
+            settings.router.host,
+            self._metrics_port,
+            self._metrics.registry,
+            # Ready also while Redis is away: requests then fail fast, while a name without addresses would hang them.
+            {"/livez": lambda: _turns(loop), "/readyz": lambda: self._serving},
+        )
         await self._open_port()
         for pool in self.pools.values():
             self._owner.spawn(self._learn(pool), "learn")
         self._feeder.start()
         for name in ("", *(service.full_name for service in _SERVICES)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._serving = True
         _LOG.info("router.ready", extra={"router": self.router_id, "port": self.port})
 
     def _pool(self, name: str) -> Pool:
@@ -249,6 +261,7 @@ class Router:
     async def stop(self, drain_s: float | None = None) -> None:
         """Drain and end; when it returns the port is closed and this router holds nothing in any pool."""
         seconds = self._settings.router.drain_s if drain_s is None else drain_s
+        self._serving = False
         await self._health.enter_graceful_shutdown()
         if self._server is not None:
             self._inference.draining = True
@@ -276,3 +289,14 @@ class Router:
             await asyncio.wait_for(self._inference.idle.wait(), seconds)
         except TimeoutError:
             _LOG.warning("router.drain_over", extra={"open_calls": self._inference.open_calls})
+
+
+def _turns(loop: asyncio.AbstractEventLoop) -> bool:
+    """Say whether a loop still runs what it is given; called on another thread."""
+    turned = threading.Event()
+    try:
+        loop.call_soon_threadsafe(turned.set)
+    except RuntimeError:
+        # Closed.
+        return False
+    return turned.wait(LIVE_S)

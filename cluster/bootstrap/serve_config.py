@@ -15,11 +15,23 @@ STOP_MARGIN_S = 20.0
 
 
 def actor_options(pool: PoolSettings, gpus: int) -> dict[str, Any]:
-    """Say what a replica's actor reserves: its GPUs, or a CPU per rank and one for the front."""
-    if pool.engine is EngineKind.SIM:
+    """Say what a replica's actor reserves: its GPUs, or a CPU per rank and one for the front. Ranks on several machines
+    are actors of their own, which take the GPUs of `placement`.
+    """
+    if pool.engine is EngineKind.SIM or pool.pipeline_parallel_size > 1:
         return {"num_cpus": 1}
     size = pool.tensor_parallel_size
     return {"num_cpus": 1, "num_gpus": size} if gpus >= size else {"num_cpus": size + 1}
+
+
+def placement(pool: PoolSettings) -> dict[str, Any]:
+    """Say where the ranks of a replica on several machines run: vLLM wants a bundle per GPU, the first one with room
+    for the replica's actor.
+    """
+    if pool.engine is EngineKind.SIM or pool.pipeline_parallel_size == 1:
+        return {}
+    bundles: list[dict[str, float]] = [{"CPU": 1, "GPU": 1} for _ in range(pool.ranks)]
+    return {"placement_group_bundles": bundles, "placement_group_strategy": "PACK"}
 
 
 def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str, Any]:
@@ -40,6 +52,7 @@ def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str,
                         "name": DEPLOYMENT,
                         "num_replicas": pool.replicas,
                         "ray_actor_options": actor_options(pool, gpus),
+                        **placement(pool),
                         # Our requests bypass Serve, so it would never see one to wait for; the drain is in __del__.
                         "graceful_shutdown_wait_loop_s": 0.1,
                         "graceful_shutdown_timeout_s": settings.replica.drain_s + STOP_MARGIN_S,

@@ -190,6 +190,9 @@ class PoolSettings(Section):
     engine: EngineKind = EngineKind.VLLM
     replicas: int = Field(default=1, ge=1, le=1024)
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
+    """GPUs, or CPU ranks, that share every layer; on one machine."""
+    pipeline_parallel_size: int = Field(default=1, ge=1, le=64)
+    """Machines that each hold a part of the layers, with tensor_parallel_size GPUs each."""
     vllm: VllmSettings = VllmSettings()
     sim: SimSettings = SimSettings()
     slo: SloSettings = SloSettings()
@@ -203,6 +206,11 @@ class PoolSettings(Section):
     price_per_million_cached_tokens: float | None = Field(default=None, ge=0)
     """Of prompt tokens found in the prefix cache; default: as other prompt tokens."""
     price_per_million_output_tokens: float = Field(default=0.0, ge=0)
+
+    @property
+    def ranks(self) -> int:
+        """Accelerators of one replica."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
 class RedisSettings(Section):
@@ -477,6 +485,8 @@ class ReplicaSettings(Section):
     """Default: links speak in the clear; both ends still prove the cluster secret."""
     host: str = "127.0.0.1"
     """Address that routers dial; on a cluster of machines the node's own address."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """Of the inner server. 0 takes a free one; a fixed one needs an address of its own for every replica."""
     metrics_port: int = Field(default=0, ge=0, le=65535)
     """0 takes a free port."""
     drain_s: float = Field(default=30.0, ge=0)

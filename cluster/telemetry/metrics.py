@@ -1,10 +1,12 @@
-"""The Prometheus endpoint of a process."""
+"""The Prometheus endpoint of a process, and what a supervisor asks it."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -14,15 +16,30 @@ LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class MetricsServer:
-    """Serves /metrics from a thread of its own."""
+    """Serves /metrics, and questions with yes or no, from threads of its own."""
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
-        """Listen at once; port 0 takes a free one."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        probes: Mapping[str, Callable[[], bool]] | None = None,
+    ) -> None:
+        """Listen at once; port 0 takes a free one.
+
+        Args:
+            host: address to listen on.
+            port: 0 to 65535.
+            registry: what /metrics shows.
+            probes: answers by path, such as /readyz: 200 for yes, 503 for no. Called on any thread.
+        """
         server, thread = start_http_server(port, addr=host, registry=registry)
         self._host = host
         self._server: WSGIServer = server
         self._thread: threading.Thread = thread
         self.port = int(self._server.server_port)
+        if probes:
+            self._server.set_app(_with_probes(self._server.get_app(), probes))
 
     def close(self) -> None:
         """Stop serving and free the port."""
@@ -35,3 +52,16 @@ class MetricsServer:
             closer.join(0.02)
         self._server.server_close()
         self._thread.join()
+
+
+def _with_probes(metrics: Any, probes: Mapping[str, Callable[[], bool]]) -> Callable[..., Iterable[bytes]]:
+    def app(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        probe = probes.get(environ.get("PATH_INFO", ""))
+        if probe is None:
+            answer: Iterable[bytes] = metrics(environ, start_response)
+            return answer
+        good = probe()
+        start_response("200 OK" if good else "503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [b"ok\n" if good else b"no\n"]
+
+    return app

@@ -170,7 +170,7 @@ class Replica:
             options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_INNER_MESSAGE), ("grpc.so_reuseport", 0)]
         )
         pb_grpc.add_ReplicaServiceServicer_to_server(servicer, self._server)
-        address, tls = f"{self.plan.settings.host}:0", self.plan.settings.tls
+        address, tls = f"{self.plan.settings.host}:{self.plan.settings.port}", self.plan.settings.tls
         port: int = (
             self._server.add_secure_port(address, TlsFiles.of_link(tls).server_credentials())
             if tls is not None

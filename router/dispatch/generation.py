@@ -36,6 +36,7 @@ class Generation:
         """`wait_s` estimates the rest of a choice's wait; `arrived_at` and `admitted_at` are monotonic seconds."""
         self.request_id = ticket.request_id
         self.pool = ticket.pool
+        self.tenant = ticket.tenant
         self.choices = tuple(choices)
         self._ticket = ticket
         self._secret = secret

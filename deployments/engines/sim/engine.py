@@ -269,7 +269,7 @@ class SimEngine:
         )
         share = 0.0 if sequence.scheduled_at is None else self._meter.clock.total() - sequence.clock_at_start
         reason = FinishReason.ERROR if error else sequence.finish_reason or FinishReason.ERROR
-        gpu_seconds = share * self._pool.tensor_parallel_size
+        gpu_seconds = share * self._pool.ranks
         sequence.end(reason, gpu_seconds=gpu_seconds, error=error, engine_died=crashed)
 
     def _die(self, death: str, *, crashed: bool = True) -> None:

@@ -30,8 +30,10 @@ def engine_arguments(
     arguments: dict[str, Any] = {
         "model": str(model),
         "tensor_parallel_size": pool.tensor_parallel_size,
-        # Left to itself vLLM takes Ray inside a placement group, which its CPU platform cannot do.
-        "distributed_executor_backend": "mp",
+        "pipeline_parallel_size": pool.pipeline_parallel_size,
+        # Left to itself vLLM takes Ray inside a placement group, which its CPU platform cannot do; between machines
+        # there is no other.
+        "distributed_executor_backend": "mp" if pool.pipeline_parallel_size == 1 else "ray",
         "dtype": own.dtype,
         "quantization": own.quantization,
         "kv_cache_dtype": own.kv_cache_dtype,

@@ -295,7 +295,7 @@ class VllmEngine:
         if not sequence.scheduled_at:
             return 0.0
         clock = self._meter.clock
-        return (clock.total() - clock.at(sequence.scheduled_at)) * self._pool.tensor_parallel_size
+        return (clock.total() - clock.at(sequence.scheduled_at)) * self._pool.ranks
 
     def _lora(self, name: str) -> Any:
         if not name:

@@ -87,3 +87,11 @@ def test_quantization_and_precision_pass_through() -> None:
 )
 def test_ranks_share_the_cores(cores: list[int] | None, ranks: int, of_process: list[int], binding: str) -> None:
     assert core_binding(cores, ranks, of_process) == binding
+
+
+def test_ranks_on_one_machine_are_processes_and_on_several_ray_actors() -> None:
+    found = engine_arguments(PoolSettings(tensor_parallel_size=8, pipeline_parallel_size=2), "model", on_cpu=False)
+    assert (8, 2, "ray") == tuple(
+        found[name] for name in ("tensor_parallel_size", "pipeline_parallel_size", "distributed_executor_backend")
+    )
+    assert "mp" == arguments(False)["distributed_executor_backend"]

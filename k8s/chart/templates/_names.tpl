@@ -1,0 +1,91 @@
+{{- define "penstock.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "penstock.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "penstock.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "penstock.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{/* What never changes between versions; for selectors. Call with (list $ "component"). */}}
+{{- define "penstock.selector" -}}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{/* Labels of an object. Call with (list $ "component"). */}}
+{{- define "penstock.labels" -}}
+{{- $ := index . 0 -}}
+app.kubernetes.io/name: {{ include "penstock.name" $ }}
+{{ include "penstock.selector" . }}
+app.kubernetes.io/part-of: penstock
+app.kubernetes.io/version: {{ $.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" }}
+{{- with $.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Labels of a pod: without the chart's version, so that a new chart alone restarts nothing. */}}
+{{- define "penstock.podLabels" -}}
+{{- $ := index . 0 -}}
+app.kubernetes.io/part-of: penstock
+{{ include "penstock.selector" . }}
+{{- with $.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* An image. Call with (list $ "router" own), own being true for the images that a release builds. */}}
+{{- define "penstock.image" -}}
+{{- $ := index . 0 -}}
+{{- $name := index . 1 -}}
+{{- $image := index $.Values.images $name -}}
+{{- if and $.Values.images.requireDigest (not $image.digest) -}}
+{{- fail (printf "images.%s.digest must be set, because images.requireDigest is on" $name) -}}
+{{- end -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ default $.Chart.AppVersion $image.tag }}
+{{- end -}}
+{{- end }}
+
+{{- define "penstock.pullSecrets" -}}
+{{- range .Values.imagePullSecrets }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* A pool's name as a part of names of objects. */}}
+{{- define "penstock.poolSlug" -}}
+{{- . | lower | replace "." "-" | replace "_" "-" | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* The logical resource that ties a pool's replicas to its worker group, one per pod. */}}
+{{- define "penstock.poolResource" -}}
+penstock-{{ include "penstock.poolSlug" . }}
+{{- end }}
+
+{{- define "penstock.secretName" -}}
+{{- $ := index . 0 -}}
+{{- default (printf "%s-%s" (include "penstock.fullname" $) (index . 2)) (index . 1) -}}
+{{- end }}
+{{- define "penstock.clusterSecret" -}}{{ include "penstock.secretName" (list $ .Values.secrets.cluster.existingSecret "cluster") }}{{- end }}
+{{- define "penstock.raySecret" -}}{{ include "penstock.secretName" (list $ .Values.secrets.rayToken.existingSecret "ray-token") }}{{- end }}
+{{- define "penstock.keysSecret" -}}{{ include "penstock.secretName" (list $ .Values.auth.existingSecret "keys") }}{{- end }}
+{{- define "penstock.redisSecret" -}}{{ include "penstock.secretName" (list $ .Values.redis.existingSecret "redis") }}{{- end }}
+{{- define "penstock.gcsRedisSecret" -}}{{ include "penstock.secretName" (list $ .Values.gcsRedis.existingSecret "redis-gcs") }}{{- end }}
+{{- define "penstock.routerTlsSecret" -}}{{ include "penstock.secretName" (list $ .Values.router.tls.existingSecret "router-tls") }}{{- end }}
+{{- define "penstock.linkTlsSecret" -}}{{ include "penstock.secretName" (list $ .Values.replica.tls.existingSecret "link-tls") }}{{- end }}
+
+{{/* Whether `helm test` has what it needs: a key, unless nobody needs one. */}}
+{{- define "penstock.hasTest" -}}
+{{- if and .Values.test.enabled (or .Values.auth.anonymous .Values.secrets.generate .Values.test.existingSecret) -}}true{{- end -}}
+{{- end }}

@@ -1,0 +1,131 @@
+{{/* What the restricted pod security standard asks of a pod. Call with the user's id. */}}
+{{- define "penstock.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "penstock.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{/* Seconds from deletion to SIGKILL; drains, what follows them, and 15 s for the rest. */}}
+{{- define "penstock.routerGrace" -}}
+{{- add .Values.router.preStopSeconds .Values.router.drainSeconds 15 -}}
+{{- end }}
+{{/* What Serve grants a replica: its drain, and the time for its engine to end. */}}
+{{- define "penstock.serveGrace" -}}
+{{- add .Values.replica.drainSeconds 20 -}}
+{{- end }}
+{{- define "penstock.workerGrace" -}}
+{{- add (include "penstock.serveGrace" .) 40 -}}
+{{- end }}
+
+{{/* Where the queue is: environment of every process that uses it. */}}
+{{- define "penstock.redisEnv" -}}
+{{- $redis := .Values.externalRedis -}}
+{{- if eq .Values.redis.enabled $redis.enabled -}}
+{{- fail "exactly one of redis.enabled and externalRedis.enabled must be true" -}}
+{{- end -}}
+{{- if .Values.redis.enabled -}}
+- name: QUEUE_REDIS_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ include "penstock.redisSecret" . }}, key: {{ .Values.redis.key }}}}
+- name: PENSTOCK_REDIS__URL
+  value: redis://:$(QUEUE_REDIS_PASSWORD)@{{ include "penstock.fullname" . }}-redis:6379/0
+{{- else if and (eq $redis.mode "url") (not $redis.url) -}}
+- name: PENSTOCK_REDIS__URL
+  valueFrom: {secretKeyRef: {name: {{ required "externalRedis.existingSecret must be set, or externalRedis.url" $redis.existingSecret }}, key: {{ $redis.urlKey }}}}
+{{- else -}}
+{{- $secret := $redis.existingSecret -}}
+{{- $login := "" -}}
+{{- if and $secret $redis.usernameKey }}
+- name: QUEUE_REDIS_USERNAME
+  valueFrom: {secretKeyRef: {name: {{ $secret }}, key: {{ $redis.usernameKey }}}}
+{{- $login = "$(QUEUE_REDIS_USERNAME)" }}
+{{- end }}
+{{- if and $secret $redis.passwordKey }}
+- name: QUEUE_REDIS_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ $secret }}, key: {{ $redis.passwordKey }}}}
+{{- $login = printf "%s:$(QUEUE_REDIS_PASSWORD)" $login }}
+{{- end }}
+{{- $login = ternary (printf "%s@" $login) "" (ne $login "") }}
+{{- $ca := ternary "ssl_ca_certs=/etc/penstock/redis-ca/ca.crt" "" (ne $redis.tls.caSecret "") }}
+{{- if eq $redis.mode "sentinel" }}
+{{- $options := "" }}
+{{- if and $secret $redis.sentinelPasswordKey }}
+- name: QUEUE_SENTINEL_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ $secret }}, key: {{ $redis.sentinelPasswordKey }}}}
+{{- $options = "?sentinel_password=$(QUEUE_SENTINEL_PASSWORD)" }}
+{{- end }}
+{{- if $ca }}
+# Sentinel addresses take no option for it.
+- name: SSL_CERT_FILE
+  value: /etc/penstock/redis-ca/ca.crt
+{{- end }}
+- name: PENSTOCK_REDIS__URL
+  value: {{ printf "%s://%s%s/%s/%v%s" (ternary "rediss+sentinel" "redis+sentinel" $redis.tls.enabled) $login (join "," $redis.sentinel.hosts) $redis.sentinel.service $redis.sentinel.database $options }}
+{{- else }}
+{{- $url := "" }}
+{{- if eq $redis.mode "cluster" }}
+{{- if not $redis.cluster.singleShardOrProxy }}
+{{- fail "externalRedis.cluster.singleShardOrProxy must be true: Penstock's client follows no redirection between shards" }}
+{{- end }}
+{{- $url = printf "%s://%s:%v/0" (ternary "rediss" "redis" $redis.tls.enabled) $redis.cluster.host $redis.cluster.port }}
+{{- else }}
+{{- $url = $redis.url }}
+{{- end }}
+- name: PENSTOCK_REDIS__URL
+  value: {{ printf "%s%s" ($url | replace "://" (printf "://%s" $login)) (ternary (printf "?%s" $ca) "" (ne $ca "")) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Files of every process: the cluster secret, the links' certificate, Redis' authority. */}}
+{{- define "penstock.commonVolumes" -}}
+- name: cluster-secret
+  secret:
+    secretName: {{ include "penstock.clusterSecret" . }}
+    defaultMode: 0440
+    items: [{key: {{ .Values.secrets.cluster.key }}, path: cluster-secret}]
+{{- if .Values.replica.tls.enabled }}
+- name: link-tls
+  secret: {secretName: {{ include "penstock.linkTlsSecret" . }}, defaultMode: 0440}
+{{- end }}
+{{- if and .Values.externalRedis.enabled .Values.externalRedis.tls.caSecret }}
+- name: redis-ca
+  secret:
+    secretName: {{ .Values.externalRedis.tls.caSecret }}
+    defaultMode: 0440
+    items: [{key: {{ .Values.externalRedis.tls.caKey }}, path: ca.crt}]
+{{- end }}
+{{- end }}
+{{- define "penstock.commonMounts" -}}
+- {name: cluster-secret, mountPath: /etc/penstock/secret, readOnly: true}
+{{- if .Values.replica.tls.enabled }}
+- {name: link-tls, mountPath: /etc/penstock/link-tls, readOnly: true}
+{{- end }}
+{{- if and .Values.externalRedis.enabled .Values.externalRedis.tls.caSecret }}
+- {name: redis-ca, mountPath: /etc/penstock/redis-ca, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* Spread over nodes and zones. Call with (list $ "component" whenUnsatisfiable). */}}
+{{- define "penstock.spread" -}}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: {{ index . 2 }}
+  labelSelector: {matchLabels: {{ include "penstock.selector" . | fromYaml | toJson }}}
+  matchLabelKeys: [pod-template-hash]
+- maxSkew: 1
+  topologyKey: topology.kubernetes.io/zone
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector: {matchLabels: {{ include "penstock.selector" . | fromYaml | toJson }}}
+  matchLabelKeys: [pod-template-hash]
+{{- end }}

@@ -1,0 +1,86 @@
+{{/* A pool's settings, with the defaults that the chart itself needs. */}}
+{{- define "penstock.poolSettings" -}}
+{{- $settings := deepCopy .settings -}}
+{{- $_ := set $settings "replicas" (int (default 1 $settings.replicas)) -}}
+{{- $_ := set $settings "tensor_parallel_size" (int (default 1 $settings.tensor_parallel_size)) -}}
+{{- $_ := set $settings "pipeline_parallel_size" (int (default 1 $settings.pipeline_parallel_size)) -}}
+{{- $_ := set $settings "engine" (default "vllm" $settings.engine) -}}
+{{- toYaml $settings -}}
+{{- end }}
+
+{{/* The settings that replicas and routers share; what the chart decides wins. */}}
+{{- define "penstock.sharedSettings" -}}
+{{- $tree := dict -}}
+{{- range $section := list "cluster" "queue" "replica" "redis" -}}
+{{- with index $.Values.settings $section -}}{{- $_ := set $tree $section (deepCopy .) -}}{{- end -}}
+{{- end -}}
+{{- $replica := dict "drain_s" (int .Values.replica.drainSeconds) "port" (int .Values.replica.port) "metrics_port" (int .Values.replica.metricsPort) -}}
+{{- if .Values.replica.tls.enabled -}}
+{{- $_ := set $replica "tls" (dict "certificate_file" "/etc/penstock/link-tls/tls.crt" "private_key_file" "/etc/penstock/link-tls/tls.key" "ca_file" "/etc/penstock/link-tls/ca.crt") -}}
+{{- end -}}
+{{- $pools := dict -}}
+{{- range $name, $pool := .Values.pools -}}
+{{- $_ := set $pools $name (include "penstock.poolSettings" $pool | fromYaml) -}}
+{{- end -}}
+{{- $cluster := dict "secret_file" "/etc/penstock/secret/cluster-secret" "state_dir" "/var/lib/penstock" "log_format" "json" -}}
+{{- mergeOverwrite $tree (dict "cluster" $cluster "replica" $replica "pools" $pools) | toYaml -}}
+{{- end }}
+
+{{/* The whole tree, for routers and the autoscaler. */}}
+{{- define "penstock.settings" -}}
+{{- $router := dict "host" "0.0.0.0" "port" 50051 "metrics_port" 9090 "processes" 1 "drain_s" (int .Values.router.drainSeconds) -}}
+{{- if .Values.router.tls.enabled -}}
+{{- $tls := dict "certificate_file" "/etc/penstock/tls/tls.crt" "private_key_file" "/etc/penstock/tls/tls.key" -}}
+{{- if .Values.router.tls.clientCertificates -}}{{- $_ := set $tls "client_ca_file" "/etc/penstock/tls/ca.crt" -}}{{- end -}}
+{{- $_ := set $router "tls" $tls -}}
+{{- end -}}
+{{- $auth := dict -}}
+{{- if .Values.auth.anonymous -}}
+{{- $_ := set $auth "anonymous" true -}}
+{{- else -}}
+{{- $_ := set $auth "keys_file" "/etc/penstock/keys/keys.toml" -}}
+{{- end -}}
+{{- $tree := mergeOverwrite (deepCopy .Values.settings) (include "penstock.sharedSettings" . | fromYaml) (dict "router" $router "auth" $auth) -}}
+{{- if .Values.autoscaler.enabled -}}
+{{- $_ := set $tree "cluster" (mergeOverwrite $tree.cluster (dict "ray_address" (printf "http://%s-head-svc:8265" (include "penstock.fullname" .)))) -}}
+{{- $own := dict "host" "0.0.0.0" "port" (int .Values.autoscaler.metricsPort) "token_file" "/etc/penstock/ray-token/auth_token" -}}
+{{- $_ := set $tree "autoscaler" (mergeOverwrite (deepCopy .Values.autoscaler.settings) $own) -}}
+{{- end -}}
+{{- toToml $tree -}}
+{{- end }}
+
+{{/* Ray Serve's config. It carries the replicas' settings, so that changing them replaces replicas in place. */}}
+{{- define "penstock.serveConfig" -}}
+{{- $tree := include "penstock.sharedSettings" . | fromYaml -}}
+{{- $apps := list -}}
+{{- range $name, $pool := .Values.pools -}}
+{{- $settings := include "penstock.poolSettings" $pool | fromYaml -}}
+{{- $tp := int $settings.tensor_parallel_size -}}
+{{- $pp := int $settings.pipeline_parallel_size -}}
+{{- $resource := include "penstock.poolResource" $name -}}
+{{- $actor := dict "num_cpus" 1 "resources" (dict $resource 1) -}}
+{{- $deployment := dict "name" "replica" "num_replicas" (int $settings.replicas) "graceful_shutdown_wait_loop_s" 0.1 "graceful_shutdown_timeout_s" (include "penstock.serveGrace" $ | int) "health_check_period_s" 2 "health_check_timeout_s" 30 "max_ongoing_requests" 1000000 -}}
+{{- if ne $settings.engine "sim" -}}
+{{- if gt $pp 1 -}}
+{{- $bundles := list -}}
+{{- range until (int (mul $tp $pp)) -}}
+{{- $bundles = append $bundles (dict "CPU" 1 "GPU" 1) -}}
+{{- end -}}
+{{- $actor = dict "num_cpus" 1 -}}
+{{- $_ := set $deployment "placement_group_bundles" $bundles -}}
+{{- $_ := set $deployment "placement_group_strategy" "PACK" -}}
+{{- $selectors := list -}}
+{{- range $bundles -}}{{- $selectors = append $selectors (dict "penstock.io/pool" (include "penstock.poolSlug" $name)) -}}{{- end -}}
+{{- $_ := set $deployment "placement_group_bundle_label_selector" $selectors -}}
+{{- else if eq $pool.device "gpu" -}}
+{{- $_ := set $actor "num_gpus" $tp -}}
+{{- else -}}
+{{- $_ := set $actor "num_cpus" (add1 $tp) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $deployment "ray_actor_options" $actor -}}
+{{- $args := dict "pool" $name "settings" (merge (dict "pools" (dict $name (omit $settings "replicas" "autoscale" "budget_per_hour"))) (omit $tree "pools")) -}}
+{{- $apps = append $apps (dict "name" (printf "penstock-%s" $name) "route_prefix" nil "import_path" "deployments.app:build" "args" $args "external_scaler_enabled" true "deployments" (list $deployment)) -}}
+{{- end -}}
+{{- dict "proxy_location" "EveryNode" "http_options" (dict "host" "0.0.0.0" "port" 8000) "applications" $apps | toYaml -}}
+{{- end }}

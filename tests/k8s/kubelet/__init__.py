@@ -1,0 +1,13 @@
+"""A small kubelet: runs rendered pods as local processes.
+
+It executes command, arguments, environment, files, probes, preStop, SIGTERM and SIGKILL as the pod says, and keeps
+Deployments at their number through rolling updates. What it has instead of containers and a network:
+
+- Every pod has a loopback address of its own. 0.0.0.0 and 127.0.0.1 in its texts become that address.
+- Mounted paths become folders of the test, in texts as well.
+- A Service's host:port becomes the address and target port of a ready pod behind it.
+- The kubelet's own periods pass faster by a factor; everything inside pods, graces and preStop take their real time.
+- A Ray worker's container runs one replica, as Ray Serve would host it; there is no Ray.
+
+Users, read-only roots, resources and network policies are not enforced.
+"""

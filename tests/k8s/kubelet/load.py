@@ -1,0 +1,68 @@
+"""Calls routers as clients do that balance by themselves, and remembers every failure. Nothing is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from penstock.v1 import inference_pb2_grpc
+
+from tests.support.stack import collect, ids_of, stream_request
+
+TOKENS = 40
+
+
+class Load:
+    """Keeps so many streams open. Endpoints are known to it a moment late, as they are in a cluster."""
+
+    def __init__(self, endpoints: Callable[[], list[str]], key: str, delay_s: float, streams: int = 4) -> None:
+        self.failures: list[str] = []
+        self.done = 0
+        self._endpoints = endpoints
+        self._metadata = (("authorization", f"Bearer {key}"),)
+        self._delay_s = delay_s
+        self._streams = streams
+        self._seen: deque[tuple[float, list[str]]] = deque([(0.0, endpoints())])
+        self._turn = itertools.count()
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Load:
+        self._tasks = [asyncio.create_task(self._watch())]
+        self._tasks += [asyncio.create_task(self._go_on()) for _ in range(self._streams)]
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        self._stop.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _watch(self) -> None:
+        while not self._stop.is_set():
+            self._seen.append((time.monotonic(), self._endpoints()))
+            while len(self._seen) > 1 and self._seen[1][0] < time.monotonic() - self._delay_s:
+                self._seen.popleft()
+            await asyncio.sleep(0.02)
+
+    async def _go_on(self) -> None:
+        while not self._stop.is_set():
+            known = self._seen[0][1]
+            await self._one(known[next(self._turn) % len(known)])
+
+    async def _one(self, target: str) -> None:
+        async with grpc.aio.insecure_channel(target) as channel:
+            call = inference_pb2_grpc.InferenceServiceStub(channel).StreamGenerate(
+                stream_request(max_tokens=TOKENS, ignore_eos=True), metadata=self._metadata, timeout=20
+            )
+            try:
+                ids = ids_of(await collect(call))
+                assert len(ids) == TOKENS
+                self.done += 1
+            except (grpc.aio.AioRpcError, AssertionError) as error:
+                self.failures.append(f"{target}: {error}")
+            finally:
+                call.cancel()

@@ -1,0 +1,63 @@
+"""The chart as the tests run it: Redis, two replicas with simulated engines, two routers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from tests.k8s.charts import Object, render
+from tests.k8s.kubelet.cluster import SPREAD_S, Kubelet
+from tests.k8s.kubelet.load import Load
+
+ROUTERS = "-router"
+SPEED = 10.0
+"""How much faster the kubelet's own periods pass."""
+VALUES = {
+    "auth.anonymous": "false",
+    "secrets.generate": "true",
+    "router.drainSeconds": "8",
+    "router.preStopSeconds": "1",
+    "replica.drainSeconds": "8",
+    "pools.demo.settings.sim.base_ms": "12",
+    "pools.demo.settings.sim.max_num_seqs": "4",
+    "pools.demo.settings.slo.interactive.itl_p95_s": "0.05",
+    # So that it has something to change.
+    "pools.demo.settings.control.start_batch": "2",
+    "monitoring.serviceMonitor.enabled": "true",
+    "monitoring.podMonitor.enabled": "true",
+    "monitoring.prometheusRule.enabled": "true",
+}
+
+
+def objects() -> list[Object]:
+    """Return what the chart renders."""
+    return render("sim", *(f"--set={key}={value}" for key, value in VALUES.items()))
+
+
+@contextlib.asynccontextmanager
+async def running_kubelet(folder: Path) -> AsyncIterator[Kubelet]:
+    """Run it all."""
+    running = Kubelet(objects(), {}, folder, SPEED)
+    try:
+        await running.apply("StatefulSet", "-redis")
+        await asyncio.gather(running.apply_replicas(), running.apply("Deployment", ROUTERS))
+        yield running
+    finally:
+        await running.close()
+
+
+def key_of(kubelet: Kubelet) -> str:
+    """Return the key that the chart made."""
+    return kubelet.secret("penstock-first-key")["key"]
+
+
+def endpoints(kubelet: Kubelet) -> Callable[[], list[str]]:
+    """Return what the headless Service's name resolves to."""
+    return lambda: kubelet.endpoints("-headless")
+
+
+def load(kubelet: Kubelet, streams: int = 4) -> Load:
+    """Call the routers as clients inside the cluster do."""
+    return Load(endpoints(kubelet), key_of(kubelet), SPREAD_S, streams)

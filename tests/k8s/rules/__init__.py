@@ -1,0 +1,35 @@
+"""What must hold between rendered objects. A rule takes all of them and returns its complaints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.k8s.charts import Object
+from tests.k8s.rules import network, runtime, security, wiring
+
+Rule = Callable[[list[Object]], list[str]]
+
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        wiring.selectors_find_pods,
+        wiring.services_reach_ports,
+        wiring.addresses_are_services,
+        wiring.volumes_are_there,
+        wiring.targets_exist,
+        wiring.scaled_deployments_fix_no_replicas,
+        wiring.service_accounts_exist,
+        runtime.graces_add_up,
+        runtime.accelerators_agree,
+        runtime.arguments_parse,
+        runtime.environment_is_known,
+        runtime.settings_load,
+        runtime.ports_are_those_bound,
+        runtime.serve_config_is_ours,
+        security.pods_are_restricted,
+        security.images_are_pinned,
+        security.tokens_are_mounted_only_where_used,
+        network.edges_are_allowed,
+        network.other_edges_are_denied,
+    )
+}

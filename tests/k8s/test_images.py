@@ -1,0 +1,98 @@
+"""What can be said of images without building them. Building and running them is the hosted workflow's part."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.k8s.charts import one, render
+from tests.k8s.pins import ROOT, normal, pins
+from tests.k8s.view import pods
+
+FILES = sorted((ROOT / "k8s" / "images").glob("*.Dockerfile"))
+WORKFLOW = ROOT / ".github" / "workflows" / "images.yaml"
+
+
+def instructions(file: Path) -> list[str]:
+    lines = re.sub(r"\\\n\s*", "", file.read_text(encoding="utf-8")).splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_an_image_is_pinned_and_runs_as_nobody_special(file: Path) -> None:
+    lines = instructions(file)
+    stages = {line.split(" AS ")[1] for line in lines if line.startswith("FROM") and " AS " in line}
+    arguments = dict(line.removeprefix("ARG ").split("=", 1) for line in lines if line.startswith("ARG "))
+    assert arguments
+    assert all(re.search(r":[\w.-]+@sha256:[0-9a-f]{64}$", value) for value in arguments.values())
+    for base in (line.split()[1] for line in lines if line.startswith("FROM")):
+        assert base in stages or base.strip("${}") in arguments
+    last = lines[[i for i, line in enumerate(lines) if line.startswith("FROM")][-1] :]
+    (user,) = [line for line in last if line.startswith("USER")]
+    assert "USER 10001:10001" == user
+    assert {10001} == {
+        pod.spec["securityContext"]["runAsUser"] for pod in pods(render()) if "redis" not in pod.component
+    }
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_what_an_image_copies_is_there_and_sent(file: Path) -> None:
+    sent = (ROOT / ".dockerignore").read_text(encoding="utf-8")
+    for line in instructions(file):
+        if line.startswith("COPY") and "--from" not in line:
+            for source in line.split()[1:-1]:
+                assert (ROOT / source).exists()
+                assert f"!{source.split('/')[0]}\n" in sent
+
+
+BLOCK = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+ABSENT = set(sys.argv[1].split(","))
+sys.meta_path.insert(0, Absent())
+import router.__main__, cluster.cli.main, cluster.cli.generate, router.client, uvloop
+"""
+
+
+def test_the_router_images_pins_are_enough_and_slim() -> None:
+    """Routers and the command line start where nothing but these pins is installed, and they bring no PyTorch."""
+    there = pins("router.txt").keys() | {"penstock"}
+    absent = {
+        name
+        for name, owners in packages_distributions().items()
+        if not {normal(owner) for owner in owners} & there and name not in ("cluster", "router", "penstock")
+    }
+    assert {"ray", "torch", "vllm", "numpy", "cryptography"} <= absent
+    subprocess.run([sys.executable, "-c", BLOCK, ",".join(absent)], cwd=ROOT, check=True)
+    with pytest.raises(subprocess.CalledProcessError):
+        subprocess.run([sys.executable, "-c", BLOCK, "redis"], cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
+
+
+def test_the_workflow_builds_every_image_and_names_real_files() -> None:
+    text = WORKFLOW.read_text(encoding="utf-8")
+    jobs = yaml.safe_load(text)["jobs"]
+    built = {item["file"] for item in jobs["build"]["strategy"]["matrix"]["include"]}
+    assert {f"k8s/images/{file.name}" for file in FILES} == built
+    for path in re.findall(r"\bk8s/[\w./-]+\w", text):
+        assert (ROOT / path).exists(), path
+    assert not re.findall(r"uses: (?!\./)\S+@(?!v\d)\S+", text)
+
+
+def test_the_charts_repositories_are_those_that_the_workflow_pushes() -> None:
+    text = WORKFLOW.read_text(encoding="utf-8")
+    images = {container["image"] for pod in pods(render()) for container in pod.containers()}
+    for image in (image for image in images if image.startswith("ghcr.io/")):
+        assert f"name: {image.split('/')[-1].split(':')[0]}" in text
+    assert one(render(), "Deployment", "-router")

@@ -1,0 +1,145 @@
+"""Dashboards and alerts: their PromQL parses, names metrics that exist, and finds data in a live cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+from penstock.v1 import inference_pb2_grpc
+
+from router.client import AsyncClient, JobItem, Sampling
+from tests.k8s import dashboards
+from tests.k8s.charts import of_kind, one, render
+from tests.k8s.generate import CHART
+from tests.k8s.kubelet.cluster import Kubelet
+from tests.k8s.kubelet.prometheus import SCRAPE_S, Prometheus, require, running_prometheus, scrape_targets
+from tests.k8s.kubelet.stack import endpoints, key_of, load
+from tests.k8s.rules.runtime import metrics_of_autoscalers
+from tests.support.stack import collect, stream_request
+from tests.support.waiting import until
+
+WINDOW = "[5s]"
+in_package = pytest.mark.asyncio(loop_scope="package")
+
+
+def alerts() -> list[dict[str, object]]:
+    text = (CHART / "alerts" / "penstock.yaml").read_text(encoding="utf-8")
+    return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+
+
+def concrete(query: str) -> str:
+    """Replace Grafana's variables."""
+    return query.replace("[$__rate_interval]", WINDOW).replace("$pool", ".*")
+
+
+def names(promql: str) -> set[str]:
+    return set(re.findall(r"\bpenstock_[a-z0-9_]+", promql))
+
+
+def all_names() -> set[str]:
+    """Every metric that a dashboard, an alert or a horizontal autoscaler names."""
+    texts = [query for _, _, query in dashboards.queries()] + [str(rule["expr"]) for rule in alerts()]
+    return {name for text in texts for name in names(text)} | metrics_of_autoscalers(render("everything"))
+
+
+def check_rules(rules: list[dict[str, object]], folder: Path) -> str:
+    path = folder / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}), encoding="utf-8")
+    done = subprocess.run(
+        [require("promtool"), "check", "rules", str(path)], capture_output=True, text=True, check=False
+    )
+    return done.stderr if done.returncode else ""
+
+
+def test_every_query_and_rule_parses(tmp_path: Path) -> None:
+    recorded = [
+        {"record": f"panel:{number}", "expr": concrete(query)}
+        for number, (_, _, query) in enumerate(dashboards.queries())
+    ]
+    assert not check_rules([*alerts(), *recorded], tmp_path)
+    assert "could not parse" in check_rules([{"record": "panel:x", "expr": "sum by (pool (x)"}], tmp_path)
+
+
+def test_every_alert_says_what_to_do() -> None:
+    for rule in alerts():
+        assert {"summary", "runbook"} == set(rule["annotations"]), rule["alert"]
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert len(alerts()) == len({rule["alert"] for rule in alerts()})
+
+
+def test_the_chart_ships_rules_and_dashboards_unchanged() -> None:
+    """Prometheus' own templates in the texts must survive Helm's."""
+    objects = render("everything")
+    shipped = one(objects, "PrometheusRule")["spec"]["groups"]
+    assert alerts() == [rule for group in shipped for rule in group["rules"]]
+    boards = [each for each in of_kind(objects, "ConfigMap") if "-dashboard-" in each["metadata"]["name"]]
+    shown = {yaml.safe_load(text)["uid"] for each in boards for text in each["data"].values()}
+    assert {f"penstock-{name}" for name in dashboards.BOARDS} == shown
+
+
+def exported(kubelet: Kubelet) -> set[str]:
+    found = set()
+    for target in scrape_targets(kubelet):
+        with urllib.request.urlopen(f"http://{target}/metrics", timeout=5) as reply:
+            found |= names(reply.read().decode())
+    return found
+
+
+@in_package
+async def test_every_name_is_a_metric_that_exists(kubelet: Kubelet) -> None:
+    async with load(kubelet) as clients:
+        await until(lambda: clients.done >= 2)
+    there = await asyncio.to_thread(exported, kubelet)
+    # A histogram without observations has no buckets yet.
+    assert set() == {name.removesuffix("_bucket") for name in all_names()} - there
+    assert {"penstock_router_open_cals"} == names("sum(penstock_router_open_cals)") - there
+
+
+async def make_news(kubelet: Kubelet) -> None:
+    """Do what only seldom happens: a refused call, and a job."""
+    target, key = endpoints(kubelet)()[0], key_of(kubelet)
+    async with grpc.aio.insecure_channel(target) as channel:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await collect(inference_pb2_grpc.InferenceServiceStub(channel).StreamGenerate(stream_request()))
+    async with AsyncClient(target, api_key=key, allow_plaintext_key=True) as client:
+        job = await client.submit_job("demo", [JobItem("a", "What is Penstock?", Sampling(max_tokens=4))])
+        async for _ in client.watch_job(job.job_id):
+            pass
+
+
+async def missing(prometheus: Prometheus) -> list[str]:
+    queries = dashboards.queries()
+    found = await asyncio.gather(*(prometheus.query(concrete(query)) for _, _, query in queries))
+    return [
+        f"{board} / {title}: {query}"
+        for (board, title, query), values in zip(queries, found, strict=True)
+        if not values
+    ]
+
+
+@in_package
+async def test_every_panel_finds_data(kubelet: Kubelet, tmp_path: Path) -> None:
+    """Prometheus scrapes what the rendered monitors select, and evaluates the rendered rules."""
+    without: list[str] = []
+
+    async def all_there() -> bool:
+        without[:] = await missing(prometheus)
+        if without:
+            # Rates need two scrapes.
+            await asyncio.gather(make_news(kubelet), asyncio.sleep(2 * SCRAPE_S))
+        return not without
+
+    async with running_prometheus(kubelet, tmp_path) as prometheus, load(kubelet, streams=12):
+        try:
+            await until(all_there, 40)
+        except AssertionError:
+            pytest.fail("no data: " + "\n".join(without))
+        groups = (await prometheus.get("rules"))["groups"]
+        assert {"ok"} == {rule["health"] for group in groups for rule in group["rules"]}
+        assert [] == await prometheus.query("penstock_router_open_cals")

@@ -1,0 +1,151 @@
+"""The chart renders with every set of values, and refuses those that make no sense."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.k8s.binaries import run
+from tests.k8s.charts import SCENARIOS, Object, of_kind, one, render, render_values
+from tests.k8s.generate import CHART, stale
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_chart_renders(scenario: str) -> None:
+    objects = render(scenario)
+    names = [(each["apiVersion"], each["kind"], each["metadata"]["name"]) for each in objects]
+    assert sorted(set(names)) == sorted(names)
+    assert {"Deployment", "RayService", "ConfigMap"} <= {each["kind"] for each in objects}
+
+
+def test_helm_lints_the_chart() -> None:
+    assert "0 chart(s) failed" in run("helm", "lint", str(CHART), "--strict")
+
+
+def test_generated_files_are_current() -> None:
+    """The Kustomize base is what `helm template` says, the schema what values.yaml says, the dashboards what their
+    description says; `make k8s-render` writes them.
+    """
+    assert [] == stale()
+
+
+def test_what_is_switched_off_is_not_there() -> None:
+    kinds = {each["kind"] for each in render("bare")}
+    assert not kinds & {"NetworkPolicy", "Role", "HorizontalPodAutoscaler", "GRPCRoute", "Certificate", "PodMonitor"}
+    assert {"penstock-redis"} == {each["metadata"]["name"] for each in of_kind(render("bare"), "PodDisruptionBudget")}
+
+
+def test_everything_can_be_switched_on() -> None:
+    kinds = {each["kind"] for each in render("everything")}
+    assert kinds >= {
+        "BackendTrafficPolicy", "Certificate", "GRPCRoute", "HorizontalPodAutoscaler", "Issuer", "NetworkPolicy", "Pod",
+        "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "RayService", "Role", "RoleBinding", "Secret",
+        "ServiceAccount", "ServiceMonitor", "StatefulSet",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"rooter": {}}, "rooter"),
+        ({"router.drainSeconds": "long"}, "drainSeconds"),
+        ({"fullnameOverride": "x" * 41}, "fullnameOverride"),
+        ({"images.router.digest": "latest"}, "digest"),
+        ({"images.requireDigest": True}, "digest must be set"),
+        ({"ray.upgradeStrategy": "Rolling"}, "upgradeStrategy"),
+        ({"redis.enabled": False}, "exactly one of redis.enabled and externalRedis.enabled"),
+        ({"externalRedis.enabled": True}, "exactly one of redis.enabled and externalRedis.enabled"),
+        ({"ray.gcsFaultTolerance.enabled": True}, "needs gcsRedis.enabled"),
+        ({"pools.demo.workers.max": 1, "pools.demo.settings.replicas": 2}, "workers.max must be at least"),
+        ({"pools.demo.settings.pipeline_parallel_size": 2}, "needs device gpu"),
+        ({"settings.pools": {"x": {}}}, "settings"),
+        ({"gateway.enabled": True}, "parentRefs must name a Gateway"),
+        ({"externalRedis.url": "redis://user:secret@host"}, "url"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        render_values("defaults", values)
+    assert complaint in error.value.stderr
+
+
+def test_a_cluster_of_redis_must_be_confirmed() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        render_values("redis-cluster", {"externalRedis.cluster.singleShardOrProxy": False})
+    assert "follows no redirection" in error.value.stderr
+
+
+@pytest.mark.parametrize(
+    ("scenario", "url"),
+    [
+        ("defaults", "redis://:$(QUEUE_REDIS_PASSWORD)@penstock-redis:6379/0"),
+        (
+            "redis-url",
+            "rediss://$(QUEUE_REDIS_USERNAME):$(QUEUE_REDIS_PASSWORD)@queue.example.org:6380/1"
+            "?ssl_ca_certs=/etc/penstock/redis-ca/ca.crt",
+        ),
+        (
+            "redis-sentinel",
+            "rediss+sentinel://$(QUEUE_REDIS_USERNAME):$(QUEUE_REDIS_PASSWORD)@s0:26379,s1:26379,s2:26379/queue/2"
+            "?sentinel_password=$(QUEUE_SENTINEL_PASSWORD)",
+        ),
+        ("redis-cluster", "rediss://queue.example.org:6379/0"),
+    ],
+)
+def test_every_kind_of_redis_has_its_address(scenario: str, url: str) -> None:
+    assert url == environment(one(render(scenario), "Deployment", "-router"))["PENSTOCK_REDIS__URL"]
+
+
+def environment(deployment: Object) -> dict[str, Any]:
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    return {each["name"]: each.get("value") or each["valueFrom"] for each in container["env"]}
+
+
+def test_a_whole_address_can_come_from_a_secret() -> None:
+    env = environment(one(render("redis-secret-url"), "Deployment", "-router"))
+    assert {"secretKeyRef": {"name": "queue", "key": "url"}} == env["PENSTOCK_REDIS__URL"]
+
+
+def test_routers_restart_when_their_settings_change_and_ray_does_not() -> None:
+    """A new Ray cluster means every GPU twice; quotas are no reason for it."""
+    before, after = render(), render_values("defaults", {"settings.tenants": {"acme": {"weight": 2}}})
+    assert one(before, "RayService") == one(after, "RayService")
+    assert one(before, "Deployment", "-router") != one(after, "Deployment", "-router")
+
+
+def test_replicas_settings_change_only_what_kuberay_updates_in_place() -> None:
+    before = one(render(), "RayService")
+    after = one(render_values("defaults", {"settings.queue": {"lease_s": 8}}), "RayService")
+    assert before["spec"].pop("serveConfigV2") != after["spec"].pop("serveConfigV2")
+    assert before == after
+
+
+def test_another_number_of_replicas_replaces_none() -> None:
+    def args(replicas: int) -> Any:
+        from tests.k8s.view import serve_config
+
+        service = one(render_values("defaults", {"pools.demo.settings.replicas": replicas}), "RayService")
+        return serve_config(service)["applications"][0]["args"]
+
+    assert args(1) == args(3)
+
+
+def test_secrets_are_made_only_when_asked_for() -> None:
+    assert [] == of_kind(render(), "Secret")
+    made = {each["metadata"]["name"] for each in of_kind(render("everything"), "Secret")}
+    assert {"llm-cluster", "llm-ray-token", "llm-redis", "llm-redis-gcs", "llm-keys", "llm-first-key"} == made
+
+
+def test_the_first_key_opens_the_door() -> None:
+    """What the chart makes is what `penstock keys new` makes: the hash of that key, in a file that routers read."""
+    import base64
+
+    from router.identity.key import hash_key, key_id
+    from router.identity.keys_file import parse_keys_file
+
+    secrets = {each["metadata"]["name"]: each["data"] for each in of_kind(render("everything"), "Secret")}
+    key = base64.b64decode(secrets["llm-first-key"]["key"]).decode()
+    (entry,) = parse_keys_file(base64.b64decode(secrets["llm-keys"]["keys.toml"]).decode()).keys
+    assert (key_id(key), hash_key(key), "admin") == (entry.id, entry.sha256, entry.role)

@@ -1,0 +1,252 @@
+"""What must hold between objects does, in every scenario; and every rule finds a mistake that is planted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.k8s.charts import SCENARIOS, Object, of_kind, one, render
+from tests.k8s.generate import CHART
+from tests.k8s.rules import RULES, wiring
+from tests.k8s.view import serve_config
+
+CONTRACT = {
+    "penstock-cluster": {"cluster-secret"},
+    "penstock-ray-token": {"auth_token"},
+    "penstock-keys": {"keys.toml"},
+    "penstock-redis": {"password"},
+    "penstock-redis-gcs": {"password"},
+    "penstock-router-tls": {"tls.crt", "tls.key", "ca.crt"},
+    "penstock-link-tls": {"tls.crt", "tls.key", "ca.crt"},
+    # Those that the scenarios name.
+    "queue": {"url", "user", "password", "sentinel"},
+    "queue-ca": {"ca.crt"},
+    "my-keys": {"keys.toml"},
+    "hf": {"token"},
+    "penstock-queue-redis": {"password"},
+}
+"""What the notes, and k8s/README.md, say must exist beforehand."""
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("rule", RULES)
+def test_the_chart_keeps_the_rule(rule: str, scenario: str) -> None:
+    assert [] == RULES[rule](render(scenario))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_secret_is_made_or_asked_for(scenario: str) -> None:
+    made = {each["metadata"]["name"] for each in of_kind(render(scenario), "Secret")}
+    # Where the chart makes secrets nobody is asked for any of its own.
+    assert [] == wiring.secrets_are_there(render(scenario), {} if made else CONTRACT)
+
+
+def test_a_secret_that_nobody_makes_is_found() -> None:
+    objects = render()
+    router(objects)["volumes"][1]["secret"]["secretName"] = "penstock-clutser"
+    assert "penstock-clutser" in " ".join(wiring.secrets_are_there(objects, CONTRACT))
+
+
+def router(objects: list[Object]) -> Any:
+    return one(objects, "Deployment", "-router")["spec"]["template"]["spec"]
+
+
+def cluster(objects: list[Object]) -> Any:
+    return one(objects, "RayService")["spec"]["rayClusterConfig"]
+
+
+def worker(objects: list[Object]) -> Any:
+    return cluster(objects)["workerGroupSpecs"][0]["template"]["spec"]
+
+
+def retoml(objects: list[Object], pattern: str, to: str) -> None:
+    data = one(objects, "ConfigMap", "-settings")["data"]
+    data["settings.toml"], count = re.subn(pattern, to, data["settings.toml"])
+    assert count
+
+
+def reserve(objects: list[Object], change: Callable[[dict[str, Any]], Any]) -> None:
+    service = one(objects, "RayService")
+    config = serve_config(service)
+    change(config)
+    service["spec"]["serveConfigV2"] = yaml.safe_dump(config)
+
+
+def drop(objects: list[Object], kind: str, end: str) -> None:
+    objects.remove(one(objects, kind, end))
+
+
+Plant = Callable[[list[Object]], Any]
+MISTAKES: list[tuple[str, str, Plant]] = [
+    ("selectors_find_pods", "defaults", lambda o: one(o, "Service", "-headless")["spec"]["selector"].update(x="y")),
+    (
+        "selectors_find_pods",
+        "defaults",
+        lambda o: router(o)["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"].update(x="y"),
+    ),
+    ("services_reach_ports", "defaults", lambda o: router(o)["containers"][0]["ports"][0].update(name="http")),
+    (
+        "services_reach_ports",
+        "defaults",
+        lambda o: router(o)["containers"][0]["readinessProbe"]["httpGet"].update(port="health"),
+    ),
+    (
+        "services_reach_ports",
+        "everything",
+        lambda o: one(o, "PodMonitor", "-worker")["spec"]["podMetricsEndpoints"][0].update(port="prom"),
+    ),
+    (
+        "services_reach_ports",
+        "everything",
+        lambda o: one(o, "ServiceMonitor", "-router")["spec"]["endpoints"][0].update(port="prom"),
+    ),
+    (
+        "addresses_are_services",
+        "defaults",
+        lambda o: one(o, "Service", "-redis")["spec"]["ports"][0].update(port=6380),
+    ),
+    ("addresses_are_services", "everything", lambda o: drop(o, "Service", "-redis-gcs")),
+    ("volumes_are_there", "defaults", lambda o: router(o)["volumes"].pop()),
+    ("volumes_are_there", "defaults", lambda o: router(o)["volumes"][0]["configMap"].update(name="other")),
+    ("volumes_are_there", "defaults", lambda o: router(o)["containers"][0]["volumeMounts"][0].update(subPath="s.toml")),
+    (
+        "targets_exist",
+        "everything",
+        lambda o: one(o, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"].update(name="rooter"),
+    ),
+    ("targets_exist", "everything", lambda o: drop(o, "Role", "-ray")),
+    (
+        "scaled_deployments_fix_no_replicas",
+        "everything",
+        lambda o: one(o, "Deployment", "-router")["spec"].update(replicas=2),
+    ),
+    ("service_accounts_exist", "defaults", lambda o: drop(o, "ServiceAccount", "-ray")),
+    ("graces_add_up", "defaults", lambda o: router(o).update(terminationGracePeriodSeconds=60)),
+    ("graces_add_up", "defaults", lambda o: router(o)["containers"][0].pop("lifecycle")),
+    ("graces_add_up", "defaults", lambda o: worker(o).update(terminationGracePeriodSeconds=60)),
+    ("graces_add_up", "defaults", lambda o: one(o, "RayService")["spec"].pop("rayClusterDeletionDelaySeconds")),
+    (
+        "graces_add_up",
+        "defaults",
+        lambda o: reserve(o, lambda c: c["applications"][0]["deployments"][0].update(graceful_shutdown_timeout_s=20)),
+    ),
+    (
+        "accelerators_agree",
+        "gpu-tp",
+        lambda o: worker(o)["containers"][0]["resources"]["limits"].update({"nvidia.com/gpu": 2}),
+    ),
+    ("accelerators_agree", "gpu-tp", lambda o: cluster(o)["workerGroupSpecs"][0]["resources"].update(GPU="8")),
+    (
+        "accelerators_agree",
+        "gpu-pp",
+        lambda o: reserve(o, lambda c: c["applications"][0]["deployments"][0]["placement_group_bundles"].pop()),
+    ),
+    ("accelerators_agree", "gpu-pp", lambda o: cluster(o)["workerGroupSpecs"][0].update(maxReplicas=3)),
+    ("arguments_parse", "defaults", lambda o: router(o)["containers"][0]["args"].append("--verbose")),
+    ("arguments_parse", "sim", lambda o: one(o, "Pod")["spec"]["containers"][0]["args"].append("--tokens=8")),
+    ("arguments_parse", "defaults", lambda o: router(o)["containers"][0].update(command=["python", "-m", "rooter"])),
+    (
+        "environment_is_known",
+        "defaults",
+        lambda o: router(o)["containers"][0]["env"].append({"name": "PENSTOCK_ROUTER__PROT", "value": "1"}),
+    ),
+    ("environment_is_known", "defaults", lambda o: router(o)["containers"][0]["env"].reverse()),
+    ("settings_load", "defaults", lambda o: retoml(o, "drain_s = 300", "drian_s = 300")),
+    ("settings_load", "defaults", lambda o: retoml(o, "keys_file = .*", "")),
+    ("settings_load", "defaults", lambda o: router(o)["containers"][0]["env"].pop()),
+    (
+        "settings_load",
+        "defaults",
+        lambda o: worker(o)["containers"][0]["env"].remove(
+            next(e for e in worker(o)["containers"][0]["env"] if e["name"] == "PENSTOCK_REPLICA__HOST")
+        ),
+    ),
+    ("ports_are_those_bound", "defaults", lambda o: retoml(o, "port = 50051", "port = 50052")),
+    (
+        "ports_are_those_bound",
+        "defaults",
+        lambda o: reserve(o, lambda c: c["applications"][0]["args"]["settings"]["replica"].update(port=9500)),
+    ),
+    (
+        "ports_are_those_bound",
+        "defaults",
+        lambda o: one(o, "ConfigMap", "-redis")["data"].update({"valkey.conf": "port 6380"}),
+    ),
+    (
+        "serve_config_is_ours",
+        "defaults",
+        lambda o: reserve(o, lambda c: c["applications"][0]["deployments"][0].update(name="engine")),
+    ),
+    ("serve_config_is_ours", "defaults", lambda o: reserve(o, lambda c: c.update(proxy_location="Disabled"))),
+    ("serve_config_is_ours", "gpu-tp", lambda o: reserve(o, lambda c: c["applications"].pop())),
+    ("pods_are_restricted", "defaults", lambda o: router(o)["securityContext"].update(runAsUser=0)),
+    (
+        "pods_are_restricted",
+        "defaults",
+        lambda o: worker(o)["containers"][0]["securityContext"].update(readOnlyRootFilesystem=False),
+    ),
+    (
+        "pods_are_restricted",
+        "defaults",
+        lambda o: router(o)["volumes"].append({"name": "h", "hostPath": {"path": "/"}}),
+    ),
+    ("images_are_pinned", "defaults", lambda o: router(o)["containers"][0].update(image="redis:latest")),
+    (
+        "tokens_are_mounted_only_where_used",
+        "defaults",
+        lambda o: router(o).update(automountServiceAccountToken=True),
+    ),
+    ("edges_are_allowed", "defaults", lambda o: one(o, "NetworkPolicy", "-redis")["spec"]["ingress"][0]["from"].pop()),
+    ("edges_are_allowed", "defaults", lambda o: one(o, "NetworkPolicy", "-router")["spec"]["egress"].pop(0)),
+    ("edges_are_allowed", "everything", lambda o: drop(o, "NetworkPolicy", "-autoscaler")),
+    ("edges_are_allowed", "redis-url", lambda o: one(o, "NetworkPolicy", "-ray-worker")["spec"]["egress"].pop()),
+    ("edges_are_allowed", "defaults", lambda o: drop(o, "NetworkPolicy", "-deny")),
+    (
+        "other_edges_are_denied",
+        "defaults",
+        lambda o: one(o, "NetworkPolicy", "-redis")["spec"]["ingress"][0].pop("from"),
+    ),
+    (
+        "other_edges_are_denied",
+        "defaults",
+        lambda o: one(o, "NetworkPolicy", "-ray-head")["spec"]["ingress"].append({"ports": [{"port": "dashboard"}]}),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "scenario", "plant"), MISTAKES, ids=[f"{number}-{rule}" for number, (rule, _, _) in enumerate(MISTAKES)]
+)
+def test_the_rule_finds_a_planted_mistake(rule: str, scenario: str, plant: Plant) -> None:
+    objects = render(scenario)
+    plant(objects)
+    assert RULES[rule](objects)
+
+
+def test_every_rule_has_a_planted_mistake() -> None:
+    assert RULES.keys() == {rule for rule, _, _ in MISTAKES}
+
+
+def test_values_that_the_readme_names_exist() -> None:
+    """Back-quoted dotted names in the operators' guide are values of the chart."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    text = (CHART.parent / "README.md").read_text(encoding="utf-8")
+    for name in re.findall(r"`([a-zA-Z]+(?:\.[a-zA-Z]+)+)`", text):
+        if name.split(".")[0] in values and not name.startswith("settings.") and not name.endswith(".yaml"):
+            node = values
+            for part in name.split("."):
+                assert part in node, name
+                node = node[part]
+
+
+def test_ray_takes_the_serve_config() -> None:
+    from ray.serve.schema import ServeDeploySchema
+
+    for scenario in ("defaults", "sim", "gpu-tp", "gpu-pp"):
+        config = serve_config(one(render(scenario), "RayService"))
+        parsed = ServeDeploySchema.model_validate(config)
+        assert [app["name"] for app in config["applications"]] == [app.name for app in parsed.applications]

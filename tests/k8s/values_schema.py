@@ -1,0 +1,129 @@
+"""Writes the chart's values.schema.json from values.yaml: types from the defaults, descriptions from the comments."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
+POSITIVE: dict[str, Any] = {"type": "integer", "minimum": 1}
+PORT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 65535}
+DIGEST: dict[str, Any] = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
+QUANTITY: dict[str, Any] = {"type": ["string", "integer"], "pattern": "^[0-9]+(\\.[0-9]+)?(m|[kKMGTPE]i?)?$"}
+DURATION: dict[str, Any] = {"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(h|m|s|ms))+$"}
+FREE: dict[str, Any] = {"type": "object"}
+SPREAD: dict[str, Any] = {"enum": ["DoNotSchedule", "ScheduleAnyway"]}
+
+LIMITS: dict[str, dict[str, Any]] = {
+    "fullnameOverride": {"type": "string", "maxLength": 40, "pattern": "^([a-z]([-a-z0-9]*[a-z0-9])?)?$"},
+    "images.*.digest": DIGEST,
+    "images.*.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+    "pools.*.device": {"enum": ["cpu", "gpu"]},
+    "pools.*.workers.min": COUNT,
+    "pools.*.workers.max": POSITIVE,
+    "pools.*.workers.sharedMemory": QUANTITY,
+    "router.replicas": POSITIVE,
+    "router.drainSeconds": COUNT,
+    "router.preStopSeconds": POSITIVE,
+    "router.hpa.min": POSITIVE,
+    "router.hpa.max": POSITIVE,
+    "router.hpa.cpuPercent": {"type": "integer", "minimum": 1, "maximum": 100},
+    "router.hpa.openCallsPerPod": COUNT,
+    "router.pdb.maxUnavailable": {"type": ["integer", "string"]},
+    "router.spreadOverNodes": SPREAD,
+    "router.service.type": {"enum": ["ClusterIP", "LoadBalancer"]},
+    "router.service.port": PORT,
+    "autoscaler.replicas": POSITIVE,
+    "autoscaler.metricsPort": PORT,
+    "replica.drainSeconds": COUNT,
+    "replica.port": PORT,
+    "replica.metricsPort": PORT,
+    "ray.version": {"type": "string", "pattern": "^[0-9]+\\.[0-9]+\\.[0-9]+$"},
+    "ray.clusterDeletionDelaySeconds": COUNT,
+    "ray.upgradeStrategy": {"enum": ["NewCluster", "NewClusterWithIncrementalUpgrade", "None"]},
+    "ray.initializingTimeout": DURATION,
+    "ray.autoscaler.idleTimeoutSeconds": COUNT,
+    "ray.modelCache.sizeLimit": QUANTITY,
+    "ray.gcsFaultTolerance.address": {"type": "string", "pattern": "^(\\S+:[0-9]+)?$"},
+    "redis.storage": QUANTITY,
+    "gcsRedis.storage": QUANTITY,
+    "externalRedis.mode": {"enum": ["url", "sentinel", "cluster"]},
+    "externalRedis.url": {"type": "string", "pattern": "^(rediss?://[^@]+)?$"},
+    "externalRedis.sentinel.database": COUNT,
+    "externalRedis.cluster.port": PORT,
+    "externalRedis.ports": {"type": "array", "items": PORT, "minItems": 1},
+    "networkPolicy.apiServer.ports": {"type": "array", "items": PORT, "minItems": 1},
+    "monitoring.interval": DURATION,
+    "gateway.streamIdleTimeout": DURATION,
+    "certificates.duration": DURATION,
+    "certificates.renewBefore": DURATION,
+    # Decided by the chart's own values.
+    "settings": {"type": "object", "properties": {"pools": False, "auth": False}},
+}
+FREE_MAPS = frozenset({
+    "commonLabels", "settings", "pools.*.settings", "autoscaler.settings", "serviceAccounts.annotations",
+    "monitoring.labels", "monitoring.dashboards.labels",
+})  # fmt: skip
+FREE_NAMES = frozenset({"resources", "nodeSelector", "affinity", "podAnnotations", "annotations"})
+_KEY = re.compile(r"^( *)([A-Za-z0-9_.-]+):(?: |$)")
+
+
+def values_schema(text: str) -> dict[str, Any]:
+    """Build the schema of a commented values.yaml."""
+    comments = comments_of(text)
+    schema = _describe(yaml.safe_load(text), (), comments)
+    pools = schema["properties"]["pools"]
+    pool = pools.pop("properties")["demo"]
+    name = {"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"}
+    # A pool of the defaults can be taken away with null.
+    pools |= {"propertyNames": name, "additionalProperties": {"oneOf": [pool, {"type": "null"}]}, "minProperties": 1}
+    pool["required"] = ["settings", "device", "workers"]
+    pool["properties"]["workers"]["required"] = ["min", "max", "resources"]
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of the Penstock chart", **schema}
+
+
+def comments_of(text: str) -> dict[tuple[str, ...], str]:
+    """Return what the lines above each key say, by the key's path."""
+    comments: dict[tuple[str, ...], str] = {}
+    path: list[tuple[int, str]] = []
+    held: list[str] = []
+    for line in text.splitlines():
+        if line.strip().startswith("#"):
+            held.append(line.strip().lstrip("# "))
+        elif match := _KEY.match(line):
+            indent = len(match.group(1))
+            path = [(depth, key) for depth, key in path if depth < indent] + [(indent, match.group(2))]
+            if held:
+                comments[tuple(key for _, key in path)] = " ".join(held)
+            held = []
+        else:
+            held = []
+    return comments
+
+
+def pattern_of(path: tuple[str, ...]) -> str:
+    """Return a path with the names that people choose replaced by *."""
+    parts = ["*" if i == 1 and path[0] in ("pools", "images") else part for i, part in enumerate(path)]
+    return ".".join(parts)
+
+
+def _describe(value: Any, path: tuple[str, ...], comments: dict[tuple[str, ...], str]) -> dict[str, Any]:
+    pattern = pattern_of(path)
+    found: dict[str, Any] = {}
+    if path in comments:
+        found["description"] = comments[path]
+    if pattern in LIMITS:
+        return found | LIMITS[pattern]
+    if isinstance(value, dict):
+        found["type"] = "object"
+        if (pattern not in FREE_MAPS and path[-1:] and path[-1] not in FREE_NAMES) or not path:
+            found["properties"] = {key: _describe(item, (*path, key), comments) for key, item in value.items()}
+            found["additionalProperties"] = False
+            if not path:
+                # Helm gives every chart one.
+                found["properties"]["global"] = FREE
+        return found
+    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+    return found | {"type": kinds[type(value)]}
