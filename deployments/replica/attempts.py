@@ -213,7 +213,8 @@ class AttemptTable:
         until = now - (HERD_GRACES - 1.0) * self._grace_s if now - self._attached_at < HERD_S else now
         expired = [(key, item) for key, item in self._attempts.items() if item.keep_until <= until]
         for key, item in expired:
-            if not item.live:
+            # What a connected router has not been sent yet it waits for; a connection that is none any more parks it.
+            if not item.live and not (item.log.outlet is not None and item.log.dirty):
                 self._give_up(key, item)
         stop = [key for key, item in expired if item.live]
         if stop:

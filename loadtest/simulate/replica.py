@@ -294,5 +294,7 @@ class SimReplica:
     def _leave(self, item: Running, now: float) -> None:
         item.gaps.extend(self.log.seconds[item.decodes_from + 1 :])
         item.last_token_at = now
+        # Stopped and begun again within a turn, it is to end in the same turn twice.
+        item.ends_at_turn = -1
         self._core.remove(item.request_id)
         del self.running[item.request_id]

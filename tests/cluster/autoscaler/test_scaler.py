@@ -146,8 +146,8 @@ async def test_load_brings_replicas_and_its_end_takes_them_away(backend: Backend
     assert top >= 3
     assert top == busy[-1].ready
     assert 1 == quiet[-1].replicas
-    # Nothing is removed while the last ten minutes needed it, and then at most a quarter in five minutes, but one.
-    assert top == quiet[30].replicas
+    # Nothing is removed while the last three minutes needed it, and then at most a quarter in five minutes, but one.
+    assert top == quiet[9].replicas
     assert all(later.replicas >= record.replicas - 1 for record, later in itertools.pairwise(quiet))
     assert max(site.platform.told) == top
     assert 20.0 <= busy[-1].cold_start_s <= 25.0

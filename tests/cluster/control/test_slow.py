@@ -124,7 +124,7 @@ def test_batch_work_calls_for_replicas_only_to_meet_a_deadline() -> None:
 
 
 def test_growth_over_a_cold_start_is_planned_for() -> None:
-    needs = tuple(Need(TICK_S * n, 2.0 if n % 8 < 4 else 3.0, 1) for n in range(200))
+    needs = tuple(Need(TICK_S * n, 2.0 if n % 8 < 3 else 3.0, 1) for n in range(200))
 
     assert 1.5 == growth(needs, 60.0, SlowRules(growth_part=0.95, growth_most=1.6))
     assert 1.0 == growth(needs, 60.0, SlowRules())
