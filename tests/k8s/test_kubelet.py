@@ -27,7 +27,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 async def more(load: Load, requests: int = 6) -> None:
     """Wait until so many further requests have ended, well or not."""
     wanted = load.done + len(load.failures) + requests
-    await until(lambda: load.done + len(load.failures) >= wanted)
+    await until(lambda: load.done + len(load.failures) >= wanted, 60)
 
 
 def changed(deployment: Object, change: Callable[[Any], Any]) -> PodSpec:
@@ -69,7 +69,7 @@ async def test_helms_own_test_passes(kubelet: Kubelet) -> None:
     (spec,) = [pod for pod in pods(kubelet.objects) if pod.component == "test"]
     pod = kubelet.add("test", spec)
     try:
-        await until(lambda: not pod.running)
+        await until(lambda: not pod.running, 60)
         assert 0 == pod._process.returncode, pod.log_tail()
     finally:
         await pod.destroy()
@@ -101,7 +101,7 @@ async def test_a_wrong_port_is_found(kubelet: Kubelet) -> None:
     """Declared and probed, but not the one that the settings make the router bind."""
     async with extra_router(kubelet, lambda spec: spec["containers"][0]["ports"][1].update(containerPort=9091)) as pod:
         # The router is up, so a right port would be ready at the next look.
-        await until(lambda: asyncio.to_thread(connects, pod.ip, 50051, 1.0))
+        await until(lambda: asyncio.to_thread(connects, pod.ip, 50051, 1.0), 60)
         with pytest.raises(PodError, match="not ready"):
             await kubelet.until_ready([pod], 1.0)
         assert pod.running
@@ -138,7 +138,8 @@ async def test_a_missing_pause_is_found(kubelet: Kubelet) -> None:
     """Without preStop a router refuses while clients still come."""
     async with extra_router(kubelet, lambda spec: spec["containers"][0].pop("lifecycle")) as pod:
         await kubelet.until_ready([pod])
-        async with load(kubelet) as clients:
+        # Below the second that preStop takes.
+        async with load(kubelet, streams=8, delay_s=0.9) as clients:
             await more(clients)
             await kubelet.remove(pod)
             await more(clients)

@@ -137,7 +137,7 @@ async def test_every_panel_finds_data(kubelet: Kubelet, tmp_path: Path) -> None:
 
     async with running_prometheus(kubelet, tmp_path) as prometheus, load(kubelet, streams=12):
         try:
-            await until(all_there, 40)
+            await until(all_there, 60)
         except AssertionError:
             pytest.fail("no data: " + "\n".join(without))
         groups = (await prometheus.get("rules"))["groups"]

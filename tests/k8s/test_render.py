@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.k8s.binaries import run
 from tests.k8s.charts import SCENARIOS, Object, of_kind, one, render, render_values
 from tests.k8s.generate import CHART, stale
+from tests.k8s.values_schema import FREE_MAPS, comments_of, pattern_of
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -149,3 +152,26 @@ def test_the_first_key_opens_the_door() -> None:
     key = base64.b64decode(secrets["llm-first-key"]["key"]).decode()
     (entry,) = parse_keys_file(base64.b64decode(secrets["llm-keys"]["keys.toml"]).decode()).keys
     assert (key_id(key), hash_key(key), "admin") == (entry.id, entry.sha256, entry.role)
+
+
+def without_comment(text: str) -> list[str]:
+    """List the values that no comment is about: neither their own nor that of the small map they stand in."""
+    comments = comments_of(text)
+
+    def bare(value: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+        for key, inner in value.items():
+            here = (*path, key)
+            is_map = isinstance(inner, dict) and bool(inner)
+            of_its_own = is_map and any(len(each) > len(here) and each[: len(here)] == here for each in comments)
+            if of_its_own:
+                yield from bare(inner, here)
+            elif here not in comments and pattern_of(here) not in FREE_MAPS:
+                yield ".".join(here)
+
+    return list(bare(yaml.safe_load(text), ()))
+
+
+def test_every_value_has_a_comment() -> None:
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    assert [] == without_comment(text)
+    assert ["redis.storage"] == without_comment(text.replace("  # Of the volume for the append-only file.\n", "", 1))

@@ -18,7 +18,7 @@ from tests.k8s.kubelet.texts import Translation, expand
 from tests.k8s.view import PodSpec, serve_config
 from tests.support.waiting import until
 
-READY_S = 30.0
+READY_S = 60.0
 SPREAD_S = 0.5
 """What endpoints take to reach those who call; below every preStop of the tests."""
 

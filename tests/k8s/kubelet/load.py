@@ -56,7 +56,7 @@ class Load:
     async def _one(self, target: str) -> None:
         async with grpc.aio.insecure_channel(target) as channel:
             call = inference_pb2_grpc.InferenceServiceStub(channel).StreamGenerate(
-                stream_request(max_tokens=TOKENS, ignore_eos=True), metadata=self._metadata, timeout=20
+                stream_request(max_tokens=TOKENS, ignore_eos=True), metadata=self._metadata, timeout=60
             )
             try:
                 ids = ids_of(await collect(call))

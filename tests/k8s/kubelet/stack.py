@@ -58,6 +58,6 @@ def endpoints(kubelet: Kubelet) -> Callable[[], list[str]]:
     return lambda: kubelet.endpoints("-headless")
 
 
-def load(kubelet: Kubelet, streams: int = 4) -> Load:
+def load(kubelet: Kubelet, streams: int = 4, delay_s: float = SPREAD_S) -> Load:
     """Call the routers as clients inside the cluster do."""
-    return Load(endpoints(kubelet), key_of(kubelet), SPREAD_S, streams)
+    return Load(endpoints(kubelet), key_of(kubelet), delay_s, streams)
