@@ -12,6 +12,7 @@ from rich.console import Console
 
 import cluster
 from cluster.cli.jobs import add_jobs
+from cluster.cli.plan import add_plan, add_profile
 from cluster.cli.simulate import add_simulate
 from cluster.cli.target import add_target_flags
 from cluster.errors import PenstockError
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         hint = (
             "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router, "
-            "penstock[loadtest] to simulate"
+            "penstock[loadtest] to simulate and plan"
         )
         Console(stderr=True).print(f"[red]penstock:[/] {error}; {hint}", highlight=False)
         return 2
@@ -53,6 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_down(commands)
     _add_keys(commands)
     add_simulate(commands)
+    add_profile(commands)
+    add_plan(commands)
     return parser
 
 

@@ -37,7 +37,7 @@ class Gpu:
 
     @property
     def step_limits(self) -> tuple[int, int]:
-        """vLLM's default limits of a step: tokens, sequences."""
+        """VLLM's default limits of a step: tokens, sequences."""
         return (8192, 1024) if self.large else (2048, 256)
 
 

@@ -123,9 +123,7 @@ def hold_out_models(points: Sequence[Point]) -> list[HeldOut]:
         fitted = fit_coefficients(train)
         found = known(test[0].config)
         dense = isinstance(found, Known) and found.shape.experts is None
-        inside, outside = (
-            statistics.fmean(abs(each) for each in _errors(part, fitted)) for part in (train, test)
-        )
+        inside, outside = (statistics.fmean(abs(each) for each in _errors(part, fitted)) for part in (train, test))
         results.append(HeldOut(model, dense, len(test), inside, outside))
     return results
 
@@ -136,7 +134,9 @@ def fit_coefficients(points: Sequence[Point]) -> Coefficients:
     start = [float(getattr(Coefficients(), name)) for name in names]
     rows = []
     for point in points:
-        ones = [Coefficients(**{n: (v if n == name else 0.0) for n, v in zip(names, start, strict=True)}) for name in names]
+        ones = [
+            Coefficients(**{n: (v if n == name else 0.0) for n, v in zip(names, start, strict=True)}) for name in names
+        ]
         rows.append([_tpot(point, each) / point.tpot_s for each in ones])
     solved = _least_squares(rows, [1.0] * len(rows), [1.0] * len(names))
     return Coefficients(**{n: v * factor for n, v, factor in zip(names, start, solved, strict=True)})

@@ -140,9 +140,7 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
     )
 
 
-def _latent_parameters(
-    name: str, config: Mapping[str, Any], hidden: int, heads: int, latent: LatentAttention
-) -> int:
+def _latent_parameters(name: str, config: Mapping[str, Any], hidden: int, heads: int, latent: LatentAttention) -> int:
     plain, value = _whole(name, config, "qk_nope_head_dim"), _whole(name, config, "v_head_dim")
     query = heads * (plain + latent.rope_dim)
     rank = config.get("q_lora_rank")
@@ -155,7 +153,9 @@ def _feed_forward(
     name: str, config: Mapping[str, Any], hidden: int, layers: int
 ) -> tuple[ExpertShape | None, int, int]:
     """Return the experts, the parameters of all feed-forward layers, and the widest activation of a token."""
-    total = next((config[key] for key in ("n_routed_experts", "num_local_experts", "num_experts") if config.get(key)), 0)
+    total = next(
+        (config[key] for key in ("n_routed_experts", "num_local_experts", "num_experts") if config.get(key)), 0
+    )
     dense = _whole(name, config, "intermediate_size", 4 * hidden)
     if not total:
         return None, layers * 3 * hidden * dense, dense
