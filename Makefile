@@ -13,6 +13,7 @@ STAMP := $(VENV)/.installed
 JSON ?=
 ONLY ?=
 TRACE ?=
+POINTS ?=
 REAL ?=
 REAL_no := --no-real
 REAL_only := --real
@@ -97,7 +98,13 @@ bench-simulate: setup ## how fast the simulator is, and how well it predicts a r
 bench-control: setup ## the fast loop against static batch limits on a real engine (JSON=file)
 	$(BIN)/python -m loadtest.bench_control $(if $(JSON),--json $(JSON))
 
+bench-plan: setup ## how wrong the planner is on measured points it has not seen (JSON=file, POINTS=file)
+	$(BIN)/python -m loadtest.bench_plan $(if $(JSON),--json $(JSON)) $(if $(POINTS),--points $(POINTS))
+
+plan-loop: setup ## profile the CPU engine, plan for a load, run it on a cluster, compare (JSON=file)
+	$(BIN)/python -m loadtest.plan_loop $(if $(JSON),--json $(JSON))
+
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-simulate gpu-check
+.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-simulate bench-plan plan-loop gpu-check

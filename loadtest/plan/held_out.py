@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from cluster.control.least_squares import solve_with_floors
-from cluster.control.step_model import StepModel
+from cluster.control.step_model import Experts, StepModel
 from loadtest.plan.points import Config, Known, Point, known, predict
 from loadtest.plan.prior import Coefficients, StepPrior, prior
 from loadtest.plan.steady import itl_of
@@ -92,12 +92,16 @@ def fit_points(start: StepPrior, points: Sequence[Point], step_tokens: int) -> S
         right.append(1 - known_part / point.tpot_s)
     solved = _least_squares(rows, right, [1.0] * len(start_values))
     values = [value * factor for value, factor in zip(start_values, solved, strict=True)]
-    return StepPrior(StepModel(*values, experts=s.experts), start.request_s)
+    return StepPrior(_model(values, s.experts), start.request_s)
 
 
 def _unit(model: StepModel, place: int) -> StepModel:
-    values = [1.0 if place == each else 0.0 for each in range(4)]
-    return StepModel(*values, experts=model.experts)
+    return _model([1.0 if place == each else 0.0 for each in range(4)], model.experts)
+
+
+def _model(values: Sequence[float], experts: Experts | None) -> StepModel:
+    a, b, g, m = (*values, 0.0)[:4]
+    return StepModel(a, b, g, m, experts)
 
 
 def _least_squares(rows: Sequence[Sequence[float]], right: Sequence[float], start: Sequence[float]) -> list[float]:

@@ -104,8 +104,8 @@ def show(plan: Plan, console: Console) -> None:
         console.print(_table(plan))
         sources = sorted({f"{e.engine.source} (step times within {e.engine.error:.0%})" for e in plan.planned})
         console.print(
-            f"Ranges hold 90 % of what is known of the engines' speed: {'; '.join(sources)}. Replicas are enough for an "
-            "engine that is as much slower.",
+            f"Ranges hold 90 % of what is known of the engines' speed: {'; '.join(sources)}. Replicas are enough for "
+            "an engine that is as much slower.",
             highlight=False,
         )
     for what in plan.what_ifs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +79,6 @@ class ModelShape:
         heads = -(-self.kv_heads // tensor_parallel)
         return self.kv_bytes(element_bytes) * heads / self.kv_heads
 
-    def splits_over(self, tensor_parallel: int, attention_heads: int) -> bool:
-        """Whether the heads can be split so."""
-        return attention_heads % tensor_parallel == 0
-
 
 def read_config(path: Path) -> ModelShape:
     """Read a model's folder or its config.json.
@@ -97,9 +93,7 @@ def read_config(path: Path) -> ModelShape:
         raise SettingsError(f"model: {file} cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise SettingsError(f"model: {file} must hold one JSON object")
-    shape = shape_of(path.name if path.is_dir() else file.parent.name, config)
-    index = file.parent / "model.safetensors.index.json"
-    return replace(shape, native=_native(config)) if not index.is_file() else replace(shape, native=_native(config))
+    return shape_of(path.name if path.is_dir() else file.parent.name, config)
 
 
 def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:

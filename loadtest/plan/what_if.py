@@ -46,9 +46,11 @@ def what_ifs(
         if precision != own.precision:
             found = _best(shape, here, [precision], load, promise, prices)
             results.append(_told(f"weights in {precision}", found))
-    for gpu in gpus:
-        if gpu.name != own.gpu:
-            results.append(_told(f"{gpu.name}", _best(shape, [gpu], [own.precision], load, promise, prices)))
+    results += [
+        _told(gpu.name, _best(shape, [gpu], [own.precision], load, promise, prices))
+        for gpu in gpus
+        if gpu.name != own.gpu
+    ]
     looser = replace(promise, itl_p95_s=LOOSER * promise.itl_p95_s)
     again, _ = on_paper([own], load, looser)
     results.append(_told(f"ITL SLO of {1e3 * looser.itl_p95_s:.0f} ms", again))

@@ -14,7 +14,7 @@ from cluster.control.step_model import StepModel, StepSample
 from cluster.errors import EngineError
 from cluster.models import GenerationSpec, PositionLogprobs, SamplingParams, SequenceEnd
 from deployments.engines.base import Engine, EngineIdentity
-from loadtest.profile.fit import fit_steps, relative_errors
+from loadtest.profile.fit import fit_blocks
 from loadtest.profile.stored import CellCheck, Profile
 
 BATCHES = (1, 4, 16, 64)
@@ -63,7 +63,7 @@ class _Sink:
 
 def grid(identity: EngineIdentity, step_tokens: int) -> tuple[list[Cell], list[Cell]]:
     """Return the cells to fit and those held out, as far as the engine has room for them."""
-    windows, context = identity.windows, identity.model.max_model_len
+    windows, context = identity.windows, identity.model.max_context_tokens
     most = min(windows.sequences, step_tokens)
 
     def fits(cell: Cell) -> bool:
@@ -71,7 +71,7 @@ def grid(identity: EngineIdentity, step_tokens: int) -> tuple[list[Cell], list[C
         return cell.batch <= most and longest <= context and cell.batch * longest <= 0.8 * windows.kv_tokens
 
     cells = [Cell(batch, prompt, OUTPUT) for batch in BATCHES for prompt in PROMPTS]
-    return [each for each in cells if fits(each)], [each for each in map(lambda c: Cell(*c), HELD_OUT) if fits(each)]
+    return [each for each in cells if fits(each)], [each for each in (Cell(*c) for c in HELD_OUT) if fits(each)]
 
 
 async def profile(
@@ -112,8 +112,7 @@ async def profile(
                 checked[cell] += measured.steps
             else:
                 seen.append(measured)
-    steps = [step for each in seen for step in each.steps]
-    model = fit_steps(steps)
+    model, fit_error = fit_blocks([each.steps for each in seen])
     checks = tuple(_check(model, cell, found) for cell, found in checked.items() if found)
     lengths = [each.prompt_tokens + each.output_tokens for each in (*fitted, *held)]
     return Profile(
@@ -128,9 +127,9 @@ async def profile(
         kv_tokens=identity.windows.kv_tokens,
         max_sequences=identity.windows.sequences,
         step_tokens=step_tokens,
-        context=identity.model.max_model_len,
-        samples=len(steps),
-        fit_error=statistics.median(abs(each) for each in relative_errors(model, steps)),
+        context=identity.model.max_context_tokens,
+        samples=sum(len(each.steps) for each in seen),
+        fit_error=fit_error,
         error=statistics.fmean(abs(each.error) for each in checks) if checks else 1.0,
         checks=checks,
         batches=(min(each.batch for each in fitted), max(each.batch for each in fitted)),

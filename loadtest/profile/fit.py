@@ -1,9 +1,10 @@
-"""Fits a step model to a recorded set of steps: least squares of relative errors, outliers bounded."""
+"""Fits a step model to the steps of a profile: least squares of relative errors, outliers bounded."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from cluster.control.least_squares import solve_with_floors
 from cluster.control.step_model import StepModel, StepSample
@@ -12,40 +13,64 @@ from cluster.errors import EngineError
 _ROUNDS = 8
 _HUBER = 1.5
 _SCALES = (1e-3, 1e-5, 1e-8)
-LEAST_SAMPLES = 50
+BLOCK = 8
+LEAST_BLOCKS = 12
 
 
-def fit_steps(samples: Sequence[StepSample]) -> StepModel:
-    """Fit a, b and g.
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Is the mean of some steps in a row of one kind. The model is linear, so it is true of means too; a late look at
+    the clock makes one step longer and the next one shorter, which a mean does not see.
+    """
+
+    seconds: float
+    tokens: float
+    kv_tokens: float
+    steps: int
+
+
+def blocks_of(steps: Sequence[StepSample]) -> list[Block]:
+    """Average the steps of one run: those of pure decoding in pieces, those with prompts together."""
+    decodes = [step for step in steps if step.tokens == step.sequences]
+    prompts = [step for step in steps if step.tokens != step.sequences]
+    pieces = [decodes[at : at + BLOCK] for at in range(0, len(decodes), BLOCK)]
+    return [_mean(piece) for piece in (*pieces, prompts) if piece]
+
+
+def _mean(steps: Sequence[StepSample]) -> Block:
+    return Block(
+        statistics.fmean(step.seconds for step in steps),
+        statistics.fmean(step.tokens for step in steps),
+        statistics.fmean(step.kv_tokens for step in steps),
+        len(steps),
+    )
+
+
+def fit_blocks(runs: Iterable[Sequence[StepSample]]) -> tuple[StepModel, float]:
+    """Fit a, b and g to the steps of several runs; returns the model and its median error, relative.
 
     Raises:
         EngineError: there are too few steps.
     """
-    if len(samples) < LEAST_SAMPLES:
-        raise EngineError(f"a profile needs at least {LEAST_SAMPLES} steps, the engine reported {len(samples)}")
-    weights = [1.0] * len(samples)
-    model = StepModel(0, 0, 0)
+    blocks = [block for steps in runs for block in blocks_of(steps) if block.seconds > 0]
+    if len(blocks) < LEAST_BLOCKS:
+        raise EngineError(f"a profile needs at least {LEAST_BLOCKS * BLOCK} steps; the engine reported too few")
+    weights = [1.0] * len(blocks)
+    model, errors = StepModel(0, 0, 0), [0.0]
     for _ in range(_ROUNDS):
-        model = _solve(samples, weights)
-        errors = relative_errors(model, samples)
-        deviation = max(1e-3, 1.4826 * statistics.median(abs(each) for each in errors))
+        model = _solve(blocks, weights)
+        errors = [block.seconds / max(1e-9, model.predict(block.tokens, block.kv_tokens)) - 1 for block in blocks]
+        deviation = max(0.02, 1.4826 * statistics.median(abs(each) for each in errors))
         # Other work on the machine holds some steps up; they count, but no more than the others.
         weights = [min(1.0, _HUBER * deviation / abs(each)) if each else 1.0 for each in errors]
-    return model
+    return model, statistics.median(abs(each) for each in errors)
 
 
-def relative_errors(model: StepModel, samples: Sequence[StepSample]) -> list[float]:
-    """Return predicted / measured - 1 of each step."""
-    return [model.predict(each.tokens, each.kv_tokens) / each.seconds - 1 for each in samples]
-
-
-def _solve(samples: Sequence[StepSample], weights: Sequence[float]) -> StepModel:
+def _solve(blocks: Sequence[Block], weights: Sequence[float]) -> StepModel:
     gram, right = [[0.0] * 3 for _ in range(3)], [0.0] * 3
-    for sample, weight in zip(samples, weights, strict=True):
-        row = [
-            scale * value / sample.seconds
-            for scale, value in zip(_SCALES, (1, sample.tokens, sample.kv_tokens), strict=True)
-        ]
+    for block, weight in zip(blocks, weights, strict=True):
+        values = zip(_SCALES, (1.0, block.tokens, block.kv_tokens), strict=True)
+        row = [scale * value / block.seconds for scale, value in values]
         for i in range(3):
             right[i] += weight * row[i]
             for j in range(3):

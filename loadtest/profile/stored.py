@@ -52,7 +52,7 @@ class Profile:
     samples: int
     """Steps that were fitted."""
     fit_error: float
-    """Median |predicted - measured| / measured of single steps that were fitted."""
+    """Median |measured - predicted| / predicted of short runs of steps that were fitted."""
     error: float
     """Mean |predicted - measured| / measured of the held-out cells."""
     checks: Sequence[CellCheck]
