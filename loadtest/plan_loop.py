@@ -140,10 +140,13 @@ async def run(engine: EngineKind, folder: Path, console: Console, options: argpa
     plan_id = book.predict(kind, {"name": load.name, "rate": load.rate}, asdict(predicted))
     candidate = Candidate(planned, operation, 1)
     console.print(f"planned: {load.name} on {candidate.replicas} replica, batch {operation.batch}", highlight=False)
-    async with LocalCluster(settings, lambda step, text: console.print(f"{step}: {text}", highlight=False)) as cluster:
-        async with AsyncClient(cluster.target) as client:
-            await drive(client, client_load(load, 2.0, 7))
-            served, failed = await drive(client, client_load(load, options.seconds, 11))
+
+    def tell(step: str, text: str) -> None:
+        console.print(f"{step}: {text}", highlight=False)
+
+    async with LocalCluster(settings, tell) as cluster, AsyncClient(cluster.target) as client:
+        await drive(client, client_load(load, 2.0, 7))
+        served, failed = await drive(client, client_load(load, options.seconds, 11))
     report = measured_of(served)
     book.observe(plan_id, report)
     late = float(np.percentile([each.late for each in served], 99))
@@ -168,7 +171,7 @@ def compare(loop: Loop, console: Console) -> None:
         )
     console.print(table)
     console.print(
-        f"{loop.requests} requests, {loop.failed} failed; the generator was late by {1e3 * loop.late_p99_s:.1f} ms (p99).",
+        f"{loop.requests} requests, {loop.failed} failed; the generator was {1e3 * loop.late_p99_s:.1f} ms late (p99).",
         highlight=False,
     )
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -58,8 +58,8 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
     gpus: list[Gpu] = []
     precisions: list[str] = []
     if options.profile:
-        options_found = [engine_of(read_profile(Path(options.profile)), prices)]
-        network_s = read_profile(Path(options.profile)).overhead_s
+        measured = read_profile(Path(options.profile))
+        options_found, network_s = [engine_of(measured, prices)], measured.overhead_s
     else:
         if not options.model:
             raise SettingsError("one of model, profile, check-points, observe and review must be given")
@@ -157,8 +157,6 @@ def engine_of(profile: Profile, prices: dict[str, float]) -> Engine:
 
 def _with_history(engine: Engine, book: Book) -> Engine:
     """Widen an engine's error to what was seen of its kind."""
-    from dataclasses import replace
-
     seen = book.error(Kind(engine.model, engine.gpu, engine.tensor_parallel))
     return (
         engine

@@ -208,7 +208,11 @@ def score(points: Iterable[Point], coefficients: Coefficients | None = None) -> 
 def in_calibration(found: Known, tensor_parallel: int) -> bool:
     """Whether the prior's coefficients saw this kind of engine."""
     seen = {("llama-3.1-70b", "fp8"), ("llama-3.1-70b", "fp4"), ("qwen3-32b", "bf16")}
-    return found.gpu.in_calibration and (found.shape.name, found.precision) in seen and tensor_parallel <= 8
+    kind = (found.shape.name, found.precision)
+    if kind[0] == "gpt-oss-120b":
+        # Its H100 points set what experts' arithmetic takes.
+        return found.gpu.name == "h100" and kind[1] in ("fp4", "mxfp4") and tensor_parallel <= 8
+    return found.gpu.in_calibration and kind in seen and tensor_parallel <= 8
 
 
 def _order(config: Config) -> tuple[str, str, str, int]:

@@ -2,7 +2,8 @@
 
 The coefficients were fitted once to Llama-3.1-70B in fp8 and fp4 and Qwen3-32B in bf16 on H100, H200 and B200 with vLLM
 at tensor parallel sizes 1 to 8 (304 points): 5.5 % mean error on those; trained without B200 and tested on it 9.7 %,
-trained on 70B and tested on 32B 7.0 %. Nothing else is inside their calibration. A profile replaces it.
+trained on 70B and tested on 32B 7.0 %. What experts' arithmetic takes, and the constants of TTFT in `steady`, were set
+on gpt-oss-120b and Llama-3.1-70B on H100. Nothing else is inside the calibration. A profile replaces it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,7 +33,8 @@ def run_profile(options: argparse.Namespace) -> int:
     settings = settings_from(options)
     pool = settings.pools[options.pool]
     console = Console(stderr=True)
-    found = asyncio.run(profile_pool(pool, console, rounds=options.rounds, quiet=options.json))
+    with _engine_talks_to_stderr():
+        found = asyncio.run(profile_pool(pool, console, rounds=options.rounds, quiet=options.json))
     file = found.save(Path(options.out) if options.out else settings.cluster.state_dir)
     if options.json:
         sys.stdout.write(json.dumps({"file": str(file), **asdict(found)}, indent=2) + "\n")
@@ -38,6 +42,21 @@ def run_profile(options: argparse.Namespace) -> int:
         show(found, Console())
         Console().print(f"kept in {file}", highlight=False)
     return 0
+
+
+@contextmanager
+def _engine_talks_to_stderr() -> Iterator[None]:
+    """Keep standard output for the result: an engine and its processes log there."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 async def profile_pool(pool: PoolSettings, console: Console, *, rounds: int = 2, quiet: bool = False) -> Profile:
