@@ -52,27 +52,36 @@ def fit_blocks(runs: Iterable[Sequence[StepSample]]) -> tuple[StepModel, float]:
     Raises:
         EngineError: there are too few steps.
     """
-    blocks = [block for steps in runs for block in blocks_of(steps) if block.seconds > 0]
+    by_run = [found for steps in runs if (found := blocks_of(steps))]
+    blocks = [block for found in by_run for block in found]
     if len(blocks) < LEAST_BLOCKS:
         raise EngineError(f"a profile needs at least {LEAST_BLOCKS * BLOCK} steps; the engine reported too few")
+    # A block that catches up after a late look seems to take no time at all: errors are relative to what is expected.
+    units = [_usual(found, block) for found in by_run for block in found]
     weights = [1.0] * len(blocks)
     model, errors = StepModel(0, 0, 0), [0.0]
     for _ in range(_ROUNDS):
-        model = _solve(blocks, weights)
-        errors = [block.seconds / max(1e-9, model.predict(block.tokens, block.kv_tokens)) - 1 for block in blocks]
+        model = _solve(blocks, weights, units)
+        expected = [model.predict(block.tokens, block.kv_tokens) for block in blocks]
+        units = [max(each, 0.25 * unit, 1e-9) for each, unit in zip(expected, units, strict=True)]
+        errors = [(block.seconds - e) / u for block, e, u in zip(blocks, expected, units, strict=True)]
         deviation = max(0.02, 1.4826 * statistics.median(abs(each) for each in errors))
         # Other work on the machine holds some steps up; they count, but no more than the others.
         weights = [min(1.0, _HUBER * deviation / abs(each)) if each else 1.0 for each in errors]
     return model, statistics.median(abs(each) for each in errors)
 
 
-def _solve(blocks: Sequence[Block], weights: Sequence[float]) -> StepModel:
+def _usual(run: Sequence[Block], block: Block) -> float:
+    return max(block.seconds, statistics.median(each.seconds for each in run))
+
+
+def _solve(blocks: Sequence[Block], weights: Sequence[float], units: Sequence[float]) -> StepModel:
     gram, right = [[0.0] * 3 for _ in range(3)], [0.0] * 3
-    for block, weight in zip(blocks, weights, strict=True):
+    for block, weight, unit in zip(blocks, weights, units, strict=True):
         values = zip(_SCALES, (1.0, block.tokens, block.kv_tokens), strict=True)
-        row = [scale * value / block.seconds for scale, value in values]
+        row = [scale * value / unit for scale, value in values]
         for i in range(3):
-            right[i] += weight * row[i]
+            right[i] += weight * row[i] * block.seconds / unit
             for j in range(3):
                 gram[i][j] += weight * row[i] * row[j]
     for i in range(3):

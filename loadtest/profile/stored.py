@@ -92,7 +92,7 @@ def read_profile(path: Path) -> Profile:
     try:
         data = json.loads(path.expanduser().read_text(encoding="utf-8"))
         return _profile(data)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise SettingsError(f"profile: {path} is no profile: {error}") from error
 
 

@@ -109,9 +109,7 @@ def test_a_wrong_profile_is_refused(found: Profile, tmp_path: Path, field: str, 
         read_profile(file)
 
 
-def test_a_load_is_planned_from_a_profile(
-    found: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_load_is_planned_from_a_profile(found: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = found.save(tmp_path)
     flags = ["--rate", "2", "--prompt-tokens", "64", "--output-tokens", "32", "--draws", "2", "--json"]
     assert 0 == main(["plan", "--profile", str(file), "--state-dir", str(tmp_path), *flags])
