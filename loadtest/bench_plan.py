@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.plan.command import show_scores
-from loadtest.plan.held_out import HeldOut, as_json, hold_out_models, leave_one_shape_out
+from loadtest.plan.held_out import ALONE, HeldOut, as_json, hold_out_models, leave_one_shape_out
 from loadtest.plan.points import read_points, score
 
 POINTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "vllm_silicon_h100.csv"
@@ -38,15 +38,23 @@ def main() -> None:
     points = read_points(options.points)
     scores = score(points)
     shapes, models = leave_one_shape_out(points), hold_out_models(points)
+    alone = leave_one_shape_out(points, ALONE)
     show_scores(scores, console)
-    console.print(table_of("One pair of lengths left out, mean TPOT error", shapes))
+    console.print(table_of("One pair of lengths left out, held to the prior, mean TPOT error", shapes))
+    console.print(table_of("One pair of lengths left out, points alone, mean TPOT error", alone))
     if models:
         console.print(table_of("One model left out, mean TPOT error", models))
-    dense = [each.held_out for each in shapes if each.dense]
-    if dense:
-        console.print(f"dense, unseen lengths: {statistics.fmean(dense):.1%}", highlight=False)
+    for name, results in (("held to the prior", shapes), ("points alone", alone)):
+        dense = [each.held_out for each in results if each.dense]
+        if dense:
+            console.print(f"dense, unseen lengths, {name}: {statistics.fmean(dense):.1%}", highlight=False)
     if options.json is not None:
-        data = {**scores.as_json(), "leave_one_shape_out": as_json(shapes), "hold_out_model": as_json(models)}
+        data = {
+            **scores.as_json(),
+            "leave_one_shape_out": as_json(shapes),
+            "leave_one_shape_out_points_alone": as_json(alone),
+            "hold_out_model": as_json(models),
+        }
         options.json.write_text(json.dumps(data, indent=1) + "\n")
 
 

@@ -29,6 +29,7 @@ from loadtest.profile.stored import Profile, read_profile
 
 LEAST_PROFILE_ERROR = 0.05
 """Engines vary more from day to day than a profile's own check shows."""
+MOST_PROFILE_ERROR = 1.0
 INFEASIBLE = 3
 """Exit status."""
 
@@ -139,7 +140,16 @@ def prices_of(texts: Sequence[str]) -> dict[str, float]:
 
 
 def engine_of(profile: Profile, prices: dict[str, float]) -> Engine:
-    """Return what a profile says of an engine."""
+    """Return what a profile says of an engine.
+
+    Raises:
+        SettingsError: the profile misses its own held-out points by too much to plan with.
+    """
+    if profile.error > MOST_PROFILE_ERROR:
+        raise SettingsError(
+            f"profile: its held-out error of {profile.error:.0%} is more than {MOST_PROFILE_ERROR:.0%}: other work "
+            "disturbed it; profile again on a quieter machine"
+        )
     return Engine(
         model=profile.model,
         gpu=profile.hardware,

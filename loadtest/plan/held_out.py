@@ -45,8 +45,14 @@ def usable(points: Sequence[Point]) -> list[Point]:
     ]
 
 
-def leave_one_shape_out(points: Sequence[Point]) -> list[HeldOut]:
-    """Fit each config's step model without one pair of lengths at a time, and predict that."""
+ALONE = 1e-9
+"""No weight: the points decide alone."""
+
+
+def leave_one_shape_out(points: Sequence[Point], trust: float = TRUST) -> list[HeldOut]:
+    """Fit each config's step model without one pair of lengths at a time, and predict that. Where the prior saw such
+    points, only a fit that does not lean on it (`trust` = `ALONE`) has not seen what it predicts.
+    """
     groups: dict[Config, list[Point]] = defaultdict(list)
     for point in usable(points):
         groups[point.config].append(point)
@@ -60,9 +66,9 @@ def leave_one_shape_out(points: Sequence[Point]) -> list[HeldOut]:
         tokens = found.gpu.step_limits[0]
         errors = []
         for shape in shapes:
-            engine = fit_points(start, [point for point in group if point.shape != shape], tokens)
+            engine = fit_points(start, [point for point in group if point.shape != shape], tokens, trust)
             errors += [_error(engine, point, tokens) for point in group if point.shape == shape]
-        whole = fit_points(start, group, tokens)
+        whole = fit_points(start, group, tokens, trust)
         name = f"{config.model} {config.system} {config.precision} TP{config.tensor_parallel}"
         inside = statistics.fmean(_error(whole, point, tokens) for point in group)
         results.append(HeldOut(name, found.shape.experts is None, len(group), inside, statistics.fmean(errors)))
@@ -73,7 +79,7 @@ def _error(engine: StepPrior, point: Point, step_tokens: int) -> float:
     return abs(itl_of(engine, point.clients, point.shape, step_tokens) / point.tpot_s - 1)
 
 
-def fit_points(start: StepPrior, points: Sequence[Point], step_tokens: int) -> StepPrior:
+def fit_points(start: StepPrior, points: Sequence[Point], step_tokens: int, trust: float = TRUST) -> StepPrior:
     """Fit a step model to steady batches: least squares of relative errors, held to the prior where the points say
     nothing.
     """
@@ -90,7 +96,7 @@ def fit_points(start: StepPrior, points: Sequence[Point], step_tokens: int) -> S
         ]
         rows.append(columns)
         right.append(1 - known_part / point.tpot_s)
-    solved = _least_squares(rows, right, [1.0] * len(start_values))
+    solved = _least_squares(rows, right, [1.0] * len(start_values), trust)
     values = [value * factor for value, factor in zip(start_values, solved, strict=True)]
     return StepPrior(_model(values, s.experts), start.request_s)
 
@@ -104,13 +110,15 @@ def _model(values: Sequence[float], experts: Experts | None) -> StepModel:
     return StepModel(a, b, g, m, experts)
 
 
-def _least_squares(rows: Sequence[Sequence[float]], right: Sequence[float], start: Sequence[float]) -> list[float]:
+def _least_squares(
+    rows: Sequence[Sequence[float]], right: Sequence[float], start: Sequence[float], trust: float
+) -> list[float]:
     size = len(start)
     gram = [[sum(row[i] * row[j] for row in rows) for j in range(size)] for i in range(size)]
     vector = [sum(row[i] * y for row, y in zip(rows, right, strict=True)) for i in range(size)]
     for i in range(size):
-        gram[i][i] += TRUST
-        vector[i] += TRUST * start[i]
+        gram[i][i] += trust
+        vector[i] += trust * start[i]
     return solve_with_floors(gram, vector, [0.0] * size) or list(start)
 
 
@@ -142,7 +150,7 @@ def fit_coefficients(points: Sequence[Point]) -> Coefficients:
             Coefficients(**{n: (v if n == name else 0.0) for n, v in zip(names, start, strict=True)}) for name in names
         ]
         rows.append([_tpot(point, each) / point.tpot_s for each in ones])
-    solved = _least_squares(rows, [1.0] * len(rows), [1.0] * len(names))
+    solved = _least_squares(rows, [1.0] * len(rows), [1.0] * len(names), TRUST)
     return Coefficients(**{n: v * factor for n, v, factor in zip(names, start, solved, strict=True)})
 
 

@@ -104,8 +104,8 @@ def show(plan: Plan, console: Console) -> None:
         console.print(_table(plan))
         sources = sorted({f"{e.engine.source} (step times within {e.engine.error:.0%})" for e in plan.planned})
         console.print(
-            f"Ranges hold 90 % of what is known of the engines' speed: {'; '.join(sources)}. Replicas are enough for "
-            "an engine that is as much slower.",
+            "Batch: sequences of tokens per step. Ranges hold 90 % of what is known of the engines' speed: "
+            f"{'; '.join(sources)}. Replicas are enough for an engine that is as much slower.",
             highlight=False,
         )
     for what in plan.what_ifs:
@@ -118,32 +118,23 @@ def show(plan: Plan, console: Console) -> None:
 
 def _table(plan: Plan) -> Table:
     table = Table(title="Candidates, the best first")
-    for name in (
-        "GPUs",
-        "replica",
-        "batch",
-        "TTFT p99 ms",
-        "ITL p95 ms",
-        "tokens/s",
-        "SLO met",
-        "cost/h",
-        "per M tokens",
-    ):
-        table.add_column(name, justify="left" if name == "replica" else "right")
-    table.add_column("bound by")
+    table.add_column("replicas", overflow="fold")
+    for name in ("batch", "TTFT p99 ms", "ITL p95 ms", "tokens/s", "SLO met", "cost"):
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("bound by", overflow="fold")
     for each in plan.planned:
         r, candidate = each.ranges, each.candidate
         starved = ", KV starved" if each.engine.starved else ""
+        hourly, tokens = _money(candidate.hourly), _money(each.per_million_tokens(plan.load))
+        cost = "-" if candidate.hourly is None else f"{hourly}/h, {tokens} per M tokens"
         table.add_row(
-            str(candidate.gpus),
-            f"{candidate.replicas} of {each.engine.name}{starved}",
-            f"{candidate.operation.batch} / {candidate.operation.step_tokens}",
+            f"{candidate.replicas} of {each.engine.name}{starved}: {candidate.gpus} GPUs",
+            f"{candidate.operation.batch} of {candidate.operation.step_tokens}",
             _span(r.ttft_p99_s, 1e3),
             _span(r.itl_p95_s, 1e3),
             _span(r.tokens_per_s, 1),
             f"{r.attainment.low:.1%}",
-            _money(candidate.hourly),
-            _money(each.per_million_tokens(plan.load)),
+            cost,
             each.binding if each.holds else f"[red]{each.binding}[/]",
         )
     return table

@@ -13,7 +13,7 @@ from loadtest.plan.precision import weights_of
 from loadtest.plan.prior import prior
 from loadtest.plan.shapes import ModelShape
 from loadtest.plan.traffic import Load
-from loadtest.plan.trial import Ranges, ranges, try_out
+from loadtest.plan.trial import Ranges, Seen, ranges, try_out
 
 PRIOR_ERROR, FOREIGN_ERROR = 0.10, 0.25
 """Of the prior inside and outside its calibration, relative."""
@@ -160,34 +160,34 @@ def simulate(
     """Find the number of replicas that keeps the promise even if the engine is as slow as its error makes likely."""
     engine, operation = candidate.engine, candidate.operation
 
-    def holds(replicas: int) -> bool:
+    def tried(replicas: int) -> Seen:
         tell(f"{engine.name}: {replicas} replicas")
-        seen = try_out(engine.careful, operation, load, promise, replicas, seed=seed, network_s=network_s)
-        return seen.attainment >= promise.attainment
+        return try_out(engine.careful, operation, load, promise, replicas, seed=seed, network_s=network_s)
 
     replicas, tries, guess = candidate.replicas, 1, candidate.replicas
-    good = holds(replicas)
-    while not good and tries < MOST_TRIALS:
+    seen = tried(replicas)
+    missed = ""
+    while not (good := seen.attainment >= promise.attainment):
+        missed = "TTFT SLO" if seen.ttft_p99_s > promise.ttft_p99_s else "ITL SLO"
+        if tries >= MOST_TRIALS:
+            break
         replicas = max(replicas + 1, round(1.2 * replicas))
-        good, tries = holds(replicas), tries + 1
-    while good and replicas > 1 and tries < MOST_TRIALS and replicas <= guess:
+        seen, tries = tried(replicas), tries + 1
+    while good and 1 < replicas <= guess and tries < MOST_TRIALS:
         fewer = min(replicas - 1, round(0.9 * replicas))
         tries += 1
-        if not holds(fewer):
+        if tried(fewer).attainment < promise.attainment:
             break
         replicas = fewer
     final = Candidate(engine, operation, replicas)
     tell(f"{engine.name}: ranges")
     spread = ranges(engine, operation, load, promise, replicas, draws=draws, seed=seed, network_s=network_s)
-    return Planned(final, spread, _binding(operation, replicas, guess, good), good)
-
-
-def _binding(operation: Operation, replicas: int, guess: int, good: bool) -> str:
+    binding = missed if replicas > guess else operation.binding
     if not good:
-        return "TTFT SLO: arrivals come in bursts that no tried number of replicas takes"
-    if replicas == 1:
-        return f"one replica is enough ({operation.binding} bounds its batch)"
-    return "TTFT SLO" if replicas > guess else operation.binding
+        binding = f"{missed}, and {replicas} replicas were the most that was tried"
+    elif replicas == 1:
+        binding = f"one replica is enough ({operation.binding})"
+    return Planned(final, spread, binding, good)
 
 
 def plan(

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from cluster.cli.main import main
 from cluster.control.step_model import StepModel, StepSample
 from cluster.errors import EngineError, SettingsError
-from cluster.settings import EngineKind, PoolSettings, SimSettings
-from deployments.engines.factory import build_engine
+from cluster.models import Capabilities, FinishReason, GenerationSpec, ModelInfo, SequenceEnd, Windows
+from deployments.engines.base import Engine, EngineIdentity, TokenSink
 from loadtest.plan.command import engine_of
-from loadtest.profile.drive import profile
+from loadtest.profile.drive import PROMPTS, profile
 from loadtest.profile.fit import blocks_of, fit_blocks
 from loadtest.profile.stored import Profile, read_profile
 
@@ -64,29 +66,67 @@ def test_too_few_steps_are_refused() -> None:
         fit_blocks([steps(1, 16)[:20]])
 
 
-async def profiled() -> Profile:
-    pool = PoolSettings(
-        engine=EngineKind.SIM, sim=SimSettings(base_ms=4.0, per_token_us=20.0, time_scale=0.5, max_num_seqs=16)
-    )
-    engine = build_engine(pool)
-    try:
-        return await profile(engine, await engine.start(), name="demo", rounds=1)
-    finally:
-        await engine.close()
+class KnownEngine:
+    """An engine without a clock: what was submitted together runs in lockstep, and its steps take what TRUE says."""
+
+    def __init__(self, slower: float = 1.0) -> None:
+        self._slower = slower
+        self._waiting: list[tuple[GenerationSpec, TokenSink]] = []
+        self._steps: list[StepSample] = []
+
+    async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
+        return 16, 2048
+
+    async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._run)
+        self._waiting.append((spec, sink))
+
+    def take_steps(self) -> list[StepSample]:
+        taken, self._steps = self._steps, []
+        return taken
+
+    def _run(self) -> None:
+        batch, self._waiting = self._waiting, []
+        prompt, output = len(batch[0][0].prompt_token_ids), batch[0][0].sampling.max_tokens
+        made = steps(len(batch), prompt)[: output + 1]
+        # Cells that no fit has seen may be slower.
+        factor = self._slower if prompt not in PROMPTS else 1.0
+        self._steps += [StepSample(factor * s.seconds, s.tokens, s.kv_tokens, s.sequences) for s in made]
+        for _, sink in batch:
+            sink.on_tokens([7], "", None)
+            sink.on_end(SequenceEnd(FinishReason.LENGTH, output_tokens=output))
+
+
+async def profiled(engine: KnownEngine) -> Profile:
+    model = ModelInfo("digest", "digest", 4096, 256, Capabilities())
+    windows = Windows(sequences=16, kv_tokens=200_000, prefill_tokens=8192)
+    identity = EngineIdentity(model, "digest-toy-tp1-float32", 1, "toy", (), windows)
+    return await profile(cast(Engine, engine), identity, name="demo", rounds=1)
 
 
 @pytest.fixture(scope="module")
 def found() -> Profile:
-    return asyncio.run(profiled())
+    return asyncio.run(profiled(KnownEngine()))
 
 
 def test_an_engine_is_profiled_and_checked_on_points_it_was_not_fitted_to(found: Profile) -> None:
-    """Timers only wake late, so a loaded machine shows steps as longer than they were meant."""
-    assert 0.002 <= found.a * 1.05
+    assert (TRUE.a, TRUE.b) == (pytest.approx(found.a, rel=0.01), pytest.approx(found.b, rel=0.01))
     assert (1, 16) == found.batches
     assert {2, 8} == {each.batch for each in found.checks}
-    assert found.error < 0.5
-    assert 200_000 == found.kv_tokens
+    assert found.error < 0.01
+    assert "float32" == found.precision
+
+
+async def test_an_error_on_held_out_points_is_told() -> None:
+    slower = await profiled(KnownEngine(slower=1.25))
+    assert 0.2 == pytest.approx(slower.error, rel=0.05)
+    assert slower.fit_error < 0.01
+
+
+def test_a_profile_that_misses_its_own_points_is_no_basis(found: Profile) -> None:
+    with pytest.raises(SettingsError, match="held-out error of 150% is more than 100%"):
+        engine_of(replace(found, error=1.5), {})
 
 
 def test_a_profile_is_kept_and_read(found: Profile, tmp_path: Path) -> None:
