@@ -14,6 +14,7 @@ JSON ?=
 ONLY ?=
 TRACE ?=
 QUICK ?=
+POINTS ?=
 REAL ?=
 REAL_no := --no-real
 REAL_only := --real
@@ -120,8 +121,13 @@ bench-control: setup ## the fast loop against static batch limits on a real engi
 
 bench-loadtest: setup ## CPU and lag of one load generator with 2,000 streams of 5 messages/s (JSON=file)
 	$(BIN)/python -m loadtest.bench_loadtest $(if $(JSON),--json $(JSON))
+bench-plan: setup ## how wrong the planner is on measured points it has not seen (JSON=file, POINTS=file)
+	$(BIN)/python -m loadtest.bench_plan $(if $(JSON),--json $(JSON)) $(if $(POINTS),--points $(POINTS))
+
+plan-loop: setup ## profile the CPU engine, plan for a load, run it on a cluster, compare (JSON=file)
+	$(BIN)/python -m loadtest.plan_loop $(if $(JSON),--json $(JSON))
 
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check
+.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop

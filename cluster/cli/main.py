@@ -15,6 +15,7 @@ from cluster.cli.autoscaler import add_autoscaler
 from cluster.cli.decisions import add_decisions
 from cluster.cli.jobs import add_jobs
 from cluster.cli.loadtest import add_loadtest
+from cluster.cli.plan import add_plan, add_profile
 from cluster.cli.simulate import add_simulate
 from cluster.cli.target import add_target_flags
 from cluster.errors import PenstockError
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = (
             "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router, "
             "penstock[loadtest] to simulate and for load tests"
+            "penstock[loadtest] to simulate and plan"
         )
         Console(stderr=True).print(f"[red]penstock:[/] {error}; {hint}", highlight=False)
         return 2
@@ -59,6 +61,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_decisions(commands)
     add_autoscaler(commands)
     add_loadtest(commands)
+    add_profile(commands)
+    add_plan(commands)
     return parser
 
 

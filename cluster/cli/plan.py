@@ -1,0 +1,75 @@
+"""`penstock plan` and `penstock profile`: their flags; the work is in `loadtest.plan` and `loadtest.profile`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TypeAlias
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_plan(commands: Commands) -> None:
+    """Describe `penstock plan`."""
+    parser = commands.add_parser("plan", help="how many GPUs a model, a load and an SLO need, and how sure that is")
+    what = parser.add_argument_group("model")
+    what.add_argument("--model", help="a folder, a config.json, demo, or a well-known name such as llama-3.1-70b")
+    what.add_argument(
+        "--precision", metavar="A,B", help="of the weights: bf16, fp8, fp4, int4 (default: the model's own)"
+    )
+    what.add_argument("--kv-cache-dtype", choices=("bf16", "fp8"), default="bf16", help="default %(default)s")
+    what.add_argument("--gpu", metavar="A,B", default="h100", help="accelerators to look at (default %(default)s)")
+    what.add_argument("--tp", type=int, action="append", metavar="N", help="tensor parallel size; may be given again")
+    what.add_argument("--price", action="append", default=[], metavar="GPU=X", help="per accelerator and hour")
+    what.add_argument("--profile", metavar="FILE", help="of `penstock profile`, instead of model and GPUs")
+    load = parser.add_argument_group("load")
+    load.add_argument("--rate", type=float, help="requests per second")
+    load.add_argument("--prompt-tokens", type=float, default=1000.0, help="mean (default %(default)g)")
+    load.add_argument("--output-tokens", type=float, default=250.0, help="mean (default %(default)g)")
+    load.add_argument("--spread", type=float, default=0.5, help="deviation of lengths over mean (default %(default)g)")
+    load.add_argument("--trace", metavar="FILE", help="a recorded load instead, as for `penstock simulate`")
+    load.add_argument("--limit", type=int, help="only the trace's first requests")
+    load.add_argument("--scale-rate", type=float, default=1.0, help="let them come so many times as fast")
+    slo = parser.add_argument_group("SLO")
+    slo.add_argument("--slo-ttft", type=float, default=2.0, help="p99, seconds (default %(default)g)")
+    slo.add_argument("--slo-itl", type=float, default=0.1, help="p95, seconds (default %(default)g)")
+    slo.add_argument("--attainment", type=float, default=0.99, help="part that keeps both (default %(default)g)")
+    search = parser.add_argument_group("search")
+    search.add_argument("--simulate", type=int, default=3, help="candidates to simulate (default %(default)s)")
+    search.add_argument("--draws", type=int, default=5, help="of the engine's speed, for ranges (default %(default)s)")
+    search.add_argument("--seed", type=int, default=1, help="default %(default)s")
+    error = parser.add_argument_group("the planner's error")
+    error.add_argument("--check-points", metavar="CSV", help="score the prior on measured points instead")
+    error.add_argument("--observe", nargs=2, metavar=("ID", "REPORT"), help="note what a load test measured of a plan")
+    error.add_argument("--review", action="store_true", help="show how earlier plans did")
+    error.add_argument("--no-store", action="store_true", help="don't keep this plan for a review")
+    parser.add_argument("--state-dir", help="where plans and profiles are kept (default ~/.penstock)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--html", metavar="FILE", help="write a page with the plot of cost and latency")
+    parser.set_defaults(run=_plan)
+
+
+def add_profile(commands: Commands) -> None:
+    """Describe `penstock profile`."""
+    parser = commands.add_parser("profile", help="measure an engine's step times, for `penstock plan --profile`")
+    parser.add_argument("--settings", help="TOML file with the settings tree")
+    parser.add_argument("--state-dir", help="where profiles are kept (default ~/.penstock)")
+    parser.add_argument("--pool", default="demo", help="pool that is measured (default %(default)s)")
+    parser.add_argument("--engine", choices=("vllm", "sim"), help="its engine")
+    parser.add_argument("--model", help="local folder, hub id, or demo")
+    parser.add_argument("--tp", type=int, help="tensor parallel size")
+    parser.add_argument("--rounds", type=int, default=2, help="through the grid (default %(default)s)")
+    parser.add_argument("--out", metavar="DIR", help="keep the profile below this folder instead")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_profile)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from loadtest.plan.command import run_plan
+
+    return run_plan(options)
+
+
+def _profile(options: argparse.Namespace) -> int:
+    from loadtest.profile.command import run_profile
+
+    return run_profile(options)

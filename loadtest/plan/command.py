@@ -1,0 +1,264 @@
+"""`penstock plan`: from flags to a plan, a score of measured points, or a review of earlier plans."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cluster.errors import SettingsError
+from loadtest.plan.architectures import load_shape
+from loadtest.plan.gpus import GPUS, Gpu, load_gpu
+from loadtest.plan.option import Engine, Promise
+from loadtest.plan.points import Scores, read_points, score
+from loadtest.plan.precision import canonical
+from loadtest.plan.prior import StepPrior
+from loadtest.plan.report import Plan, show, write_html
+from loadtest.plan.review import Book, Kind
+from loadtest.plan.search import Planned, Rejected, engines, plan
+from loadtest.plan.steady import ARRIVAL_S
+from loadtest.plan.traffic import Load, recorded_load, steady_load
+from loadtest.plan.what_if import WhatIf, what_ifs
+from loadtest.profile.stored import Profile, read_profile
+
+LEAST_PROFILE_ERROR = 0.05
+"""Engines vary more from day to day than a profile's own check shows."""
+MOST_PROFILE_ERROR = 1.0
+INFEASIBLE = 3
+"""Exit status."""
+
+
+def run_plan(options: argparse.Namespace) -> int:
+    """Do what the flags ask for.
+
+    Raises:
+        SettingsError: a flag is missing or out of range, or the model or accelerator is unknown.
+        TraceError: a trace or a file of points cannot be read.
+    """
+    if options.check_points:
+        return _check(Path(options.check_points), as_json=options.json)
+    book = Book(Path(options.state_dir or "~/.penstock"))
+    if options.observe:
+        return _observe(book, *options.observe, as_json=options.json)
+    if options.review:
+        return _review(book, as_json=options.json)
+    return _plan(options, book)
+
+
+def _plan(options: argparse.Namespace, book: Book) -> int:
+    load = _load(options)
+    promise = Promise(options.slo_ttft, options.slo_itl, options.attainment)
+    prices = prices_of(options.price)
+    lost: list[Rejected] = []
+    gpus: list[Gpu] = []
+    precisions: list[str] = []
+    if options.profile:
+        measured = read_profile(Path(options.profile))
+        options_found, network_s = [engine_of(measured, prices)], measured.overhead_s
+    else:
+        if not options.model:
+            raise SettingsError("one of model, profile, check-points, observe and review must be given")
+        shape = load_shape(options.model)
+        gpus = [load_gpu(name) for name in options.gpu.split(",")]
+        precisions = [canonical(each) for each in (options.precision or shape.native).split(",")]
+        parallel = tuple(options.tp) if options.tp else (1, 2, 4, 8)
+        kv_bytes = 1.0 if options.kv_cache_dtype == "fp8" else 2.0
+        options_found, lost = engines(
+            shape, gpus, precisions, prices=prices, parallel=parallel, kv_element_bytes=kv_bytes
+        )
+        network_s = ARRIVAL_S
+    options_found = [_with_history(each, book) for each in options_found]
+    with Console(stderr=True).status("sizing") as status:
+        best, rest, also_lost = plan(
+            options_found,
+            load,
+            promise,
+            simulated=options.simulate,
+            draws=options.draws,
+            seed=options.seed,
+            network_s=network_s,
+            tell=status.update,
+        )
+    changes: list[WhatIf] = []
+    if best and not options.profile:
+        more = sorted({*precisions, "fp8", "int4"} if shape.native != "mxfp4" else {*precisions})
+        others = gpus + [GPUS[name] for name in ("h100", "h200", "b200", "l40s") if GPUS[name] not in gpus]
+        changes = what_ifs(shape, best[0].candidate, load, promise, precisions=more, gpus=others, prices=dict(prices))
+    name = options_found[0].model if options_found else str(options.model)
+    found = Plan(name, load, promise, best, rest, [*lost, *also_lost], changes)
+    ids = [_note(book, each, load) for each in best[:1]] if not options.no_store else []
+    _print(found, ids, options)
+    return 0 if found.feasible else INFEASIBLE
+
+
+def _print(found: Plan, ids: Sequence[str], options: argparse.Namespace) -> None:
+    if options.html:
+        write_html(Path(options.html), found)
+    if options.json:
+        sys.stdout.write(json.dumps({**found.as_json(), "prediction_ids": list(ids)}, indent=2) + "\n")
+        return
+    console = Console()
+    show(found, console)
+    if ids:
+        console.print(
+            f"Kept as {ids[0]}: `penstock plan --observe {ids[0]} REPORT.json` notes what happened.", highlight=False
+        )
+
+
+def _load(options: argparse.Namespace) -> Load:
+    if options.trace:
+        return recorded_load(Path(options.trace), options.limit, options.scale_rate)
+    if not options.rate:
+        raise SettingsError("one of rate and trace must be given")
+    return steady_load(options.rate, options.prompt_tokens, options.output_tokens, options.spread)
+
+
+def prices_of(texts: Sequence[str]) -> dict[str, float]:
+    """Read prices such as h100=2.5.
+
+    Raises:
+        SettingsError: one is not like that.
+    """
+    prices = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            price = float(value)
+        except ValueError:
+            price = -1.0
+        if not equals or not 0 <= price < 1e6:
+            raise SettingsError(f"price must be GPU=NUMBER with a number of at least 0, got {text!r}")
+        known = name.strip().lower()
+        prices[GPUS[known].name if known in GPUS else name.strip()] = price
+    return prices
+
+
+def engine_of(profile: Profile, prices: dict[str, float]) -> Engine:
+    """Return what a profile says of an engine.
+
+    Raises:
+        SettingsError: the profile misses its own held-out points by too much to plan with.
+    """
+    if profile.error > MOST_PROFILE_ERROR:
+        raise SettingsError(
+            f"profile: its held-out error of {profile.error:.0%} is more than {MOST_PROFILE_ERROR:.0%}: other work "
+            "disturbed it; profile again on a quieter machine"
+        )
+    return Engine(
+        model=profile.model,
+        gpu=profile.hardware,
+        tensor_parallel=profile.tensor_parallel,
+        precision=profile.precision,
+        steps=StepPrior(profile.model_of_steps, 0.0),
+        error=max(LEAST_PROFILE_ERROR, profile.error),
+        source="profile",
+        kv_tokens=profile.kv_tokens,
+        step_limits=(profile.step_tokens, min(profile.max_sequences, profile.batches[1])),
+        context=profile.context,
+        price=prices.get(profile.hardware),
+    )
+
+
+def _with_history(engine: Engine, book: Book) -> Engine:
+    """Widen an engine's error to what was seen of its kind."""
+    seen = book.error(Kind(engine.model, engine.gpu, engine.tensor_parallel))
+    return (
+        engine
+        if seen is None or seen <= engine.error
+        else replace(engine, error=seen, source=engine.source + ", reviewed")
+    )
+
+
+def _note(book: Book, best: Planned, load: Load) -> str:
+    engine = best.engine
+    kind = Kind(engine.model, engine.gpu, engine.tensor_parallel)
+    facts = {"name": load.name, "rate": load.rate, "replicas": best.candidate.replicas, **asdict(load.shape)}
+    return book.predict(kind, facts, asdict(best.ranges))
+
+
+# --- points, observations, review -------------------------------------------------------------------------------------
+
+
+def _check(path: Path, *, as_json: bool) -> int:
+    scores = score(read_points(path))
+    if as_json:
+        sys.stdout.write(json.dumps(scores.as_json(), indent=2) + "\n")
+    else:
+        show_scores(scores, Console())
+    return 0
+
+
+def show_scores(scores: Scores, console: Console) -> None:
+    """Print how the prior does on measured points."""
+    table = Table(title="The prior on measured points")
+    for name in ("model", "system", "precision", "TP", "points", "TPOT error", "bias", "TTFT error", "bias", ""):
+        table.add_column(name, justify="left" if name in ("model", "system", "precision") else "right")
+    for each in scores.configs:
+        data = each.as_json()
+        table.add_row(
+            each.config.model,
+            each.config.system,
+            each.config.precision,
+            str(each.config.tensor_parallel),
+            str(each.points),
+            f"{data['median_tpot_error']:.1%}",
+            f"{data['tpot_bias']:+.1%}",
+            f"{data['median_ttft_error']:.1%}",
+            f"{data['ttft_bias']:+.1%}",
+            "seen by the prior" if each.in_calibration else "",
+        )
+    console.print(table)
+    whole = scores.as_json()
+    if scores.configs:
+        console.print(
+            f"Median error: TPOT {whole['median_tpot_error']:.1%}, TTFT {whole['median_ttft_error']:.1%}",
+            highlight=False,
+        )
+    for lost in scores.skipped:
+        text = f"{lost['model']} {lost['system']} {lost['precision']}: {lost['points']} points, {lost['why']}"
+        console.print(f"skipped: {text}", highlight=False)
+
+
+def _observe(book: Book, plan_id: str, file: str, *, as_json: bool) -> int:
+    try:
+        report = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"observe: {file} cannot be read: {error}") from error
+    if not isinstance(report, dict):
+        raise SettingsError(f"observe: {file} must hold one JSON object")
+    seen = book.observe(plan_id, report)
+    if as_json:
+        sys.stdout.write(json.dumps({"id": plan_id, "seen": seen}, indent=2) + "\n")
+    else:
+        Console().print(f"noted for {plan_id}: " + ", ".join(f"{k} {v:.4g}" for k, v in seen.items()), highlight=False)
+    return 0
+
+
+def _review(book: Book, *, as_json: bool) -> int:
+    found = book.review()
+    if as_json:
+        rows = [
+            {**asdict(kind), "figures": {name: asdict(each) for name, each in figures.items()}}
+            for kind, figures in found.items()
+        ]
+        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+        return 0
+    console = Console()
+    if not found:
+        console.print("No prediction has been observed yet; nothing is known of the planner's error here.")
+    for kind, figures in found.items():
+        table = Table(title=str(kind), title_justify="left")
+        for name in ("figure", "observed", "median error", "bias", "within range"):
+            table.add_column(name, justify="left" if name == "figure" else "right")
+        for name, each in figures.items():
+            table.add_row(
+                name, str(each.count), f"{each.median_error:.1%}", f"{each.bias:+.1%}", f"{each.coverage:.0%}"
+            )
+        console.print(table)
+    return 0

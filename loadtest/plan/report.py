@@ -1,0 +1,207 @@
+"""A plan as a table, as JSON, and as a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.plan.option import Promise
+from loadtest.plan.scatter import Mark, scatter
+from loadtest.plan.search import Candidate, Planned, Rejected
+from loadtest.plan.traffic import Load
+from loadtest.plan.trial import Range
+from loadtest.plan.what_if import WhatIf
+
+_STYLE = """
+:root{color-scheme:light dark}body{font:14px system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em}
+svg{width:100%;margin:.4em 0}text{font-size:12px;fill:currentColor}.title{font-weight:600}.end{text-anchor:end}
+.mid{text-anchor:middle}.grid{stroke:currentColor;opacity:.2}polyline{fill:none;stroke-width:1.5}
+table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right}td:first-child,td:last-child{text-align:left}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Is the answer."""
+
+    model: str
+    load: Load
+    promise: Promise
+    planned: Sequence[Planned]
+    """Simulated, the best first."""
+    on_paper: Sequence[Candidate]
+    """Not simulated."""
+    rejected: Sequence[Rejected]
+    what_ifs: Sequence[WhatIf]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether any candidate keeps the promise."""
+        return any(each.holds for each in self.planned)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints. Times in seconds, costs in the currency of the prices."""
+        return {
+            "model": self.model,
+            "load": {"name": self.load.name, "rate": self.load.rate, **asdict(self.load.shape)},
+            "slo": asdict(self.promise),
+            "feasible": self.feasible,
+            "candidates": [_planned(each, self.load) for each in self.planned],
+            "on_paper": [_paper(each) for each in self.on_paper],
+            "rejected": [asdict(each) for each in self.rejected],
+            "what_ifs": [asdict(each) for each in self.what_ifs],
+        }
+
+
+def _paper(each: Candidate) -> dict[str, Any]:
+    engine, operation = each.engine, each.operation
+    return {
+        "gpu": engine.gpu,
+        "tp": engine.tensor_parallel,
+        "precision": engine.precision,
+        "replicas": each.replicas,
+        "gpus": each.gpus,
+        "batch_limit": operation.batch,
+        "step_tokens": operation.step_tokens,
+        "kv_tokens": engine.kv_tokens,
+        "kv_starved": engine.starved,
+        "source": engine.source,
+        "error": engine.error,
+        "binding": operation.binding,
+        "cost_per_hour": each.hourly,
+    }
+
+
+def _planned(each: Planned, load: Load) -> dict[str, Any]:
+    return {
+        **_paper(each.candidate),
+        "binding": each.binding,
+        "holds": each.holds,
+        "predicted": asdict(each.ranges),
+        "cost_per_million_tokens": each.per_million_tokens(load),
+        "cost_per_million_output_tokens": each.per_million_tokens(load, output_only=True),
+    }
+
+
+def show(plan: Plan, console: Console) -> None:
+    """Print a plan."""
+    promise = plan.promise
+    console.print(
+        f"[bold]{plan.model}[/], {plan.load.name}; TTFT p99 {promise.ttft_p99_s:g} s, "
+        f"ITL p95 {1e3 * promise.itl_p95_s:g} ms for {promise.attainment:.1%}",
+        highlight=False,
+    )
+    if not plan.feasible:
+        console.print("[red]Infeasible:[/] nothing that was looked at keeps this SLO.", highlight=False)
+    if plan.planned:
+        console.print(_table(plan))
+        sources = sorted({f"{e.engine.source} (step times within {e.engine.error:.0%})" for e in plan.planned})
+        console.print(
+            "Batch: sequences of tokens per step. Ranges hold 90 % of what is known of the engines' speed: "
+            f"{'; '.join(sources)}. Replicas are enough for an engine that is as much slower.",
+            highlight=False,
+        )
+    for what in plan.what_ifs:
+        cost = "" if what.hourly is None else f", {what.hourly:.2f}/h"
+        text = f"infeasible: {what.outcome}" if what.gpus is None else f"{what.gpus} GPUs{cost}: {what.outcome}"
+        console.print(f"  what if {what.change}: {text} (on paper)", highlight=False)
+    for lost in plan.rejected:
+        console.print(f"  [dim]cannot be: {lost.name}: {lost.why}[/]", highlight=False)
+
+
+def _table(plan: Plan) -> Table:
+    table = Table(title="Candidates, the best first")
+    table.add_column("replicas", overflow="fold")
+    for name in ("batch", "TTFT p99 ms", "ITL p95 ms", "tokens/s", "SLO met", "cost"):
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("bound by", overflow="fold")
+    for each in plan.planned:
+        r, candidate = each.ranges, each.candidate
+        starved = ", KV starved" if each.engine.starved else ""
+        hourly, tokens = _money(candidate.hourly), _money(each.per_million_tokens(plan.load))
+        cost = "-" if candidate.hourly is None else f"{hourly}/h, {tokens} per M tokens"
+        table.add_row(
+            f"{candidate.replicas} of {each.engine.name}{starved}: {candidate.gpus} GPUs",
+            f"{candidate.operation.batch} of {candidate.operation.step_tokens}",
+            _span(r.ttft_p99_s, 1e3),
+            _span(r.itl_p95_s, 1e3),
+            _span(r.tokens_per_s, 1),
+            f"{r.attainment.low:.1%}",
+            cost,
+            each.binding if each.holds else f"[red]{each.binding}[/]",
+        )
+    return table
+
+
+def _span(value: Range, factor: float) -> str:
+    low, high = factor * value.low, factor * value.high
+    if not math.isfinite(high):
+        return "-"
+    return f"{low:,.0f}-{high:,.0f}" if high >= 10 else f"{low:.1f}-{high:.1f}"
+
+
+def _money(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def write_html(path: Path, plan: Plan) -> None:
+    """Write a page that needs nothing else.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    title = f"{plan.model}: {plan.load.name}"
+    rows = "".join(_row(each, plan.load) for each in plan.planned)
+    head = "<tr><th>replicas<th>GPUs<th>batch<th>TTFT p99, ms<th>ITL p95, ms<th>tokens/s<th>cost/h<th>bound by</tr>"
+    verdict = "" if plan.feasible else "<p><b>Infeasible: nothing that was looked at keeps this SLO.</b></p>"
+    lists = _list(
+        "What if (on paper)", [f"{w.change}: {w.gpus or 'cannot be'} GPUs, {w.outcome}" for w in plan.what_ifs]
+    )
+    lists += _list("Cannot be", [f"{lost.name}: {lost.why}" for lost in plan.rejected])
+    body = f"<h1>{escape(title)}</h1>{verdict}<table>{head}{rows}</table>{_pareto(plan)}{lists}"
+    page = f'<!doctype html><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>{body}\n'
+    path.write_text(page, encoding="utf-8")
+
+
+def _row(each: Planned, load: Load) -> str:
+    r, candidate = each.ranges, each.candidate
+    cells = (
+        f"{candidate.replicas} of {each.engine.name}",
+        str(candidate.gpus),
+        f"{candidate.operation.batch} / {candidate.operation.step_tokens}",
+        _span(r.ttft_p99_s, 1e3),
+        _span(r.itl_p95_s, 1e3),
+        _span(r.tokens_per_s, 1),
+        _money(candidate.hourly),
+        each.binding,
+    )
+    return "<tr>" + "".join(f"<td>{escape(cell)}" for cell in cells) + "</tr>"
+
+
+def _list(title: str, lines: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(line)}" for line in lines)
+    return f"<h2>{title}</h2><ul>{items}</ul>" if lines else ""
+
+
+def _pareto(plan: Plan) -> str:
+    priced = all(each.candidate.hourly is not None for each in plan.planned)
+    marks = [
+        Mark(
+            f"{each.candidate.replicas} of {each.engine.name}",
+            each.candidate.rank()[0],
+            1e3 * each.ranges.ttft_p99_s.middle,
+            1e3 * each.ranges.ttft_p99_s.low,
+            1e3 * each.ranges.ttft_p99_s.high,
+        )
+        for each in plan.planned
+        if math.isfinite(each.ranges.ttft_p99_s.high)
+    ]
+    unit = "cost per hour" if priced else "GPUs"
+    return scatter("Cost and latency", unit, "TTFT p99, ms", marks) if marks else ""

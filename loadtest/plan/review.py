@@ -1,0 +1,165 @@
+"""Predictions beside what later happened: how far off they were, and how often the ranges held it.
+
+Both are lines of one JSON file in the state folder. An observation is a dict with any of ttft_s: {mean, p50, p99},
+itl_s: {mean, p95} and tokens_per_s, which a load test's JSON report has at its top level or under "summary".
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.errors import SettingsError
+
+FILE = "plans.jsonl"
+LAST = 20
+"""Observations that the rolling error looks at."""
+FIGURES = ("ttft_mean_s", "ttft_p99_s", "itl_mean_s", "itl_p95_s", "tokens_per_s")
+_PLACES = {
+    "ttft_mean_s": ("ttft_s", "mean"),
+    "ttft_p99_s": ("ttft_s", "p99"),
+    "itl_mean_s": ("itl_s", "mean"),
+    "itl_p95_s": ("itl_s", "p95"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Names what shares its errors."""
+
+    model: str
+    gpu: str
+    tensor_parallel: int
+
+    def __str__(self) -> str:
+        return f"{self.model} on {self.tensor_parallel} x {self.gpu}"
+
+
+@dataclass(frozen=True, slots=True)
+class FigureReview:
+    """Is how well one figure was predicted."""
+
+    count: int
+    median_error: float
+    """|predicted - measured| / measured."""
+    bias: float
+    """Median of predicted / measured - 1."""
+    coverage: float
+    """Part of the observations within the predicted range."""
+
+
+class Book:
+    """Keeps predictions and observations in a file, and only ever adds to it.
+
+    Args:
+        folder: the state folder; made when something is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder.expanduser() / FILE
+
+    def predict(
+        self, kind: Kind, load: Mapping[str, Any], predicted: Mapping[str, Any], now: float | None = None
+    ) -> str:
+        """Note a prediction; returns its id."""
+        at = time.time() if now is None else now
+        plan_id = f"p{len(self._lines()) + 1}"
+        self._add(
+            {
+                "kind": "prediction",
+                "id": plan_id,
+                "at": at,
+                "model": kind.model,
+                "gpu": kind.gpu,
+                "tp": kind.tensor_parallel,
+                "load": dict(load),
+                "predicted": dict(predicted),
+            }
+        )
+        return plan_id
+
+    def observe(self, plan_id: str, report: Mapping[str, Any], now: float | None = None) -> dict[str, float]:
+        """Note what happened; returns the figures that were found.
+
+        Raises:
+            SettingsError: no prediction has this id, or the report has no figure.
+        """
+        if plan_id not in {line["id"] for line in self._lines() if line["kind"] == "prediction"}:
+            raise SettingsError(f"observe: no prediction has the id {plan_id!r} in {self._file}")
+        seen = figures_in(report)
+        if not seen:
+            raise SettingsError(
+                "observe: the report has none of ttft_s.mean, ttft_s.p99, itl_s.mean, itl_s.p95, tokens_per_s"
+            )
+        at = time.time() if now is None else now
+        self._add({"kind": "observation", "id": plan_id, "at": at, "seen": seen})
+        return seen
+
+    def review(self) -> dict[Kind, dict[str, FigureReview]]:
+        """Return the errors of the last observations by kind and figure."""
+        predictions = {line["id"]: line for line in self._lines() if line["kind"] == "prediction"}
+        pairs: dict[Kind, dict[str, list[tuple[Mapping[str, float], float]]]] = defaultdict(lambda: defaultdict(list))
+        for line in self._lines():
+            if line["kind"] != "observation" or line["id"] not in predictions:
+                continue
+            made = predictions[line["id"]]
+            kind = Kind(made["model"], made["gpu"], int(made["tp"]))
+            for name, value in line["seen"].items():
+                if name in made["predicted"] and value > 0:
+                    pairs[kind][name].append((made["predicted"][name], value))
+        return {
+            kind: {name: _reviewed(found[-LAST:]) for name, found in figures.items()} for kind, figures in pairs.items()
+        }
+
+    def error(self, kind: Kind) -> float | None:
+        """Return the rolling error of the inter-token latency of a kind; None below 3 observations."""
+        figure = self.review().get(kind, {}).get("itl_mean_s")
+        return figure.median_error if figure is not None and figure.count >= 3 else None
+
+    def _lines(self) -> list[dict[str, Any]]:
+        try:
+            text = self._file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        lines = []
+        for number, line in enumerate(text.splitlines(), start=1):
+            try:
+                entry = json.loads(line)
+                lines.append({"kind": entry["kind"], "id": entry["id"], **entry})
+            except (ValueError, KeyError, TypeError) as error:
+                raise SettingsError(f"{self._file}:{number} is no prediction and no observation: {error}") from error
+        return lines
+
+    def _add(self, line: Mapping[str, Any]) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _reviewed(pairs: Sequence[tuple[Mapping[str, float], float]]) -> FigureReview:
+    errors = [made["middle"] / value - 1 for made, value in pairs]
+    within = sum(made["low"] <= value <= made["high"] for made, value in pairs)
+    return FigureReview(
+        len(pairs), statistics.median(abs(each) for each in errors), statistics.median(errors), within / len(pairs)
+    )
+
+
+def figures_in(report: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a load test's report says of our figures."""
+    inner = report.get("summary")
+    data: Mapping[str, Any] = inner if isinstance(inner, Mapping) else report
+    found: dict[str, Any] = {"tokens_per_s": data.get("tokens_per_s")}
+    for name, (group, field) in _PLACES.items():
+        each = data.get(group)
+        found[name] = each.get(field) if isinstance(each, Mapping) else None
+    return {
+        name: float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    }

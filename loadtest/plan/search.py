@@ -1,0 +1,211 @@
+"""Finds what to run: sizes every option on paper, simulates the best, and says of each what it is bound by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from loadtest.plan.gpus import Gpu
+from loadtest.plan.memory import Sizing, size
+from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate, replicas_for
+from loadtest.plan.points import Known, in_calibration
+from loadtest.plan.precision import weights_of
+from loadtest.plan.prior import prior
+from loadtest.plan.shapes import ModelShape
+from loadtest.plan.traffic import Load
+from loadtest.plan.trial import Ranges, Seen, ranges, try_out
+
+PRIOR_ERROR, FOREIGN_ERROR = 0.10, 0.25
+"""Of the prior inside and outside its calibration, relative."""
+PARALLEL = (1, 2, 4, 8)
+MOST_TRIALS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Is an option that cannot be."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Is an option on paper."""
+
+    engine: Engine
+    operation: Operation
+    """As slow as its error makes likely."""
+    replicas: int
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators of all replicas."""
+        return self.replicas * self.engine.tensor_parallel
+
+    @property
+    def hourly(self) -> float | None:
+        """Cost per hour; None without a price."""
+        return None if self.engine.price is None else self.gpus * self.engine.price
+
+    def rank(self) -> tuple[float, int]:
+        """Return what it is ordered by: cost, or accelerators where no price is known."""
+        return (self.hourly if self.hourly is not None else float(self.gpus)), self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Is a candidate that was simulated."""
+
+    candidate: Candidate
+    ranges: Ranges
+    binding: str
+    holds: bool
+    """Whether the promise is kept as far as the ranges say: attainment's lower end."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of its replicas."""
+        return self.candidate.engine
+
+    def per_million_tokens(self, load: Load, *, output_only: bool = False) -> float | None:
+        """Return the cost of a million tokens of this load; None without a price."""
+        hourly = self.candidate.hourly
+        tokens = load.shape.output_tokens + (0 if output_only else load.shape.prompt_tokens)
+        return None if hourly is None else hourly / (3600 * load.rate * tokens) * 1e6
+
+
+def engines(
+    shape: ModelShape,
+    gpus: Iterable[Gpu],
+    precisions: Iterable[str],
+    *,
+    prices: Mapping[str, float],
+    parallel: Iterable[int] = PARALLEL,
+    kv_element_bytes: float = 2.0,
+) -> tuple[list[Engine], list[Rejected]]:
+    """List what a model could run on, and what it could not."""
+    found: list[Engine] = []
+    lost: list[Rejected] = []
+    for gpu in gpus:
+        for precision in precisions:
+            for ranks in parallel:
+                name = f"{ranks} x {gpu.name}, {precision}"
+                room = size(shape, gpu, ranks, precision, kv_element_bytes=kv_element_bytes)
+                if not room.fits:
+                    lost.append(Rejected(name, _too_large(room)))
+                    continue
+                found.append(_engine(shape, gpu, ranks, precision, room, prices, kv_element_bytes))
+    return found, lost
+
+
+def _too_large(room: Sizing) -> str:
+    need, gb = room.weights + room.overhead, 1e9
+    return (
+        f"needs {need / gb:.1f} GB per GPU for weights and overhead, {room.usable / gb:.1f} GB are usable: "
+        f"{max(room.short_by, 1e6) / gb:.1f} GB short"
+    )
+
+
+def _engine(
+    shape: ModelShape,
+    gpu: Gpu,
+    ranks: int,
+    precision: str,
+    room: Sizing,
+    prices: Mapping[str, float],
+    kv_element_bytes: float,
+) -> Engine:
+    weights = weights_of(shape, precision)
+    inside = in_calibration(Known(shape, gpu, weights.precision), ranks)
+    return Engine(
+        model=shape.name,
+        gpu=gpu.name,
+        tensor_parallel=ranks,
+        precision=weights.precision,
+        steps=prior(shape, gpu, ranks, precision, kv_element_bytes=kv_element_bytes),
+        error=PRIOR_ERROR if inside else FOREIGN_ERROR,
+        source="prior" if inside else "prior, outside its calibration",
+        kv_tokens=room.kv_tokens,
+        step_limits=gpu.step_limits,
+        context=shape.context,
+        starved=room.starved,
+        price=prices.get(gpu.name),
+    )
+
+
+def on_paper(options: Iterable[Engine], load: Load, promise: Promise) -> tuple[list[Candidate], list[Rejected]]:
+    """Size every option, the cheapest first. Each is taken to be as slow as its error makes likely."""
+    found: list[Candidate] = []
+    lost: list[Rejected] = []
+    for engine in options:
+        operation = operate(engine.careful, load, promise)
+        if isinstance(operation, Impossible):
+            lost.append(Rejected(engine.name, operation.why))
+        else:
+            found.append(Candidate(engine, operation, replicas_for(operation, load.rate)))
+    return sorted(found, key=Candidate.rank), lost
+
+
+def simulate(
+    candidate: Candidate,
+    load: Load,
+    promise: Promise,
+    *,
+    draws: int = 5,
+    seed: int = 1,
+    network_s: float = 0.0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Planned:
+    """Find the number of replicas that keeps the promise even if the engine is as slow as its error makes likely."""
+    engine, operation = candidate.engine, candidate.operation
+
+    def tried(replicas: int) -> Seen:
+        tell(f"{engine.name}: {replicas} replicas")
+        return try_out(engine.careful, operation, load, promise, replicas, seed=seed, network_s=network_s)
+
+    replicas, tries, guess = candidate.replicas, 1, candidate.replicas
+    seen = tried(replicas)
+    missed = ""
+    while not (good := seen.attainment >= promise.attainment):
+        missed = "TTFT SLO" if seen.ttft_p99_s > promise.ttft_p99_s else "ITL SLO"
+        if tries >= MOST_TRIALS:
+            break
+        replicas = max(replicas + 1, round(1.2 * replicas))
+        seen, tries = tried(replicas), tries + 1
+    while good and 1 < replicas <= guess and tries < MOST_TRIALS:
+        fewer = min(replicas - 1, round(0.9 * replicas))
+        tries += 1
+        if tried(fewer).attainment < promise.attainment:
+            break
+        replicas = fewer
+    final = Candidate(engine, operation, replicas)
+    tell(f"{engine.name}: ranges")
+    spread = ranges(engine, operation, load, promise, replicas, draws=draws, seed=seed, network_s=network_s)
+    binding = missed if replicas > guess else operation.binding
+    if not good:
+        binding = f"{missed}, and {replicas} replicas were the most that was tried"
+    elif replicas == 1:
+        binding = f"one replica is enough ({operation.binding})"
+    return Planned(final, spread, binding, good)
+
+
+def plan(
+    options: Sequence[Engine],
+    load: Load,
+    promise: Promise,
+    *,
+    simulated: int = 4,
+    draws: int = 5,
+    seed: int = 1,
+    network_s: float = 0.0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[list[Planned], list[Candidate], list[Rejected]]:
+    """Return the best candidates with ranges, the rest on paper, and what cannot be."""
+    found, lost = on_paper(options, load, promise)
+    best = [
+        simulate(each, load, promise, draws=draws, seed=seed, network_s=network_s, tell=tell)
+        for each in found[:simulated]
+    ]
+    best.sort(key=lambda each: (not each.holds, each.candidate.rank(), each.ranges.ttft_p99_s.middle))
+    return best, found[simulated:], lost

@@ -1,0 +1,104 @@
+"""The load that is planned for."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cluster.control.step_model import Shape
+from cluster.errors import SettingsError
+from loadtest.traces import TraceRequest, read_trace, scale_rate
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Is a load: what comes, how often, and how long it is."""
+
+    name: str
+    rate: float
+    """Requests per second."""
+    shape: Shape
+    """A mean request."""
+    longest: int
+    """Prompt and output tokens of the longest one."""
+    trace: tuple[TraceRequest, ...] = ()
+    """Recorded; empty where arrivals are drawn."""
+    spread: float = 0.0
+    """Of drawn lengths: standard deviation over mean."""
+
+    def slice(self, share: float, count: int, seed: int) -> list[TraceRequest]:
+        """Return a part of the load: requests of its kind at `share` of its rate, `count` at most."""
+        if self.trace:
+            return _thinned(self.trace, share, count, seed)
+        return _drawn(self, share * self.rate, count, seed)
+
+
+def steady_load(rate: float, prompt_tokens: float, output_tokens: float, spread: float = 0.5) -> Load:
+    """Describe Poisson arrivals with log-normal lengths.
+
+    Args:
+        rate: requests per second.
+        prompt_tokens: mean.
+        output_tokens: mean.
+        spread: standard deviation of both lengths over their mean; 0 is always the mean.
+
+    Raises:
+        SettingsError: a value is out of range.
+    """
+    for name, value in (("rate", rate), ("prompt-tokens", prompt_tokens), ("output-tokens", output_tokens)):
+        if not 0 < value < math.inf:
+            raise SettingsError(f"{name} must be above 0, got {value:g}")
+    if not 0 <= spread <= 3:
+        raise SettingsError(f"spread must be 0 to 3, got {spread:g}")
+    sigma = math.sqrt(math.log1p(spread**2))
+    longest = (prompt_tokens + output_tokens) * math.exp(2.33 * sigma - sigma**2 / 2)
+    name = f"{rate:g} requests/s of {prompt_tokens:g} + {output_tokens:g} tokens"
+    return Load(name, rate, Shape(prompt_tokens, output_tokens), math.ceil(longest), spread=spread)
+
+
+def recorded_load(path: Path, limit: int | None = None, faster: float = 1.0) -> Load:
+    """Read a recorded load; its rate is the mean over its time.
+
+    Raises:
+        TraceError: it cannot be read.
+        SettingsError: it has fewer than two moments of arrival.
+    """
+    trace = scale_rate(read_trace(path, limit), faster)
+    span = trace[-1].arrival_s
+    if span <= 0:
+        raise SettingsError(f"trace: {path} must have requests at two moments at least")
+    prompts, outputs = sum(r.prompt_tokens for r in trace), sum(r.output_tokens for r in trace)
+    shape = Shape(prompts / len(trace), outputs / len(trace))
+    longest = max(r.prompt_tokens + r.output_tokens for r in trace)
+    return Load(path.name, len(trace) / span, shape, longest, tuple(trace))
+
+
+def _thinned(trace: Sequence[TraceRequest], share: float, count: int, seed: int) -> list[TraceRequest]:
+    rnd = random.Random(seed)
+    kept = [request for request in trace if rnd.random() < share] or [trace[0]]
+    if len(kept) > count:
+        # The busiest stretch: what holds there holds elsewhere.
+        starts = range(len(kept) - count + 1)
+        first = min(starts, key=lambda at: kept[at + count - 1].arrival_s - kept[at].arrival_s)
+        kept = kept[first : first + count]
+    begin = kept[0].arrival_s
+    return [replace(each, number=n, arrival_s=each.arrival_s - begin) for n, each in enumerate(kept)]
+
+
+def _drawn(load: Load, rate: float, count: int, seed: int) -> list[TraceRequest]:
+    rnd = random.Random(seed)
+    sigma = math.sqrt(math.log1p(load.spread**2))
+
+    def length(mean: float) -> int:
+        drawn = mean * math.exp(rnd.gauss(0.0, sigma) - sigma**2 / 2) if sigma else mean
+        return max(1, round(drawn))
+
+    requests, at = [], 0.0
+    for number in range(count):
+        prompt, output = length(load.shape.prompt_tokens), length(load.shape.output_tokens)
+        requests.append(TraceRequest(number, at, prompt, output))
+        at += rnd.expovariate(rate)
+    return requests

@@ -1,0 +1,203 @@
+"""Lets a load meet so many replicas in the simulator: the production queue, the engines' scheduler, our step times."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from cluster.control.step_model import Experts
+from cluster.queue import QueueLimits
+from cluster.settings import SimSettings
+from loadtest.plan.option import Engine, Operation, Promise
+from loadtest.plan.traffic import Load
+from loadtest.simulate.outcome import End, Outcome
+from loadtest.simulate.policies import FastFactory
+from loadtest.simulate.setup import Setup, Slo
+from loadtest.simulate.simulation import Simulation
+from loadtest.simulate.steps import StepTimes
+
+MOST_REPLICAS = 2
+"""Simulated at a time, with their part of the load: fewer share a queue worse, so this errs on the safe side."""
+MOST_REQUESTS, LEAST_REQUESTS = 800, 200
+ROUNDS = 3
+"""Batches' worth of requests in a trial, after one that fills them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTimes(StepTimes):
+    """Adds what reading experts takes."""
+
+    experts_s: float = 0.0
+    experts: Experts | None = None
+
+    def one(self, tokens: int, kv_tokens: int) -> float:
+        """Return how long a step takes."""
+        base = self.base_s + self.per_token_s * tokens + self.per_kv_token_s * kv_tokens
+        return base + self._reading(tokens)
+
+    def run(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
+        """Return how long each of several steps of decoding takes."""
+        slope, fixed = self.per_kv_token_s, self.base_s + self.per_token_s * sequences
+        reading, last = self._reading(sequences), kv_tokens + sequences * steps
+        return [fixed + slope * kv + reading for kv in range(kv_tokens + sequences, last + 1, sequences)]
+
+    def _reading(self, tokens: int) -> float:
+        return self.experts_s * self.experts.share_read(tokens) if self.experts else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Is what a trial showed. Times in seconds."""
+
+    ttft_mean_s: float
+    ttft_p99_s: float
+    itl_mean_s: float
+    itl_p95_s: float
+    tokens_per_s: float
+    """Output, of all replicas."""
+    attainment: float
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Is where a figure lies: 90 % of what is known of the engine's speed gives something between `low` and `high`."""
+
+    low: float
+    middle: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Range:
+        """Take it from draws."""
+        low, middle, high = np.percentile(values, (5, 50, 95))
+        return cls(float(low), float(middle), float(high))
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Are a trial's figures as ranges."""
+
+    ttft_mean_s: Range
+    ttft_p99_s: Range
+    itl_mean_s: Range
+    itl_p95_s: Range
+    tokens_per_s: Range
+    attainment: Range
+
+    @classmethod
+    def of(cls, trials: Sequence[Seen]) -> Ranges:
+        """Take them from several trials."""
+        return cls(
+            Range.of([each.ttft_mean_s for each in trials]),
+            Range.of([each.ttft_p99_s for each in trials]),
+            Range.of([each.itl_mean_s for each in trials]),
+            Range.of([each.itl_p95_s for each in trials]),
+            Range.of([each.tokens_per_s for each in trials]),
+            Range.of([each.attainment for each in trials]),
+        )
+
+
+def times_of(engine: Engine, load: Load) -> StepTimes:
+    """Return an engine's step times for a load."""
+    model = engine.steps.for_shape(load.shape)
+    if model.experts is None:
+        return StepTimes(model.a, model.b, model.g)
+    return ExpertTimes(model.a, model.b, model.g, model.m, model.experts)
+
+
+def try_out(
+    engine: Engine,
+    operation: Operation,
+    load: Load,
+    promise: Promise,
+    replicas: int,
+    *,
+    seed: int = 1,
+    fast: FastFactory | None = None,
+    network_s: float = 0.0,
+) -> Seen:
+    """Simulate a load on so many replicas.
+
+    Args:
+        engine: of each.
+        operation: its limits.
+        load: of all of them.
+        promise: what attainment is counted against.
+        replicas: how many; of more than a few, some with their part of the load stand for all.
+        seed: of what is drawn.
+        fast: moves the batch limits; None leaves them.
+        network_s: added to every TTFT.
+    """
+    some = min(replicas, MOST_REPLICAS)
+    share = some / replicas
+    count = int(max(LEAST_REQUESTS, min(MOST_REQUESTS, (ROUNDS + 1) * operation.batch * some)))
+    trace = load.slice(share, count, seed)
+    setup = Setup(
+        engine=SimSettings(
+            max_num_seqs=operation.batch,
+            max_num_batched_tokens=max(operation.step_tokens, operation.batch),
+            kv_tokens=engine.kv_tokens,
+            max_model_len=max(16, min(engine.context, engine.kv_tokens)),
+        ),
+        replicas=some,
+        min_replicas=some,
+        max_replicas=some,
+        limits=QueueLimits(),
+        expected_output_tokens=max(1, round(load.shape.output_tokens)),
+        slo=Slo(promise.ttft_p99_s - network_s, promise.itl_p95_s),
+        prefix_cache=False,
+        seed=seed,
+    )
+    run = Simulation(trace, setup, fast=fast, times=times_of(engine, load)).run()
+    return _seen(run.outcomes, setup.slo, replicas / some, network_s)
+
+
+def _seen(outcomes: Sequence[Outcome], slo: Slo, factor: float, network_s: float) -> Seen:
+    first = min((each.e2e_s for each in outcomes if each.end is End.COMPLETED), default=0.0)
+    # The first to come meet empty replicas.
+    last = max(each.arrival_s for each in outcomes)
+    begin = min(0.2 * last, 2 * first)
+    counted = [each for each in outcomes if each.arrival_s >= begin]
+    done = [each for each in counted if each.end is End.COMPLETED]
+    if not done:
+        return Seen(float("inf"), float("inf"), float("inf"), float("inf"), 0.0, 0.0)
+    ttft = [each.ttft_s + network_s for each in done]
+    gaps = [each for each in done if each.output_tokens > 1]
+    span = max(last - begin, max(each.arrival_s + each.e2e_s for each in done) - last, 1e-9)
+    tokens = sum(each.output_tokens for each in done)
+    return Seen(
+        fmean(ttft),
+        float(np.percentile(ttft, 99)),
+        sum(each.itl_mean_s * each.output_tokens for each in gaps) / max(1, sum(each.output_tokens for each in gaps)),
+        float(np.percentile([each.itl_p95_s for each in gaps], 95)) if gaps else 0.0,
+        factor * tokens / span,
+        sum(each.attains(slo) for each in counted) / len(counted),
+    )
+
+
+def ranges(
+    engine: Engine,
+    operation: Operation,
+    load: Load,
+    promise: Promise,
+    replicas: int,
+    *,
+    draws: int,
+    seed: int = 1,
+    network_s: float = 0.0,
+) -> Ranges:
+    """Simulate with step times drawn from what is known of them, each draw with arrivals of its own."""
+    rnd = random.Random(seed)
+    # A mean error of e is a standard deviation of 1.25 e. Most of it is common to all terms.
+    deviation = 1.2533 * engine.error
+    trials = []
+    for number in range(draws):
+        common = rnd.gauss(0.0, 0.9 * deviation)
+        a, b, g = (float(np.exp(common + rnd.gauss(0.0, 0.44 * deviation))) for _ in range(3))
+        drawn = engine.scaled(a, b, g)
+        trials.append(try_out(drawn, operation, load, promise, replicas, seed=seed + number, network_s=network_s))
+    return Ranges.of(trials)

@@ -1,0 +1,79 @@
+"""What another choice would bring, on paper: without simulation, so good for a direction and not for a promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from loadtest.plan.gpus import Gpu
+from loadtest.plan.option import Promise
+from loadtest.plan.search import Candidate, engines, on_paper
+from loadtest.plan.shapes import ModelShape
+from loadtest.plan.traffic import Load
+
+LOOSER = 1.5
+"""Times the ITL SLO."""
+SPOT = 0.4
+"""Of the price; what a spot accelerator costs differs by the hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Is one other choice, and the best that it allows."""
+
+    change: str
+    gpus: int | None
+    """None where it cannot be."""
+    hourly: float | None
+    outcome: str
+
+
+def what_ifs(
+    shape: ModelShape,
+    base: Candidate,
+    load: Load,
+    promise: Promise,
+    *,
+    precisions: Iterable[str],
+    gpus: Iterable[Gpu],
+    prices: dict[str, float],
+) -> list[WhatIf]:
+    """Change one thing at a time, starting from a candidate."""
+    own = base.engine
+    results = []
+    here = [gpu for gpu in gpus if gpu.name == own.gpu]
+    for precision in precisions:
+        if precision != own.precision:
+            found = _best(shape, here, [precision], load, promise, prices)
+            results.append(_told(f"weights in {precision}", found))
+    results += [
+        _told(gpu.name, _best(shape, [gpu], [own.precision], load, promise, prices))
+        for gpu in gpus
+        if gpu.name != own.gpu
+    ]
+    looser = replace(promise, itl_p95_s=LOOSER * promise.itl_p95_s)
+    again, _ = on_paper([own], load, looser)
+    results.append(_told(f"ITL SLO of {1e3 * looser.itl_p95_s:.0f} ms", again))
+    if base.hourly is not None:
+        results.append(WhatIf(f"spot accelerators at {SPOT:.0%} of the price", base.gpus, SPOT * base.hourly, own.name))
+    return results
+
+
+def _best(
+    shape: ModelShape,
+    gpus: Iterable[Gpu],
+    precisions: Iterable[str],
+    load: Load,
+    promise: Promise,
+    prices: dict[str, float],
+) -> list[Candidate] | str:
+    options, lost = engines(shape, gpus, precisions, prices=prices)
+    found, also = on_paper(options, load, promise)
+    return found or (lost + also)[-1].why
+
+
+def _told(change: str, found: list[Candidate] | str) -> WhatIf:
+    if isinstance(found, str) or not found:
+        return WhatIf(change, None, None, found if isinstance(found, str) else "cannot be")
+    best = found[0]
+    return WhatIf(change, best.gpus, best.hourly, f"{best.replicas} replicas of {best.engine.name}")

@@ -1,0 +1,104 @@
+"""`penstock profile`: starts an engine, measures it, keeps and prints the profile."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from cluster.cli.options import settings_from
+from cluster.settings import PoolSettings
+from deployments.engines.factory import build_engine
+from loadtest.profile.drive import profile
+from loadtest.profile.stored import Profile
+
+
+def run_profile(options: argparse.Namespace) -> int:
+    """Profile the engine that a pool's settings describe.
+
+    Raises:
+        SettingsError: a setting is out of range.
+        EngineError: the engine did not come up, or failed.
+    """
+    settings = settings_from(options)
+    pool = settings.pools[options.pool]
+    console = Console(stderr=True)
+    with _engine_talks_to_stderr():
+        found = asyncio.run(profile_pool(pool, console, rounds=options.rounds, quiet=options.json))
+    file = found.save(Path(options.out) if options.out else settings.cluster.state_dir)
+    if options.json:
+        sys.stdout.write(json.dumps({"file": str(file), **asdict(found)}, indent=2) + "\n")
+    else:
+        show(found, Console())
+        Console().print(f"kept in {file}", highlight=False)
+    return 0
+
+
+@contextmanager
+def _engine_talks_to_stderr() -> Iterator[None]:
+    """Keep standard output for the result: an engine and its processes log there."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+async def profile_pool(pool: PoolSettings, console: Console, *, rounds: int = 2, quiet: bool = False) -> Profile:
+    """Start a pool's engine, profile it, stop it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet and not console.is_terminal) as progress:
+        task = progress.add_task("starting the engine", total=None)
+        engine = build_engine(pool)
+        try:
+            identity = await engine.start()
+
+            def tell(text: str, done: int, total: int) -> None:
+                progress.update(task, description=text, completed=done, total=total)
+
+            return await profile(engine, identity, name=pool.model, rounds=rounds, tell=tell)
+        finally:
+            await engine.close()
+
+
+def show(found: Profile, console: Console) -> None:
+    """Print a profile."""
+    console.print(
+        f"[bold]{found.model}[/] on {found.tensor_parallel} x {found.hardware} ({found.precision}): a step takes "
+        f"{1e3 * found.a:.3g} ms + {1e6 * found.b:.3g} us per token + {1e6 * found.g:.3g} us per context token",
+        highlight=False,
+    )
+    table = Table(title="Held-out points", title_justify="left")
+    for name in ("batch", "prompt", "output", "predicted ms", "measured ms", "error"):
+        table.add_column(name, justify="right")
+    for each in found.checks:
+        table.add_row(
+            str(each.batch),
+            str(each.prompt_tokens),
+            str(each.output_tokens),
+            f"{1e3 * each.predicted_s:.3g}",
+            f"{1e3 * each.measured_s:.3g}",
+            f"{each.error:+.1%}",
+        )
+    console.print(table)
+    console.print(
+        f"Mean error {found.error:.1%} on held-out points, {found.fit_error:.1%} (median) on {found.samples:,} fitted "
+        f"steps; KV cache {found.kv_tokens:,} tokens; took {found.seconds:.0f} s. Good for batches of "
+        f"{found.batches[0]} to {found.batches[1]} and {found.lengths[0]} to {found.lengths[1]} tokens.",
+        highlight=False,
+    )

@@ -1,0 +1,107 @@
+"""A profile as it is kept: one JSON file per engine in the state folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.control.step_model import StepModel
+from cluster.errors import SettingsError
+
+FOLDER = "profiles"
+
+
+@dataclass(frozen=True, slots=True)
+class CellCheck:
+    """Is a held-out cell of the grid: what the fit said of it, and what was measured. Seconds per step."""
+
+    batch: int
+    prompt_tokens: int
+    output_tokens: int
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error(self) -> float:
+        """Relative; negative is predicted too fast."""
+        return self.predicted_s / self.measured_s - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Is what is known of one engine."""
+
+    model: str
+    hardware: str
+    tensor_parallel: int
+    precision: str
+    a: float
+    b: float
+    g: float
+    """Of the step model: seconds per step, computed token and context token."""
+    overhead_s: float
+    """From a request's submission to its first token, less the steps that it takes."""
+    kv_tokens: int
+    max_sequences: int
+    step_tokens: int
+    context: int
+    samples: int
+    """Steps that were fitted."""
+    fit_error: float
+    """Median |measured - predicted| / predicted of short runs of steps that were fitted."""
+    error: float
+    """Mean |predicted - measured| / measured of the held-out cells."""
+    checks: Sequence[CellCheck]
+    batches: tuple[int, int]
+    """Smallest and largest that were measured: the profile says nothing of others."""
+    lengths: tuple[int, int]
+    """Prompt and output together, as above."""
+    seconds: float
+    """That measuring took."""
+
+    @property
+    def model_of_steps(self) -> StepModel:
+        """The step model."""
+        return StepModel(self.a, self.b, self.g)
+
+    @property
+    def file_name(self) -> str:
+        """Where it is kept."""
+        text = f"{self.model}-{self.hardware}-tp{self.tensor_parallel}-{self.precision}"
+        return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-") + ".json"
+
+    def save(self, folder: Path) -> Path:
+        """Write it below the state folder; returns the file."""
+        target = folder.expanduser() / FOLDER
+        target.mkdir(parents=True, exist_ok=True)
+        file = target / self.file_name
+        file.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        return file
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a profile.
+
+    Raises:
+        SettingsError: it cannot be read, or a value is missing or wrong.
+    """
+    try:
+        data = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        return _profile(data)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise SettingsError(f"profile: {path} is no profile: {error}") from error
+
+
+def _profile(data: Mapping[str, Any]) -> Profile:
+    checks = tuple(CellCheck(**each) for each in data["checks"])
+    pairs = {name: (int(data[name][0]), int(data[name][1])) for name in ("batches", "lengths")}
+    profile = Profile(**{**data, "checks": checks, **pairs})
+    if min(profile.a, profile.b, profile.g, profile.error) < 0:
+        raise ValueError("a, b, g and error must be at least 0")
+    if profile.a + profile.b <= 0 or min(profile.kv_tokens, profile.max_sequences, profile.step_tokens) < 1:
+        raise ValueError("step times, kv_tokens, max_sequences and step_tokens must be above 0")
+    return profile

@@ -1,0 +1,94 @@
+"""Predictions beside what happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cluster.cli.main import main
+from cluster.errors import SettingsError
+from loadtest.plan.review import Book, Kind, figures_in
+
+KIND = Kind("toy", "card", 2)
+PREDICTED = {"itl_mean_s": {"low": 0.009, "middle": 0.010, "high": 0.011}}
+
+
+def report(itl_s: float) -> dict[str, object]:
+    return {"ttft_s": {"p50": 0.1}, "itl_s": {"mean": itl_s}}
+
+
+def test_error_bias_and_coverage_are_of_what_was_observed(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    for seen in (0.010, 0.0125, 0.0125):
+        book.observe(book.predict(KIND, {}, PREDICTED), report(seen))
+    figure = book.review()[KIND]["itl_mean_s"]
+    assert (3, pytest.approx(0.2), pytest.approx(-0.2)) == (figure.count, figure.median_error, figure.bias)
+    assert 1 / 3 == pytest.approx(figure.coverage)
+    assert 0.2 == pytest.approx(book.error(KIND))
+
+
+def test_too_few_observations_say_nothing(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    book.observe(book.predict(KIND, {}, PREDICTED), report(0.02))
+    assert book.error(KIND) is None
+    assert book.error(Kind("toy", "card", 4)) is None
+
+
+def test_only_the_last_observations_count(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    for seen in [0.1] * 20 + [0.010] * 20:
+        book.observe(book.predict(KIND, {}, PREDICTED), report(seen))
+    assert 0.0 == pytest.approx(book.review()[KIND]["itl_mean_s"].median_error)
+
+
+def test_a_report_may_have_its_figures_under_summary() -> None:
+    data = {"summary": {"ttft_s": {"mean": 0.2, "p99": 0.5}, "itl_s": {"p95": 0.03}, "tokens_per_s": 12}}
+    assert {"ttft_mean_s": 0.2, "ttft_p99_s": 0.5, "itl_p95_s": 0.03, "tokens_per_s": 12.0} == figures_in(data)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"ttft_s": 3}, {"itl_s": {"mean": None}}, {"tokens_per_s": True}])
+def test_a_report_without_figures_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    book = Book(tmp_path)
+    with pytest.raises(SettingsError, match="the report has none of"):
+        book.observe(book.predict(KIND, {}, PREDICTED), wrong)
+
+
+def test_an_unknown_prediction_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no prediction has the id 'p9'"):
+        Book(tmp_path).observe("p9", report(0.1))
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "plans.jsonl").write_text('{"kind": "prediction"}\n')
+    with pytest.raises(SettingsError, match=r"plans.jsonl:1 is no prediction"):
+        Book(tmp_path).review()
+
+
+def test_the_commands_note_and_review(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan_id = Book(tmp_path).predict(KIND, {}, PREDICTED)
+    (tmp_path / "report.json").write_text(json.dumps(report(0.0105)))
+    state = ["--state-dir", str(tmp_path), "--json"]
+    assert 0 == main(["plan", "--observe", plan_id, str(tmp_path / "report.json"), *state])
+    assert {"itl_mean_s": 0.0105} == json.loads(capsys.readouterr().out)["seen"]
+    assert 0 == main(["plan", "--review", *state])
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (2, 1.0) == (row["tensor_parallel"], row["figures"]["itl_mean_s"]["coverage"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--rate", "1"], "one of model, profile"),
+        (["--model", "llama-3.1-8b"], "one of rate and trace"),
+        (["--model", "nobody/none-1b", "--rate", "1"], "no known model"),
+        (["--model", "llama-3.1-8b", "--rate", "1", "--gpu", "abacus"], "'abacus' is not in the table"),
+        (["--model", "llama-3.1-8b", "--rate", "1", "--precision", "fp3"], "precision must be one of"),
+        (["--model", "llama-3.1-8b", "--rate", "1", "--price", "h100"], "price must be GPU=NUMBER"),
+        (["--profile", "/nowhere.json", "--rate", "1"], "is no profile"),
+    ],
+)
+def test_wrong_flags_are_named(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["plan", "--no-store", *flags])
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,196 @@
+"""From a model, a load and a promise to candidates, simulated and ranked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cluster.control.step_model import Experts, Shape, StepModel
+from cluster.errors import SettingsError
+from loadtest.plan.architectures import load_shape
+from loadtest.plan.gpus import load_gpu
+from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate
+from loadtest.plan.prior import StepPrior
+from loadtest.plan.report import Plan, show, write_html
+from loadtest.plan.scatter import Mark, frontier
+from loadtest.plan.search import FOREIGN_ERROR, PRIOR_ERROR, engines, on_paper, plan
+from loadtest.plan.traffic import Load, steady_load
+from loadtest.plan.trial import ExpertTimes, try_out
+from loadtest.plan.what_if import what_ifs
+from loadtest.traces import TraceRequest
+
+LOAD = steady_load(4.0, 100, 20, 0.2)
+PROMISE = Promise(ttft_p99_s=1.0, itl_p95_s=0.05)
+
+
+def engine(**values: object) -> Engine:
+    made = Engine(
+        model="toy",
+        gpu="card",
+        tensor_parallel=1,
+        precision="bf16",
+        steps=StepPrior(StepModel(0.02, 2e-5, 1e-8), 0.0),
+        error=0.1,
+        source="profile",
+        kv_tokens=20_000,
+        step_limits=(2048, 16),
+        context=4096,
+        price=2.0,
+    )
+    return replace(made, **values)  # type: ignore[arg-type]
+
+
+def run(what: Engine, load: Load = LOAD, promise: Promise = PROMISE) -> Operation:
+    operation = operate(what, load, promise)
+    assert isinstance(operation, Operation)
+    return operation
+
+
+@pytest.mark.parametrize(
+    ("changed", "batch", "binding"),
+    [
+        ({}, 16, "engine's batch limit"),
+        ({"kv_tokens": 800}, 6, "KV cache"),
+        ({"steps": StepPrior(StepModel(0.02, 0.002, 0), 0.0), "step_limits": (512, 64)}, None, "ITL SLO"),
+    ],
+)
+def test_the_batch_is_bound_by_what_runs_out_first(changed: dict[str, object], batch: int, binding: str) -> None:
+    operation = run(engine(**changed), promise=replace(PROMISE, itl_p95_s=0.4))
+    assert binding == operation.binding
+    assert batch is None or batch == operation.batch
+
+
+@pytest.mark.parametrize(
+    ("changed", "promise", "why"),
+    [
+        ({}, Promise(1.0, 0.015), "one sequence alone takes 20.0 ms per token, and the SLO is 15.0 ms"),
+        ({}, Promise(0.01, 0.05), "on an idle replica, and the TTFT SLO is 0.01 s"),
+        ({"kv_tokens": 100}, PROMISE, "and the KV cache room for 100"),
+        ({"context": 100}, PROMISE, "and the context is 100"),
+    ],
+)
+def test_what_cannot_be_says_why(changed: dict[str, object], promise: Promise, why: str) -> None:
+    found = operate(engine(**changed), LOAD, promise)
+    assert isinstance(found, Impossible)
+    assert why in found.why
+
+
+def test_a_prior_outside_its_calibration_claims_less() -> None:
+    inside, _ = engines(load_shape("llama-3.1-70b"), [load_gpu("h100")], ["fp8"], prices={}, parallel=(4,))
+    outside, _ = engines(load_shape("llama-3.1-70b"), [load_gpu("a100")], ["int4"], prices={}, parallel=(4,))
+    assert [PRIOR_ERROR, "prior"] == [inside[0].error, inside[0].source]
+    assert [FOREIGN_ERROR, "prior, outside its calibration"] == [outside[0].error, outside[0].source]
+
+
+def test_a_model_that_does_not_fit_is_rejected_with_what_is_missing() -> None:
+    found, lost = engines(load_shape("llama-3.1-405b"), [load_gpu("h100")], ["bf16"], prices={})
+    assert [] == found
+    assert "8 x h100, bf16" == lost[-1].name
+    assert "26.1 GB short" in lost[-1].why
+
+
+def test_candidates_are_sized_for_the_slowest_likely_engine() -> None:
+    (careful,), _ = on_paper([engine(error=0.5)], LOAD, PROMISE)
+    (exact,), _ = on_paper([engine(error=0.0)], LOAD, PROMISE)
+    assert careful.operation.rate == pytest.approx(exact.operation.rate / 1.5, rel=0.1)
+
+
+def test_the_simulated_load_meets_the_step_model() -> None:
+    """At almost no load a token takes a step, and the first one a step with the prompt."""
+    calm = steady_load(0.1, 100, 20, 0.0)
+    seen = try_out(engine(), run(engine(), calm), calm, PROMISE, 1, network_s=0.1)
+    assert 0.02 == pytest.approx(seen.itl_mean_s, rel=0.01)
+    assert 0.122 == pytest.approx(seen.ttft_mean_s, rel=0.02)
+    assert 1.0 == seen.attainment
+
+
+def test_an_overloaded_replica_does_not_attain() -> None:
+    seen = try_out(engine(), run(engine()), steady_load(200.0, 100, 20, 0.2), PROMISE, 1)
+    assert seen.attainment < 0.5
+
+
+def test_expert_times_are_those_of_the_step_model() -> None:
+    experts = Experts(8, 2)
+    times, model = ExpertTimes(0.01, 1e-5, 1e-8, 0.005, experts), StepModel(0.01, 1e-5, 1e-8, 0.005, experts)
+    assert model.predict(7, 900) == pytest.approx(times.one(7, 900))
+    assert [pytest.approx(times.one(4, 104)), pytest.approx(times.one(4, 108))] == times.run(4, 100, 2)
+
+
+def test_a_slice_of_a_recorded_load_keeps_its_busiest_stretch() -> None:
+    calm = [TraceRequest(n, 10.0 * n, 10, 5) for n in range(50)]
+    busy = [TraceRequest(50 + n, 500 + 0.1 * n, 20, 5) for n in range(50)]
+    load = Load("mixed", 0.2, Shape(15, 5), 25, tuple(calm + busy))
+    part = load.slice(1.0, 40, 1)
+    assert 40 == len(part)
+    assert {20} == {each.prompt_tokens for each in part}
+    assert 0.0 == part[0].arrival_s
+
+
+@pytest.mark.parametrize("values", [(0, 1, 1, 0), (1, 0, 1, 0), (1, 1, -1, 0), (1, 1, 1, 4)])
+def test_a_load_out_of_range_is_refused(values: tuple[float, float, float, float]) -> None:
+    with pytest.raises(SettingsError, match="must be"):
+        steady_load(*values)
+
+
+def test_the_pareto_frontier_has_what_nothing_beats() -> None:
+    marks = [Mark(name, x, y, y, y) for name, x, y in (("a", 1, 9), ("b", 2, 5), ("c", 3, 6), ("d", 4, 1))]
+    assert ["a", "b", "d"] == [mark.name for mark in frontier(marks)]
+
+
+@pytest.fixture(scope="module")
+def planned() -> Plan:
+    options = [engine(), engine(gpu="other", price=9.0), engine(gpu="slow", steps=StepPrior(StepModel(1, 0, 0), 0.0))]
+    best, rest, lost = plan(options, LOAD, PROMISE, simulated=1, draws=2)
+    return Plan("toy", LOAD, PROMISE, best, rest, lost, [])
+
+
+def test_a_plan_ranks_by_cost_and_gives_ranges(planned: Plan) -> None:
+    (best,) = planned.planned
+    assert planned.feasible
+    assert "card" == best.engine.gpu
+    assert best.ranges.itl_mean_s.low < best.ranges.itl_mean_s.middle < best.ranges.itl_mean_s.high
+    assert ["other"] == [each.engine.gpu for each in planned.on_paper]
+    assert ["1 x slow, bf16"] == [each.name for each in planned.rejected]
+
+
+def test_cost_per_million_tokens_is_money_over_tokens(planned: Plan) -> None:
+    (best,) = planned.planned
+    hourly = 2.0 * best.candidate.gpus
+    assert hourly / (4.0 * 3600 * 120) * 1e6 == pytest.approx(best.per_million_tokens(LOAD))
+
+
+def test_a_plan_is_json_and_a_page_without_links(planned: Plan, tmp_path: Path) -> None:
+    data = json.loads(json.dumps(planned.as_json()))
+    assert {"low", "middle", "high"} == data["candidates"][0]["predicted"]["ttft_p99_s"].keys()
+    write_html(tmp_path / "plan.html", planned)
+    page = (tmp_path / "plan.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page
+
+
+def test_infeasible_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    best, rest, lost = plan([engine()], LOAD, Promise(1.0, 0.001))
+    nothing = Plan("toy", LOAD, Promise(1.0, 0.001), best, rest, lost, [])
+    show(nothing, Console(width=200))
+    assert not nothing.feasible
+    assert "Infeasible" in capsys.readouterr().out
+
+
+def test_what_ifs_change_one_thing_each() -> None:
+    shape, h100, h200 = load_shape("llama-3.1-70b"), load_gpu("h100"), load_gpu("h200")
+    prices = {"h100": 2.0, "h200": 3.0}
+    load = steady_load(5.0, 1000, 250)
+    options, _ = engines(shape, [h100], ["bf16"], prices=prices)
+    base = on_paper(options, load, Promise())[0][0]
+    found = what_ifs(shape, base, load, Promise(), precisions=["bf16", "fp8"], gpus=[h100, h200], prices=prices)
+    assert ["weights in fp8", "h200", "ITL SLO of 150 ms", "spot accelerators at 40% of the price"] == [
+        each.change for each in found
+    ]
+    assert found[0].hourly is not None
+    assert base.hourly is not None
+    assert found[0].hourly < base.hourly
