@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.cluster.queue.servers import Server, running
+
+# How long an example takes says nothing on a machine that others use too.
+hypothesis.settings.register_profile("shared", deadline=None)
+hypothesis.settings.load_profile("shared")
 
 
 @pytest.fixture(scope="session")

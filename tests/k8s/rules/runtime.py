@@ -110,16 +110,7 @@ def _parser(command: list[str]) -> tuple[argparse.ArgumentParser | None, list[st
     return None, []
 
 
-def has_autoscaler() -> bool:
-    """Say whether this version has `penstock autoscaler`."""
-    (commands,) = [each for each in penstock_parser()._actions if isinstance(each, argparse._SubParsersAction)]
-    return "autoscaler" in commands.choices
-
-
 def _parse(parser: argparse.ArgumentParser, arguments: list[str]) -> str:
-    if arguments[:1] == ["autoscaler"] and not has_autoscaler():
-        # Its command comes with a later version.
-        return "" if arguments[1:2] == ["--settings"] and len(arguments) == 3 else f"unknown arguments {arguments}"
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
@@ -163,8 +154,6 @@ def settings_load(objects: list[Object]) -> list[str]:
     """The real settings take what routers and replicas are given, and let somebody call."""
     found = []
     tree = settings_toml(objects)
-    if not has_autoscaler():
-        tree.pop("autoscaler", None)
     for pod in pods(objects):
         if pod.component not in ("router", "autoscaler"):
             continue

@@ -83,14 +83,15 @@ async def test_requests_that_waited_when_the_store_forgot_them_are_put_in_line_a
         request_ids = [(await call.read()).queued.request_id for call in calls]
         assert all(request_ids)
 
+        pool = stack.routers[1].pools["demo"]
+        before = pool._run_id
         if store_url:
             with contextlib.closing(redis.Redis.from_url(store_url)) as client:
                 client.flushall()
         else:
             stack.store.restart(forget=True)
-        pool = stack.routers[1].pools["demo"]
         # One of the other router's is known again.
-        await until(lambda: pool.beat is not None and request_ids[5] in pool.beat.positions)
+        await until(lambda: before != pool._run_id == pool._choices[request_ids[5]].run_id)
         await stack.inference(0).Cancel(api.CancelRequest(request_id=request_ids[5]))
 
         await collect(slot)

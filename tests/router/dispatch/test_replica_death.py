@@ -409,9 +409,11 @@ def of_group(ranks: int, context: int = 32_768) -> Engine:
 
 
 async def test_the_same_group_is_waited_for(tmp_path: Path) -> None:
+    # Longer than two replicas take to start.
+    longer = {**LONG, "max_tokens": 1_500}
     async with running_stack(tmp_path, sim={**SIM, "max_num_seqs": 1}) as stack:
-        expected = await plain(stack, **LONG)
-        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        expected = await plain(stack, **longer)
+        call = stack.inference().StreamGenerate(stream_request(**longer))
         events = await read_until(call, 30)
         foreign = await stack.add_replica(engine=of_group(2))
         same = await stack.add_replica()
