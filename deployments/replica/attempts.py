@@ -213,15 +213,15 @@ class AttemptTable:
         until = now - (HERD_GRACES - 1.0) * self._grace_s if now - self._attached_at < HERD_S else now
         expired = [(key, item) for key, item in self._attempts.items() if item.keep_until <= until]
         for key, item in expired:
-            # What a connected router has not been sent yet it waits for; a connection that is none any more parks it.
-            if not item.live and not (item.log.outlet is not None and item.log.dirty):
+            if not item.live and not _owed(item):
                 self._give_up(key, item)
         stop = [key for key, item in expired if item.live]
         if stop:
             _LOG.info("attempts.grace_over", extra={"aborted": len(stop)})
             await self.abort(stop)
             for key in stop:
-                if (gone := self._attempts.get(key)) is not None and not gone.live:
+                # Somebody may have come while the engine stopped it.
+                if (gone := self._attempts.get(key)) is not None and not gone.live and not _owed(gone):
                     self._give_up(key, gone)
         await self._abort_unknown()
 
@@ -329,7 +329,7 @@ class AttemptTable:
         for key, item in list(self._attempts.items()):
             if self._retained <= self._retained_bytes:
                 return
-            if not item.live and (item.log.outlet is None or not item.log.dirty):
+            if not item.live and not _owed(item):
                 self._drop(key, item)
 
     def _drop(self, key: tuple[str, str], item: Attempt) -> None:
@@ -343,3 +343,8 @@ class AttemptTable:
         self._free_slot()
         if item.prefilling:
             self.prefill_tokens -= item.prompt_tokens
+
+
+def _owed(item: Attempt) -> bool:
+    """Whether a connected router waits for something of it; a connection that is none any more parks it."""
+    return item.log.outlet is not None and item.log.dirty

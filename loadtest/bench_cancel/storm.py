@@ -57,6 +57,8 @@ LASTING = {
     "control",
 }
 """Redis keys of a pool without requests and quotas."""
+OF_RESULTS = {"results", "keys", "key_due"}
+"""Redis keys that keep results for whoever repeats a request's key."""
 WINDOWED = {"cluster.control.step_model.StepSample"}
 """Objects kept for a span of time, however many requests there were."""
 
@@ -76,6 +78,8 @@ class Tally:
     """Events, tokens and replies that belong to another request."""
     late: int = 0
     """Cancels whose request had ended."""
+    kept: int = 0
+    """Generations with a key that may have ended by themselves, so that their results are kept."""
     seen: set[str] = field(default_factory=set)
 
 
@@ -197,6 +201,7 @@ class Storm:
             if error.code() is not grpc.StatusCode.NOT_FOUND:
                 self.tally.errors[f"Cancel: {error.code().name}"] += 1
             self.tally.late += 1
+            self.tally.kept += bool(key)
             # Not yet in line, or over.
             call.cancel()
             return
@@ -215,6 +220,7 @@ class Storm:
             reason = types.FinishReason.Name(finished.choices[0].finish_reason).removeprefix("FINISH_REASON_")
         outcome = f"{way}: {reason or code.name}"
         self.tally.ends[outcome] += 1
+        self.tally.kept += way == "cancel by key" and reason == "LENGTH"
         late = {"deadline": {"DEADLINE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "LENGTH"}, "none": {"LENGTH"}}
         # Also cancelled calls end by themselves where the cancel comes late.
         if (reason or code.name) not in late.get(way, {"CANCELLED", "LENGTH", "OK"}):
@@ -274,7 +280,12 @@ async def _measure(
         "left": {name: n for name, n in after["held"].items() if n},
         "left_objects": {kind: n for kind, n in sorted(objects.items()) if n > 0 and kind not in WINDOWED},
         "left_tasks": after["tasks"] - before["tasks"],
-        "left_keys": {name: n for name, n in keys_after.items() if name not in LASTING},
+        "kept_results": tally.kept,
+        "left_keys": {
+            name: n
+            for name, n in keys_after.items()
+            if name not in LASTING and not (name in OF_RESULTS and n <= tally.kept)
+        },
         "redis_keys": {"before": len(keys_before), "after": len(keys_after)},
         "rss_mb": rss,
     }

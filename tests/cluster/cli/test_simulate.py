@@ -68,7 +68,10 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
         (("--trace", "{trace}", "--scale-rate", "0"), "--scale-rate: must be a number above 0, got '0'"),
         (("--trace", "{trace}", "--limit", "0"), "--limit: must be a whole number of at least 1, got '0'"),
         (("--trace", "{trace}", "--limit", "x"), "--limit: must be a whole number of at least 1, got 'x'"),
-        (("--trace", "{trace}", "--target", "1"), "target is for the policies hpa and ray, not for static"),
+        (
+            ("--trace", "{trace}", "--target", "1"),
+            "target is for the policies hpa, ray, dynamo and wva, not for static",
+        ),
         (("--trace", "{trace}", "--max-num-batched-tokens", "8"), "must be at least max_num_seqs = 64, got 8"),
         (("--trace", "nowhere.csv"), "nowhere.csv: No such file"),
         ((), "one of trace and validate must be given"),

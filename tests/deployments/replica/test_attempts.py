@@ -239,11 +239,25 @@ async def test_parked_work_is_not_waited_for_for_ever() -> None:
 async def test_a_finished_log_is_kept_for_the_grace_and_then_dropped(case: Case) -> None:
     await case.start("one")
     case.engine.sinks["one#a.1"].on_end(SequenceEnd(FinishReason.STOP))
+    case.outlet.frame()
     case.clock.advance(4.9)
     await case.table.sweep()
     assert 1 == case.table.retained
 
     case.clock.advance(0.2)
+    await case.table.sweep()
+    assert 0 == case.table.retained
+
+
+async def test_an_end_that_a_connected_router_was_not_sent_yet_is_not_dropped(case: Case) -> None:
+    await case.start("one")
+    case.engine.sinks["one#a.1"].on_end(SequenceEnd(FinishReason.STOP))
+    case.clock.advance(60.0)
+    await case.table.sweep()
+    assert 1 == case.table.retained
+
+    case.table.park(case.outlet)
+    case.clock.advance(5.1)
     await case.table.sweep()
     assert 0 == case.table.retained
 
@@ -255,6 +269,7 @@ async def test_what_nobody_came_back_for_is_counted(case: Case) -> None:
         if name == "parked":
             case.table.park(case.outlet)
         case.engine.sinks.pop(f"{name}#a.1").on_end(SequenceEnd(FinishReason.STOP, gpu_seconds=0.5))
+    case.outlet.frame()
     case.clock.advance(5.1)
     await case.table.sweep()
     assert (0, 1, 0.5) == (case.table.retained, case.table.orphans, case.table.orphaned_gpu_s)

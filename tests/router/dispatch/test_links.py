@@ -215,9 +215,11 @@ async def test_a_client_that_comes_while_its_work_is_given_up_gets_all_of_it(
 ) -> None:
     """An abort takes until the end of the engine's step; who attaches meanwhile must not get a cut answer."""
     queue = {"attach_grace_s": 0.3}
+    # Longer than the grace, by far.
+    longer = {**LONG, "max_tokens": 2_000}
     async with running_stack(tmp_path, routers=2, queue=queue, sim={"base_ms": 2.0}) as stack:
-        expected = await golden(stack, **LONG)
-        call = stack.inference(0).StreamGenerate(stream_request(**LONG))
+        expected = await golden(stack, **longer)
+        call = stack.inference(0).StreamGenerate(stream_request(**longer))
         events = await read_until(call, 30)
         table, engine = stack.replicas[0].table, stack.replicas[0]._engine
         stopping, attached = asyncio.Event(), asyncio.Event()
@@ -238,7 +240,7 @@ async def test_a_client_that_comes_while_its_work_is_given_up_gets_all_of_it(
         await kill(stack.routers[0])
         await stopping.wait()
         got = ids_of(events)
-        resumed = stream_request(**LONG)
+        resumed = stream_request(**longer)
         resumed.resume.CopyFrom(api.Resume(resume_token=newest_token(events), received_tokens=[len(got)]))
         rest = await collect(stack.inference(1).StreamGenerate(resumed))
 

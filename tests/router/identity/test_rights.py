@@ -17,7 +17,12 @@ def test_every_method_has_the_role_that_was_decided_for_it() -> None:
 
     assert {Role.USER} == {minimum_role(inference.name, method.name) for method in inference.methods}
     lower = {method.name: minimum_role(admin.name, method.name) for method in admin.methods}
-    assert {"GetClusterStatus": Role.OPERATOR, "GetUsage": Role.USER} == lower
+    assert {
+        "GetClusterStatus": Role.OPERATOR,
+        "GetUsage": Role.USER,
+        "ListDecisions": Role.OPERATOR,
+        "SetOperatingPoint": Role.ADMIN,
+    } == lower
     assert Role.ADMIN is minimum_role("AdminService", "Anything")
 
 
