@@ -12,6 +12,7 @@ import asyncio
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,8 @@ from router.service.opening import Opening
 
 _LOG = logging.getLogger(__name__)
 
+MEET_S = 2.0
+"""Longest wait for links at start."""
 PARTING_S = 1.0
 """How long calls may take to end that are left to other routers."""
 LEARN_RETRY_S = 0.5
@@ -152,6 +155,7 @@ class Router:
             # Ready also while Redis is away: requests then fail fast, while a name without addresses would hang them.
             {"/livez": lambda: _turns(loop), "/readyz": lambda: self._serving},
         )
+        await self._meet_replicas()
         await self._open_port()
         for pool in self.pools.values():
             self._owner.spawn(self._learn(pool), "learn")
@@ -160,6 +164,17 @@ class Router:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._serving = True
         _LOG.info("router.ready", extra={"router": self.router_id, "port": self.port})
+
+    async def _meet_replicas(self) -> None:
+        """Wait a moment for a link into each pool that has replicas: what comes first can then be admitted at once."""
+        missing = [pool for pool in self.pools.values() if pool.replicas.any_announcement() is not None]
+        until = time.monotonic() + MEET_S
+        # Links come and go, so there is no one event to wait for.
+        while missing and time.monotonic() < until:
+            missing = [pool for pool in missing if not pool.replicas.connected()]
+            await asyncio.sleep(0.02)
+        if missing:
+            _LOG.warning("router.no_link_yet", extra={"pools": [pool.name for pool in missing]})
 
     def _pool(self, name: str) -> Pool:
         return Pool(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -42,7 +41,9 @@ async def running_kubelet(folder: Path) -> AsyncIterator[Kubelet]:
     running = Kubelet(objects(), {}, folder, SPEED)
     try:
         await running.apply("StatefulSet", "-redis")
-        await asyncio.gather(running.apply_replicas(), running.apply("Deployment", ROUTERS))
+        await running.apply_replicas()
+        # They know a replica when they are ready, if there is one.
+        await running.apply("Deployment", ROUTERS)
         yield running
     finally:
         await running.close()
