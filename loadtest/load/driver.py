@@ -1,7 +1,8 @@
 """Runs the streams of one Locust process, in a process of its own.
 
-gevent replaces threads in the process that Locust runs in, and grpc.aio's poller is a thread: calls made there never
-return. Here nothing is replaced, nothing else takes the interpreter lock, and the CPU time is the generator's alone.
+gevent replaces threads in the process that Locust runs in; a grpc.aio call made there did not return, probably because
+its poller is a thread. Here nothing is replaced, nothing else takes the interpreter lock, and the CPU time is the
+generator's alone.
 """
 
 from __future__ import annotations
