@@ -43,6 +43,7 @@ class Kubelet:
         self._numbers = itertools.count(1)
         self._net = f"127.{random.randrange(64, 250)}.{random.randrange(256)}"
         self._leaving: list[asyncio.Task[None]] = []
+        self._services: dict[str, str] = {}
 
     # --- workloads ----------------------------------------------------------------------------------------------------
 
@@ -166,8 +167,14 @@ class Kubelet:
             if pod.ready and selector.items() <= pod.spec.labels.items()
         ]
 
+    def add_service(self, name: str, port: int) -> str:
+        """Give a Service that an operator would make an address of its own, and return it; nothing listens there yet."""
+        ip = f"{self._net}.{next(self._numbers)}"
+        self._services[f"{name}:{port}"] = f"{ip}:{port}"
+        return ip
+
     def _addresses(self) -> dict[str, str]:
-        found = {}
+        found = dict(self._services)
         for service in of_kind(self.objects, "Service"):
             for pod in self.behind(service["spec"]["selector"])[:1]:
                 for port in service["spec"]["ports"]:
