@@ -33,6 +33,10 @@ def _quantiles(metric: str) -> dict[str, str]:
     return {f"{{{{pool}}}} p{int(q * 100)}": _quantile(metric, q) for q in (0.5, 0.95, 0.99)}
 
 
+def _per_hour(metric: str, by: str = "pool, direction") -> str:
+    return f"3600 * {_rate(metric, by)}"
+
+
 def _max(metric: str, by: str = "pool") -> str:
     return f"max by ({by}) ({metric}{{{POOL}}})"
 
@@ -126,8 +130,87 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
     "autoscaler": (
         "Autoscaler",
         [
-            Panel("Replicas that take work", {"{{pool}}": _max("penstock_replicas_ready")}),
+            Panel(
+                "Replicas",
+                {
+                    "{{pool}} decided": _max("penstock_autoscaler_replicas_decided"),
+                    "{{pool}} told to Ray Serve": _max("penstock_autoscaler_replicas_target"),
+                    "{{pool}} running": _max("penstock_autoscaler_replicas_running"),
+                    "{{pool}} take work": _max("penstock_replicas_ready"),
+                    "{{pool}} starting": _max("penstock_autoscaler_replicas_starting"),
+                },
+                text="Decided and told differ where the mode is advisory, or Ray Serve does not answer.",
+            ),
+            Panel(
+                "Replicas needed, and what asks for them",
+                {
+                    "{{pool}} needed": _max("penstock_autoscaler_replicas_needed"),
+                    "{{pool}} decided": _max("penstock_autoscaler_replicas_decided"),
+                    "{{pool}} {{term}}": _max("penstock_autoscaler_term_replicas", "pool, term"),
+                },
+                text="Needed is before hysteresis and limits: above decided for long, the maximum or budget holds it.",
+            ),
+            Panel("Changes of the number", {"{{pool}} {{direction}}": _per_hour("penstock_autoscaler_changes_total")}),
             Panel("Waiting requests", {"{{pool}}": f"sum by (pool) ({_max('penstock_queue_waiting', 'pool, class')})"}),
+            Panel(
+                "Arrivals by class",
+                {"{{pool}} {{class}}": _max("penstock_autoscaler_arrival_rate", "pool, class")},
+                "reqps",
+                stack=True,
+            ),
+            Panel(
+                "Longest wait by class",
+                {"{{pool}} {{class}}": _max("penstock_autoscaler_oldest_wait_seconds", "pool, class")},
+                "s",
+            ),
+            Panel(
+                "Requests within their SLO",
+                {"{{pool}}": _max("penstock_autoscaler_attainment")},
+                "percentunit",
+                "Of the last ten minutes.",
+            ),
+            Panel(
+                "What the pool gives up",
+                {"{{pool}} {{relief}}": _max("penstock_autoscaler_relief", "pool, relief")},
+                text="While it can't have the replicas it needs: latency, then batch work, then requests.",
+            ),
+            Panel(
+                "Cold start",
+                {"{{pool}}": _max("penstock_autoscaler_cold_start_seconds")},
+                "s",
+                "From the order to the first token, 90th percentile of the last twenty.",
+            ),
+            Panel(
+                "Failed starts and alarms",
+                {
+                    "{{pool}} failed starts in a row": _max("penstock_autoscaler_failed_starts"),
+                    "{{pool}} alarms": _max("penstock_autoscaler_alarms"),
+                },
+                text="`penstock decisions` says what they are.",
+            ),
+            Panel(
+                "Age of what decisions rest on",
+                {"{{pool}}": _max("penstock_autoscaler_values_age_seconds")},
+                "s",
+                "Above autoscale.stale_s (30 s) nothing is removed.",
+            ),
+            Panel(
+                "Who leads",
+                {"{{pool}} {{instance}}": _max("penstock_autoscaler_leading", "pool, instance")},
+                text="One per pool. The fence grows with each change of hands.",
+                stack=True,
+            ),
+            Panel("Fence", {"{{pool}}": _max("penstock_autoscaler_fence")}),
+            Panel("Mode", {"{{pool}} {{mode}}": _max("penstock_autoscaler_mode", "pool, mode")}),
+            Panel(
+                "What goes wrong, per hour",
+                {
+                    "{{pool}} Ray Serve": _per_hour("penstock_autoscaler_actuator_errors_total", "pool"),
+                    "{{pool}} ticks": _per_hour("penstock_autoscaler_failures_total", "pool"),
+                    "{{pool}} deposed": _per_hour("penstock_autoscaler_deposed_total", "pool"),
+                    "{{pool}} took over": _per_hour("penstock_autoscaler_took_over_total", "pool"),
+                },
+            ),
             Panel(
                 "Batch limit",
                 {
@@ -136,7 +219,10 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 },
                 text="Decided and in force differ where control is advisory.",
             ),
-            Panel("Changes by cause", {"{{cause}}": _rate("penstock_replica_control_changes_total", "cause")}),
+            Panel(
+                "Changes of the batch limit by cause",
+                {"{{cause}}": _rate("penstock_replica_control_changes_total", "cause")},
+            ),
             Panel("Trim", {"{{replica}}": _max("penstock_replica_control_trim", "replica")}),
             Panel(
                 "Time between tokens, against the promise",
@@ -164,7 +250,10 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 {"{{pool}}": f"sum by (pool) (penstock_replica_step_model_healthy{{{POOL}}})"},
                 text="Where fewer than replicas, the limit follows measurements alone.",
             ),
-            Panel("Control mode", {"{{mode}}": f"sum by (mode) (penstock_replica_control_mode{{{POOL}}})"}),
+            Panel(
+                "Mode of the batch limit's control",
+                {"{{mode}}": f"sum by (mode) (penstock_replica_control_mode{{{POOL}}})"},
+            ),
         ],
     ),
     "replicas": (

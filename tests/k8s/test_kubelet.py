@@ -19,18 +19,12 @@ from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.load import Load
 from tests.k8s.kubelet.pod import Pod, PodError, connects
 from tests.k8s.kubelet.serve import running_autoscalers, running_serve
-from tests.k8s.kubelet.stack import ROUTERS, endpoints, key_of, load
+from tests.k8s.kubelet.stack import ROUTERS, endpoints, key_of, load, more
 from tests.k8s.view import PodSpec, pods
 from tests.support.stack import collect, stream_request
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
-
-
-async def more(load: Load, requests: int = 6) -> None:
-    """Wait until so many further requests have ended, well or not."""
-    wanted = load.done + len(load.failures) + requests
-    await until(lambda: load.done + len(load.failures) >= wanted, 60)
 
 
 def changed(deployment: Object, change: Callable[[Any], Any]) -> PodSpec:
@@ -192,8 +186,8 @@ def leads(pods: list[Pod]) -> list[float]:
 
 def sample(pod: Pod, name: str) -> float:
     """Read a metric of a pod; 0 without it."""
-    with contextlib.suppress(OSError):
-        with urllib.request.urlopen(f"http://{pod.ip}:{pod.port('metrics')}/metrics", timeout=5) as reply:
-            found = re.search(rf"^{name}{{[^}}]*}} (\S+)$", reply.read().decode(), re.MULTILINE)
-            return float(found[1]) if found else 0.0
+    url = f"http://{pod.ip}:{pod.port('metrics')}/metrics"
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as reply:
+        found = re.search(rf"^{name}{{[^}}]*}} (\S+)$", reply.read().decode(), re.MULTILINE)
+        return float(found[1]) if found else 0.0
     return 0.0

@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.k8s.charts import Object, render
 from tests.k8s.kubelet.cluster import SPREAD_S, Kubelet
 from tests.k8s.kubelet.load import Load
+from tests.support.waiting import until
 
 ROUTERS = "-router"
 SPEED = 10.0
@@ -75,3 +76,9 @@ def endpoints(kubelet: Kubelet) -> Callable[[], list[str]]:
 def load(kubelet: Kubelet, streams: int = 4, delay_s: float = SPREAD_S) -> Load:
     """Call the routers as clients inside the cluster do."""
     return Load(endpoints(kubelet), key_of(kubelet), delay_s, streams)
+
+
+async def more(clients: Load, requests: int = 6) -> None:
+    """Wait until so many further requests have ended, well or not."""
+    wanted = clients.done + len(clients.failures) + requests
+    await until(lambda: clients.done + len(clients.failures) >= wanted, 60)
