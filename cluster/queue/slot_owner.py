@@ -103,7 +103,7 @@ class OwnerConnection(Connection):
 
     async def _connect_to(self, address: Address) -> None:
         self.host, self.port = address
-        await super().connect()
+        await super().connect()  # type: ignore[no-untyped-call]  # redis-py
 
 
 class SecureOwnerConnection(OwnerConnection, SSLConnection):

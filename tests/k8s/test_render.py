@@ -143,6 +143,16 @@ def test_another_number_of_replicas_replaces_none() -> None:
     assert args(1) == args(3)
 
 
+def test_gateways_are_told_to_speak_in_the_clear_only_where_routers_do() -> None:
+    def protocols(scenario: str) -> set[str | None]:
+        services = [each for each in of_kind(render(scenario), "Service") if "-router" in each["metadata"]["name"]]
+        assert 2 == len(services)
+        return {p.get("appProtocol") for each in services for p in each["spec"]["ports"] if p["name"] == "grpc"}
+
+    assert {"kubernetes.io/h2c"} == protocols("defaults")
+    assert {None} == protocols("production")
+
+
 def test_secrets_are_made_only_when_asked_for() -> None:
     assert [] == of_kind(render(), "Secret")
     made = {each["metadata"]["name"] for each in of_kind(render("everything"), "Secret")}

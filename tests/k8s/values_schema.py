@@ -58,7 +58,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "externalRedis.ports": {"type": "array", "items": PORT, "minItems": 1},
     "networkPolicy.apiServer.ports": {"type": "array", "items": PORT, "minItems": 1},
     "monitoring.interval": DURATION,
-    "gateway.streamIdleTimeout": DURATION,
+    "gateway.streamIdleTimeout": {"type": "string", "pattern": f"{DURATION['pattern']}|^$"},
     "certificates.duration": DURATION,
     "certificates.renewBefore": DURATION,
     # Decided by the chart's own values.

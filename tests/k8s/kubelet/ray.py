@@ -16,12 +16,14 @@ from cluster.bootstrap.serve_api import ServeApi
 from cluster.errors import BootstrapError
 from tests.k8s.charts import one
 from tests.k8s.kubelet.cluster import Kubelet
-from tests.k8s.kubelet.pod import Pod, connects
+from tests.k8s.kubelet.pod import Pod, PodError, connects
 from tests.k8s.kubelet.stack import SPEED
 from tests.k8s.view import PodSpec, serve_config
 from tests.support.waiting import until
 
 GCS, DASHBOARD, AGENT, METRICS = 6379, 8265, 52365, 8080
+ATTEMPTS = 3
+"""Ray gives its own agents 15 s to come up, which a busy machine can miss."""
 START_S = 120.0
 """For Ray to start, on a machine that others use too."""
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "m": 1e-3}
@@ -40,20 +42,32 @@ class Ray:
 
     async def start(self, folder: Path) -> None:
         """Start head and workers, and submit the Serve config; returns when every worker is ready."""
-        head = self.head = self._kubelet.add("ray-head", self._pod("head", self._cluster["headGroupSpec"]))
+        head = self.head = await self._node("ray-head", self._pod("head", self._cluster["headGroupSpec"]))
         for port in (GCS, DASHBOARD):
             self._kubelet.name_service(self._host, port, head.ip)
-        # As the workers' init container does.
-        await until(lambda: asyncio.to_thread(connects, head.ip, GCS, 1.0), START_S)
         for group in self._cluster["workerGroupSpecs"]:
             for _ in range(group["replicas"]):
-                self._kubelet.add("replicas", self._pod("worker", group))
+                await self._node("replicas", self._pod("worker", group))
         token = folder / "ray-token"
         token.write_text(self._kubelet.secret(self._cluster["authOptions"]["secretName"])["auth_token"])
         self.serve = ServeApi(f"http://{head.ip}:{DASHBOARD}", token)
         await self._kubelet.until_ready([head], START_S)
         await self.submit(serve_config(self.service))
         await self._kubelet.until_ready(self._kubelet.pods["replicas"], START_S)
+
+    async def _node(self, workload: str, spec: PodSpec) -> Pod:
+        """Start a pod until its node is up; one that ended instead is made anew, as the operator does."""
+        for _ in range(ATTEMPTS):
+            pod = self._kubelet.add(workload, spec)
+
+            async def decided(pod: Pod = pod) -> bool:
+                return not pod.running or await asyncio.to_thread(connects, pod.ip, AGENT, 1.0)
+
+            await until(decided, START_S)
+            if pod.running:
+                return pod
+            await self._kubelet.remove(pod)
+        raise PodError(f"{pod.name}: {pod.log_tail()}")
 
     async def submit(self, config: dict[str, Any]) -> None:
         """Hand a Serve config over, as the operator does whenever it changed, and again until it is taken."""
