@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+
+
+PREFIX = "pst"
 
 
 class Network(Protocol):
@@ -60,7 +64,8 @@ class Bridge:
     alone = True
 
     def __init__(self) -> None:
-        self._name = f"pst{os.getpid() % 100_000}"
+        # Names of links have at most 15 characters.
+        self._name = f"{PREFIX}{os.getpid()}"
         self._net = f"10.213.{random.randrange(256)}"
         self._there: set[int] = set()
 
@@ -81,12 +86,7 @@ class Bridge:
     def clear(self, number: int) -> None:
         """See `Network.clear`."""
         if number in self._there:
-            found = subprocess.run(
-                ["ip", "netns", "pids", self._space(number)], capture_output=True, text=True, check=False
-            )
-            for pid in found.stdout.split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+            _end_all(self._space(number))
 
     def _space(self, number: int) -> str:
         return f"{self._name}-{number}"
@@ -104,6 +104,7 @@ class Bridge:
     def open(self) -> None:
         """Make the bridge; skips the test where this process may not, and fails it where CI is true."""
         try:
+            _sweep()
             _ip(f"link add {self._name} type bridge")
         except (OSError, subprocess.CalledProcessError) as error:
             reason = f"no network namespaces on this machine ({error}): the chart is NOT tested with real Ray"
@@ -132,8 +133,25 @@ def bridge() -> Iterator[Bridge]:
         made.close()
 
 
-def _ip(words: str) -> None:
+def _sweep() -> None:
+    """Take away what tests that were killed left behind."""
+    for space in re.findall(rf"^{PREFIX}\d+-\d+", _ip("netns list"), re.MULTILINE):
+        bridge_name = space.split("-")[0]
+        if not Path(f"/proc/{bridge_name.removeprefix(PREFIX)}").exists():
+            _end_all(space)
+            _ip(f"netns del {space}")
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _ip(f"link del {bridge_name}")
+
+
+def _end_all(space: str) -> None:
+    for pid in _ip(f"netns pids {space}").split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def _ip(words: str) -> str:
     program = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin")
     if program is None:
         raise FileNotFoundError("ip")
-    subprocess.run([program, *words.split()], check=True, capture_output=True)
+    return subprocess.run([program, *words.split()], check=True, capture_output=True, text=True).stdout

@@ -121,7 +121,7 @@ class Pod:
         await asyncio.gather(self._watch_readiness(), self._watch_liveness())
 
     async def _started(self, probe: dict[str, Any]) -> None:
-        for _ in range(probe.get("failureThreshold", 3)):
+        for _ in range(self._failures(probe)):
             if await self._ask(probe):
                 return
             await self._period(probe)
@@ -144,10 +144,14 @@ class Pod:
         failures = 0
         while probe is not None:
             failures = 0 if await self._ask(probe) else failures + 1
-            if failures >= probe.get("failureThreshold", 3):
+            if failures >= self._failures(probe):
                 failures = 0
                 await asyncio.to_thread(self._restart)
             await self._period(probe)
+
+    def _failures(self, probe: dict[str, Any]) -> int:
+        # Programs start no faster than in a cluster, so what ends them counts real time.
+        return round(probe.get("failureThreshold", 3) * self._speed)
 
     def _restart(self) -> None:
         self.restarts += 1

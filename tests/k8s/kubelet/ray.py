@@ -17,7 +17,6 @@ from cluster.errors import BootstrapError
 from tests.k8s.charts import one
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.pod import Pod, PodError, connects
-from tests.k8s.kubelet.stack import SPEED
 from tests.k8s.view import PodSpec, serve_config
 from tests.support.waiting import until
 
@@ -45,9 +44,9 @@ class Ray:
         head = self.head = await self._node("ray-head", self._pod("head", self._cluster["headGroupSpec"]))
         for port in (GCS, DASHBOARD):
             self._kubelet.name_service(self._host, port, head.ip)
-        for group in self._cluster["workerGroupSpecs"]:
-            for _ in range(group["replicas"]):
-                await self._node("replicas", self._pod("worker", group))
+        groups = self._cluster["workerGroupSpecs"]
+        workers = [self._pod("worker", group) for group in groups for _ in range(group["replicas"])]
+        await asyncio.gather(*(self._node("replicas", worker) for worker in workers))
         token = folder / "ray-token"
         token.write_text(self._kubelet.secret(self._cluster["authOptions"]["secretName"])["auth_token"])
         self.serve = ServeApi(f"http://{head.ip}:{DASHBOARD}", token)
@@ -111,8 +110,7 @@ class Ray:
         health = {"httpGet": {"path": "/api/healthz", "port": AGENT}, "periodSeconds": 5, "timeoutSeconds": 5}
         # A probe of ours stays, so a worker is ready when its replica is.
         container.setdefault("readinessProbe", {**health, "failureThreshold": 10})
-        # Ten minutes, as the operator gives; the kubelet's periods pass faster, Ray does not start faster.
-        container.setdefault("livenessProbe", {**health, "failureThreshold": round(120 * SPEED)})
+        container.setdefault("livenessProbe", {**health, "failureThreshold": 120})
         return PodSpec(f"RayService/{kind}", template["metadata"], template["spec"])
 
     def _start(self, kind: str, group: dict[str, Any]) -> str:
