@@ -7,7 +7,8 @@ Deployments at their number through rolling updates. What it has instead of cont
   share ports (`network.Bridge`) each has a network namespace instead, and its texts stay.
 - Mounted paths become folders of the test, in texts as well.
 - A Service's host:port becomes the address and target port of a ready pod behind it.
-- The kubelet's own periods pass faster by a factor, but nobody is restarted sooner; everything inside pods, graces and preStop take their real time.
+- The kubelet's own periods pass faster by a factor, but nobody is restarted sooner; everything inside pods, graces and
+  preStop take their real time.
 - A Ray worker's container runs one replica, as Ray Serve would host it, and `serve` answers an autoscaler for Serve.
   With `ray` there is real Ray instead: head and workers as KubeRay would start them.
 

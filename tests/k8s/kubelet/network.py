@@ -15,7 +15,6 @@ from typing import Protocol
 
 import pytest
 
-
 PREFIX = "pst"
 
 
