@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import redis
 from redis import exceptions
 
 from cluster.autoscaler.redis_store import RedisControlStore
@@ -17,7 +19,10 @@ from cluster.queue.keys import pool_key
 from cluster.queue.slot_owner import SlotOwner
 from cluster.settings.redis_url import ClusterUrl
 from tests.cluster.queue.backends import POOL, entry
-from tests.support.redis_clusters import RedisCluster, running_redis_cluster
+from tests.cluster.queue.servers import cluster_port, launch, require_binary, wait_answer
+from tests.support.certificates import LOOPBACK, Authority
+from tests.support.redis_clusters import SLOTS, RedisCluster, running_redis_cluster
+from tests.support.waiting import until
 
 MANY = Windows(sequences=1_000, kv_tokens=10**9, prefill_tokens=10**9)
 KEY = pool_key(POOL, "pool")
@@ -119,3 +124,45 @@ async def test_one_server_of_several_is_no_queue_and_the_error_says_so(cluster: 
     with pytest.raises(QueueUnavailableError, match=r"use redis\+cluster://"):
         await queue.reap()
     await queue.close()
+
+
+async def test_tls_and_a_password_reach_every_server(tmp_path: Path) -> None:
+    """One server with TLS only; a client that trusts another authority is refused."""
+    authority, stranger = Authority(), Authority("stranger")
+    certificate, key = authority.issue("redis", *LOOPBACK).write(tmp_path, "redis")
+    ca = authority.write(tmp_path)
+    port = cluster_port()
+    command = (
+        *(require_binary("7.0"), "--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1", "--save", ""),
+        *(
+            "--tls-cert-file",
+            certificate,
+            "--tls-key-file",
+            key,
+            "--tls-ca-cert-file",
+            ca,
+            "--tls-auth-clients",
+            "no",
+            "--tls-cluster",
+            "yes",
+        ),
+        *("--cluster-enabled", "yes", "--requirepass", "p@ss", "--dir", str(tmp_path)),
+    )
+    process = launch(command)
+    try:
+        with redis.Redis(port=port, ssl=True, ssl_ca_certs=ca, password="p@ss", protocol=2) as client:
+            await asyncio.to_thread(wait_answer, client)
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, SLOTS - 1)
+            await until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 20)
+        url = f"rediss+cluster://:p%40ss@127.0.0.1:{port}"
+        queue = RedisQueue(f"{url}?ssl_ca_certs={ca}", POOL)
+        await up(queue)
+        assert (await queue.submit("A", entry("q1"))).grant
+        await queue.close()
+        other = RedisQueue(f"{url}?ssl_ca_certs={stranger.write(tmp_path, 'other')}", POOL)
+        with pytest.raises(QueueUnavailableError, match="certificate verify failed"):
+            await other.reap()
+        await other.close()
+    finally:
+        process.kill()
+        process.wait()
