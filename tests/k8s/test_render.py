@@ -11,7 +11,7 @@ import yaml
 
 from tests.k8s.binaries import run
 from tests.k8s.charts import SCENARIOS, Object, of_kind, one, render, render_values
-from tests.k8s.generate import CHART, stale
+from tests.k8s.generate import CHART, RELEASE, stale
 from tests.k8s.values_schema import FREE_MAPS, comments_of, pattern_of
 
 
@@ -25,6 +25,13 @@ def test_the_chart_renders(scenario: str) -> None:
 
 def test_helm_lints_the_chart() -> None:
     assert "0 chart(s) failed" in run("helm", "lint", str(CHART), "--strict")
+
+
+@pytest.mark.parametrize(("scenario", "word"), [("defaults", "These secrets must exist"), ("everything", "decisions")])
+def test_the_notes_tell_what_to_do_next(scenario: str, word: str) -> None:
+    text = run("helm", "install", RELEASE, str(CHART), "--dry-run=client", *SCENARIOS[scenario]).split("\nNOTES:\n")[1]
+    assert word in text
+    assert "helm -n default test" in text
 
 
 def test_generated_files_are_current() -> None:
