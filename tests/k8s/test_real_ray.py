@@ -19,7 +19,7 @@ from tests.k8s.kubelet.stack import ROUTERS, SPEED, VALUES, load, more
 from tests.k8s.view import serve_config
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
 
 CHANGES = {
     "autoscaler.replicas": "1",

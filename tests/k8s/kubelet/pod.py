@@ -170,7 +170,7 @@ class Pod:
             return self._run(probe["exec"]["command"], seconds)
         (kind, target), *_ = ((key, probe[key]) for key in ("httpGet", "tcpSocket") if key in probe)
         if kind == "httpGet":
-            return _http_ok(f"http://{self.ip}:{self.port(target['port'])}{target['path']}", seconds)
+            return http_ok(f"http://{self.ip}:{self.port(target['port'])}{target['path']}", seconds)
         return connects(self.ip, self.port(target["port"]), seconds)
 
     def _run(self, command: list[str], seconds: float) -> bool:
@@ -227,7 +227,8 @@ class Pod:
         self._sandbox.clear()
 
 
-def _http_ok(url: str, seconds: float) -> bool:
+def http_ok(url: str, seconds: float) -> bool:
+    """Say whether a GET is answered as a probe wants it."""
     try:
         with urllib.request.urlopen(url, timeout=seconds) as reply:  # noqa: S310 - a probe's
             return 200 <= reply.status < 400

@@ -16,13 +16,15 @@ from cluster.bootstrap.serve_api import ServeApi
 from cluster.errors import BootstrapError
 from tests.k8s.charts import one
 from tests.k8s.kubelet.cluster import Kubelet
-from tests.k8s.kubelet.pod import Pod, PodError, connects
+from tests.k8s.kubelet.pod import Pod, PodError, http_ok
 from tests.k8s.view import PodSpec, serve_config
 from tests.support.waiting import until
 
 GCS, DASHBOARD, AGENT, METRICS = 6379, 8265, 52365, 8080
+HEALTH = "/api/healthz"
+"""Of a node, its raylet included; since Ray 2.53."""
 ATTEMPTS = 3
-"""Ray gives its own agents 15 s to come up, which a busy machine can miss."""
+"""Ray gives its agents 15 s and a raylet 30 s to come up, which a busy machine can miss."""
 START_S = 120.0
 """For Ray to start, on a machine that others use too."""
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "m": 1e-3}
@@ -44,9 +46,10 @@ class Ray:
         head = self.head = await self._node("ray-head", self._pod("head", self._cluster["headGroupSpec"]))
         for port in (GCS, DASHBOARD):
             self._kubelet.name_service(self._host, port, head.ip)
-        groups = self._cluster["workerGroupSpecs"]
-        workers = [self._pod("worker", group) for group in groups for _ in range(group["replicas"])]
-        await asyncio.gather(*(self._node("replicas", worker) for worker in workers))
+        for group in self._cluster["workerGroupSpecs"]:
+            for _ in range(group["replicas"]):
+                # One after the other: a machine of two cores has enough to do with each.
+                await self._node("replicas", self._pod("worker", group))
         token = folder / "ray-token"
         token.write_text(self._kubelet.secret(self._cluster["authOptions"]["secretName"])["auth_token"])
         self.serve = ServeApi(f"http://{head.ip}:{DASHBOARD}", token)
@@ -60,7 +63,7 @@ class Ray:
             pod = self._kubelet.add(workload, spec)
 
             async def decided(pod: Pod = pod) -> bool:
-                return not pod.running or await asyncio.to_thread(connects, pod.ip, AGENT, 1.0)
+                return not pod.running or await asyncio.to_thread(http_ok, f"http://{pod.ip}:{AGENT}{HEALTH}", 5.0)
 
             await until(decided, START_S)
             if pod.running:
@@ -107,7 +110,7 @@ class Ray:
             {"name": "RAY_AUTH_MODE", "value": "token"},
             {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": token}},
         ]
-        health = {"httpGet": {"path": "/api/healthz", "port": AGENT}, "periodSeconds": 5, "timeoutSeconds": 5}
+        health = {"httpGet": {"path": HEALTH, "port": AGENT}, "periodSeconds": 5, "timeoutSeconds": 5}
         # A probe of ours stays, so a worker is ready when its replica is.
         container.setdefault("readinessProbe", {**health, "failureThreshold": 10})
         container.setdefault("livenessProbe", {**health, "failureThreshold": 120})
