@@ -12,7 +12,8 @@ values=(
   --namespace $N --values chart/ci/sim-values.yaml
   --set images.router.tag=ci --set images.replica.tag=ci
   --set images.router.pullPolicy=Never --set images.replica.pullPolicy=Never
-  --set secrets.generate=true --set pools.demo.settings.engine="$ENGINE"
+  --set autoscaler.enabled=true --set pools.demo.settings.autoscale.mode=advisory
+  --set pools.demo.settings.autoscale.max_replicas=2 --set secrets.generate=true --set pools.demo.settings.engine="$ENGINE"
 )
 if [ "$ENGINE" = vllm ]; then
   values+=(--set pools.demo.settings.replicas=1 --set pools.demo.workers.min=1
@@ -20,6 +21,7 @@ if [ "$ENGINE" = vllm ]; then
 fi
 helm upgrade --install $N chart "${values[@]}"
 kubectl -n $N rollout status deployment/penstock-router --timeout=5m
+kubectl -n $N rollout status deployment/penstock-autoscaler --timeout=5m
 kubectl -n $N wait rayservice/penstock --for=condition=Ready --timeout=20m
 helm -n $N test $N --timeout 5m
 

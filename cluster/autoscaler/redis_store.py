@@ -34,9 +34,9 @@ class RedisControlStore:
         """
         self.pool = pool
         self._clock = clock
-        self._lane = Lane(ConnectionSource(target, timeout_s), timeout_s)
         self._scripts = load_control_scripts()
         self._keys = control_keys(pool)
+        self._lane = Lane(ConnectionSource(target, timeout_s, self._keys[0]), timeout_s)
 
     async def lead(self, holder: str, lease_s: float) -> Leadership:
         """See `ControlStore.lead`."""

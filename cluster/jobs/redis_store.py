@@ -62,7 +62,7 @@ class RedisJobStore:
         self.pool = pool
         self.limits = limits or JobLimits()
         self._clock = clock
-        self._lane = Lane(ConnectionSource(target, timeout_s), timeout_s)
+        self._lane = Lane(ConnectionSource(target, timeout_s, shared_key(pool, "open")), timeout_s)
         self._scripts = load_job_scripts()
 
     # --- uploading ----------------------------------------------------------------------------------------------------

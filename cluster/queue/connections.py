@@ -11,7 +11,8 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from cluster.errors import PenstockError, QueueUnavailableError
-from cluster.settings.redis_url import SentinelUrl, is_sentinel
+from cluster.queue.slot_owner import SlotOwner
+from cluster.settings.redis_url import ClusterUrl, SentinelUrl, is_cluster, is_sentinel
 
 RedisTarget: TypeAlias = "str | Any"
 """A URL or a `redis.asyncio.Redis`."""
@@ -24,7 +25,8 @@ class ConnectionSource:
     `redis.asyncio.Redis` client, whose pool then says how to connect; its pooled connections are not used.
     """
 
-    def __init__(self, target: RedisTarget, timeout_s: float) -> None:
+    def __init__(self, target: RedisTarget, timeout_s: float, key: str) -> None:
+        """`key` stands for all that the owner touches: in a Redis Cluster, connections lead to its slot's server."""
         self._sentinel: Sentinel | None = None
         self._pool: Any
         # No socket_timeout: redis-py would wrap every read in a timer of its own. Owners bound whole exchanges.
@@ -39,12 +41,21 @@ class ConnectionSource:
             self._pool = target.connection_pool
         elif is_sentinel(target):
             self._sentinel, self._pool = _by_sentinel(SentinelUrl.parse(target), timeout_s, options)
+        elif is_cluster(target):
+            self._pool = SlotOwner(ClusterUrl.parse(target), key, timeout_s, options)
         else:
             self._pool = ConnectionPool.from_url(target, **options)
 
     def make(self) -> Any:
         """Build a `redis.asyncio.connection.AbstractConnection` that is not connected yet."""
         return self._pool.make_connection()
+
+    def moved(self, error: exceptions.MovedError) -> bool:
+        """Take note of the server that has the keys now; returns whether the next connection will lead there."""
+        if isinstance(self._pool, SlotOwner):
+            self._pool.hint(error.host, error.port)
+            return True
+        return False
 
     async def close(self) -> None:
         """Close what was opened to find Redis; the connections are their owners'."""
@@ -86,4 +97,8 @@ def translate(error: exceptions.ResponseError) -> PenstockError:
     """
     if type(error) is exceptions.ResponseError and "user_script" in str(error):
         return PenstockError(f"queue script failed: {error}")
+    if isinstance(error, exceptions.MovedError):
+        return QueueUnavailableError("the queue refused: redis.url is one server of a cluster; use redis+cluster://")
+    if isinstance(error, (exceptions.AskError, exceptions.TryAgainError)):
+        return QueueUnavailableError("the queue refused: its keys are on their way to another server of the cluster")
     return QueueUnavailableError(f"the queue refused: {error}")

@@ -20,6 +20,8 @@ from cluster.queue.scripts import Script
 _LOG = logging.getLogger(__name__)
 _MAX_BATCH = 512
 """Calls per pipeline: bounds how long Redis and the loop work on one without a break."""
+_TRIES = 3
+"""Of a call that did not run: the keys may have moved to another server, and that one may not have the script."""
 
 
 @dataclass(slots=True)
@@ -107,19 +109,25 @@ class Lane:
             self._in_flight = []
 
     async def _exchange(self, batch: Sequence[_Call]) -> None:
+        for _ in range(_TRIES):
+            batch = await self._pipeline(await self._connected(), batch)
+            if not batch:
+                return
+        for call in batch:
+            _settle(call, QueueUnavailableError("the queue forgets its scripts, or moves between servers"))
+
+    async def _connected(self) -> Any:
         if self._connection is None:
             self._connection = self._source.make()
             await self._connection.connect()
-        missing = await self._pipeline(self._connection, batch)
-        if missing:
-            # Redis restarted or was flushed: it forgot the scripts.
-            await self._load_scripts(self._connection, {call.script for call in missing})
-            for call in await self._pipeline(self._connection, missing):
-                _settle(call, QueueUnavailableError("the queue forgets its scripts"))
+        return self._connection
 
     async def _pipeline(self, connection: Any, batch: Sequence[_Call]) -> list[_Call]:
-        """Send calls and settle them in order; returns those whose script Redis does not have."""
-        missing = []
+        """Send calls and settle them in order; returns those that did not run and may at the next try: Redis did not
+        have the script, which it has now, or not the keys, and the next connection leads to who has them.
+        """
+        missing: list[_Call] = []
+        again: list[_Call] = []
         demoted = False
         await connection.send_packed_command([b"".join([call.command for call in batch])], check_health=False)
         for call in batch:
@@ -127,21 +135,28 @@ class Lane:
                 reply = await connection.read_response(disable_decoding=True, timeout=math.inf)
             except exceptions.NoScriptError:
                 missing.append(call)
-            except exceptions.ReadOnlyError as error:
-                # A failover made it a replica: behind the same name there may be a new primary.
+                again.append(call)
+            except (exceptions.ReadOnlyError, exceptions.ClusterDownError) as error:
+                # A failover made it a replica, or cut it off: behind the same name there may be a new primary.
                 demoted = True
                 _settle(call, translate(error))
+            except exceptions.MovedError as error:
+                if self._source.moved(error):
+                    demoted = True
+                    again.append(call)
+                else:
+                    _settle(call, translate(error))
             except exceptions.ResponseError as error:
                 _settle(call, translate(error))
             else:
                 if not call.reply.done():
                     call.reply.set_result(reply)
-        if not demoted:
-            return missing
-        for call in missing:
-            _settle(call, QueueUnavailableError("the queue moved to another server"))
-        await self._disconnect()
-        return []
+        if demoted:
+            await self._disconnect()
+        elif missing:
+            # Redis restarted or was flushed: it forgot the scripts.
+            await self._load_scripts(connection, {call.script for call in missing})
+        return again
 
     async def _load_scripts(self, connection: Any, scripts: set[Script]) -> None:
         for script in scripts:

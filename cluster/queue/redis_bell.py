@@ -30,8 +30,9 @@ class RedisBell:
 
     def __init__(self, target: RedisTarget, router_id: str, timeout_s: float = 2.0) -> None:
         check_id("router_id", router_id)
-        self._source = ConnectionSource(target, timeout_s)
         self._channel = bell_channel(router_id)
+        # Any server of a cluster hears what is published at another; so bells spread over them.
+        self._source = ConnectionSource(target, timeout_s, self._channel)
         self._rung: dict[str, None] = {}
         self._changed = asyncio.Event()
         self._subscribed = asyncio.Event()

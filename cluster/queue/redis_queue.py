@@ -61,7 +61,7 @@ class RedisQueue:
         self.limits = limits or QueueLimits()
         self._clock = clock
         self._run_id = run_id
-        self._lane = Lane(ConnectionSource(target, timeout_s), timeout_s)
+        self._lane = Lane(ConnectionSource(target, timeout_s, pool_keys(pool)[0]), timeout_s)
         self._scripts = load_scripts()
         self._heads = self._command_heads()
         self._live = clock is not None or run_id is not None

@@ -7,8 +7,11 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 PLAIN_SCHEMES = ("redis", "rediss", "unix")
 SENTINEL_SCHEMES = ("redis+sentinel", "rediss+sentinel")
+CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
 SENTINEL_PORT = 26379
-_OPTIONS = frozenset({"sentinel_username", "sentinel_password"})
+CLUSTER_PORT = 6379
+_SENTINEL_OPTIONS = frozenset({"sentinel_username", "sentinel_password"})
+_CLUSTER_OPTIONS = frozenset({"ssl_ca_certs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +38,65 @@ class SentinelUrl:
             ValueError: it is not as it must be.
         """
         parts = urlsplit(url)
-        credentials, _, hosts = parts.netloc.rpartition("@")
-        username, _, password = credentials.partition(":")
+        username, password, hosts = _authority(parts)
         service, _, database = parts.path.strip("/").partition("/")
         if not service or not (database or "0").isdecimal():
             raise ValueError("a Sentinel address ends with /service or /service/database, as in .../mymaster/0")
-        options = _options(parts)
+        options = _options(parts, "Sentinel", _SENTINEL_OPTIONS)
         return cls(
-            sentinels=tuple(_host(one) for one in hosts.split(",")),
+            sentinels=_hosts(hosts, "Sentinel", SENTINEL_PORT),
             service=unquote(service),
             database=int(database or 0),
             tls=parts.scheme.startswith("rediss"),
-            username=unquote(username) or None,
-            password=unquote(password) or None,
+            username=username,
+            password=password,
             sentinel_username=options.get("sentinel_username"),
             sentinel_password=options.get("sentinel_password"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterUrl:
+    """Is a Redis Cluster, from redis+cluster://[user:password@]host[:port],...; one server that answers is enough to
+    find the others. With rediss+cluster:// they speak TLS; ?ssl_ca_certs=file names the authority to trust.
+    """
+
+    servers: tuple[tuple[str, int], ...]
+    tls: bool = False
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> ClusterUrl:
+        """Take a URL apart.
+
+        Raises:
+            ValueError: it is not as it must be.
+        """
+        parts = urlsplit(url)
+        username, password, hosts = _authority(parts)
+        if parts.path.strip("/") not in ("", "0"):
+            raise ValueError("a Redis Cluster has database 0 only; its address ends with the servers or /0")
+        tls = parts.scheme.startswith("rediss")
+        options = _options(parts, "Redis Cluster", _CLUSTER_OPTIONS if tls else frozenset())
+        return cls(
+            servers=_hosts(hosts, "Redis Cluster", CLUSTER_PORT),
+            tls=tls,
+            username=username,
+            password=password,
+            ca_file=options.get("ssl_ca_certs"),
         )
 
 
 def is_sentinel(url: str) -> bool:
     """Say whether a URL names sentinels."""
     return url.split("://", 1)[0] in SENTINEL_SCHEMES
+
+
+def is_cluster(url: str) -> bool:
+    """Say whether a URL names servers of a Redis Cluster."""
+    return url.split("://", 1)[0] in CLUSTER_SCHEMES
 
 
 def check_redis_url(url: str) -> None:
@@ -67,24 +108,36 @@ def check_redis_url(url: str) -> None:
     scheme = url.split("://", 1)[0] if "://" in url else ""
     if scheme in SENTINEL_SCHEMES:
         SentinelUrl.parse(url)
+    elif scheme in CLUSTER_SCHEMES:
+        ClusterUrl.parse(url)
     elif scheme not in PLAIN_SCHEMES:
-        known = ", ".join(f"{name}://" for name in (*PLAIN_SCHEMES, *SENTINEL_SCHEMES))
+        known = ", ".join(f"{name}://" for name in (*PLAIN_SCHEMES, *SENTINEL_SCHEMES, *CLUSTER_SCHEMES))
         raise ValueError(f"must begin with one of {known}, got {scheme + '://' if scheme else 'no scheme'}")
 
 
-def _host(text: str) -> tuple[str, int]:
+def _authority(parts: SplitResult) -> tuple[str | None, str | None, str]:
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    username, _, password = credentials.partition(":")
+    return unquote(username) or None, unquote(password) or None, hosts
+
+
+def _hosts(text: str, kind: str, default_port: int) -> tuple[tuple[str, int], ...]:
+    return tuple(_host(one, kind, default_port) for one in text.split(","))
+
+
+def _host(text: str, kind: str, default_port: int) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port or SENTINEL_PORT
+        host, port = parts.hostname, parts.port or default_port
     except ValueError:
         host = None
     if not host:
-        raise ValueError("a Sentinel address names hosts as host or host:port, separated by commas")
+        raise ValueError(f"a {kind} address names hosts as host or host:port, separated by commas")
     return host, port
 
 
-def _options(parts: SplitResult) -> dict[str, str]:
+def _options(parts: SplitResult, kind: str, allowed: frozenset[str]) -> dict[str, str]:
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    if unknown := sorted(options.keys() - _OPTIONS):
-        raise ValueError(f"unknown options {unknown}; a Sentinel address takes {sorted(_OPTIONS)}")
+    if unknown := sorted(options.keys() - allowed):
+        raise ValueError(f"unknown options {unknown}; a {kind} address takes {sorted(allowed)}")
     return options

@@ -218,7 +218,8 @@ class RedisSettings(Section):
 
     url: str = ""
     """redis://, rediss:// or unix://; with Sentinel redis+sentinel://host:port,host:port/service or rediss+sentinel://;
-    empty starts an embedded server in the state folder."""
+    of a Redis Cluster redis+cluster://host:port,host:port or rediss+cluster://; empty starts an embedded server in the
+    state folder."""
     timeout_s: float = Field(default=2.0, gt=0, le=60)
     """Per operation."""
     server_binary: str = ""

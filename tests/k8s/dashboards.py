@@ -2,40 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-POOL = 'pool=~"$pool"'
-WINDOW = "[$__rate_interval]"
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Is a graph: what it shows, and PromQL by legend."""
-
-    title: str
-    queries: dict[str, str]
-    unit: str = "short"
-    text: str = ""
-    """What to read from it."""
-    stack: bool = field(default=False)
-
-
-def _rate(metric: str, by: str = "pool") -> str:
-    return f"sum by ({by}) (rate({metric}{{{POOL}}}{WINDOW}))"
-
-
-def _quantile(metric: str, quantile: float) -> str:
-    return f"histogram_quantile({quantile}, sum by (le, pool) (rate({metric}_bucket{{{POOL}}}{WINDOW})))"
-
-
-def _quantiles(metric: str) -> dict[str, str]:
-    return {f"{{{{pool}}}} p{int(q * 100)}": _quantile(metric, q) for q in (0.5, 0.95, 0.99)}
-
-
-def _max(metric: str, by: str = "pool") -> str:
-    return f"max by ({by}) ({metric}{{{POOL}}})"
-
+from tests.k8s.autoscaler_board import AUTOSCALER
+from tests.k8s.panels import POOL, WINDOW, Panel, highest, quantiles, rate
 
 BOARDS: dict[str, tuple[str, list[Panel]]] = {
     "golden-signals": (
@@ -52,12 +22,12 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 "reqps",
                 "QUOTA_EXCEEDED, QUEUE_FULL and NOT_IN_TIME are refusals; ENGINE, LINK and INTERNAL are faults.",
             ),
-            Panel("Time to first token", _quantiles("penstock_router_ttft_seconds"), "s"),
-            Panel("Time between tokens", _quantiles("penstock_router_inter_token_seconds"), "s"),
-            Panel("Whole request", _quantiles("penstock_router_request_seconds"), "s"),
+            Panel("Time to first token", quantiles("penstock_router_ttft_seconds"), "s"),
+            Panel("Time between tokens", quantiles("penstock_router_inter_token_seconds"), "s"),
+            Panel("Whole request", quantiles("penstock_router_request_seconds"), "s"),
             Panel("Open generations", {"all routers": "sum(penstock_router_open_calls)"}),
-            Panel("Tokens", {"{{pool}} {{kind}}": _rate("penstock_router_tokens_total", "pool, kind")}, "ops"),
-            Panel("How choices end", {"{{pool}} {{reason}}": _rate("penstock_router_choices_total", "pool, reason")}),
+            Panel("Tokens", {"{{pool}} {{kind}}": rate("penstock_router_tokens_total", "pool, kind")}, "ops"),
+            Panel("How choices end", {"{{pool}} {{reason}}": rate("penstock_router_choices_total", "pool, reason")}),
             Panel(
                 "Longest stand-still of an event loop",
                 {"{{instance}}": "max by (instance) (penstock_router_loop_lag_seconds)"},
@@ -70,13 +40,13 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
         "Queue",
         [
             Panel(
-                "Waiting by class", {"{{pool}} {{class}}": _max("penstock_queue_waiting", "pool, class")}, stack=True
+                "Waiting by class", {"{{pool}} {{class}}": highest("penstock_queue_waiting", "pool, class")}, stack=True
             ),
-            Panel("Running", {"{{pool}}": _max("penstock_queue_running")}),
-            Panel("Time in line", _quantiles("penstock_router_queue_seconds"), "s"),
+            Panel("Running", {"{{pool}}": highest("penstock_queue_running")}),
+            Panel("Time in line", quantiles("penstock_router_queue_seconds"), "s"),
             Panel(
                 "Error of the first estimate",
-                _quantiles("penstock_router_eta_error_seconds"),
+                quantiles("penstock_router_eta_error_seconds"),
                 "s",
                 "How wrong the wait was that clients were told first.",
             ),
@@ -86,7 +56,7 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 text="Fewer than routers: Redis is away, or a router hangs.",
             ),
             Panel(
-                "Results of jobs", {"{{pool}} {{outcome}}": _rate("penstock_router_job_items_total", "pool, outcome")}
+                "Results of jobs", {"{{pool}} {{outcome}}": rate("penstock_router_job_items_total", "pool, outcome")}
             ),
         ],
     ),
@@ -95,7 +65,7 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
         [
             Panel(
                 "Tokens by tenant",
-                {"{{pool}} {{tenant}}": _rate("penstock_router_tenant_tokens_total", "pool, tenant")},
+                {"{{pool}} {{tenant}}": rate("penstock_router_tenant_tokens_total", "pool, tenant")},
                 "ops",
                 "The first hundred tenants that a router saw; `penstock usage` has them all.",
                 stack=True,
@@ -104,14 +74,14 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 "Share of the largest tenant",
                 {
                     "{{pool}}": (
-                        f"max by (pool) ({_rate('penstock_router_tenant_tokens_total', 'pool, tenant')})"
-                        f" / {_rate('penstock_router_tenant_tokens_total')}"
+                        f"max by (pool) ({rate('penstock_router_tenant_tokens_total', 'pool, tenant')})"
+                        f" / {rate('penstock_router_tenant_tokens_total')}"
                     )
                 },
                 "percentunit",
             ),
             Panel(
-                "Waiting by class", {"{{pool}} {{class}}": _max("penstock_queue_waiting", "pool, class")}, stack=True
+                "Waiting by class", {"{{pool}} {{class}}": highest("penstock_queue_waiting", "pool, class")}, stack=True
             ),
             Panel(
                 "Refusals",
@@ -123,78 +93,36 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
             ),
         ],
     ),
-    "autoscaler": (
-        "Autoscaler",
-        [
-            Panel("Replicas that take work", {"{{pool}}": _max("penstock_replicas_ready")}),
-            Panel("Waiting requests", {"{{pool}}": f"sum by (pool) ({_max('penstock_queue_waiting', 'pool, class')})"}),
-            Panel(
-                "Batch limit",
-                {
-                    "{{replica}} in force": _max("penstock_replica_batch_limit", "replica"),
-                    "{{replica}} decided": _max("penstock_replica_control_limit", "replica"),
-                },
-                text="Decided and in force differ where control is advisory.",
-            ),
-            Panel("Changes by cause", {"{{cause}}": _rate("penstock_replica_control_changes_total", "cause")}),
-            Panel("Trim", {"{{replica}}": _max("penstock_replica_control_trim", "replica")}),
-            Panel(
-                "Time between tokens, against the promise",
-                {
-                    "{{replica}} p95": _max("penstock_replica_itl_p95_seconds", "replica"),
-                    "{{pool}} promised": _max("penstock_replica_itl_slo_seconds"),
-                },
-                "s",
-            ),
-            Panel(
-                "Overloaded replicas",
-                {"{{pool}}": f"sum by (pool) (penstock_replica_control_overloaded{{{POOL}}})"},
-                text="Even the smallest batch misses the promise: only more replicas help.",
-            ),
-            Panel(
-                "Steps: measured and predicted",
-                {
-                    "{{replica}} measured": _max("penstock_replica_step_measured_seconds", "replica"),
-                    "{{replica}} predicted": _max("penstock_replica_step_predicted_seconds", "replica"),
-                },
-                "s",
-            ),
-            Panel(
-                "Step models that are relied on",
-                {"{{pool}}": f"sum by (pool) (penstock_replica_step_model_healthy{{{POOL}}})"},
-                text="Where fewer than replicas, the limit follows measurements alone.",
-            ),
-            Panel("Control mode", {"{{mode}}": f"sum by (mode) (penstock_replica_control_mode{{{POOL}}})"}),
-        ],
-    ),
+    "autoscaler": ("Autoscaler", AUTOSCALER),
     "replicas": (
         "Replicas",
         [
-            Panel("Sequences in the batch", {"{{replica}}": _max("penstock_replica_running", "replica")}),
+            Panel("Sequences in the batch", {"{{replica}}": highest("penstock_replica_running", "replica")}),
             Panel(
-                "Sequences waiting in the engine", {"{{replica}}": _max("penstock_replica_engine_waiting", "replica")}
+                "Sequences waiting in the engine",
+                {"{{replica}}": highest("penstock_replica_engine_waiting", "replica")},
             ),
-            Panel("KV cache in use", {"{{replica}}": _max("penstock_replica_kv_usage", "replica")}, "percentunit"),
-            Panel("Output tokens", {"{{replica}}": _rate("penstock_replica_output_tokens_total", "replica")}, "ops"),
+            Panel("KV cache in use", {"{{replica}}": highest("penstock_replica_kv_usage", "replica")}, "percentunit"),
+            Panel("Output tokens", {"{{replica}}": rate("penstock_replica_output_tokens_total", "replica")}, "ops"),
             Panel(
                 "Busy",
-                {"{{replica}}": _rate("penstock_replica_busy_seconds_total", "replica")},
+                {"{{replica}}": rate("penstock_replica_busy_seconds_total", "replica")},
                 "percentunit",
                 "Part of the time in steps that held sequences.",
             ),
-            Panel("Steps", {"{{replica}}": _rate("penstock_replica_steps_total", "replica")}, "ops"),
-            Panel("Links", {"{{instance}} {{pool}}": _max("penstock_router_links_up", "instance, pool")}),
+            Panel("Steps", {"{{replica}}": rate("penstock_replica_steps_total", "replica")}, "ops"),
+            Panel("Links", {"{{instance}} {{pool}}": highest("penstock_router_links_up", "instance, pool")}),
             Panel(
                 "Lost attempts",
                 {
-                    "{{pool}} {{failure}}": _rate("penstock_router_lost_attempts_total", "pool, failure")
+                    "{{pool}} {{failure}}": rate("penstock_router_lost_attempts_total", "pool, failure")
                     + " or vector(0)"
                 },
                 text="Each went on at another replica, unless it was the last of router.max_attempts.",
             ),
-            Panel("Paused replicas", {"{{pool}}": _max("penstock_router_replicas_paused")}),
-            Panel("Sequences by end", {"{{reason}}": _rate("penstock_replica_sequences_ended_total", "reason")}, "ops"),
-            Panel("Preempted in the engine", {"{{replica}}": _rate("penstock_replica_preemptions_total", "replica")}),
+            Panel("Paused replicas", {"{{pool}}": highest("penstock_router_replicas_paused")}),
+            Panel("Sequences by end", {"{{reason}}": rate("penstock_replica_sequences_ended_total", "reason")}, "ops"),
+            Panel("Preempted in the engine", {"{{replica}}": rate("penstock_replica_preemptions_total", "replica")}),
         ],
     ),
     "cost": (
@@ -202,36 +130,36 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
         [
             Panel(
                 "Accelerators in use",
-                {"{{pool}}": _rate("penstock_replica_gpu_seconds_total")},
+                {"{{pool}}": rate("penstock_replica_gpu_seconds_total")},
                 text="Accelerator seconds per second, of sequences that ended.",
             ),
             Panel(
                 "Output tokens per accelerator second",
                 {
-                    "{{pool}}": f"{_rate('penstock_replica_output_tokens_total')}"
-                    f" / {_rate('penstock_replica_gpu_seconds_total')}"
+                    "{{pool}}": f"{rate('penstock_replica_output_tokens_total')}"
+                    f" / {rate('penstock_replica_gpu_seconds_total')}"
                 },
             ),
             Panel(
                 "Prompt tokens from the prefix cache",
                 {
-                    "{{pool}}": f"{_rate('penstock_replica_cached_tokens_total')}"
-                    f" / {_rate('penstock_replica_prompt_tokens_total')}"
+                    "{{pool}}": f"{rate('penstock_replica_cached_tokens_total')}"
+                    f" / {rate('penstock_replica_prompt_tokens_total')}"
                 },
                 "percentunit",
             ),
             Panel(
                 "Grants on a preferred replica",
-                {"{{pool}} {{outcome}}": _rate("penstock_router_affinity_grants_total", "pool, outcome")},
+                {"{{pool}} {{outcome}}": rate("penstock_router_affinity_grants_total", "pool, outcome")},
                 "ops",
             ),
             Panel(
-                "Accelerator time that nobody got", {"{{pool}}": _rate("penstock_replica_orphaned_gpu_seconds_total")}
+                "Accelerator time that nobody got", {"{{pool}}": rate("penstock_replica_orphaned_gpu_seconds_total")}
             ),
             Panel(
                 "Idle part of replicas",
                 {
-                    "{{pool}}": f"1 - {_rate('penstock_replica_busy_seconds_total')}"
+                    "{{pool}}": f"1 - {rate('penstock_replica_busy_seconds_total')}"
                     f" / count by (pool) (penstock_replica_running{{{POOL}}})"
                 },
                 "percentunit",

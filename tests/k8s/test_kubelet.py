@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import re
+import urllib.request
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,18 +18,13 @@ from tests.k8s.charts import Object, one
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.load import Load
 from tests.k8s.kubelet.pod import Pod, PodError, connects
-from tests.k8s.kubelet.stack import ROUTERS, endpoints, key_of, load
+from tests.k8s.kubelet.serve import running_autoscalers, running_serve
+from tests.k8s.kubelet.stack import ROUTERS, endpoints, key_of, load, more
 from tests.k8s.view import PodSpec, pods
 from tests.support.stack import collect, stream_request
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
-
-
-async def more(load: Load, requests: int = 6) -> None:
-    """Wait until so many further requests have ended, well or not."""
-    wanted = load.done + len(load.failures) + requests
-    await until(lambda: load.done + len(load.failures) >= wanted, 60)
 
 
 def changed(deployment: Object, change: Callable[[Any], Any]) -> PodSpec:
@@ -145,3 +142,52 @@ async def test_a_missing_pause_is_found(kubelet: Kubelet) -> None:
             await more(clients)
     assert not pod.killed
     assert clients.failures
+
+
+async def test_autoscalers_move_replicas_and_one_takes_over_from_the_other(kubelet: Kubelet) -> None:
+    """Two pods of the rendered Deployment, Redis, and Ray Serve's API behind the head's Service and Ray's token."""
+    async with running_autoscalers(kubelet) as serve:
+        pods = kubelet.pods["penstock-autoscaler"]
+        await until(lambda: [1.0] == leads(pods), 30)
+        async with load(kubelet, streams=14) as clients:
+            await until(lambda: len(serve.replicas) == 3, 60)
+            await kubelet.until_ready(serve.replicas)
+            (first,) = [pod for pod in pods if leads([pod])]
+            await kubelet.remove(first)
+            assert not first.killed
+            # At once: a pod that ends gives the lease back.
+            await until(lambda: [1.0] == leads(pods), 30)
+        await until(lambda: len(serve.replicas) == 2, 60)
+        assert [] == clients.failures
+        assert 0 == serve.refused
+        assert 1 == len(pods)
+
+
+async def test_an_autoscaler_without_rays_token_is_found(kubelet: Kubelet) -> None:
+    """It reads the pool all the same, so only its alarm and metrics tell."""
+    async with running_serve(kubelet) as serve:
+        mistake: Callable[[Any], Any] = lambda spec: next(  # noqa: E731
+            each for each in spec["volumes"] if each["name"] == "ray-token"
+        )["secret"].update(secretName="penstock-redis", items=[{"key": "password", "path": "auth_token"}])
+        pod = kubelet.add("planted", changed(one(kubelet.objects, "Deployment", "-autoscaler"), mistake))
+        try:
+            await kubelet.until_ready([pod])
+            await until(lambda: serve.refused > 2, 30)
+            await until(lambda: sample(pod, "penstock_autoscaler_alarms") > 0, 30)
+        finally:
+            await pod.destroy()
+            kubelet.pods["planted"] = []
+
+
+def leads(pods: list[Pod]) -> list[float]:
+    """Return the marks of those that lead."""
+    return [1.0 for pod in pods if sample(pod, "penstock_autoscaler_leading") == 1.0]
+
+
+def sample(pod: Pod, name: str) -> float:
+    """Read a metric of a pod; 0 without it."""
+    url = f"http://{pod.ip}:{pod.port('metrics')}/metrics"
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as reply:
+        found = re.search(rf"^{name}{{[^}}]*}} (\S+)$", reply.read().decode(), re.MULTILINE)
+        return float(found[1]) if found else 0.0
+    return 0.0

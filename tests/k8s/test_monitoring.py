@@ -19,6 +19,7 @@ from tests.k8s.charts import of_kind, one, render
 from tests.k8s.generate import CHART
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.prometheus import SCRAPE_S, Prometheus, require, running_prometheus, scrape_targets
+from tests.k8s.kubelet.serve import running_autoscalers
 from tests.k8s.kubelet.stack import endpoints, key_of, load
 from tests.k8s.rules.runtime import metrics_of_autoscalers
 from tests.support.stack import collect, stream_request
@@ -66,6 +67,20 @@ def test_every_query_and_rule_parses(tmp_path: Path) -> None:
     assert "could not parse" in check_rules([{"record": "panel:x", "expr": "sum by (pool (x)"}], tmp_path)
 
 
+def test_alerts_of_the_autoscaler_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
+    """`alert_tests.yaml` has the series; what an alert says is not compared."""
+    rules = [{key: value for key, value in rule.items() if key != "annotations"} for rule in alerts()]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}), encoding="utf-8")
+    tests = (Path(__file__).parent / "alert_tests.yaml").read_text(encoding="utf-8")
+    (tmp_path / "tests.yaml").write_text(tests, encoding="utf-8")
+    done = subprocess.run(
+        [require("promtool"), "test", "rules", "tests.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert 0 == done.returncode, done.stdout + done.stderr
+    shown = {each["alertname"] for test in yaml.safe_load(tests)["tests"] for each in test.get("alert_rule_test", [])}
+    assert shown == {str(rule["alert"]) for rule in alerts() if "Autoscaler" in str(rule["alert"])}
+
+
 def test_every_alert_says_what_to_do() -> None:
     for rule in alerts():
         assert {"summary", "runbook"} == set(rule["annotations"]), rule["alert"]
@@ -93,9 +108,9 @@ def exported(kubelet: Kubelet) -> set[str]:
 
 @in_package
 async def test_every_name_is_a_metric_that_exists(kubelet: Kubelet) -> None:
-    async with load(kubelet) as clients:
+    async with running_autoscalers(kubelet), load(kubelet) as clients:
         await until(lambda: clients.done >= 2)
-    there = await asyncio.to_thread(exported, kubelet)
+        there = await asyncio.to_thread(exported, kubelet)
     # A histogram without observations has no buckets yet.
     assert set() == {name.removesuffix("_bucket") for name in all_names()} - there
     assert {"penstock_router_open_cals"} == names("sum(penstock_router_open_cals)") - there
@@ -135,7 +150,12 @@ async def test_every_panel_finds_data(kubelet: Kubelet, tmp_path: Path) -> None:
             await asyncio.gather(make_news(kubelet), asyncio.sleep(2 * SCRAPE_S))
         return not without
 
-    async with running_prometheus(kubelet, tmp_path) as prometheus, load(kubelet, streams=12):
+    # The autoscalers come first: their pods are scraped too.
+    async with (
+        running_autoscalers(kubelet),
+        running_prometheus(kubelet, tmp_path) as prometheus,
+        load(kubelet, streams=12),
+    ):
         try:
             await until(all_there, 60)
         except AssertionError:

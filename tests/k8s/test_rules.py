@@ -165,6 +165,10 @@ MISTAKES: list[tuple[str, str, Plant]] = [
             next(e for e in worker(o)["containers"][0]["env"] if e["name"] == "PENSTOCK_REPLICA__HOST")
         ),
     ),
+    ("settings_load", "everything", lambda o: retoml(o, 'mode = "active"', 'mode = "off"')),
+    ("settings_load", "everything", lambda o: retoml(o, "llm-head-svc", "llm-head")),
+    ("settings_load", "everything", lambda o: retoml(o, "/etc/penstock/ray-token/", "/etc/penstock/token/")),
+    ("settings_load", "everything", lambda o: cluster(o)["workerGroupSpecs"][0].update(maxReplicas=3)),
     ("ports_are_those_bound", "defaults", lambda o: retoml(o, "port = 50051", "port = 50052")),
     (
         "ports_are_those_bound",

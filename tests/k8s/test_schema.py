@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from typing import Any
 
 import pytest
@@ -57,6 +58,24 @@ def test_operators_definitions_take_every_custom_resource() -> None:
         each["kind"] for each in known
     }
     assert [] == [f"{each['kind']}/{each['metadata']['name']}: {text}" for each in known for text in crds.check(each)]
+
+
+def test_envoys_policy_has_only_fields_that_its_definition_has() -> None:
+    """Its definition is not among those in CRD_DIR; fields and values are as read there."""
+    duration = r"([0-9]{1,5}(h|m|s|ms)){1,4}"
+    policy = one(render("everything"), "BackendTrafficPolicy")
+    assert "gateway.envoyproxy.io/v1alpha1" == policy["apiVersion"]
+    assert {"targetRefs", "timeout"} == policy["spec"].keys()
+    route = one(render("everything"), "GRPCRoute")["metadata"]["name"]
+    assert [{"group": "gateway.networking.k8s.io", "kind": "GRPCRoute", "name": route}] == policy["spec"]["targetRefs"]
+    times = policy["spec"]["timeout"]["http"]
+    assert {"requestTimeout": "0s", "maxStreamDuration": "0s", "streamIdleTimeout": "60s"} == times
+    assert all(re.fullmatch(duration, time) for time in times.values())
+    plain = one(render("everything", "--set=gateway.streamIdleTimeout="), "BackendTrafficPolicy")["spec"]["timeout"][
+        "http"
+    ]
+    # Older gateways don't know the third one.
+    assert {"requestTimeout", "maxStreamDuration"} == plain.keys()
 
 
 @pytest.mark.parametrize(

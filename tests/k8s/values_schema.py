@@ -9,6 +9,7 @@ import yaml
 
 COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
 POSITIVE: dict[str, Any] = {"type": "integer", "minimum": 1}
+HOSTS: dict[str, Any] = {"type": "array", "items": {"type": "string", "pattern": "^[^\\s@/,]+:[0-9]+$"}}
 PORT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 65535}
 DIGEST: dict[str, Any] = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 QUANTITY: dict[str, Any] = {"type": ["string", "integer"], "pattern": "^[0-9]+(\\.[0-9]+)?(m|[kKMGTPE]i?)?$"}
@@ -52,11 +53,12 @@ LIMITS: dict[str, dict[str, Any]] = {
     "externalRedis.mode": {"enum": ["url", "sentinel", "cluster"]},
     "externalRedis.url": {"type": "string", "pattern": "^(rediss?://[^@]+)?$"},
     "externalRedis.sentinel.database": COUNT,
-    "externalRedis.cluster.port": PORT,
+    "externalRedis.sentinel.hosts": HOSTS,
+    "externalRedis.cluster.hosts": HOSTS,
     "externalRedis.ports": {"type": "array", "items": PORT, "minItems": 1},
     "networkPolicy.apiServer.ports": {"type": "array", "items": PORT, "minItems": 1},
     "monitoring.interval": DURATION,
-    "gateway.streamIdleTimeout": DURATION,
+    "gateway.streamIdleTimeout": {"type": "string", "pattern": f"{DURATION['pattern']}|^$"},
     "certificates.duration": DURATION,
     "certificates.renewBefore": DURATION,
     # Decided by the chart's own values.

@@ -72,14 +72,12 @@ seccompProfile: {type: RuntimeDefault}
 - name: PENSTOCK_REDIS__URL
   value: {{ printf "%s://%s%s/%s/%v%s" (ternary "rediss+sentinel" "redis+sentinel" $redis.tls.enabled) $login (join "," $redis.sentinel.hosts) $redis.sentinel.service $redis.sentinel.database $options }}
 {{- else }}
-{{- $url := "" }}
+{{- $url := $redis.url }}
 {{- if eq $redis.mode "cluster" }}
-{{- if not $redis.cluster.singleShardOrProxy }}
-{{- fail "externalRedis.cluster.singleShardOrProxy must be true: Penstock's client follows no redirection between shards" }}
+{{- if not $redis.cluster.hosts }}
+{{- fail "externalRedis.cluster.hosts must name servers of the cluster as host:port" }}
 {{- end }}
-{{- $url = printf "%s://%s:%v/0" (ternary "rediss" "redis" $redis.tls.enabled) $redis.cluster.host $redis.cluster.port }}
-{{- else }}
-{{- $url = $redis.url }}
+{{- $url = printf "%s://%s" (ternary "rediss+cluster" "redis+cluster" $redis.tls.enabled) (join "," $redis.cluster.hosts) }}
 {{- end }}
 - name: PENSTOCK_REDIS__URL
   value: {{ printf "%s%s" ($url | replace "://" (printf "://%s" $login)) (ternary (printf "?%s" $ca) "" (ne $ca "")) }}

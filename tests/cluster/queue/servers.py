@@ -31,9 +31,14 @@ class Server:
     process: subprocess.Popen[bytes]
     command: tuple[str, ...]
 
+    @property
+    def plain_url(self) -> str:
+        """Names the one server, also where `url` names a cluster."""
+        return self.url.replace("redis+cluster://", "redis://")
+
     def client(self) -> redis.Redis:
         """Open a blocking client, to be closed by the caller."""
-        return redis.Redis.from_url(self.url, protocol=2)
+        return redis.Redis.from_url(self.plain_url, protocol=2)
 
 
 def find_binary(series: str) -> str | None:
@@ -81,9 +86,9 @@ def start(kind: str, folder: Path) -> Server:
     """Start a server and wait until it answers."""
     if kind == "redis-cluster":
         binary = find_binary("7.0") or require_binary("6.2")
-        port = _free_port()
+        port = cluster_port()
         options = ["--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes"]
-        url = f"redis://127.0.0.1:{port}"
+        url = f"redis+cluster://127.0.0.1:{port}"
     else:
         binary = require_binary(kind.removeprefix("redis-"))
         options = ["--port", "0", "--unixsocket", str(folder / "s")]
@@ -118,7 +123,8 @@ def wait_answer(client: redis.Redis) -> None:
     until_sync(answers, 20)
 
 
-def _free_port() -> int:
+def cluster_port() -> int:
+    """Find a port for a server of a cluster."""
     # The cluster bus takes this port + 10000.
     while True:
         with socket.socket() as probe:

@@ -223,7 +223,7 @@ async def test_a_heartbeat_thread_uses_its_own_instance_and_loop(redis_backend: 
 
 async def test_an_existing_client_says_how_to_connect(redis_backend: Backend) -> None:
     assert redis_backend.server is not None
-    client = redis.asyncio.Redis.from_url(redis_backend.server.url)
+    client = redis.asyncio.Redis.from_url(redis_backend.server.plain_url)
     queue = RedisQueue(client, "demo")
     await _up(queue)
 

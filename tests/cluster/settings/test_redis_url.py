@@ -6,7 +6,7 @@ import pytest
 
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
-from cluster.settings.redis_url import SentinelUrl
+from cluster.settings.redis_url import ClusterUrl, SentinelUrl
 
 
 def test_a_sentinel_address_is_taken_apart() -> None:
@@ -26,6 +26,14 @@ def test_a_sentinel_address_is_taken_apart() -> None:
     assert SentinelUrl.parse("redis+sentinel://h/main") == SentinelUrl((("h", 26379),), "main")
 
 
+def test_a_cluster_address_is_taken_apart() -> None:
+    url = "rediss+cluster://app:p%40ss@a.example,[::1]:1/0?ssl_ca_certs=/etc/ca.crt"
+    assert ClusterUrl.parse(url) == ClusterUrl(
+        servers=(("a.example", 6379), ("::1", 1)), tls=True, username="app", password="p@ss", ca_file="/etc/ca.crt"
+    )
+    assert ClusterUrl.parse("redis+cluster://h") == ClusterUrl((("h", 6379),))
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -36,6 +44,9 @@ def test_a_sentinel_address_is_taken_apart() -> None:
         ("redis+sentinel://secret@h:port/main", "host or host:port"),
         ("redis+sentinel://secret@h,,g/main", "host or host:port"),
         ("redis+sentinel://secret@h/main?db=3", r"unknown options \['db'\]"),
+        ("redis+cluster://secret@h/1", "database 0 only"),
+        ("redis+cluster://secret@h:port", "a Redis Cluster address names hosts as host or host:port"),
+        ("redis+cluster://secret@h?ssl_ca_certs=x", r"unknown options \['ssl_ca_certs'\]"),
     ],
 )
 def test_a_bad_address_is_an_error_that_repeats_no_password(url: str, message: str) -> None:
@@ -45,6 +56,9 @@ def test_a_bad_address_is_an_error_that_repeats_no_password(url: str, message: s
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["redis://h", "rediss://h:1/0", "unix:///run/redis.sock", "redis+sentinel://h/main"])
+GOOD = ["redis://h", "rediss://h:1/0", "unix:///run/redis.sock", "redis+sentinel://h/main", "rediss+cluster://h,g:1"]
+
+
+@pytest.mark.parametrize("url", GOOD)
 def test_good_addresses_are_taken(url: str) -> None:
     assert load_settings(flags={"redis": {"url": url}}, environ={}).redis.url == url

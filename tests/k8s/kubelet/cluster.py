@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import itertools
 import json
-import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.k8s.charts import Object, of_kind, one
 from tests.k8s.kubelet.image import make_image
-from tests.k8s.kubelet.pod import Pod, PodError
+from tests.k8s.kubelet.network import Loopback, Network
+from tests.k8s.kubelet.pod import Pod, PodError, Sandbox
 from tests.k8s.kubelet.texts import Translation, expand
 from tests.k8s.view import PodSpec, serve_config
 from tests.support.waiting import until
@@ -27,7 +28,12 @@ class Kubelet:
     """Runs objects of one namespace."""
 
     def __init__(
-        self, objects: list[Object], secrets: Mapping[str, Mapping[str, str]], folder: Path, speed: float
+        self,
+        objects: list[Object],
+        secrets: Mapping[str, Mapping[str, str]],
+        folder: Path,
+        speed: float,
+        network: Network | None = None,
     ) -> None:
         """`secrets` are those that exist beforehand."""
         self.objects = objects
@@ -41,8 +47,9 @@ class Kubelet:
         self._speed = speed
         self._image = make_image(folder / "image")
         self._numbers = itertools.count(1)
-        self._net = f"127.{random.randrange(64, 250)}.{random.randrange(256)}"
+        self._network = network or Loopback()
         self._leaving: list[asyncio.Task[None]] = []
+        self._services: dict[str, str] = {}
 
     # --- workloads ----------------------------------------------------------------------------------------------------
 
@@ -95,11 +102,12 @@ class Kubelet:
         number = next(self._numbers)
         folder = self._folder / f"pod-{number}"
         folder.mkdir()
-        ip = f"{self._net}.{number}"
         mounts = self._mounts(spec, folder)
-        view = Translation(ip, mounts, self._addresses())
+        view = Translation(self._network.address(number), mounts, self._addresses(), alone=self._network.alone)
         self._write_files(spec, mounts, view)
-        pod = Pod(f"{workload}-{number}", spec, view, self._environ(spec, view, folder), folder, self._speed)
+        sandbox = Sandbox(self._network.enter(number, folder), functools.partial(self._network.clear, number))
+        environ = self._environ(spec, view, folder)
+        pod = Pod(f"{workload}-{number}", spec, view, environ, folder, self._speed, sandbox)
         pod.start()
         self.pods.setdefault(workload, []).append(pod)
         return pod
@@ -166,8 +174,18 @@ class Kubelet:
             if pod.ready and selector.items() <= pod.spec.labels.items()
         ]
 
+    def add_service(self, name: str, port: int) -> str:
+        """Give a Service that an operator would make an address, and return it; nothing listens there yet."""
+        ip = self._network.address(next(self._numbers))
+        self.name_service(name, port, ip)
+        return ip
+
+    def name_service(self, name: str, port: int, ip: str) -> None:
+        """Have a Service that an operator would make lead to an address."""
+        self._services[f"{name}:{port}"] = f"{ip}:{port}"
+
     def _addresses(self) -> dict[str, str]:
-        found = {}
+        found = dict(self._services)
         for service in of_kind(self.objects, "Service"):
             for pod in self.behind(service["spec"]["selector"])[:1]:
                 for port in service["spec"]["ports"]:

@@ -20,8 +20,9 @@ def make_image(folder: Path) -> dict[str, str]:
         (folder / name).symlink_to(target)
     _script(folder / "python", f'exec {sys.executable} "$@"')
     _script(folder / "penstock", f'exec {sys.executable} -m cluster.cli.main "$@"')
+    _script(folder / "ray", f'exec {sys.executable} -m ray.scripts.scripts "$@"')
     return {
-        "PATH": f"{folder}:/usr/bin:/bin",
+        "PATH": f"{folder}:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "proto"))),
         "PYTHONUNBUFFERED": "1",
     }

@@ -11,7 +11,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,28 @@ class PodError(Exception):
     """Says why a pod does not run, in the words that `kubectl get pods` has for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """Is what holds a pod's processes."""
+
+    enter: tuple[str, ...]
+    """Goes before each of its commands."""
+    clear: Callable[[], None]
+    """Ends whatever is left."""
+
+
 class Pod:
     """Runs the first container of a pod."""
 
     def __init__(
-        self, name: str, spec: PodSpec, view: Translation, environ: Mapping[str, str], folder: Path, speed: float
+        self,
+        name: str,
+        spec: PodSpec,
+        view: Translation,
+        environ: Mapping[str, str],
+        folder: Path,
+        speed: float,
+        sandbox: Sandbox,
     ) -> None:
         """`environ` is the whole environment; the files lie under `view.mounts` already; `speed` divides periods."""
         self.name = name
@@ -41,8 +59,9 @@ class Pod:
         """Whether its grace was over before it ended."""
         self.restarts = 0
         self.log_file = folder / "log"
-        self._view = view
+        self.view = view
         self._environ = environ
+        self._sandbox = sandbox
         self._speed = speed
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -64,13 +83,14 @@ class Pod:
 
     def _spawn(self) -> None:
         texts = [*self._container["command"], *self._container.get("args", [])]
-        command = [self._view.of(expand(text, self._environ)) for text in texts]
+        command = [self.view.of(expand(text, self._environ)) for text in texts]
         # A test that is killed leaves nothing running.
         setpriv = shutil.which("setpriv")
         leash = (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()
+        program = shutil.which(command[0], path=self._environ["PATH"]) or command[0]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                (*leash, shutil.which(command[0], path=self._environ["PATH"]) or command[0], *command[1:]),
+                (*leash, *self._sandbox.enter, program, *command[1:]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -101,7 +121,7 @@ class Pod:
         await asyncio.gather(self._watch_readiness(), self._watch_liveness())
 
     async def _started(self, probe: dict[str, Any]) -> None:
-        for _ in range(probe.get("failureThreshold", 3)):
+        for _ in range(self._failures(probe)):
             if await self._ask(probe):
                 return
             await self._period(probe)
@@ -124,10 +144,14 @@ class Pod:
         failures = 0
         while probe is not None:
             failures = 0 if await self._ask(probe) else failures + 1
-            if failures >= probe.get("failureThreshold", 3):
+            if failures >= self._failures(probe):
                 failures = 0
                 await asyncio.to_thread(self._restart)
             await self._period(probe)
+
+    def _failures(self, probe: dict[str, Any]) -> int:
+        # Programs start no faster than in a cluster, so what ends them counts real time.
+        return round(probe.get("failureThreshold", 3) * self._speed)
 
     def _restart(self) -> None:
         self.restarts += 1
@@ -146,14 +170,18 @@ class Pod:
             return self._run(probe["exec"]["command"], seconds)
         (kind, target), *_ = ((key, probe[key]) for key in ("httpGet", "tcpSocket") if key in probe)
         if kind == "httpGet":
-            return _http_ok(f"http://{self.ip}:{self.port(target['port'])}{target['path']}", seconds)
+            return http_ok(f"http://{self.ip}:{self.port(target['port'])}{target['path']}", seconds)
         return connects(self.ip, self.port(target["port"]), seconds)
 
     def _run(self, command: list[str], seconds: float) -> bool:
-        translated = [self._view.of(text) for text in command]
+        translated = [self.view.of(text) for text in command]
         try:
             done = subprocess.run(
-                translated, env=dict(self._environ), timeout=seconds, capture_output=True, check=False
+                [*self._sandbox.enter, *translated],
+                env=dict(self._environ),
+                timeout=seconds,
+                capture_output=True,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return False
@@ -196,9 +224,11 @@ class Pod:
         if self._process is not None and self.running:
             self._process.kill()
             self._process.wait()
+        self._sandbox.clear()
 
 
-def _http_ok(url: str, seconds: float) -> bool:
+def http_ok(url: str, seconds: float) -> bool:
+    """Say whether a GET is answered as a probe wants it."""
     try:
         with urllib.request.urlopen(url, timeout=seconds) as reply:  # noqa: S310 - a probe's
             return 200 <= reply.status < 400

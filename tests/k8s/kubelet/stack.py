@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.k8s.charts import Object, render
 from tests.k8s.kubelet.cluster import SPREAD_S, Kubelet
 from tests.k8s.kubelet.load import Load
+from tests.support.waiting import until
 
 ROUTERS = "-router"
 SPEED = 10.0
@@ -24,6 +25,19 @@ VALUES = {
     "pools.demo.settings.slo.interactive.itl_p95_s": "0.05",
     # So that it has something to change.
     "pools.demo.settings.control.start_batch": "2",
+    # In seconds what takes minutes in production.
+    "autoscaler.enabled": "true",
+    "autoscaler.settings.tick_s": "0.5",
+    "autoscaler.settings.lease_s": "3",
+    "pools.demo.settings.autoscale.mode": "active",
+    "pools.demo.settings.autoscale.min_replicas": "2",
+    "pools.demo.settings.autoscale.max_replicas": "3",
+    "pools.demo.settings.autoscale.rate_window_s": "4",
+    "pools.demo.settings.autoscale.hold_s": "1",
+    "pools.demo.settings.autoscale.look_back_s": "5",
+    "pools.demo.settings.autoscale.up_window_s": "5",
+    "pools.demo.settings.autoscale.down_window_s": "1",
+    "pools.demo.settings.autoscale.cold_start_s": "4",
     "monitoring.serviceMonitor.enabled": "true",
     "monitoring.podMonitor.enabled": "true",
     "monitoring.prometheusRule.enabled": "true",
@@ -62,3 +76,9 @@ def endpoints(kubelet: Kubelet) -> Callable[[], list[str]]:
 def load(kubelet: Kubelet, streams: int = 4, delay_s: float = SPREAD_S) -> Load:
     """Call the routers as clients inside the cluster do."""
     return Load(endpoints(kubelet), key_of(kubelet), delay_s, streams)
+
+
+async def more(clients: Load, requests: int = 6) -> None:
+    """Wait until so many further requests have ended, well or not."""
+    wanted = clients.done + len(clients.failures) + requests
+    await until(lambda: clients.done + len(clients.failures) >= wanted, 60)

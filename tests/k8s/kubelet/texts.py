@@ -20,10 +20,12 @@ class Translation:
     """Where its mounted paths are."""
     addresses: Mapping[str, str]
     """host:port of Services to ip:port of a pod behind them."""
+    alone: bool = False
+    """Whether it has a network of its own, where 0.0.0.0 may stay."""
 
     def of(self, text: str) -> str:
         """Translate a text."""
-        text = _HERE.sub(self.ip, text)
+        text = text if self.alone else _HERE.sub(self.ip, text)
         for name, address in self.addresses.items():
             text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?!\d)", address, text)
         # In one go: what a path became may contain another one.

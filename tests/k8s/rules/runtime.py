@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from cluster.autoscaler.autoscaler import scaled_pools
 from cluster.bootstrap.serve_config import STOP_MARGIN_S, serve_config
 from cluster.cli.main import build_parser as penstock_parser
 from cluster.errors import SettingsError
@@ -162,6 +163,8 @@ def settings_load(objects: list[Object]) -> list[str]:
             access_of(settings)
             if not settings.redis.url:
                 found.append(f"{pod.owner}: does not know where Redis is")
+            if pod.component == "autoscaler":
+                found += _of_autoscaler(objects, pod, settings)
         except SettingsError as error:
             found.append(f"{pod.owner}: {error}")
     service = one(objects, "RayService")
@@ -177,6 +180,27 @@ def settings_load(objects: list[Object]) -> list[str]:
         if app["args"]["pool"] not in settings.pools:
             found.append(f"{app['name']}: has no settings for its pool")
     return found
+
+
+def _of_autoscaler(objects: list[Object], pod: PodSpec, settings: Settings) -> Iterator[str]:
+    if not scaled_pools(settings):
+        yield f"{pod.owner}: no pool asks for it, so it would end"
+    # The operator names the head's Service.
+    head = f"http://{one(objects, 'RayService')['metadata']['name']}-head-svc:{RAY_PORTS['dashboard']}"
+    if settings.cluster.ray_address != head:
+        yield f"{pod.owner}: looks for Ray at {settings.cluster.ray_address}, which is at {head}"
+    mounts = [mount["mountPath"] for mount in pod.spec["containers"][0]["volumeMounts"]]
+    if str(settings.autoscaler.token_file and settings.autoscaler.token_file.parent) not in mounts:
+        yield f"{pod.owner}: has no token of Ray at {settings.autoscaler.token_file}"
+    groups = {
+        group["groupName"]: group["maxReplicas"]
+        for group in one(objects, "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    }
+    for name in scaled_pools(settings):
+        pool = settings.pools[name]
+        most, pods_of = groups[re.sub(r"[._]", "-", name.lower())], pool.pipeline_parallel_size
+        if most < (pool.autoscale.max_replicas or 0) * pods_of:
+            yield f"{pod.owner}: may ask for {pool.autoscale.max_replicas} replicas of {name}, pods end at {most}"
 
 
 def _environ(pod: PodSpec) -> dict[str, str]:

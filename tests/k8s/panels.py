@@ -1,0 +1,45 @@
+"""A panel of a dashboard, and the PromQL that panels are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+POOL = 'pool=~"$pool"'
+WINDOW = "[$__rate_interval]"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Is a graph: what it shows, and PromQL by legend."""
+
+    title: str
+    queries: dict[str, str]
+    unit: str = "short"
+    text: str = ""
+    """What to read from it."""
+    stack: bool = field(default=False)
+
+
+def rate(metric: str, by: str = "pool") -> str:
+    """Return what a counter grows by per second."""
+    return f"sum by ({by}) (rate({metric}{{{POOL}}}{WINDOW}))"
+
+
+def quantile(metric: str, part: float) -> str:
+    """Return a quantile of a histogram, per pool."""
+    return f"histogram_quantile({part}, sum by (le, pool) (rate({metric}_bucket{{{POOL}}}{WINDOW})))"
+
+
+def quantiles(metric: str) -> dict[str, str]:
+    """Return the median, the 95th and the 99th percentile, by legend."""
+    return {f"{{{{pool}}}} p{int(q * 100)}": quantile(metric, q) for q in (0.5, 0.95, 0.99)}
+
+
+def per_hour(metric: str, by: str = "pool, direction") -> str:
+    """Return what a counter grows by per hour."""
+    return f"3600 * {rate(metric, by)}"
+
+
+def highest(metric: str, by: str = "pool") -> str:
+    """Return a gauge that several processes export."""
+    return f"max by ({by}) ({metric}{{{POOL}}})"
