@@ -101,7 +101,7 @@ def test_candidates_are_sized_for_the_slowest_likely_engine() -> None:
 def test_the_simulated_load_meets_the_step_model() -> None:
     """At almost no load a token takes a step, and the first one a step with the prompt."""
     calm = steady_load(0.1, 100, 20, 0.0)
-    seen = try_out(engine(), run(engine(), calm), calm, PROMISE, 1, network_s=0.1)
+    seen = try_out(engine(overhead_s=0.1, overhead_steps=0.0), run(engine(), calm), calm, PROMISE, 1)
     assert 0.02 == pytest.approx(seen.itl_mean_s, rel=0.01)
     assert 0.122 == pytest.approx(seen.ttft_mean_s, rel=0.02)
     assert 1.0 == seen.attainment
