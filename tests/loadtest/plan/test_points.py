@@ -127,6 +127,16 @@ def test_a_wrong_value_names_line_and_field(tmp_path: Path, value: str) -> None:
         read_points(write(tmp_path / "p.csv", silicon_tpot_ms=value))
 
 
+@pytest.mark.parametrize("value", ["", "0", "nan"])
+def test_what_was_not_measured_is_skipped_and_the_rest_is_scored(tmp_path: Path, value: str) -> None:
+    file = write(tmp_path / "p.csv", model_path="Qwen/Qwen3-32B")
+    row = file.read_text().splitlines()[1].split(",")
+    file.write_text(file.read_text() + ",".join([*row[:-1], value]) + "\n")
+    result = score(read_points(file)).as_json()
+    assert [1] == [each["points"] for each in result["configs"]]
+    assert ["no silicon_tpot_ms"] == [each["why"] for each in result["skipped"]]
+
+
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("model_path,system\nm,h100\n")
     with pytest.raises(TraceError, match="precision: is missing"):
