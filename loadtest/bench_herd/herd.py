@@ -17,8 +17,8 @@ from loadtest.bench_herd.node import Node
 from router.client import AsyncClient, Finished, PenstockClientError, RetryPolicy, Sampling
 
 HERD = "herd"
-SLOTS = 4096
-"""Per replica; the simulated engine's largest."""
+SLOTS = 512
+"""Per replica."""
 STEP_S = 10.0
 PER_CLIENT = 100
 """Streams of one client, which has one connection to each router."""
