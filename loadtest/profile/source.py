@@ -101,7 +101,7 @@ class RouterSource:
         """
         sampling = Sampling(max_tokens=output_tokens, temperature=0.0, ignore_eos=True)
         told = Told(time.perf_counter())
-        async for event in self._client.stream(self._model, list(prompt), sampling):
+        async for event in self._client.stream(self._model, list(prompt), sampling, flush_interval=0.0):
             if isinstance(event, Delta):
                 told.times += [time.perf_counter()] * len(event.token_ids)
         if not told.times:
