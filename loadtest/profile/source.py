@@ -118,6 +118,8 @@ def steps_seen(told: Sequence[Told], prompt_tokens: int) -> list[StepSample]:
     brings each of them a token.
     """
     begin, end = max(each.times[0] for each in told), min(each.times[-1] for each in told)
+    if begin >= end:
+        return []
     firsts = [next(at for at, when in enumerate(each.times) if when >= begin) for each in told]
     lasts = [max(at for at, when in enumerate(each.times) if when <= end) for each in told]
     shared = min(last - first for first, last in zip(firsts, lasts, strict=True))

@@ -53,6 +53,12 @@ def test_steps_count_only_while_all_decode() -> None:
     assert max(each.seconds for each in steps_seen([short, long], 10)) < 0.02
 
 
+def test_sequences_that_never_ran_together_show_no_steps() -> None:
+    early, late = told(2, 10, 20)
+    late.times = [each + 100.0 for each in late.times]
+    assert [] == steps_seen([early, late], 10)
+
+
 def test_the_way_to_the_engine_is_told_apart_from_its_steps() -> None:
     cells = []
     for batch in (1, 4, 16):
