@@ -76,7 +76,6 @@ def write_trace(path: Path, load: Load, seconds: float, seed: int) -> None:
 
 async def run(engine: EngineKind, folder: Path, console: Console, options: argparse.Namespace) -> Loop:
     """Do it all; the cluster's state, the profile and the book are in the folder."""
-
     told: set[tuple[str, str]] = set()
 
     def tell(step: str, text: str) -> None:

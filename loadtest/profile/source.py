@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from cluster.control.step_model import StepSample
 from cluster.errors import EngineError
 from cluster.models import GenerationSpec, PositionLogprobs, SamplingParams, SequenceEnd
@@ -17,8 +19,8 @@ from deployments.engines.base import Engine
 from router.client import AsyncClient, Sampling
 from router.client.events import Delta
 
-PIECE = 8
-"""Tokens over which what clients see of a step is averaged: messages may carry several."""
+LEAST_SHARED = 8
+"""Steps that sequences must have together to tell how long one is."""
 
 
 @dataclass(slots=True)
@@ -115,23 +117,17 @@ class RouterSource:
 
 def steps_seen(told: Sequence[Told], prompt_tokens: int) -> list[StepSample]:
     """Work decode steps out from what clients saw of sequences that ran together: while all of them decode, each step
-    brings each of them a token.
+    brings each of them a token. What comes late comes in bursts, so steps are the slope of a line through all tokens of
+    that time, and the median over sequences.
     """
     begin, end = max(each.times[0] for each in told), min(each.times[-1] for each in told)
-    if begin >= end:
+    shared = [[at for at, when in enumerate(each.times) if begin <= when <= end] for each in told]
+    count = min(len(each) for each in shared)
+    if begin >= end or count < LEAST_SHARED:
         return []
-    firsts = [next(at for at, when in enumerate(each.times) if when >= begin) for each in told]
-    lasts = [max(at for at, when in enumerate(each.times) if when <= end) for each in told]
-    shared = min(last - first for first, last in zip(firsts, lasts, strict=True))
-    made: list[StepSample] = []
-    for at in range(0, shared - PIECE + 1, PIECE):
-        spans = [
-            each.times[first + at + PIECE] - each.times[first + at]
-            for each, first in zip(told, firsts, strict=True)
-            if first + at + PIECE < len(each.times)
-        ]
-        seconds = statistics.median(spans) / PIECE
-        # The step that makes token n of a sequence reads prompt and n tokens.
-        context = statistics.fmean(prompt_tokens + first + at + (PIECE + 1) / 2 for first in firsts)
-        made += [StepSample(seconds, len(told), round(len(told) * context), len(told))] * PIECE
-    return made
+    slopes = [
+        float(np.polyfit(places, [each.times[at] for at in places], 1)[0])
+        for each, places in zip(told, shared, strict=True)
+    ]
+    context = sum(prompt_tokens + statistics.fmean(places) for places in shared)
+    return [StepSample(max(1e-6, statistics.median(slopes)), len(told), round(context), len(told))] * count

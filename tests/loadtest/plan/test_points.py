@@ -141,3 +141,21 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("model_path,system\nm,h100\n")
     with pytest.raises(TraceError, match="precision: is missing"):
         read_points(tmp_path / "p.csv")
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "ranks", "a", "b", "g"),
+    [
+        ("llama-3.1-8b", "rtx4090", 1, 17.7e-3, 89.7e-6, 0.083e-6),
+        ("llama-3.1-8b", "rtxpro6000", 1, 12.5e-3, 42.0e-6, 0.071e-6),
+        ("qwen3-32b", "rtxpro6000", 2, 27.4e-3, 164e-6, 0.087e-6),
+    ],
+)
+def test_the_prior_is_near_engines_that_it_never_saw(
+    model: str, gpu: str, ranks: int, a: float, b: float, g: float
+) -> None:
+    """Step models that were fitted to recorded runs of vLLM 0.19 on other accelerators."""
+    made, fitted = prior(load_shape(model), load_gpu(gpu), ranks, "bf16"), StepPrior(StepModel(a, b, g), 0.0)
+    shape = Shape(300, 300)
+    for batch in (1, 8, 32):
+        assert itl_of(fitted, batch, shape, 2048) == pytest.approx(itl_of(made, batch, shape, 2048), rel=0.25)
