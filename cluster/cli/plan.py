@@ -28,6 +28,7 @@ def add_plan(commands: Commands) -> None:
     load.add_argument("--prompt-tokens", type=float, default=1000.0, help="mean (default %(default)g)")
     load.add_argument("--output-tokens", type=float, default=250.0, help="mean (default %(default)g)")
     load.add_argument("--spread", type=float, default=0.5, help="deviation of lengths over mean (default %(default)g)")
+    load.add_argument("--lengths", metavar="FILE", help="draw lengths from a trace or CSV, as for `penstock loadtest`")
     load.add_argument("--trace", metavar="FILE", help="a recorded load instead, as for `penstock simulate`")
     load.add_argument("--limit", type=int, help="only the trace's first requests")
     load.add_argument("--scale-rate", type=float, default=1.0, help="let them come so many times as fast")

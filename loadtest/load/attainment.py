@@ -99,4 +99,5 @@ def majority(held: int, tried: int) -> float:
     """Return the probability that trials like these hold more often than not, given that `held` of `tried` did and
     nothing was known before.
     """
-    return sum(math.comb(tried + 1, count) for count in range(held + 1)) / 2 ** (tried + 1)
+    ways: int = sum(math.comb(tried + 1, count) for count in range(held + 1))
+    return ways / float(2 ** (tried + 1))

@@ -22,7 +22,7 @@ from loadtest.plan.prior import StepPrior
 from loadtest.plan.report import Plan, show, write_html
 from loadtest.plan.review import Book, Kind
 from loadtest.plan.search import FOREIGN_ERROR, Planned, Rejected, engines, plan
-from loadtest.plan.traffic import Load, recorded_load, steady_load
+from loadtest.plan.traffic import Load, load_of_lengths, recorded_load, steady_load
 from loadtest.plan.what_if import WhatIf, autoscaled, what_ifs
 from loadtest.profile.stored import Profile, read_profile
 
@@ -120,6 +120,8 @@ def _load(options: argparse.Namespace) -> Load:
         return recorded_load(Path(options.trace), options.limit, options.scale_rate)
     if not options.rate:
         raise SettingsError("one of rate and trace must be given")
+    if options.lengths:
+        return load_of_lengths(options.rate, Path(options.lengths))
     return steady_load(options.rate, options.prompt_tokens, options.output_tokens, options.spread)
 
 

@@ -155,8 +155,9 @@ def _reviewed(pairs: Sequence[tuple[Mapping[str, float], float]]) -> FigureRevie
 
 def _merged(data: Mapping[str, Any]) -> bool:
     tokens, messages = data.get("output_tokens"), data.get("messages")
-    known = isinstance(tokens, int | float) and isinstance(messages, int | float)
-    return known and tokens > MERGED * messages
+    if not isinstance(tokens, int | float) or not isinstance(messages, int | float):
+        return False
+    return tokens > MERGED * messages
 
 
 def figures_in(report: Mapping[str, Any]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from loadtest.plan.prior import StepPrior
 from loadtest.plan.report import Plan, show, write_html
 from loadtest.plan.scatter import Mark, frontier
 from loadtest.plan.search import FOREIGN_ERROR, PRIOR_ERROR, engines, on_paper, plan
-from loadtest.plan.traffic import Load, steady_load
+from loadtest.plan.traffic import Load, load_of_lengths, steady_load
 from loadtest.plan.trial import ExpertTimes, try_out
 from loadtest.plan.what_if import what_ifs
 from loadtest.traces import TraceRequest
@@ -127,6 +127,15 @@ def test_a_slice_of_a_recorded_load_keeps_its_busiest_stretch() -> None:
     assert 40 == len(part)
     assert {20} == {each.prompt_tokens for each in part}
     assert 0.0 == part[0].arrival_s
+
+
+def test_recorded_lengths_are_drawn_in_pairs(tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("num_prefill_tokens,num_decode_tokens\n10,100\n30,300\n")
+    load = load_of_lengths(2.0, tmp_path / "l.csv")
+    assert (Shape(20, 200), 330) == (load.shape, load.longest)
+    part = load.slice(0.5, 400, 1)
+    assert {(10, 100), (30, 300)} == {(each.prompt_tokens, each.output_tokens) for each in part}
+    assert 1.0 == pytest.approx(400 / part[-1].arrival_s, rel=0.2)
 
 
 @pytest.mark.parametrize("values", [(0, 1, 1, 0), (1, 0, 1, 0), (1, 1, -1, 0), (1, 1, 1, 4)])
