@@ -8,7 +8,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.control.step_model import StepModel, StepSample
 from cluster.errors import EngineError
@@ -30,9 +30,11 @@ BESIDE = (4, 16)
 BESIDE_LENGTHS = (16, 96)
 LATE_PROMPT, LATE_OUTPUT, MOST_LATE = 32, 2, 20
 WARM_UP = (4, 32, 8)
+KV_ROOM = 0.8
 TIMEOUT_S = 120.0
 """For one cell."""
-MORE_TRIES = 2
+LONGER = (2, 6)
+LEAST_CELLS = 3
 FIT_ROUNDS = 4
 """Where only clients know the steps, the model and what lies beside it are found in turns."""
 
@@ -100,18 +102,22 @@ class Facts:
 
 def grid(facts: Facts) -> tuple[list[Cell], list[Cell]]:
     """Return the cells to fit and those held out, as far as the engine has room for them."""
-    most = min(facts.max_sequences, facts.step_tokens)
     large = not facts.hardware.startswith(("cpu", "sim"))
     batches, prompts, held = BATCHES, PROMPTS, HELD_OUT
     if large:
         batches, prompts, held = BATCHES + LARGE_BATCHES, PROMPTS + LARGE_PROMPTS, HELD_OUT + LARGE_HELD_OUT
 
-    def fits(cell: Cell) -> bool:
-        longest = cell.prompt_tokens + cell.output_tokens
-        return cell.batch <= most and longest <= facts.context and cell.batch * longest <= 0.8 * facts.kv_tokens
-
     cells = [Cell(batch, prompt, OUTPUT) for batch in batches for prompt in prompts]
-    return [each for each in cells if fits(each)], [each for each in (Cell(*c) for c in held) if fits(each)]
+    checks = [Cell(*each) for each in held]
+    return [each for each in cells if fits(each, facts)], [each for each in checks if fits(each, facts)]
+
+
+def fits(cell: Cell, facts: Facts) -> bool:
+    """Whether an engine has room for a cell."""
+    longest = cell.prompt_tokens + cell.output_tokens
+    if cell.batch > min(facts.max_sequences, facts.step_tokens):
+        return False
+    return longest <= facts.context and cell.batch * longest <= KV_ROOM * facts.kv_tokens
 
 
 async def profile(
@@ -146,7 +152,7 @@ async def measure(
     fitted, held = grid(facts)
     if not fitted or not held:
         raise EngineError("the engine has no room for any cell of the grid")
-    driver = _Driver(source)
+    driver = _Driver(source, facts)
     await driver.run(Cell(*WARM_UP))
     beside = [batch for batch in BESIDE if batch < facts.max_sequences]
     total, done = rounds * (len(fitted) + len(held) + len(beside)), itertools.count()
@@ -191,8 +197,9 @@ async def measure(
 
 def _fit(cells: Sequence[Sequence[Measured]]) -> tuple[StepModel, float, float]:
     """Return the model, its error, and what a first token takes beside its step."""
-    if not all(any(one.steps for one in cell) for cell in cells):
-        raise EngineError("the sequences of a cell never ran together; is something else using the replica?")
+    cells = [cell for cell in cells if any(one.steps for one in cell)]
+    if len(cells) < LEAST_CELLS:
+        raise EngineError("hardly any sequences ran together; is something else using the replica?")
     prompts_known = any(step.tokens != step.sequences for cell in cells for one in cell for step in one.steps)
     runs = [[one.steps for one in cell] for cell in cells]
     model, error = fit_cells(runs)
@@ -249,17 +256,21 @@ def _check(model: StepModel, cell: Cell, found: Sequence[Measured]) -> CellCheck
 
 
 class _Driver:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, facts: Facts) -> None:
         self._source = source
+        self._facts = facts
         self._random = random.Random(1)
 
     async def run(self, cell: Cell) -> Measured:
-        """Run one cell from an idle engine to an idle engine; again where its sequences hardly ran together."""
+        """Run one cell from an idle engine to an idle engine. Where its first sequences had ended before the last one
+        began, they are run again, for longer.
+        """
         found = await self._run(cell)
-        for _ in range(MORE_TRIES):
-            if found.steps:
+        for longer in LONGER:
+            again = replace(cell, output_tokens=longer * cell.output_tokens)
+            if found.steps or not fits(again, self._facts):
                 break
-            found = await self._run(cell)
+            found = replace(await self._run(again), cell=cell)
         return found
 
     async def _run(self, cell: Cell) -> Measured:
