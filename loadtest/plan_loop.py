@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import statistics
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -26,7 +27,7 @@ from loadtest.load.scenario import Scenario
 from loadtest.load.target import Target
 from loadtest.plan.command import engine_of
 from loadtest.plan.option import Impossible, Promise, operate
-from loadtest.plan.review import Book, FigureReview, Kind, figures_in
+from loadtest.plan.review import FIGURES, Book, FigureReview, Kind, figures_in
 from loadtest.plan.search import Candidate
 from loadtest.plan.traffic import Load, steady_load
 from loadtest.plan.trial import Ranges, ranges
@@ -39,11 +40,24 @@ POOL = "demo"
 PROMPT_TOKENS, OUTPUT_TOKENS, SPREAD = 64, 64, 0.3
 WARM_UP_S = 5.0
 DRAWS = 10
+TIMES = ("ttft_mean_s", "ttft_p99_s", "itl_mean_s", "itl_p95_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Is one run of the load."""
+
+    figures: dict[str, float]
+    requests: int
+    failed: int
+    late_p99_s: float
+    bottleneck: list[str]
+    """Why the generator and not the cluster may be what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Is a run's result."""
+    """Is the result."""
 
     engine: str
     rate: float
@@ -52,11 +66,9 @@ class Loop:
     profile_s: float
     predicted: Ranges
     measured: dict[str, float]
+    """Medians over the runs in which the generator kept up, or over all where it never did."""
     review: Mapping[str, FigureReview]
-    requests: int
-    failed: int
-    late_p99_s: float
-    bottleneck: list[str]
+    runs: tuple[Sent, ...]
 
 
 def settings_for(engine: EngineKind, folder: Path) -> Settings:
@@ -108,15 +120,17 @@ async def _meet(target: str, found: Profile, folder: Path, console: Console, opt
     candidate = Candidate(planned, operation, 1)
     console.print(f"planned: {load.name} on {candidate.replicas} replica, batch {operation.batch}", highlight=False)
 
-    trace = folder / "load.csv"
-    write_trace(trace, load, options.seconds, 11)
-    scenario = Scenario(
-        "plan-loop", arrivals=Pattern.parse("trace"), duration_s=options.seconds, warmup_s=WARM_UP_S, trace=str(trace)
-    )
-    report = await asyncio.to_thread(run_scenario, scenario, Run(Target((target,), POOL)))
-    (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    book.observe(plan_id, report)
-    generator = report["generator"]
+    runs = []
+    for number in range(options.repeats):
+        report = await asyncio.to_thread(_send, target, load, folder, options.seconds, 11 + number)
+        book.observe(plan_id, report)
+        generator = report["generator"]
+        failed = report["requests"] - report["completed"]
+        why = generator["why"]
+        runs.append(Sent(figures_in(report), report["requests"], failed, generator["lag_s"]["p99"], why))
+    kept_up = [each for each in runs if not each.bottleneck] or runs
+    names = [name for name in FIGURES if all(name in each.figures for each in kept_up)]
+    measured = {name: statistics.median(each.figures[name] for each in kept_up) for name in names}
     return Loop(
         planned.name,
         load.rate,
@@ -124,13 +138,21 @@ async def _meet(target: str, found: Profile, folder: Path, console: Console, opt
         found.error,
         found.seconds,
         predicted,
-        figures_in(report),
+        measured,
         book.review()[kind],
-        report["requests"],
-        report["requests"] - report["completed"],
-        generator["lag_s"]["p99"],
-        generator["why"],
+        tuple(runs),
     )
+
+
+def _send(target: str, load: Load, folder: Path, seconds: float, seed: int) -> dict[str, Any]:
+    trace = folder / f"load-{seed}.csv"
+    write_trace(trace, load, seconds, seed)
+    scenario = Scenario(
+        "plan-loop", arrivals=Pattern.parse("trace"), duration_s=seconds, warmup_s=WARM_UP_S, trace=str(trace)
+    )
+    report = run_scenario(scenario, Run(Target((target,), POOL)))
+    (folder / f"report-{seed}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return report
 
 
 def compare(loop: Loop, console: Console) -> None:
@@ -150,12 +172,18 @@ def compare(loop: Loop, console: Console) -> None:
             "yes" if made.low <= value <= made.high else "no",
         )
     console.print(table)
-    console.print(
-        f"{loop.requests} requests, {loop.failed} failed; the generator was {1e3 * loop.late_p99_s:.1f} ms late (p99).",
-        highlight=False,
-    )
-    for why in loop.bottleneck:
-        console.print(f"The generator was the bottleneck, so its own times were measured: {why}", highlight=False)
+    for each in loop.runs:
+        times = ", ".join(
+            f"{name.removesuffix('_s')} {1e3 * value:,.1f} ms" for name, value in each.figures.items() if name in TIMES
+        )
+        why = f"; not counted, the generator was the bottleneck: {each.bottleneck[0]}" if each.bottleneck else ""
+        console.print(
+            f"{each.requests} requests, {each.failed} failed, generator {1e3 * each.late_p99_s:.1f} ms late (p99): "
+            f"{times}{why}",
+            highlight=False,
+        )
+    if all(each.bottleneck for each in loop.runs):
+        console.print("In no run did the generator keep up: the measured times are its own.")
 
 
 def main() -> None:
@@ -163,7 +191,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=[each.value for each in EngineKind], default="vllm")
     parser.add_argument("--part", type=float, default=0.5, help="of what a replica can do (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of load (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=35.0, help="of each run of the load (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=3, help="of the load (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the profile (default %(default)s)")
     parser.add_argument("--profile", help="a profile of this machine's engine, instead of a new one")
     parser.add_argument("--state-dir", help="default: a temporary folder")

@@ -169,6 +169,7 @@ async def measure(
             tell(f"late prompts beside {batch}", next(done), total)
             late += await driver.join(batch)
     model, fit_error, overhead_s = _fit([seen[cell] for cell in fitted])
+    overhead_s, overhead_steps = _beside(model, overhead_s, late)
     checks = tuple(_check(model, cell, seen[cell]) for cell in held if any(each.steps for each in seen[cell]))
     lengths = [each.prompt_tokens + each.output_tokens for each in (*fitted, *held)]
     return Profile(
@@ -180,7 +181,7 @@ async def measure(
         b=model.b,
         g=model.g,
         overhead_s=overhead_s,
-        overhead_steps=_waited(model, overhead_s, late),
+        overhead_steps=overhead_steps,
         kv_tokens=facts.kv_tokens,
         max_sequences=facts.max_sequences,
         step_tokens=facts.step_tokens,
@@ -235,15 +236,22 @@ def _overhead(model: StepModel, cells: Sequence[Sequence[Measured]]) -> float:
     return max(0.0, statistics.median(over)) if over else 0.0
 
 
-def _waited(model: StepModel, overhead_s: float, late: Sequence[Late]) -> float:
-    """Return the steps that a late prompt waited for, beside half of the one that ran when it came and its own."""
-    waited = []
+def _beside(model: StepModel, alone_s: float, late: Sequence[Late]) -> tuple[float, float]:
+    """Return what lies before a first token beside half of the step that runs when the prompt comes and its own:
+    seconds, and steps where others decode.
+
+    A machine that has to wake up for a lone prompt takes longer than a busy one; what loads meet is the busy one.
+    """
+    over, steps = [], []
     for each in late:
         context = each.beside * each.context
         step = model.predict(each.beside, context)
-        own = model.predict(each.beside + each.tokens, context)
-        waited.append((each.ttft_s - overhead_s - own) / step - 0.5)
-    return max(0.0, statistics.median(waited)) if waited else 0.0
+        over.append(each.ttft_s - model.predict(each.beside + each.tokens, context) - 0.5 * step)
+        steps.append((over[-1] - alone_s) / step)
+    if not over:
+        return alone_s, 0.0
+    waited = statistics.median(steps)
+    return (alone_s, waited) if waited > 0 else (max(0.0, statistics.median(over)), 0.0)
 
 
 def _check(model: StepModel, cell: Cell, found: Sequence[Measured]) -> CellCheck:

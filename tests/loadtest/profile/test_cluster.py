@@ -16,7 +16,7 @@ from cluster.control.step_model import StepModel
 from cluster.errors import SettingsError
 from cluster.models import Capabilities, ReplicaState
 from loadtest.profile.cluster import facts_of
-from loadtest.profile.drive import Cell, Late, Measured, _fit, _waited
+from loadtest.profile.drive import Cell, Late, Measured, _beside, _fit
 from loadtest.profile.source import Told, steps_seen
 from loadtest.profile.stored import read_profile
 from router.client import ClusterStatus, ModelDescription
@@ -50,7 +50,7 @@ def test_bursts_do_not_make_steps_shorter() -> None:
     """Half of the tokens come late, in a heap."""
     seen = told(4, 100, 49)
     for each in seen:
-        each.times[10:20] = [each.times[19] + 0.02] * 10
+        each.times[10:20] = [each.times[19]] * 10
         each.times[30:35] = [each.times[34]] * 5
     (step, *_) = steps_seen(seen, 100)
     assert TRUE.predict(4, step.kv_tokens) == pytest.approx(step.seconds, rel=0.05)
@@ -84,8 +84,13 @@ def test_the_way_to_the_engine_is_told_apart_from_its_steps() -> None:
 def test_late_prompts_wait_for_steps_prepared_in_advance() -> None:
     step = TRUE.predict(4, 400)
     late = [Late(32, 4, 100.0, 0.03 + (1.5 + shift) * step + TRUE.predict(36, 400)) for shift in (-0.4, 0.0, 0.4)]
-    assert 1.0 == pytest.approx(_waited(TRUE, 0.03, late))
-    assert 0.0 == _waited(TRUE, 0.03, [])
+    assert (0.03, pytest.approx(1.0)) == _beside(TRUE, 0.03, late)
+    assert (0.03, 0.0) == _beside(TRUE, 0.03, [])
+
+
+def test_a_machine_that_had_to_wake_up_does_not_count_as_the_way() -> None:
+    late = [Late(32, 4, 100.0, 0.01 + 0.5 * TRUE.predict(4, 400) + TRUE.predict(36, 400))] * 3
+    assert (pytest.approx(0.01), 0.0) == _beside(TRUE, 0.03, late)
 
 
 def status(**changed: Any) -> ClusterStatus:
