@@ -123,7 +123,7 @@ def operate(engine: Engine, load: Load, promise: Promise) -> Operation | Impossi
         return Impossible(
             f"one sequence alone takes {1e3 * alone:.1f} ms per token, and the SLO is {1e3 * promise.itl_p95_s:.1f} ms"
         )
-    first = prefill_s(steps, 1, shape, largest)
+    first = prefill_s(steps, 1, shape, largest) + engine.overhead_s
     if first > promise.ttft_p99_s:
         return Impossible(
             f"a mean prompt takes {first:.2f} s on an idle replica, and the TTFT SLO is {promise.ttft_p99_s:.2f} s"
