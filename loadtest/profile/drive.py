@@ -103,10 +103,9 @@ class Facts:
 def grid(facts: Facts) -> tuple[list[Cell], list[Cell]]:
     """Return the cells to fit and those held out, as far as the engine has room for them."""
     large = not facts.hardware.startswith(("cpu", "sim"))
-    batches, prompts, held = BATCHES, PROMPTS, HELD_OUT
-    if large:
-        batches, prompts, held = BATCHES + LARGE_BATCHES, PROMPTS + LARGE_PROMPTS, HELD_OUT + LARGE_HELD_OUT
-
+    batches: tuple[int, ...] = BATCHES + LARGE_BATCHES * large
+    prompts: tuple[int, ...] = PROMPTS + LARGE_PROMPTS * large
+    held: tuple[tuple[int, int, int], ...] = HELD_OUT + LARGE_HELD_OUT * large
     cells = [Cell(batch, prompt, OUTPUT) for batch in batches for prompt in prompts]
     checks = [Cell(*each) for each in held]
     return [each for each in cells if fits(each, facts)], [each for each in checks if fits(each, facts)]
