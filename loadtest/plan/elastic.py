@@ -14,8 +14,10 @@ from loadtest.simulate.penstock import PenstockSlow, point_of
 from loadtest.simulate.setup import Slo
 from loadtest.simulate.simulation import Simulation
 
-MOST_REQUESTS = 20_000
+MOST_REQUESTS = 10_000
 """Of the trace's beginning; more would take minutes."""
+FAST_EVERY = 5
+"""Seconds; over an hour of many replicas each second's decision would take longer than all the rest."""
 ROOM = 3
 """Replicas may become so many times as many as a fixed number needs."""
 
@@ -56,7 +58,7 @@ def elastic(candidate: Candidate, load: Load, promise: Promise, *, cold_start_s:
         candidate.operation.batch,
         expected_output=float(setup.expected_output_tokens),
     )
-    fast, times = production(engine, load, promise), times_of(engine, load)
+    fast, times = production(engine, load, promise, FAST_EVERY), times_of(engine, load)
     run = Simulation(trace, setup, fast=fast, slow=slow, times=times).run()
     met = sum(attains(each, engine, promise) for each in run.outcomes) / len(run.outcomes)
     hours = run.fleet.hours(run.seconds)

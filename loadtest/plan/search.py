@@ -63,7 +63,7 @@ class Planned:
     ranges: Ranges
     binding: str
     holds: bool
-    """Whether the promise is kept as far as the ranges say: attainment's lower end."""
+    """Whether the promise is kept by an engine as slow as its error makes likely; the ranges also have slower ones."""
 
     @property
     def engine(self) -> Engine:

@@ -27,7 +27,7 @@ from loadtest.simulate.steps import StepTimes
 
 MOST_REPLICAS = 2
 """Simulated at a time, with their part of the load: fewer share a queue worse, so this errs on the safe side."""
-MOST_REQUESTS, LEAST_REQUESTS = 800, 200
+MOST_REQUESTS, LEAST_REQUESTS = 600, 200
 ROUNDS = 3
 """Batches' worth of requests in a trial, after one that fills them."""
 
@@ -116,11 +116,18 @@ def times_of(engine: Engine, load: Load) -> StepTimes:
     return ExpertTimes(model.a, model.b, model.g, model.m, model.experts)
 
 
-def production(engine: Engine, load: Load, promise: Promise) -> FastFactory:
-    """Return the policy that moves batch limits in production, knowing this engine's step model."""
+def production(engine: Engine, load: Load, promise: Promise, every: int = 1) -> FastFactory:
+    """Return the policy that moves batch limits in production, knowing this engine's step model.
+
+    Args:
+        engine: of each replica.
+        load: gives the mean request.
+        promise: what the policy holds.
+        every: seconds between its decisions.
+    """
     point = point_of(_slos(promise))
     model = engine.steps.for_shape(load.shape)
-    return lambda: PenstockFast(point, model)
+    return lambda: PenstockFast(point, model, every=every)
 
 
 def _slos(promise: Promise) -> dict[RequestClass, Slo]:

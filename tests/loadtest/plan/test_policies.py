@@ -71,9 +71,9 @@ def write_trace(path: Path, seconds: int) -> Path:
 
 
 def test_the_autoscaler_needs_fewer_replicas_than_the_peak(tmp_path: Path) -> None:
-    promise, load = Promise(30.0, 0.05), recorded_load(write_trace(tmp_path / "load.csv", 600))
+    promise, load = Promise(30.0, 0.05), recorded_load(write_trace(tmp_path / "load.csv", 300))
     seen = elastic(Candidate(ENGINE, operation(load, promise), 2), load, promise, cold_start_s=20.0)
-    assert 600 + 1800 == seen.requests
+    assert 300 + 900 == seen.requests
     assert 1.0 <= seen.mean < seen.most <= ROOM * 2
     assert seen.attainment > 0.6
 
