@@ -23,7 +23,7 @@ from loadtest.plan.report import Plan, show, write_html
 from loadtest.plan.review import Book, Kind
 from loadtest.plan.search import FOREIGN_ERROR, Planned, Rejected, engines, plan
 from loadtest.plan.traffic import Load, load_of_lengths, recorded_load, steady_load
-from loadtest.plan.what_if import WhatIf, autoscaled, what_ifs
+from loadtest.plan.what_if import WhatIf, autoscaled, ways_out, what_ifs
 from loadtest.profile.stored import Profile, read_profile
 
 LEAST_PROFILE_ERROR = 0.05
@@ -83,10 +83,15 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
             tell=status.update,
         )
     changes: list[WhatIf] = []
-    if best and not options.profile:
+    if not options.profile:
         more = sorted({*precisions, "fp8", "int4"} if shape.native != "mxfp4" else {*precisions})
         others = gpus + [GPUS[name] for name in ("h100", "h200", "b200", "l40s") if GPUS[name] not in gpus]
-        changes = what_ifs(shape, best[0].candidate, load, promise, precisions=more, gpus=others, prices=dict(prices))
+        if best:
+            base = best[0].candidate
+            changes = what_ifs(shape, base, load, promise, precisions=more, gpus=others, prices=dict(prices))
+        else:
+            more = [each for each in more if each not in precisions]
+            changes = ways_out(shape, load, promise, gpus, precisions, (more, others[len(gpus) :]), dict(prices))
     if best and load.trace:
         changes.append(autoscaled(best[0].candidate, load, promise, options.cold_start))
     name = options_found[0].model if options_found else str(options.model)

@@ -62,6 +62,22 @@ def what_ifs(
     return results
 
 
+def ways_out(
+    shape: ModelShape,
+    load: Load,
+    promise: Promise,
+    gpus: Iterable[Gpu],
+    precisions: Iterable[str],
+    other: tuple[Iterable[str], Iterable[Gpu]],
+    prices: dict[str, float],
+) -> list[WhatIf]:
+    """Change one thing at a time where nothing that was asked for is possible: other precisions, other accelerators."""
+    here, now = list(gpus), list(precisions)
+    results = [_told(f"weights in {each}", _best(shape, here, [each], load, promise, prices)) for each in other[0]]
+    results += [_told(each.name, _best(shape, [each], now, load, promise, prices)) for each in other[1]]
+    return results
+
+
 def autoscaled(base: Candidate, load: Load, promise: Promise, cold_start_s: float) -> WhatIf:
     """Let the autoscaler choose the number of replicas over a recorded load."""
     seen = elastic(base, load, promise, cold_start_s=cold_start_s)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.cli.main import main
 from cluster.control.step_model import Experts, Shape, StepModel
 from cluster.errors import SettingsError
 from loadtest.plan.architectures import load_shape
@@ -188,6 +189,15 @@ def test_infeasible_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> None:
     show(nothing, Console(width=200))
     assert not nothing.feasible
     assert "Infeasible" in capsys.readouterr().out
+
+
+def test_the_infeasible_has_ways_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "llama-3.1-405b", "--gpu", "h100", "--rate", "0.5", "--state-dir", str(tmp_path)]
+    assert 3 == main(["plan", *words, "--slo-itl", "0.2", "--json"])
+    found = {each["change"]: each["gpus"] for each in json.loads(capsys.readouterr().out)["what_ifs"]}
+    assert {"weights in fp8", "weights in int4", "h200", "b200", "l40s"} == found.keys()
+    assert found["weights in fp8"] == 8
+    assert found["l40s"] is None
 
 
 def test_what_ifs_change_one_thing_each() -> None:
