@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--points", type=Path, default=POINTS, help="a CSV file as for `penstock plan --check-points`")
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)
     points = read_points(options.points)
     scores = score(points)
     shapes, models = leave_one_shape_out(points), hold_out_models(points)

@@ -45,6 +45,12 @@ def add_loadtest(commands: Commands) -> None:
     sweep.add_argument(
         "--sweep-precision", type=float, default=0.1, help="width of the answer as a part of it (default %(default)s)"
     )
+    sweep.add_argument(
+        "--sweep-confidence",
+        type=float,
+        default=0.9,
+        help="try both ends of the answer again until each is so sure (default %(default)s)",
+    )
     report = parser.add_argument_group("report")
     report.add_argument("--report", metavar="PREFIX", help="write PREFIX.html and PREFIX.json (default loadtest-NAME)")
     report.add_argument("--json", action="store_true", help="print the figures as JSON")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TypeAlias
 
+from cluster.cli.target import add_target_flags
+
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -26,9 +28,16 @@ def add_plan(commands: Commands) -> None:
     load.add_argument("--prompt-tokens", type=float, default=1000.0, help="mean (default %(default)g)")
     load.add_argument("--output-tokens", type=float, default=250.0, help="mean (default %(default)g)")
     load.add_argument("--spread", type=float, default=0.5, help="deviation of lengths over mean (default %(default)g)")
+    load.add_argument("--lengths", metavar="FILE", help="draw lengths from a trace or CSV, as for `penstock loadtest`")
     load.add_argument("--trace", metavar="FILE", help="a recorded load instead, as for `penstock simulate`")
     load.add_argument("--limit", type=int, help="only the trace's first requests")
     load.add_argument("--scale-rate", type=float, default=1.0, help="let them come so many times as fast")
+    load.add_argument(
+        "--cold-start",
+        type=float,
+        default=180.0,
+        help="of a replica, for the autoscaler on a trace (default %(default)g s)",
+    )
     slo = parser.add_argument_group("SLO")
     slo.add_argument("--slo-ttft", type=float, default=2.0, help="p99, seconds (default %(default)g)")
     slo.add_argument("--slo-itl", type=float, default=0.1, help="p95, seconds (default %(default)g)")
@@ -50,14 +59,21 @@ def add_plan(commands: Commands) -> None:
 
 def add_profile(commands: Commands) -> None:
     """Describe `penstock profile`."""
-    parser = commands.add_parser("profile", help="measure an engine's step times, for `penstock plan --profile`")
+    parser = commands.add_parser(
+        "profile",
+        help="measure an engine's step times, for `penstock plan --profile`",
+        description="Starts an engine and measures it. With --target it measures the one replica of a running cluster, "
+        "as clients see it; nobody else may use it meanwhile.",
+    )
+    add_target_flags(parser)
+    parser.set_defaults(target=None)
     parser.add_argument("--settings", help="TOML file with the settings tree")
     parser.add_argument("--state-dir", help="where profiles are kept (default ~/.penstock)")
     parser.add_argument("--pool", default="demo", help="pool that is measured (default %(default)s)")
     parser.add_argument("--engine", choices=("vllm", "sim"), help="its engine")
     parser.add_argument("--model", help="local folder, hub id, or demo")
     parser.add_argument("--tp", type=int, help="tensor parallel size")
-    parser.add_argument("--rounds", type=int, default=2, help="through the grid (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="through the grid (default %(default)s)")
     parser.add_argument("--out", metavar="DIR", help="keep the profile below this folder instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_profile)

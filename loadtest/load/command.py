@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from loadtest.load.sweep import Knee, Plan, Trial, search
 from loadtest.load.target import Target, split_routers
 
 _SWEEP_BOUND = "goodput>=0.99"
+_SWEEP_DOWN = 64
+_LEAST_REQUESTS = 20
 _TIMES = (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("tpot_s", "time/token"), ("e2e_s", "E2E"), ("queue_s", "queue"))
 
 
@@ -110,7 +113,16 @@ def _sweep(
 ) -> int:
     if scenario.trace:
         raise SettingsError("sweep: a trace has its own rate; give a scenario without one")
-    searched = Plan(options.sweep_low, options.sweep_high, options.sweep_repeats, options.sweep_precision)
+    # Below this a trial has too few requests to say anything.
+    floor = max(options.sweep_low / _SWEEP_DOWN, _LEAST_REQUESTS / scenario.duration_s)
+    searched = Plan(
+        options.sweep_low,
+        options.sweep_high,
+        options.sweep_repeats,
+        options.sweep_precision,
+        options.sweep_confidence,
+        min(floor, options.sweep_low),
+    )
 
     def trial(rate: float, repeat: int) -> Trial:
         each = replace(scenario, rate=rate, seed=scenario.seed + 1000 * repeat)
@@ -122,7 +134,8 @@ def _sweep(
         trusted = not figures["generator"]["bottleneck"]
         if broken and not trusted:
             console.print("the generator itself was late in it", highlight=False)
-        return Trial(rate, repeat, not broken, trusted, figures["good"], figures["requests"], _brief(figures))
+        course = [(second["ended"], second["good"]) for second in figures["timeline"]]
+        return Trial(rate, repeat, not broken, trusted, figures["good"], figures["requests"], _brief(figures), course)
 
     knee = search(searched, trial)
     figures = {"scenario": scenario.name, "bounds": [bound.text for bound in bounds], **knee.as_json()}
@@ -161,11 +174,8 @@ def _sweep_page(scenario: Scenario, knee: Knee, bounds: Sequence[Bound]) -> str:
         chosen = [trial for trial in knee.trials if trial.held is held]
         return [(t.rate, 1e3 * t.figures[time]["p99"]) for t in chosen if t.figures[time]["p99"] is not None]
 
-    body = [
-        f"<h1>sweep: {scenario.name}</h1>",
-        f"<p>{knee.sentence()}; bounds {', '.join(b.text for b in bounds)}.</p>",
-    ]
-    body[1] = body[1].replace("<0", "&lt;0")
+    said = f"{knee.sentence()}; bounds {', '.join(bound.text for bound in bounds)}."
+    body = [f"<h1>sweep: {escape(scenario.name)}</h1>", f"<p>{escape(said)}</p>"]
     for name, title in (("ttft_s", "TTFT p99"), ("itl_s", "ITL p99"), ("e2e_s", "E2E p99")):
         series = [Points("held", points(True, name)), Points("broken", points(False, name))]
         body.append(scatter(title, "requests/s", "ms", series))
@@ -223,7 +233,7 @@ def _print(figures: Mapping[str, Any], scenario: Scenario, console: Console) -> 
 
 def _wide() -> Console:
     # In a pipeline's log nobody sees how wide the window is.
-    return Console(width=None if sys.stdout.isatty() else 120)
+    return Console(width=None if sys.stdout.isatty() else 140)
 
 
 def _list(console: Console) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import socket
 import sys
 import time
@@ -335,6 +336,8 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", type=int, required=True, help="descriptor of a connected socket")
+    # Ctrl-C reaches the whole terminal; Locust decides what becomes of the streams.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_main(parser.parse_args().socket))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import gevent
 from locust import events
 from locust.runners import MasterRunner, WorkerRunner
 
+from cluster.errors import PenstockError
 from loadtest.load.options import DEFAULT_USER_RATE, add_load_flags
 from loadtest.load.outputs import print_summary, progress_line, write_csv, write_json
 from loadtest.load.session import LoadTest
@@ -66,6 +68,7 @@ def begin(environment: Any, **_rest: Any) -> None:
         _join(runner, load)
         load.launch(wait=True)
         return
+    _bound_run_time(load)
     # The page need not wait: whoever presses start does.
     load.launch(wait=environment.web_ui is None or environment.parsed_options.autostart)
     if isinstance(runner, MasterRunner):
@@ -76,6 +79,19 @@ def begin(environment: Any, **_rest: Any) -> None:
     if environment.web_ui is not None:
         extend_page(environment.web_ui, load)
     gevent.spawn(_tick, load)
+
+
+def _bound_run_time(load: LoadTest) -> None:
+    """Let a test that starts by itself end with its scenario, if nobody says when: nothing would come any more."""
+    options = load.environment.parsed_options
+    if options.run_time or not (options.headless or options.autostart):
+        return
+    try:
+        length = load.length_s()
+    except PenstockError:
+        return  # The start says it.
+    if length is not None:
+        options.run_time = math.ceil(length)
 
 
 def _start(load: LoadTest) -> None:

@@ -24,6 +24,7 @@ _LOG = logging.getLogger(__name__)
 REQUEST_TYPE = "gRPC"
 LEAD_S = 0.5
 """Requests are handed over so long before they are due, so that gevent's delays are not the generator's."""
+_HARDLY_S = 3.0
 _EXIT_SETUP = 2
 
 
@@ -56,7 +57,6 @@ class LoadTest:
         self._drives = drives
         self._driver: DriverProcess | None = None
         self._plan: Iterator[Planned] | None = None
-        self._returned: list[Planned] = []
         self._open = False
         self._users = itertools.count()
 
@@ -80,7 +80,7 @@ class LoadTest:
 
     def start(self) -> None:
         """Begin a test; a test that can't begin ends the process with a sentence and status 2."""
-        self.record, self.pending, self._returned = Record(), [], []
+        self.record, self.pending = Record(), []
         self.stopped_at = None
         self._users = itertools.count()
         self.environment.process_exit_code = None
@@ -92,14 +92,17 @@ class LoadTest:
             target = target_of(options, self.environment.host or "")
             self._plan = None
             if self.planned:
-                self._plan = plan(self.scenario, self.shard, self.shards)
+                mine = plan(self.scenario, self.shard, self.shards)
                 # The first one reads the trace, and the clock must not run meanwhile.
-                self._returned = [first for first in [next(self._plan, None)] if first is not None]
+                self._plan = itertools.chain([first for first in [next(mine, None)] if first is not None], mine)
             if self._driver is None:
                 self.starts_at = time.monotonic() + START_DELAY_S
                 return
             self.starts_at = self._driver.start(target, self.scenario)
             self._open = True
+            if self.planned:
+                # Not the users' work: Locust may give a worker none, and its part must be sent all the same.
+                gevent.spawn(self._send_plan)
         except PenstockError as error:
             self.fail(str(error))
 
@@ -108,6 +111,14 @@ class LoadTest:
         """Whether the load is a scenario's, and not the sum of users."""
         options = self.environment.parsed_options
         return bool(options.scenario or options.rate or options.trace)
+
+    def length_s(self) -> float | None:
+        """Return how long a planned load lasts, in seconds; None where the load is the sum of users.
+
+        Raises:
+            SettingsError: a flag is wrong.
+        """
+        return self._scenario().duration_s if self.planned else None
 
     def _scenario(self) -> Scenario:
         options = self.environment.parsed_options
@@ -131,18 +142,16 @@ class LoadTest:
             gevent.spawn(runner.stop)
 
     def drain(self) -> None:
-        """Send nothing more, and wait for what runs, within the bound. With `--duration` all that is planned is sent
-        first.
+        """Send nothing more, and wait for what runs, within the bound. With `--duration`, and where hardly anything of
+        a plan is left, all that is planned is sent first.
         """
         if not self._open:
             return
-        if (
-            self.planned
-            and self.starts_at is not None
-            and (length := _seconds(self.environment.parsed_options.duration))
-        ):
+        if self.planned and self.scenario is not None and self.starts_at is not None:
             # Locust's own limit began when the first process was ready, and on a busy machine that is seconds earlier.
-            gevent.sleep(max(0.0, self.starts_at + length - time.monotonic()))
+            left = self.starts_at + self.scenario.duration_s - time.monotonic()
+            if _seconds(self.environment.parsed_options.duration) or left < _HARDLY_S:
+                gevent.sleep(max(0.0, left))
         self._open = False
         self.stopped_at = time.monotonic()
         if self._driver is not None:
@@ -179,13 +188,16 @@ class LoadTest:
 
     def next_of(self, own: Iterator[Planned] | None) -> Planned | None:
         """Return what a user has to send next; None when there is nothing, or not any more."""
-        if not self._open:
-            return None
-        if own is not None:
-            return next(own, None)
-        if self._returned:
-            return self._returned.pop(0)
-        return next(self._plan, None) if self._plan is not None else None
+        return next(own, None) if self._open and own is not None else None
+
+    def _send_plan(self) -> None:
+        plan = self._plan
+        for planned in plan or ():
+            self.wait_for(planned)
+            # A later test has a plan of its own.
+            if not self._open or self._plan is not plan:
+                return
+            self.hand_over(planned)
 
     def wait_for(self, planned: Planned) -> None:
         """Sleep until a request is nearly due."""
@@ -199,10 +211,6 @@ class LoadTest:
                 self._driver.arrive(planned)
             except GeneratorError as error:
                 self.fail(str(error))
-
-    def take_back(self, planned: Planned) -> None:
-        """Keep a request whose user was stopped; another one sends it."""
-        self._returned.append(planned)
 
     # --- what comes back ----------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ _IDLE_S = 0.2
 class PenstockUser(User):
     """Is a source of requests that never waits for answers.
 
-    Without a scenario every user has a stream of arrivals of its own, of `--user-rate`. With one, the users of a
-    process take turns with its arrivals, and their number changes nothing.
+    Without a scenario every user has a stream of arrivals of its own, of `--user-rate`. With one, the process sends its
+    part of it, and the number of users changes nothing.
     """
 
     abstract = True
@@ -36,12 +36,7 @@ class PenstockUser(User):
         if planned is None:
             gevent.sleep(_IDLE_S)
             return
-        try:
-            self.load.wait_for(planned)
-        except gevent.GreenletExit:
-            if self.own is None:
-                self.load.take_back(planned)
-            raise
+        self.load.wait_for(planned)
         self.load.hand_over(planned)
 
 

@@ -21,10 +21,9 @@ from loadtest.plan.precision import canonical
 from loadtest.plan.prior import StepPrior
 from loadtest.plan.report import Plan, show, write_html
 from loadtest.plan.review import Book, Kind
-from loadtest.plan.search import Planned, Rejected, engines, plan
-from loadtest.plan.steady import ARRIVAL_S
-from loadtest.plan.traffic import Load, recorded_load, steady_load
-from loadtest.plan.what_if import WhatIf, what_ifs
+from loadtest.plan.search import FOREIGN_ERROR, Planned, Rejected, engines, plan
+from loadtest.plan.traffic import Load, load_of_lengths, recorded_load, steady_load
+from loadtest.plan.what_if import WhatIf, autoscaled, ways_out, what_ifs
 from loadtest.profile.stored import Profile, read_profile
 
 LEAST_PROFILE_ERROR = 0.05
@@ -60,7 +59,7 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
     precisions: list[str] = []
     if options.profile:
         measured = read_profile(Path(options.profile))
-        options_found, network_s = [engine_of(measured, prices)], measured.overhead_s
+        options_found = [_within(engine_of(measured, prices), measured, load)]
     else:
         if not options.model:
             raise SettingsError("one of model, profile, check-points, observe and review must be given")
@@ -72,7 +71,6 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
         options_found, lost = engines(
             shape, gpus, precisions, prices=prices, parallel=parallel, kv_element_bytes=kv_bytes
         )
-        network_s = ARRIVAL_S
     options_found = [_with_history(each, book) for each in options_found]
     with Console(stderr=True).status("sizing") as status:
         best, rest, also_lost = plan(
@@ -82,14 +80,20 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
             simulated=options.simulate,
             draws=options.draws,
             seed=options.seed,
-            network_s=network_s,
             tell=status.update,
         )
     changes: list[WhatIf] = []
-    if best and not options.profile:
+    if not options.profile:
         more = sorted({*precisions, "fp8", "int4"} if shape.native != "mxfp4" else {*precisions})
         others = gpus + [GPUS[name] for name in ("h100", "h200", "b200", "l40s") if GPUS[name] not in gpus]
-        changes = what_ifs(shape, best[0].candidate, load, promise, precisions=more, gpus=others, prices=dict(prices))
+        if best:
+            base = best[0].candidate
+            changes = what_ifs(shape, base, load, promise, precisions=more, gpus=others, prices=dict(prices))
+        else:
+            more = [each for each in more if each not in precisions]
+            changes = ways_out(shape, load, promise, gpus, precisions, (more, others[len(gpus) :]), dict(prices))
+    if best and load.trace:
+        changes.append(autoscaled(best[0].candidate, load, promise, options.cold_start))
     name = options_found[0].model if options_found else str(options.model)
     found = Plan(name, load, promise, best, rest, [*lost, *also_lost], changes)
     ids = [_note(book, each, load) for each in best[:1]] if not options.no_store else []
@@ -103,7 +107,7 @@ def _print(found: Plan, ids: Sequence[str], options: argparse.Namespace) -> None
     if options.json:
         sys.stdout.write(json.dumps({**found.as_json(), "prediction_ids": list(ids)}, indent=2) + "\n")
         return
-    console = Console()
+    console = _wide()
     show(found, console)
     if ids:
         console.print(
@@ -111,11 +115,18 @@ def _print(found: Plan, ids: Sequence[str], options: argparse.Namespace) -> None
         )
 
 
+def _wide() -> Console:
+    # In a file or a pipe nobody sees how wide a window is.
+    return Console(width=None if sys.stdout.isatty() else 140)
+
+
 def _load(options: argparse.Namespace) -> Load:
     if options.trace:
         return recorded_load(Path(options.trace), options.limit, options.scale_rate)
     if not options.rate:
         raise SettingsError("one of rate and trace must be given")
+    if options.lengths:
+        return load_of_lengths(options.rate, Path(options.lengths))
     return steady_load(options.rate, options.prompt_tokens, options.output_tokens, options.spread)
 
 
@@ -162,7 +173,17 @@ def engine_of(profile: Profile, prices: dict[str, float]) -> Engine:
         step_limits=(profile.step_tokens, min(profile.max_sequences, profile.batches[1])),
         context=profile.context,
         price=prices.get(profile.hardware),
+        overhead_s=profile.overhead_s,
+        overhead_steps=profile.overhead_steps,
     )
+
+
+def _within(engine: Engine, profile: Profile, load: Load) -> Engine:
+    """Claim less where requests are longer than what was measured."""
+    mean = load.shape.prompt_tokens + load.shape.output_tokens
+    if mean <= profile.lengths[1]:
+        return engine
+    return replace(engine, error=max(engine.error, FOREIGN_ERROR), source="profile, of shorter requests")
 
 
 def _with_history(engine: Engine, book: Book) -> Engine:
@@ -190,7 +211,7 @@ def _check(path: Path, *, as_json: bool) -> int:
     if as_json:
         sys.stdout.write(json.dumps(scores.as_json(), indent=2) + "\n")
     else:
-        show_scores(scores, Console())
+        show_scores(scores, _wide())
     return 0
 
 
@@ -249,7 +270,7 @@ def _review(book: Book, *, as_json: bool) -> int:
         ]
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return 0
-    console = Console()
+    console = _wide()
     if not found:
         console.print("No prediction has been observed yet; nothing is known of the planner's error here.")
     for kind, figures in found.items():

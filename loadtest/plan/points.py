@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ from loadtest.plan.prior import Coefficients, prior
 from loadtest.plan.shapes import ModelShape
 from loadtest.plan.steady import Steady, steady
 
+_NOTHING = ("", "nan", "none", "null", "0", "0.0")
 COLUMNS = (
     "model_path", "system", "precision", "isl", "osl", "batch_size", "tp_size", "silicon_ttft_ms", "silicon_tpot_ms",
 )  # fmt: skip
@@ -45,7 +47,8 @@ class Point:
     ttft_s: float
     tpot_s: float
     layout: str = ""
-    """What the engine was split by beside tensor parallelism; empty for nothing."""
+    """Why it can't be scored: what the engine was split by beside tensor parallelism, or what was not measured; empty
+    for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +139,12 @@ def _point(path: Path, line: int, row: dict[str, str]) -> Point:
         return value
 
     config = Config(row["model_path"], row["system"], row["precision"], int(number("tp_size")))
+    shape, clients = Shape(number("isl"), number("osl")), int(number("batch_size"))
+    for name in ("silicon_ttft_ms", "silicon_tpot_ms"):
+        if (row[name] or "").strip().lower() in _NOTHING:
+            return Point(config, shape, clients, math.nan, math.nan, f"no {name}")
     ttft_s, tpot_s = number("silicon_ttft_ms") / 1e3, number("silicon_tpot_ms") / 1e3
-    shape = Shape(number("isl"), number("osl"))
-    return Point(config, shape, int(number("batch_size")), ttft_s, tpot_s, _layout(row))
+    return Point(config, shape, clients, ttft_s, tpot_s, _layout(row))
 
 
 def _layout(row: dict[str, str]) -> str:
@@ -156,7 +162,7 @@ def known(config: Config) -> Known | str:
     if gpu is None:
         return "unknown system"
     text = config.precision.lower()
-    named = next((each for each in ("mxfp4", "fp4", "fp8", "bf16") if each in text), text)
+    named = next((each for each in ("mxfp4", "fp4", "fp8", "int4", "w4a16", "int8", "bf16") if each in text), text)
     try:
         return Known(shape, gpu, canonical(named))
     except SettingsError:

@@ -9,7 +9,15 @@ from loadtest.plan.shapes import ModelShape
 
 _BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625, "int4": 0.55, "mxfp4": 0.53125}
 """With scales: 4-bit floats share one byte per 16 (NVIDIA's) or 32 (MX) values, integers one half float per 128."""
-_ALIASES = {"bfloat16": "bf16", "float16": "bf16", "fp16": "bf16", "nvfp4": "fp4", "awq": "int4", "gptq": "int4"}
+_ALIASES = {
+    "bfloat16": "bf16",
+    "float16": "bf16",
+    "fp16": "bf16",
+    "nvfp4": "fp4",
+    "w4a16": "int4",
+    "awq": "int4",
+    "gptq": "int4",
+}
 PRECISIONS = tuple(sorted(_BYTES))
 
 

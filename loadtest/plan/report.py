@@ -111,9 +111,13 @@ def show(plan: Plan, console: Console) -> None:
     for what in plan.what_ifs:
         cost = "" if what.hourly is None else f", {what.hourly:.2f}/h"
         text = f"infeasible: {what.outcome}" if what.gpus is None else f"{what.gpus} GPUs{cost}: {what.outcome}"
-        console.print(f"  what if {what.change}: {text} (on paper)", highlight=False)
+        console.print(f"  what if {what.change}: {text} ({_source(what)})", highlight=False)
     for lost in plan.rejected:
         console.print(f"  [dim]cannot be: {lost.name}: {lost.why}[/]", highlight=False)
+
+
+def _source(what: WhatIf) -> str:
+    return "simulated" if what.simulated else "on paper"
 
 
 def _table(plan: Plan) -> Table:
@@ -162,7 +166,8 @@ def write_html(path: Path, plan: Plan) -> None:
     head = "<tr><th>replicas<th>GPUs<th>batch<th>TTFT p99, ms<th>ITL p95, ms<th>tokens/s<th>cost/h<th>bound by</tr>"
     verdict = "" if plan.feasible else "<p><b>Infeasible: nothing that was looked at keeps this SLO.</b></p>"
     lists = _list(
-        "What if (on paper)", [f"{w.change}: {w.gpus or 'cannot be'} GPUs, {w.outcome}" for w in plan.what_ifs]
+        "What if",
+        [f"{w.change}: {w.gpus or 'cannot be'} GPUs, {w.outcome} ({_source(w)})" for w in plan.what_ifs],
     )
     lists += _list("Cannot be", [f"{lost.name}: {lost.why}" for lost in plan.rejected])
     body = f"<h1>{escape(title)}</h1>{verdict}<table>{head}{rows}</table>{_pareto(plan)}{lists}"

@@ -7,9 +7,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 
 from cluster.control.step_model import Shape
 from cluster.errors import SettingsError
+from loadtest.load.lengths import recorded
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 
 
@@ -28,6 +30,8 @@ class Load:
     """Recorded; empty where arrivals are drawn."""
     spread: float = 0.0
     """Of drawn lengths: standard deviation over mean."""
+    pairs: Sequence[tuple[int, int]] = ()
+    """Recorded prompt and output lengths that are drawn instead."""
 
     def slice(self, share: float, count: int, seed: int) -> list[TraceRequest]:
         """Return a part of the load: requests of its kind at `share` of its rate, `count` at most."""
@@ -57,6 +61,25 @@ def steady_load(rate: float, prompt_tokens: float, output_tokens: float, spread:
     longest = (prompt_tokens + output_tokens) * math.exp(2.33 * sigma - sigma**2 / 2)
     name = f"{rate:g} requests/s of {prompt_tokens:g} + {output_tokens:g} tokens"
     return Load(name, rate, Shape(prompt_tokens, output_tokens), math.ceil(longest), spread=spread)
+
+
+def load_of_lengths(rate: float, path: Path) -> Load:
+    """Describe Poisson arrivals with lengths that were recorded together.
+
+    Args:
+        rate: requests per second.
+        path: a trace, or a CSV with num_prefill_tokens and num_decode_tokens.
+
+    Raises:
+        SettingsError: the rate is out of range.
+        TraceError: the file cannot be read.
+    """
+    if not 0 < rate < math.inf:
+        raise SettingsError(f"rate must be above 0, got {rate:g}")
+    pairs = recorded(path).pairs
+    shape = Shape(fmean(prompt for prompt, _ in pairs), fmean(output for _, output in pairs))
+    longest = max(prompt + output for prompt, output in pairs)
+    return Load(f"{rate:g} requests/s with lengths of {path.name}", rate, shape, longest, pairs=pairs)
 
 
 def recorded_load(path: Path, limit: int | None = None, faster: float = 1.0) -> Load:
@@ -98,7 +121,10 @@ def _drawn(load: Load, rate: float, count: int, seed: int) -> list[TraceRequest]
 
     requests, at = [], 0.0
     for number in range(count):
-        prompt, output = length(load.shape.prompt_tokens), length(load.shape.output_tokens)
+        if load.pairs:
+            prompt, output = rnd.choice(load.pairs)
+        else:
+            prompt, output = length(load.shape.prompt_tokens), length(load.shape.output_tokens)
         requests.append(TraceRequest(number, at, prompt, output))
         at += rnd.expovariate(rate)
     return requests

@@ -1,4 +1,6 @@
-"""Lets a load meet so many replicas in the simulator: the production queue, the engines' scheduler, our step times."""
+"""Lets a load meet so many replicas in the simulator: production's queue and batch policy, the engines' scheduler, our
+step times.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,14 @@ from statistics import fmean
 import numpy as np
 
 from cluster.control.step_model import Experts
+from cluster.models import RequestClass
 from cluster.queue import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.plan.option import Engine, Operation, Promise
 from loadtest.plan.traffic import Load
-from loadtest.simulate.outcome import End, Outcome
+from loadtest.simulate.figures import figures_of
+from loadtest.simulate.outcome import End, Outcome, Run
+from loadtest.simulate.penstock import PenstockFast, point_of
 from loadtest.simulate.policies import FastFactory
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.simulation import Simulation
@@ -22,7 +27,7 @@ from loadtest.simulate.steps import StepTimes
 
 MOST_REPLICAS = 2
 """Simulated at a time, with their part of the load: fewer share a queue worse, so this errs on the safe side."""
-MOST_REQUESTS, LEAST_REQUESTS = 800, 200
+MOST_REQUESTS, LEAST_REQUESTS = 600, 200
 ROUNDS = 3
 """Batches' worth of requests in a trial, after one that fills them."""
 
@@ -57,9 +62,11 @@ class Seen:
     ttft_p99_s: float
     itl_mean_s: float
     itl_p95_s: float
+    """Of all gaps between tokens, as a load test counts them."""
     tokens_per_s: float
     """Output, of all replicas."""
     attainment: float
+    """Part of the requests that kept both SLOs; for ITL a request's own 95th percentile counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,24 @@ def times_of(engine: Engine, load: Load) -> StepTimes:
     return ExpertTimes(model.a, model.b, model.g, model.m, model.experts)
 
 
+def production(engine: Engine, load: Load, promise: Promise, every: int = 1) -> FastFactory:
+    """Return the policy that moves batch limits in production, knowing this engine's step model.
+
+    Args:
+        engine: of each replica.
+        load: gives the mean request.
+        promise: what the policy holds.
+        every: seconds between its decisions.
+    """
+    point = point_of(_slos(promise))
+    model = engine.steps.for_shape(load.shape)
+    return lambda: PenstockFast(point, model, every=every)
+
+
+def _slos(promise: Promise) -> dict[RequestClass, Slo]:
+    return dict.fromkeys(RequestClass, Slo(promise.ttft_p99_s, promise.itl_p95_s))
+
+
 def try_out(
     engine: Engine,
     operation: Operation,
@@ -118,7 +143,6 @@ def try_out(
     *,
     seed: int = 1,
     fast: FastFactory | None = None,
-    network_s: float = 0.0,
 ) -> Seen:
     """Simulate a load on so many replicas.
 
@@ -129,34 +153,52 @@ def try_out(
         promise: what attainment is counted against.
         replicas: how many; of more than a few, some with their part of the load stand for all.
         seed: of what is drawn.
-        fast: moves the batch limits; None leaves them.
-        network_s: added to every TTFT.
+        fast: moves the batch limits below the operation's; None leaves them there.
     """
     some = min(replicas, MOST_REPLICAS)
     share = some / replicas
     count = int(max(LEAST_REQUESTS, min(MOST_REQUESTS, (ROUNDS + 1) * operation.batch * some)))
     trace = load.slice(share, count, seed)
-    setup = Setup(
+    setup = setup_of(engine, operation, load, promise, some, seed=seed)
+    run = Simulation(trace, setup, fast=fast, times=times_of(engine, load)).run()
+    return _seen(run, engine, promise, replicas / some)
+
+
+def setup_of(
+    engine: Engine, operation: Operation, load: Load, promise: Promise, replicas: int, *, seed: int = 1
+) -> Setup:
+    """Describe a simulated cluster of so many replicas."""
+    return Setup(
         engine=SimSettings(
             max_num_seqs=operation.batch,
             max_num_batched_tokens=max(operation.step_tokens, operation.batch),
             kv_tokens=engine.kv_tokens,
             max_model_len=max(16, min(engine.context, engine.kv_tokens)),
         ),
-        replicas=some,
-        min_replicas=some,
-        max_replicas=some,
+        replicas=replicas,
+        min_replicas=replicas,
+        max_replicas=replicas,
         limits=QueueLimits(),
         expected_output_tokens=max(1, round(load.shape.output_tokens)),
-        slo=Slo(promise.ttft_p99_s - network_s, promise.itl_p95_s),
+        slo=Slo(promise.ttft_p99_s, promise.itl_p95_s),
         prefix_cache=False,
         seed=seed,
     )
-    run = Simulation(trace, setup, fast=fast, times=times_of(engine, load)).run()
-    return _seen(run.outcomes, setup.slo, replicas / some, network_s)
 
 
-def _seen(outcomes: Sequence[Outcome], slo: Slo, factor: float, network_s: float) -> Seen:
+def ttft_of(each: Outcome, engine: Engine) -> float:
+    """Return a simulated request's TTFT with what the simulator leaves out: its way, and steps prepared in advance."""
+    return each.ttft_s + engine.overhead_s + engine.overhead_steps * each.itl_mean_s
+
+
+def attains(each: Outcome, engine: Engine, promise: Promise) -> bool:
+    """Whether a simulated request kept the promise."""
+    in_time = each.end is End.COMPLETED and ttft_of(each, engine) <= promise.ttft_p99_s
+    return in_time and each.itl_p95_s <= promise.itl_p95_s
+
+
+def _seen(run: Run, engine: Engine, promise: Promise, factor: float) -> Seen:
+    outcomes = run.outcomes
     first = min((each.e2e_s for each in outcomes if each.end is End.COMPLETED), default=0.0)
     # The first to come meet empty replicas.
     last = max(each.arrival_s for each in outcomes)
@@ -165,7 +207,7 @@ def _seen(outcomes: Sequence[Outcome], slo: Slo, factor: float, network_s: float
     done = [each for each in counted if each.end is End.COMPLETED]
     if not done:
         return Seen(float("inf"), float("inf"), float("inf"), float("inf"), 0.0, 0.0)
-    ttft = [each.ttft_s + network_s for each in done]
+    ttft = [ttft_of(each, engine) for each in done]
     gaps = [each for each in done if each.output_tokens > 1]
     span = max(last - begin, max(each.arrival_s + each.e2e_s for each in done) - last, 1e-9)
     tokens = sum(each.output_tokens for each in done)
@@ -173,9 +215,9 @@ def _seen(outcomes: Sequence[Outcome], slo: Slo, factor: float, network_s: float
         fmean(ttft),
         float(np.percentile(ttft, 99)),
         sum(each.itl_mean_s * each.output_tokens for each in gaps) / max(1, sum(each.output_tokens for each in gaps)),
-        float(np.percentile([each.itl_p95_s for each in gaps], 95)) if gaps else 0.0,
+        figures_of(run, _slos(promise)).itl_s.p95 or 0.0,
         factor * tokens / span,
-        sum(each.attains(slo) for each in counted) / len(counted),
+        sum(attains(each, engine, promise) for each in counted) / len(counted),
     )
 
 
@@ -188,9 +230,10 @@ def ranges(
     *,
     draws: int,
     seed: int = 1,
-    network_s: float = 0.0,
 ) -> Ranges:
-    """Simulate with step times drawn from what is known of them, each draw with arrivals of its own."""
+    """Simulate the production policy with step times drawn from what is known of them, each draw with arrivals of its
+    own.
+    """
     rnd = random.Random(seed)
     # A mean error of e is a standard deviation of 1.25 e. Most of it is common to all terms.
     deviation = 1.2533 * engine.error
@@ -199,5 +242,6 @@ def ranges(
         common = rnd.gauss(0.0, 0.9 * deviation)
         a, b, g = (float(np.exp(common + rnd.gauss(0.0, 0.44 * deviation))) for _ in range(3))
         drawn = engine.scaled(a, b, g)
-        trials.append(try_out(drawn, operation, load, promise, replicas, seed=seed + number, network_s=network_s))
+        fast = production(drawn, load, promise)
+        trials.append(try_out(drawn, operation, load, promise, replicas, seed=seed + number, fast=fast))
     return Ranges.of(trials)

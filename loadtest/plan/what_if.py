@@ -1,10 +1,11 @@
-"""What another choice would bring, on paper: without simulation, so good for a direction and not for a promise."""
+"""What another choice would bring. On paper, without simulation, it is good for a direction and not for a promise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from loadtest.plan.elastic import elastic
 from loadtest.plan.gpus import Gpu
 from loadtest.plan.option import Promise
 from loadtest.plan.search import Candidate, engines, on_paper
@@ -26,6 +27,8 @@ class WhatIf:
     """None where it cannot be."""
     hourly: float | None
     outcome: str
+    simulated: bool = False
+    """Else on paper."""
 
 
 def what_ifs(
@@ -57,6 +60,35 @@ def what_ifs(
     if base.hourly is not None:
         results.append(WhatIf(f"spot accelerators at {SPOT:.0%} of the price", base.gpus, SPOT * base.hourly, own.name))
     return results
+
+
+def ways_out(
+    shape: ModelShape,
+    load: Load,
+    promise: Promise,
+    gpus: Iterable[Gpu],
+    precisions: Iterable[str],
+    other: tuple[Iterable[str], Iterable[Gpu]],
+    prices: dict[str, float],
+) -> list[WhatIf]:
+    """Change one thing at a time where nothing that was asked for is possible: other precisions, other accelerators."""
+    here, now = list(gpus), list(precisions)
+    results = [_told(f"weights in {each}", _best(shape, here, [each], load, promise, prices)) for each in other[0]]
+    results += [_told(each.name, _best(shape, [each], now, load, promise, prices)) for each in other[1]]
+    return results
+
+
+def autoscaled(base: Candidate, load: Load, promise: Promise, cold_start_s: float) -> WhatIf:
+    """Let the autoscaler choose the number of replicas over a recorded load."""
+    seen = elastic(base, load, promise, cold_start_s=cold_start_s)
+    each = base.engine.tensor_parallel
+    hourly = None if base.engine.price is None else seen.mean * each * base.engine.price
+    outcome = (
+        f"{seen.mean:.2f} replicas on average, {seen.most} at most, SLO met {seen.attainment:.1%} "
+        f"of {seen.requests:,} requests"
+    )
+    change = f"autoscaled, cold start {cold_start_s:g} s"
+    return WhatIf(change, seen.most * each, hourly, outcome, simulated=True)
 
 
 def _best(

@@ -17,31 +17,62 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cluster.cli.options import settings_from
+from cluster.cli.target import report_call_errors
+from cluster.errors import SettingsError
 from cluster.settings import PoolSettings
 from deployments.engines.factory import build_engine
-from loadtest.profile.drive import profile
+from loadtest.load.command import target_from
+from loadtest.profile.cluster import profile_cluster
+from loadtest.profile.drive import TIMEOUT_S, Tell, profile
 from loadtest.profile.stored import Profile
+from router.client import AsyncClient
+
+ROUNDS = 3
 
 
 def run_profile(options: argparse.Namespace) -> int:
-    """Profile the engine that a pool's settings describe.
+    """Profile the engine that a pool's settings describe, or a replica of a running cluster.
 
     Raises:
-        SettingsError: a setting is out of range.
+        SettingsError: a setting is out of range, or the cluster has no single idle replica.
         EngineError: the engine did not come up, or failed.
     """
-    settings = settings_from(options)
-    pool = settings.pools[options.pool]
+    if options.rounds < 1:
+        raise SettingsError(f"rounds must be at least 1, got {options.rounds}")
     console = Console(stderr=True)
-    with _engine_talks_to_stderr():
-        found = asyncio.run(profile_pool(pool, console, rounds=options.rounds, quiet=options.json))
-    file = found.save(Path(options.out) if options.out else settings.cluster.state_dir)
+    if options.target:
+        state_dir = Path(options.state_dir or "~/.penstock")
+        with report_call_errors(console, options.target) as outcome:
+            found = asyncio.run(_profile_target(options, console))
+        if outcome.status:
+            return outcome.status
+    else:
+        settings = settings_from(options)
+        state_dir = settings.cluster.state_dir
+        with _engine_talks_to_stderr():
+            pool = settings.pools[options.pool]
+            found = asyncio.run(profile_pool(pool, console, rounds=options.rounds, quiet=options.json))
+    file = found.save(Path(options.out) if options.out else state_dir)
     if options.json:
         sys.stdout.write(json.dumps({"file": str(file), **asdict(found)}, indent=2) + "\n")
     else:
         show(found, Console())
         Console().print(f"kept in {file}", highlight=False)
     return 0
+
+
+async def _profile_target(options: argparse.Namespace, console: Console) -> Profile:
+    target = target_from(argparse.Namespace(**{**vars(options), "request_timeout": TIMEOUT_S, "flush_interval": 0.0}))
+    client = AsyncClient(
+        target.routers,
+        tls=target.connection().tls,
+        api_key=target.api_key or None,
+        allow_plaintext_key=target.allow_plaintext_key,
+        timeout=TIMEOUT_S,
+    )
+    with _shown(console, quiet=options.json) as tell:
+        async with client:
+            return await profile_cluster(client, options.model or "", rounds=options.rounds, tell=tell)
 
 
 @contextmanager
@@ -59,21 +90,27 @@ def _engine_talks_to_stderr() -> Iterator[None]:
         os.close(kept)
 
 
-async def profile_pool(pool: PoolSettings, console: Console, *, rounds: int = 2, quiet: bool = False) -> Profile:
+async def profile_pool(pool: PoolSettings, console: Console, *, rounds: int = ROUNDS, quiet: bool = False) -> Profile:
     """Start a pool's engine, profile it, stop it."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet and not console.is_terminal) as progress:
-        task = progress.add_task("starting the engine", total=None)
+    with _shown(console, quiet=quiet) as tell:
         engine = build_engine(pool)
         try:
             identity = await engine.start()
-
-            def tell(text: str, done: int, total: int) -> None:
-                progress.update(task, description=text, completed=done, total=total)
-
             return await profile(engine, identity, name=pool.model, rounds=rounds, tell=tell)
         finally:
             await engine.close()
+
+
+@contextmanager
+def _shown(console: Console, *, quiet: bool) -> Iterator[Tell]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet and not console.is_terminal) as progress:
+        task = progress.add_task("starting", total=None)
+
+        def tell(text: str, done: int, total: int) -> None:
+            progress.update(task, description=text, completed=done, total=total)
+
+        yield tell
 
 
 def show(found: Profile, console: Console) -> None:
@@ -96,6 +133,11 @@ def show(found: Profile, console: Console) -> None:
             f"{each.error:+.1%}",
         )
     console.print(table)
+    console.print(
+        f"Before the first token {1e3 * found.overhead_s:.3g} ms beside its step, and {found.overhead_steps:.2g} more "
+        "steps where others decode",
+        highlight=False,
+    )
     console.print(
         f"Mean error {found.error:.1%} on held-out points, {found.fit_error:.1%} (median) on {found.samples:,} fitted "
         f"steps; KV cache {found.kv_tokens:,} tokens; took {found.seconds:.0f} s. Good for batches of "

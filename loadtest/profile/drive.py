@@ -1,4 +1,4 @@
-"""Drives an engine through a grid: so many sequences of so many tokens at once, cell by cell."""
+"""Drives a grid: so many sequences of so many tokens at once, cell by cell, and a prompt beside them now and then."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.control.step_model import StepModel, StepSample
 from cluster.errors import EngineError
-from cluster.models import GenerationSpec, PositionLogprobs, SamplingParams, SequenceEnd
 from deployments.engines.base import Engine, EngineIdentity
-from loadtest.profile.fit import fit_blocks
+from loadtest.profile.fit import fit_cells
+from loadtest.profile.source import EngineSource, Source, Told, steps_seen
 from loadtest.profile.stored import CellCheck, Profile
 
 BATCHES = (1, 4, 16, 64)
@@ -22,9 +22,23 @@ PROMPTS = (16, 256)
 OUTPUT = 48
 HELD_OUT = ((2, 64, 32), (8, 128, 64), (32, 32, 64), (48, 192, 32))
 """Batch, prompt and output of the cells that check the fit: none of them is in the grid."""
+LARGE_BATCHES, LARGE_PROMPTS = (256,), (2048,)
+LARGE_HELD_OUT = ((128, 1024, 64),)
+"""As above, for accelerators: a CPU would take minutes."""
+BESIDE = (4, 16)
+"""Batches that a late prompt joins, to see how long it waits."""
+BESIDE_LENGTHS = (16, 96)
+LATE_PROMPT, LATE_OUTPUT, MOST_LATE = 32, 2, 20
 WARM_UP = (4, 32, 8)
+KV_ROOM = 0.8
 TIMEOUT_S = 120.0
 """For one cell."""
+LONGER = (2, 6)
+LEAST_CELLS = 3
+FIT_ROUNDS = 4
+"""Where only clients know the steps, the model and what lies beside it are found in turns."""
+
+Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +60,63 @@ class Measured:
     """Of each sequence, from its submission."""
 
 
-class _Sink:
-    def __init__(self) -> None:
-        self.begun = time.perf_counter()
-        self.first = 0.0
-        self.ended: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Is a prompt that came while others decoded."""
 
-    def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
-        if not self.first:
-            self.first = time.perf_counter()
-
-    def on_end(self, end: SequenceEnd) -> None:
-        if not self.ended.done():
-            self.ended.set_result(end)
+    tokens: int
+    beside: int
+    """Sequences that decoded."""
+    context: float
+    """Tokens of each of them, on average."""
+    ttft_s: float
 
 
-def grid(identity: EngineIdentity, step_tokens: int) -> tuple[list[Cell], list[Cell]]:
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Is what a profile has to know of the engine."""
+
+    model: str
+    hardware: str
+    tensor_parallel: int
+    precision: str
+    kv_tokens: int
+    max_sequences: int
+    step_tokens: int
+    context: int
+
+    @classmethod
+    def of(cls, name: str, identity: EngineIdentity, step_tokens: int) -> Facts:
+        """Take them from an engine that is up."""
+        return cls(
+            model=name,
+            hardware=identity.hardware,
+            tensor_parallel=identity.tensor_parallel_size,
+            precision=identity.group_id.rsplit("-", 1)[-1],
+            kv_tokens=identity.windows.kv_tokens,
+            max_sequences=identity.windows.sequences,
+            step_tokens=step_tokens,
+            context=identity.model.max_context_tokens,
+        )
+
+
+def grid(facts: Facts) -> tuple[list[Cell], list[Cell]]:
     """Return the cells to fit and those held out, as far as the engine has room for them."""
-    windows, context = identity.windows, identity.model.max_context_tokens
-    most = min(windows.sequences, step_tokens)
+    large = not facts.hardware.startswith(("cpu", "sim"))
+    batches: tuple[int, ...] = BATCHES + LARGE_BATCHES * large
+    prompts: tuple[int, ...] = PROMPTS + LARGE_PROMPTS * large
+    held: tuple[tuple[int, int, int], ...] = HELD_OUT + LARGE_HELD_OUT * large
+    cells = [Cell(batch, prompt, OUTPUT) for batch in batches for prompt in prompts]
+    checks = [Cell(*each) for each in held]
+    return [each for each in cells if fits(each, facts)], [each for each in checks if fits(each, facts)]
 
-    def fits(cell: Cell) -> bool:
-        longest = cell.prompt_tokens + cell.output_tokens
-        return cell.batch <= most and longest <= context and cell.batch * longest <= 0.8 * windows.kv_tokens
 
-    cells = [Cell(batch, prompt, OUTPUT) for batch in BATCHES for prompt in PROMPTS]
-    return [each for each in cells if fits(each)], [each for each in (Cell(*c) for c in HELD_OUT) if fits(each)]
+def fits(cell: Cell, facts: Facts) -> bool:
+    """Whether an engine has room for a cell."""
+    longest = cell.prompt_tokens + cell.output_tokens
+    if cell.batch > min(facts.max_sequences, facts.step_tokens):
+        return False
+    return longest <= facts.context and cell.batch * longest <= KV_ROOM * facts.kv_tokens
 
 
 async def profile(
@@ -79,56 +124,68 @@ async def profile(
     identity: EngineIdentity,
     *,
     name: str,
-    rounds: int = 2,
-    tell: Callable[[str, int, int], None] = lambda _text, _done, _total: None,
+    rounds: int = 3,
+    tell: Tell = lambda _text, _done, _total: None,
 ) -> Profile:
-    """Measure, fit, check and describe an engine that is up and idle.
+    """Measure, fit, check and describe an engine of this process that is up and idle; see `measure`."""
+    _, step_tokens = await engine.set_batch_limits(None, None)
+    return await measure(EngineSource(engine), Facts.of(name, identity, step_tokens), rounds=rounds, tell=tell)
+
+
+async def measure(
+    source: Source, facts: Facts, *, rounds: int = 3, tell: Tell = lambda _text, _done, _total: None
+) -> Profile:
+    """Measure, fit, check and describe what answers.
 
     Args:
-        engine: the engine.
-        identity: what it said when it started.
-        name: of the model.
-        rounds: how often the grid is driven; what disturbs the machine for a while then meets several cells.
+        source: an engine or a cluster, idle.
+        facts: of the engine.
+        rounds: how often the grid is driven, each time in another order; what disturbs the machine for a while then
+            meets several cells, and of each cell the median counts.
         tell: told what runs, how many cells are done, and how many there are.
 
     Raises:
         EngineError: a sequence failed, or nothing can be fitted.
     """
     began = time.monotonic()
-    _, step_tokens = await engine.set_batch_limits(None, None)
-    fitted, held = grid(identity, step_tokens)
+    fitted, held = grid(facts)
     if not fitted or not held:
         raise EngineError("the engine has no room for any cell of the grid")
-    driver = _Driver(engine)
+    driver = _Driver(source, facts)
     await driver.run(Cell(*WARM_UP))
-    total, done = rounds * (len(fitted) + len(held)), itertools.count()
-    seen: list[Measured] = []
-    checked: dict[Cell, list[StepSample]] = {cell: [] for cell in held}
+    beside = [batch for batch in BESIDE if batch < facts.max_sequences]
+    total, done = rounds * (len(fitted) + len(held) + len(beside)), itertools.count()
+    seen: dict[Cell, list[Measured]] = {cell: [] for cell in (*fitted, *held)}
+    late: list[Late] = []
+    rnd = random.Random(1)
     for _ in range(rounds):
-        for cell in (*fitted, *held):
+        order = [*fitted, *held]
+        rnd.shuffle(order)
+        for cell in order:
             tell(f"{cell.batch} x ({cell.prompt_tokens} + {cell.output_tokens})", next(done), total)
-            measured = await driver.run(cell)
-            if cell in checked:
-                checked[cell] += measured.steps
-            else:
-                seen.append(measured)
-    model, fit_error = fit_blocks([each.steps for each in seen])
-    checks = tuple(_check(model, cell, found) for cell, found in checked.items() if found)
+            seen[cell].append(await driver.run(cell))
+        for batch in beside:
+            tell(f"late prompts beside {batch}", next(done), total)
+            late += await driver.join(batch)
+    model, fit_error, overhead_s = _fit([seen[cell] for cell in fitted])
+    overhead_s, overhead_steps = _beside(model, overhead_s, late)
+    checks = tuple(_check(model, cell, seen[cell]) for cell in held if any(each.steps for each in seen[cell]))
     lengths = [each.prompt_tokens + each.output_tokens for each in (*fitted, *held)]
     return Profile(
-        model=name,
-        hardware=identity.hardware,
-        tensor_parallel=identity.tensor_parallel_size,
-        precision=identity.group_id.rsplit("-", 1)[-1],
+        model=facts.model,
+        hardware=facts.hardware,
+        tensor_parallel=facts.tensor_parallel,
+        precision=facts.precision,
         a=model.a,
         b=model.b,
         g=model.g,
-        overhead_s=_overhead(model, seen),
-        kv_tokens=identity.windows.kv_tokens,
-        max_sequences=identity.windows.sequences,
-        step_tokens=step_tokens,
-        context=identity.model.max_context_tokens,
-        samples=sum(len(each.steps) for each in seen),
+        overhead_s=overhead_s,
+        overhead_steps=overhead_steps,
+        kv_tokens=facts.kv_tokens,
+        max_sequences=facts.max_sequences,
+        step_tokens=facts.step_tokens,
+        context=facts.context,
+        samples=sum(len(each.steps) for cell in fitted for each in seen[cell]),
         fit_error=fit_error,
         error=statistics.fmean(abs(each.error) for each in checks) if checks else 1.0,
         checks=checks,
@@ -138,45 +195,132 @@ async def profile(
     )
 
 
-def _check(model: StepModel, cell: Cell, steps: Sequence[StepSample]) -> CellCheck:
-    predicted = statistics.fmean(model.predict(each.tokens, each.kv_tokens) for each in steps)
-    measured = statistics.fmean(each.seconds for each in steps)
-    return CellCheck(cell.batch, cell.prompt_tokens, cell.output_tokens, predicted, measured)
+def _fit(cells: Sequence[Sequence[Measured]]) -> tuple[StepModel, float, float]:
+    """Return the model, its error, and what a first token takes beside its step."""
+    cells = [cell for cell in cells if any(one.steps for one in cell)]
+    if len(cells) < LEAST_CELLS:
+        raise EngineError("hardly any sequences ran together; is something else using the replica?")
+    prompts_known = any(step.tokens != step.sequences for cell in cells for one in cell for step in one.steps)
+    runs = [[one.steps for one in cell] for cell in cells]
+    model, error = fit_cells(runs)
+    overhead_s = _overhead(model, cells)
+    if prompts_known:
+        return model, error, overhead_s
+    # Clients see decode steps, and of the prompt's step only that it lies before the first token. Short prompts tell
+    # what lies beside it, long ones what prompt tokens take.
+    for _ in range(FIT_ROUNDS):
+        prompts = [
+            [
+                [StepSample(max(1e-6, statistics.median(one.ttft_s) - overhead_s), one.cell.prompt_tokens, 0)]
+                for one in cell
+            ]
+            for cell in cells
+            if cell[0].cell.batch == 1
+        ]
+        model, error = fit_cells([*runs, *prompts])
+        overhead_s = _overhead(model, cells)
+    return model, error, overhead_s
 
 
-def _overhead(model: StepModel, seen: Sequence[Measured]) -> float:
-    """Return what the first token of a lone sequence took beside its own step."""
-    alone = [
-        ttft - model.predict(each.cell.prompt_tokens, 0)
-        for each in seen
-        if each.cell.batch == 1
+def _overhead(model: StepModel, cells: Sequence[Sequence[Measured]]) -> float:
+    """Return what the first token of a lone short prompt took beside its own step."""
+    alone = [each for cell in cells for each in cell if each.cell.batch == 1]
+    shortest = min((each.cell.prompt_tokens for each in alone), default=0)
+    over = [
+        ttft - model.predict(shortest, 0)
+        for each in alone
+        if each.cell.prompt_tokens == shortest
         for ttft in each.ttft_s
     ]
-    return max(0.0, statistics.median(alone)) if alone else 0.0
+    return max(0.0, statistics.median(over)) if over else 0.0
+
+
+def _beside(model: StepModel, alone_s: float, late: Sequence[Late]) -> tuple[float, float]:
+    """Return what lies before a first token beside half of the step that runs when the prompt comes and its own:
+    seconds, and steps where others decode.
+
+    A machine that has to wake up for a lone prompt takes longer than a busy one; what loads meet is the busy one.
+    """
+    over, steps = [], []
+    for each in late:
+        context = each.beside * each.context
+        step = model.predict(each.beside, context)
+        over.append(each.ttft_s - model.predict(each.beside + each.tokens, context) - 0.5 * step)
+        steps.append((over[-1] - alone_s) / step)
+    if not over:
+        return alone_s, 0.0
+    waited = statistics.median(steps)
+    return (alone_s, waited) if waited > 0 else (max(0.0, statistics.median(over)), 0.0)
+
+
+def _check(model: StepModel, cell: Cell, found: Sequence[Measured]) -> CellCheck:
+    rounds = [one.steps for one in found if one.steps]
+    predicted = [statistics.fmean(model.predict(each.tokens, each.kv_tokens) for each in steps) for steps in rounds]
+    measured = [statistics.fmean(each.seconds for each in steps) for steps in rounds]
+    return CellCheck(
+        cell.batch, cell.prompt_tokens, cell.output_tokens, statistics.median(predicted), statistics.median(measured)
+    )
 
 
 class _Driver:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, source: Source, facts: Facts) -> None:
+        self._source = source
+        self._facts = facts
         self._random = random.Random(1)
-        self._ids = itertools.count()
 
     async def run(self, cell: Cell) -> Measured:
-        """Run one cell from an idle engine to an idle engine."""
-        self._engine.take_steps()
-        sinks: list[_Sink] = []
-        for _ in range(cell.batch):
-            # Other tokens each time, or the prefix cache would answer.
-            prompt = [self._random.randint(3, 250) for _ in range(cell.prompt_tokens)]
-            sampling = SamplingParams(cell.output_tokens, temperature=0.0, ignore_eos=True)
-            sinks.append(_Sink())
-            await self._engine.submit(f"profile-{next(self._ids)}", GenerationSpec(prompt, sampling), sinks[-1])
+        """Run one cell from an idle engine to an idle engine. Where its first sequences had ended before the last one
+        began, they are run again, for longer.
+        """
+        found = await self._run(cell)
+        for longer in LONGER:
+            again = replace(cell, output_tokens=longer * cell.output_tokens)
+            if found.steps or not fits(again, self._facts):
+                break
+            found = replace(await self._run(again), cell=cell)
+        return found
+
+    async def _run(self, cell: Cell) -> Measured:
+        self._source.take_steps()
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                ends = await asyncio.gather(*(sink.ended for sink in sinks))
+                told = await asyncio.gather(
+                    *(self._generate(cell.prompt_tokens, cell.output_tokens) for _ in range(cell.batch))
+                )
         except TimeoutError as error:
             raise EngineError(f"{cell.batch} sequences did not end within {TIMEOUT_S:.0f} s") from error
-        failed = next((end.error for end in ends if end.error), None)
-        if failed:
-            raise EngineError(f"a sequence failed: {failed}")
-        return Measured(cell, self._engine.take_steps(), [sink.first - sink.begun for sink in sinks if sink.first])
+        steps = self._source.take_steps()
+        if steps is None:
+            steps = steps_seen(told, cell.prompt_tokens)
+        return Measured(cell, steps, [each.ttft_s for each in told])
+
+    async def join(self, batch: int) -> list[Late]:
+        """Let prompts come one after the other while a batch decodes."""
+        prompt, output = BESIDE_LENGTHS
+        tasks = [asyncio.create_task(self._generate(prompt, output)) for _ in range(batch)]
+        late: list[Late] = []
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                # All of them decode behind the first one's end.
+                await self._generate(LATE_PROMPT, LATE_OUTPUT)
+                while len(late) < MOST_LATE:
+                    # At any moment of a step.
+                    await asyncio.sleep(self._random.uniform(0.0, 0.03))
+                    told = await self._generate(LATE_PROMPT, LATE_OUTPUT)
+                    if any(task.done() for task in tasks):
+                        break
+                    late.append(Late(LATE_PROMPT, batch, prompt + output / 2, told.ttft_s))
+                await asyncio.gather(*tasks)
+        except TimeoutError as error:
+            raise EngineError(f"{batch} sequences did not end within {TIMEOUT_S:.0f} s") from error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._source.take_steps()
+        return late
+
+    async def _generate(self, prompt_tokens: int, output_tokens: int) -> Told:
+        # Other tokens each time, or the prefix cache would answer.
+        prompt = [self._random.randint(3, 250) for _ in range(prompt_tokens)]
+        return await self._source.generate(prompt, output_tokens)

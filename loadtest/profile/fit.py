@@ -46,13 +46,41 @@ def _mean(steps: Sequence[StepSample]) -> Block:
     )
 
 
+def fit_cells(cells: Iterable[Sequence[Sequence[StepSample]]]) -> tuple[StepModel, float]:
+    """Fit a, b and g to cells that were driven several times: of each piece of a run the median of its repeats counts.
+
+    Raises:
+        EngineError: there are too few steps.
+    """
+    return _fit([found for cell in cells if (found := median_of([blocks_of(steps) for steps in cell]))])
+
+
+def median_of(repeats: Sequence[Sequence[Block]]) -> list[Block]:
+    """Return the median of each piece over repeats of a run; all of them where they don't have equally many."""
+    known = [each for each in repeats if each]
+    if len({len(each) for each in known}) != 1:
+        return [block for each in known for block in each]
+    return [
+        Block(
+            statistics.median(each.seconds for each in same),
+            statistics.median(each.tokens for each in same),
+            statistics.median(each.kv_tokens for each in same),
+            sum(each.steps for each in same),
+        )
+        for same in zip(*known, strict=True)
+    ]
+
+
 def fit_blocks(runs: Iterable[Sequence[StepSample]]) -> tuple[StepModel, float]:
     """Fit a, b and g to the steps of several runs; returns the model and its median error, relative.
 
     Raises:
         EngineError: there are too few steps.
     """
-    by_run = [found for steps in runs if (found := blocks_of(steps))]
+    return _fit([found for steps in runs if (found := blocks_of(steps))])
+
+
+def _fit(by_run: Sequence[Sequence[Block]]) -> tuple[StepModel, float]:
     blocks = [block for found in by_run for block in found]
     if len(blocks) < LEAST_BLOCKS:
         raise EngineError(f"a profile needs at least {LEAST_BLOCKS * BLOCK} steps; the engine reported too few")

@@ -45,6 +45,8 @@ class Profile:
     """Of the step model: seconds per step, computed token and context token."""
     overhead_s: float
     """From a request's submission to its first token, less the steps that it takes."""
+    overhead_steps: float
+    """Steps that a prompt which meets a busy batch waits, beside the rest of the one that runs."""
     kv_tokens: int
     max_sequences: int
     step_tokens: int
@@ -99,7 +101,8 @@ def read_profile(path: Path) -> Profile:
 def _profile(data: Mapping[str, Any]) -> Profile:
     checks = tuple(CellCheck(**each) for each in data["checks"])
     pairs = {name: (int(data[name][0]), int(data[name][1])) for name in ("batches", "lengths")}
-    profile = Profile(**{**data, "checks": checks, **pairs})
+    # Older profiles have none.
+    profile = Profile(**{"overhead_steps": 1.0, **data, "checks": checks, **pairs})
     if min(profile.a, profile.b, profile.g, profile.error) < 0:
         raise ValueError("a, b, g and error must be at least 0")
     if profile.a + profile.b <= 0 or min(profile.kv_tokens, profile.max_sequences, profile.step_tokens) < 1:

@@ -211,6 +211,10 @@ class ReplicaStatus:
     """0 when off."""
     output_tokens: int
     accepted_draft_tokens: int
+    kv_tokens: int = 0
+    """Room of its KV cache; 0 from a router that does not tell."""
+    prefill_window_tokens: int = 0
+    """Bound of the prompt tokens that it has been given and not yet computed."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.ReplicaStatus) -> ReplicaStatus:
@@ -228,6 +232,8 @@ class ReplicaStatus:
             metrics_port=wire.metrics_port,
             output_tokens=wire.output_tokens,
             accepted_draft_tokens=wire.accepted_draft_tokens,
+            kv_tokens=wire.kv_tokens,
+            prefill_window_tokens=wire.prefill_window_tokens,
         )
 
 

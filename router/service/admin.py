@@ -80,4 +80,6 @@ class AdminServicer:
             metrics_port=announcement.metrics_port,
             output_tokens=int(record.stats.get("output_tokens", 0)),
             accepted_draft_tokens=int(record.stats.get("accepted_draft_tokens", 0)),
+            kv_tokens=record.windows.kv_tokens,
+            prefill_window_tokens=record.windows.prefill_tokens,
         )

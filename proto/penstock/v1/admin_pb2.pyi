@@ -803,6 +803,8 @@ class ReplicaStatus(_message.Message):
     METRICS_PORT_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    KV_TOKENS_FIELD_NUMBER: _builtins.int
+    PREFILL_WINDOW_TOKENS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     """Names the replica."""
     group_id: _builtins.str
@@ -825,6 +827,10 @@ class ReplicaStatus(_message.Message):
     """Counts output tokens since it started."""
     accepted_draft_tokens: _builtins.int
     """Counts draft tokens accepted by speculative decoding since it started."""
+    kv_tokens: _builtins.int
+    """Is the room of its KV cache in tokens."""
+    prefill_window_tokens: _builtins.int
+    """Bounds the prompt tokens that it has been given and not yet computed."""
     @_builtins.property
     def heartbeat_age(self) -> _duration_pb2.Duration:
         """Is the time since its last heartbeat."""
@@ -844,10 +850,12 @@ class ReplicaStatus(_message.Message):
         metrics_port: _builtins.int = ...,
         output_tokens: _builtins.int = ...,
         accepted_draft_tokens: _builtins.int = ...,
+        kv_tokens: _builtins.int = ...,
+        prefill_window_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat_age", b"heartbeat_age"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "address", b"address", "batch_limit", b"batch_limit", "group_id", b"group_id", "heartbeat_age", b"heartbeat_age", "kv_usage", b"kv_usage", "linked", b"linked", "metrics_port", b"metrics_port", "output_tokens", b"output_tokens", "replica_id", b"replica_id", "running", b"running", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_draft_tokens", b"accepted_draft_tokens", "address", b"address", "batch_limit", b"batch_limit", "group_id", b"group_id", "heartbeat_age", b"heartbeat_age", "kv_tokens", b"kv_tokens", "kv_usage", b"kv_usage", "linked", b"linked", "metrics_port", b"metrics_port", "output_tokens", b"output_tokens", "prefill_window_tokens", b"prefill_window_tokens", "replica_id", b"replica_id", "running", b"running", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

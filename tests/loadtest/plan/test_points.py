@@ -121,13 +121,41 @@ def test_points_are_read_in_seconds(tmp_path: Path) -> None:
     assert "attention data parallel 8" == point.layout
 
 
-@pytest.mark.parametrize("value", ["", "-1", "nan", "fast"])
+@pytest.mark.parametrize("value", ["-1", "fast"])
 def test_a_wrong_value_names_line_and_field(tmp_path: Path, value: str) -> None:
     with pytest.raises(TraceError, match="line 2: silicon_tpot_ms: must be a number above 0"):
         read_points(write(tmp_path / "p.csv", silicon_tpot_ms=value))
+
+
+@pytest.mark.parametrize("value", ["", "0", "nan"])
+def test_what_was_not_measured_is_skipped_and_the_rest_is_scored(tmp_path: Path, value: str) -> None:
+    file = write(tmp_path / "p.csv", model_path="Qwen/Qwen3-32B")
+    row = file.read_text().splitlines()[1].split(",")
+    file.write_text(file.read_text() + ",".join([*row[:-1], value]) + "\n")
+    result = score(read_points(file)).as_json()
+    assert [1] == [each["points"] for each in result["configs"]]
+    assert ["no silicon_tpot_ms"] == [each["why"] for each in result["skipped"]]
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("model_path,system\nm,h100\n")
     with pytest.raises(TraceError, match="precision: is missing"):
         read_points(tmp_path / "p.csv")
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "ranks", "a", "b", "g"),
+    [
+        ("llama-3.1-8b", "rtx4090", 1, 17.7e-3, 89.7e-6, 0.083e-6),
+        ("llama-3.1-8b", "rtxpro6000", 1, 12.5e-3, 42.0e-6, 0.071e-6),
+        ("qwen3-32b", "rtxpro6000", 2, 27.4e-3, 164e-6, 0.087e-6),
+    ],
+)
+def test_the_prior_is_near_engines_that_it_never_saw(
+    model: str, gpu: str, ranks: int, a: float, b: float, g: float
+) -> None:
+    """Step models that were fitted to recorded runs of vLLM 0.19 on other accelerators."""
+    made, fitted = prior(load_shape(model), load_gpu(gpu), ranks, "bf16"), StepPrior(StepModel(a, b, g), 0.0)
+    shape = Shape(300, 300)
+    for batch in (1, 8, 32):
+        assert itl_of(fitted, batch, shape, 2048) == pytest.approx(itl_of(made, batch, shape, 2048), rel=0.25)

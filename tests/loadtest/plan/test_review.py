@@ -48,6 +48,12 @@ def test_a_report_may_have_its_figures_under_summary() -> None:
     assert {"ttft_mean_s": 0.2, "ttft_p99_s": 0.5, "itl_p95_s": 0.03, "tokens_per_s": 12.0} == figures_in(data)
 
 
+def test_messages_of_several_tokens_do_not_pass_for_tokens() -> None:
+    report = {"itl_s": {"mean": 0.05, "p95": 0.08}, "tpot_s": {"mean": 0.01}, "output_tokens": 500, "messages": 100}
+    assert {"itl_mean_s": 0.01} == figures_in(report)
+    assert {"itl_mean_s": 0.05, "itl_p95_s": 0.08} == figures_in({**report, "messages": 500})
+
+
 @pytest.mark.parametrize("wrong", [{}, {"ttft_s": 3}, {"itl_s": {"mean": None}}, {"tokens_per_s": True}])
 def test_a_report_without_figures_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     book = Book(tmp_path)

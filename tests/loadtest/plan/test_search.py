@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.cli.main import main
 from cluster.control.step_model import Experts, Shape, StepModel
 from cluster.errors import SettingsError
 from loadtest.plan.architectures import load_shape
@@ -17,7 +18,7 @@ from loadtest.plan.prior import StepPrior
 from loadtest.plan.report import Plan, show, write_html
 from loadtest.plan.scatter import Mark, frontier
 from loadtest.plan.search import FOREIGN_ERROR, PRIOR_ERROR, engines, on_paper, plan
-from loadtest.plan.traffic import Load, steady_load
+from loadtest.plan.traffic import Load, load_of_lengths, steady_load
 from loadtest.plan.trial import ExpertTimes, try_out
 from loadtest.plan.what_if import what_ifs
 from loadtest.traces import TraceRequest
@@ -101,7 +102,7 @@ def test_candidates_are_sized_for_the_slowest_likely_engine() -> None:
 def test_the_simulated_load_meets_the_step_model() -> None:
     """At almost no load a token takes a step, and the first one a step with the prompt."""
     calm = steady_load(0.1, 100, 20, 0.0)
-    seen = try_out(engine(), run(engine(), calm), calm, PROMISE, 1, network_s=0.1)
+    seen = try_out(engine(overhead_s=0.1, overhead_steps=0.0), run(engine(), calm), calm, PROMISE, 1)
     assert 0.02 == pytest.approx(seen.itl_mean_s, rel=0.01)
     assert 0.122 == pytest.approx(seen.ttft_mean_s, rel=0.02)
     assert 1.0 == seen.attainment
@@ -127,6 +128,15 @@ def test_a_slice_of_a_recorded_load_keeps_its_busiest_stretch() -> None:
     assert 40 == len(part)
     assert {20} == {each.prompt_tokens for each in part}
     assert 0.0 == part[0].arrival_s
+
+
+def test_recorded_lengths_are_drawn_in_pairs(tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("num_prefill_tokens,num_decode_tokens\n10,100\n30,300\n")
+    load = load_of_lengths(2.0, tmp_path / "l.csv")
+    assert (Shape(20, 200), 330) == (load.shape, load.longest)
+    part = load.slice(0.5, 400, 1)
+    assert {(10, 100), (30, 300)} == {(each.prompt_tokens, each.output_tokens) for each in part}
+    assert 1.0 == pytest.approx(400 / part[-1].arrival_s, rel=0.2)
 
 
 @pytest.mark.parametrize("values", [(0, 1, 1, 0), (1, 0, 1, 0), (1, 1, -1, 0), (1, 1, 1, 4)])
@@ -179,6 +189,15 @@ def test_infeasible_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> None:
     show(nothing, Console(width=200))
     assert not nothing.feasible
     assert "Infeasible" in capsys.readouterr().out
+
+
+def test_the_infeasible_has_ways_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "llama-3.1-405b", "--gpu", "h100", "--rate", "0.5", "--state-dir", str(tmp_path)]
+    assert 3 == main(["plan", *words, "--slo-itl", "0.2", "--json"])
+    found = {each["change"]: each["gpus"] for each in json.loads(capsys.readouterr().out)["what_ifs"]}
+    assert {"weights in fp8", "weights in int4", "h200", "b200", "l40s"} == found.keys()
+    assert found["weights in fp8"] == 8
+    assert found["l40s"] is None
 
 
 def test_what_ifs_change_one_thing_each() -> None:

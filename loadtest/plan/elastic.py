@@ -1,0 +1,65 @@
+"""A recorded load with the autoscaler in production's place: how many replicas it would hold on average."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cluster.control.slow import GroupBounds
+from cluster.models import RequestClass
+from loadtest.plan.option import Promise
+from loadtest.plan.search import Candidate
+from loadtest.plan.traffic import Load
+from loadtest.plan.trial import attains, production, setup_of, times_of
+from loadtest.simulate.penstock import PenstockSlow, point_of
+from loadtest.simulate.setup import Slo
+from loadtest.simulate.simulation import Simulation
+
+MOST_REQUESTS = 10_000
+"""Of the trace's beginning; more would take minutes."""
+FAST_EVERY = 5
+"""Seconds; over an hour of many replicas each second's decision would take longer than all the rest."""
+ROOM = 3
+"""Replicas may become so many times as many as a fixed number needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """Is what such a run showed."""
+
+    mean: float
+    """Replicas, those included that start or drain."""
+    most: int
+    attainment: float
+    requests: int
+
+
+def elastic(candidate: Candidate, load: Load, promise: Promise, *, cold_start_s: float, seed: int = 1) -> Elastic:
+    """Simulate both production policies on a trace, with an engine as slow as its error makes likely.
+
+    Args:
+        candidate: engine, limits, and the number of replicas to begin with.
+        load: a recorded one.
+        promise: what the policies hold, and what attainment is counted against.
+        cold_start_s: from the order to a replica that serves.
+        seed: of what is drawn.
+    """
+    engine, trace = candidate.engine.careful, load.trace[:MOST_REQUESTS]
+    most = ROOM * candidate.replicas
+    setup = replace(
+        setup_of(engine, candidate.operation, load, promise, candidate.replicas, seed=seed),
+        min_replicas=1,
+        max_replicas=most,
+        cold_start_s=cold_start_s,
+    )
+    slow = PenstockSlow(
+        point_of(dict.fromkeys(RequestClass, Slo(promise.ttft_p99_s, promise.itl_p95_s)), promise.attainment),
+        GroupBounds(1, most),
+        engine.steps.for_shape(load.shape),
+        candidate.operation.batch,
+        expected_output=float(setup.expected_output_tokens),
+    )
+    fast, times = production(engine, load, promise, FAST_EVERY), times_of(engine, load)
+    run = Simulation(trace, setup, fast=fast, slow=slow, times=times).run()
+    met = sum(attains(each, engine, promise) for each in run.outcomes) / len(run.outcomes)
+    hours = run.fleet.hours(run.seconds)
+    return Elastic(3600 * hours / run.seconds, max(each.ready for each in run.samples), met, len(run.outcomes))

@@ -1,0 +1,96 @@
+"""What is said to be possible must be: over many models, accelerators, loads and promises."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from loadtest.plan.architectures import KNOWN, load_shape
+from loadtest.plan.gpus import GPUS
+from loadtest.plan.memory import size
+from loadtest.plan.option import KV_FILL, Operation, Promise, itl_p95, operate, replicas_for
+from loadtest.plan.precision import weights_of
+from loadtest.plan.search import engines, on_paper, simulate
+from loadtest.plan.steady import steady
+from loadtest.plan.traffic import steady_load
+from loadtest.plan.trial import production, try_out
+
+PRECISIONS = ("bf16", "fp8", "int4")
+RANKS = (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_fits_has_room_for_weights_overhead_and_every_kv_token(precision: str) -> None:
+    for model in KNOWN:
+        shape = load_shape(model)
+        weights = weights_of(shape, precision).total_bytes
+        for gpu in GPUS.values():
+            short = float("inf")
+            for ranks in RANKS:
+                room = size(shape, gpu, ranks, precision)
+                taken = weights / ranks + room.overhead + room.kv_tokens * shape.kv_bytes_per_rank(ranks)
+                assert not room.fits or taken <= 0.9 * gpu.memory < gpu.memory, (model, gpu.name, ranks)
+                assert room.fits or room.kv < 16 * shape.kv_bytes_per_rank(ranks)
+                # More accelerators never have less room, nor does a smaller step.
+                assert room.short_by <= short
+                assert size(shape, gpu, ranks, precision, step_tokens=512).kv_tokens >= room.kv_tokens
+                short = room.short_by
+
+
+def test_what_is_planned_on_paper_keeps_every_bound() -> None:
+    rnd, possible = random.Random(1), 0
+    for _ in range(150):
+        load = steady_load(rnd.uniform(0.5, 50), rnd.choice([64, 500, 2000, 12000]), rnd.choice([16, 200, 1000]))
+        promise = Promise(rnd.choice([0.3, 2.0, 10.0]), rnd.choice([0.01, 0.03, 0.1, 0.5]))
+        options, _ = engines(
+            load_shape(rnd.choice(list(KNOWN))), [rnd.choice(list(GPUS.values()))], [rnd.choice(PRECISIONS)], prices={}
+        )
+        for engine in options:
+            found = operate(engine.careful, load, promise)
+            if not isinstance(found, Operation):
+                continue
+            possible += 1
+            steps, shape = engine.careful.steps, load.shape
+            assert load.longest <= min(engine.kv_tokens, engine.context)
+            assert 1 <= found.batch <= engine.step_limits[1]
+            assert found.batch == 1 or found.batch * shape.peak_tokens <= KV_FILL * engine.kv_tokens
+            assert found.batch == 1 or itl_p95(steps, found.batch, shape, found.step_tokens) <= promise.itl_p95_s
+            # A batch as full as the limit brings no more than decoding alone would.
+            assert found.rate <= found.batch / (shape.output_tokens * steps.step(found.batch, found.batch, 0))
+            assert replicas_for(found, load.rate) * found.rate >= load.rate
+    assert possible > 100
+
+
+def test_more_clients_than_the_cache_holds_wait_and_bring_nothing() -> None:
+    """Saturation: beyond it throughput stays, and the wait grows with the clients."""
+    (engine, *_), _ = engines(load_shape("llama-3.1-70b"), [GPUS["h100"]], ["fp8"], prices={}, parallel=[2])
+    shape = steady_load(1.0, 4000, 500).shape
+    seen = [
+        steady(engine.steps, clients, shape, kv_tokens=engine.kv_tokens, step_tokens=8192, max_sequences=1024)
+        for clients in (8, 64, 256, 512, 1024)
+    ]
+    room = engine.kv_tokens / (4000 + 250)
+    assert max(each.batch for each in seen) <= room < 256
+    assert seen[2].queue_s < seen[3].queue_s < seen[4].queue_s
+    assert seen[4].tokens_per_s(500) == pytest.approx(seen[2].tokens_per_s(500))
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "rate", "prompt", "output"),
+    [("llama-3.1-8b", "l40s", 6.0, 1000, 100), ("gpt-oss-20b", "h100", 20.0, 500, 150)],
+)
+def test_what_holds_in_the_plan_holds_on_other_draws_of_the_load(
+    model: str, gpu: str, rate: float, prompt: int, output: int
+) -> None:
+    load, promise = steady_load(rate, prompt, output), Promise(1.0, 0.1, 0.97)
+    shape = load_shape(model)
+    options, _ = engines(shape, [GPUS[gpu]], [shape.native], prices={}, parallel=[1])
+    best = simulate(on_paper(options, load, promise)[0][0], load, promise, draws=2)
+    assert best.holds
+    careful, policy = best.engine.careful, production(best.engine.careful, load, promise)
+    seen = [
+        try_out(careful, best.candidate.operation, load, promise, best.candidate.replicas, seed=seed, fast=policy)
+        for seed in (101, 102)
+    ]
+    assert min(each.attainment for each in seen) >= promise.attainment - 0.02

@@ -1,0 +1,90 @@
+"""Candidates are simulated with the policies that run in production."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cluster.cli.main import main
+from cluster.control.step_model import StepModel
+from loadtest.plan.elastic import ROOM, elastic
+from loadtest.plan.option import Engine, Operation, Promise, operate
+from loadtest.plan.prior import StepPrior
+from loadtest.plan.search import Candidate
+from loadtest.plan.traffic import Load, recorded_load, steady_load
+from loadtest.plan.trial import production, try_out
+
+ENGINE = Engine(
+    model="toy",
+    gpu="card",
+    tensor_parallel=1,
+    precision="bf16",
+    steps=StepPrior(StepModel(0.005, 0.0015, 1e-8), 0.0),
+    error=0.0,
+    source="profile",
+    kv_tokens=100_000,
+    step_limits=(2048, 64),
+    context=4096,
+    price=2.0,
+    overhead_s=0.0,
+    overhead_steps=0.0,
+)
+
+
+def operation(load: Load, promise: Promise) -> Operation:
+    found = operate(ENGINE, load, promise)
+    assert isinstance(found, Operation)
+    return found
+
+
+def test_the_fast_loop_saves_the_slo_of_an_engine_slower_than_planned() -> None:
+    """A limit held fixed would be too large for it."""
+    promise, load = Promise(600.0, 0.05), steady_load(60.0, 4, 100, 0.0)
+    planned, slower = operation(load, promise), ENGINE.scaled(1.5, 1.5, 1.5)
+    fixed = try_out(slower, planned, load, promise, 1)
+    moved = try_out(slower, planned, load, promise, 1, fast=production(slower, load, promise))
+    assert fixed.attainment < 0.3
+    assert moved.attainment > 0.8
+    assert moved.itl_mean_s <= 0.05 < fixed.itl_mean_s
+
+
+def test_the_way_and_prepared_steps_are_in_the_time_to_first_token() -> None:
+    promise, load = Promise(10.0, 0.2), steady_load(0.2, 50, 20, 0.0)
+    bare = try_out(ENGINE, operation(load, promise), load, promise, 1)
+    far = replace(ENGINE, overhead_s=0.3, overhead_steps=2.0)
+    seen = try_out(far, operation(load, promise), load, promise, 1)
+    assert bare.ttft_mean_s + 0.3 + 2 * bare.itl_mean_s == pytest.approx(seen.ttft_mean_s)
+    assert seen.attainment == 1.0
+    assert 0.0 == try_out(far, operation(load, promise), load, replace(promise, ttft_p99_s=0.3), 1).attainment
+
+
+def write_trace(path: Path, seconds: int) -> Path:
+    """A request per second, and ten times as many in the middle third."""
+    times = [float(at) for at in range(seconds)]
+    times += [at / 9 for at in range(3 * seconds, 6 * seconds)]
+    lines = [f"{at:.3f},50,100" for at in sorted(times)]
+    path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *lines]) + "\n")
+    return path
+
+
+def test_the_autoscaler_needs_fewer_replicas_than_the_peak(tmp_path: Path) -> None:
+    promise, load = Promise(30.0, 0.05), recorded_load(write_trace(tmp_path / "load.csv", 300))
+    seen = elastic(Candidate(ENGINE, operation(load, promise), 2), load, promise, cold_start_s=20.0)
+    assert 300 + 900 == seen.requests
+    assert 1.0 <= seen.mean < seen.most <= ROOM * 2
+    assert seen.attainment > 0.6
+
+
+def test_a_plan_for_a_trace_says_what_the_autoscaler_would_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write_trace(tmp_path / "load.csv", 60)
+    words = ["--model", "llama-3.1-8b", "--gpu", "h100", "--tp", "1", "--price", "h100=2", "--trace", str(trace)]
+    assert 0 == main(["plan", *words, "--draws", "1", "--simulate", "1", "--no-store", "--cold-start", "60", "--json"])
+    (last,) = [each for each in json.loads(capsys.readouterr().out)["what_ifs"] if each["simulated"]]
+    assert "autoscaled, cold start 60 s" == last["change"]
+    assert "replicas on average" in last["outcome"]
+    assert 2.0 == pytest.approx(last["hourly"])
