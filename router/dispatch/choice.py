@@ -406,9 +406,9 @@ class Choice:
         self._fail(GenerationFailedError(self.entry.request_id, self.tokens, self._lost, self.entry.prompt_tokens))
 
     def convict(self, error: PenstockError) -> None:
-        """End it: it kills engines."""
+        """End it, where it waits: it kills engines."""
         self._fail(error)
-        self._pool.release(self)
+        self._pool.withdraw(self)
 
     def content(self) -> bytes:
         """Return a digest of what is generated, the same for all tenants."""

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from penstock.v1 import types_pb2 as types
@@ -107,7 +108,9 @@ class Pool:
         """Ends of attempts whose requests go on, that Redis does not know yet."""
         self.losses = dict.fromkeys(Failure, 0)
         """Attempts that were lost, since start."""
-        self.isolation = Isolation(router_settings.quarantine_s, self._choices.get, self.requeue)
+        self.isolation = Isolation(
+            router_id, queue, self._owner, router_settings.quarantine_s, self._choices, self.requeue
+        )
         self._collecting = False
         self._run_id = ""
         """The store's identity, as last heard."""
@@ -180,6 +183,10 @@ class Pool:
         self._choices[choice.entry.request_id] = choice
         try:
             submitted = await self._queue.submit(self._router_id, choice.entry)
+            if submitted.known is None and submitted.marks != self.isolation.marks:
+                # Another router turned something away, and it may be this content.
+                await self.isolation.follow()
+                self.isolation.check(choice)
         except (QueueFullError, QuotaExceededError, KeyReusedError) as error:
             # Nothing is in line. Refusals are many when a pool is full, so they are cheap.
             self._choices.pop(choice.entry.request_id, None)
@@ -541,11 +548,18 @@ class Pool:
         for request_id, position in reply.positions.items():
             if (choice := self._choices.get(request_id)) is not None:
                 choice.position = position
+        if reply.marks != self.isolation.marks:
+            self._owner.spawn(self._follow(), "follow_marks")
         self._deliver(reply.mail)
         for request_id, attempt in list(self._unreleased):
             self._owner.spawn(self._release(request_id, attempt), "release_again")
         for request_id, attempt in list(self._unqueued):
             self._owner.spawn(self._requeue(request_id, attempt), "requeue_again")
+
+    async def _follow(self) -> None:
+        # What is not learned now comes with the next heartbeat.
+        with suppress(QueueUnavailableError):
+            await self.isolation.follow()
 
     def _links_changed(self) -> None:
         # The queue grants only where it knows us connected: tell it now, not in a second.

@@ -208,7 +208,7 @@ class ChaosCluster:
 
     def _launch(self, name: str, command: tuple[str, ...], source: Path = ROOT) -> Process:
         environ = {"PYTHONPATH": f"{source}{os.pathsep}{source / 'proto'}", "PENSTOCK_SETTINGS": ""}
-        return Process(name, command, self.folder / f"{name}.log", environ)
+        return Process(name, command, self.folder / f"{name}.log", environ, source)
 
     def _settings(self, name: str) -> Path:
         flags: dict[str, Any] = {key: dict(value) for key, value in FAST.items()}
