@@ -45,6 +45,7 @@ from router.dispatch.isolation import Isolation
 from router.dispatch.link import ReplicaLink
 from router.dispatch.recovery import Failure, RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
+from router.dispatch.slow_readers import LOOK_S, SlowReaders
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Pool:
         self._open_queue = open_queue
         self._lease_queue: Queue | None = None
         self._owner = TaskOwner(f"pool.{name}")
+        self._watch = TaskOwner(f"pool.{name}.watch")
         self.replicas = ReplicaSet(
             name,
             router_id,
@@ -111,6 +113,11 @@ class Pool:
         self.isolation = Isolation(
             router_id, queue, self._owner, router_settings.quarantine_s, self._choices, self.requeue
         )
+        self.slow_readers = SlowReaders(
+            self._choices,
+            round(router_settings.max_unread_mb * (1 << 20)),
+            round(router_settings.max_unread_total_mb * (1 << 20)),
+        )
         self._collecting = False
         self._run_id = ""
         """The store's identity, as last heard."""
@@ -132,6 +139,13 @@ class Pool:
     async def start(self) -> None:
         """Join the pool; returns after the first heartbeat was tried."""
         await self._keeper.start()
+        self._watch.spawn(self._bound_unread(), "bound_unread")
+
+    async def _bound_unread(self) -> None:
+        # Here and not at each token: a stream grows by little between two looks.
+        while True:
+            self.slow_readers.look()
+            await asyncio.sleep(LOOK_S)
 
     async def close(self) -> None:
         """Leave the pool: what still waits or runs is cancelled first, so that no slot stays taken."""
@@ -143,6 +157,7 @@ class Pool:
             _LOG.warning("pool.left_running", extra={"pool": self.name, "choices": len(self._choices)})
         # A heartbeat on its way would open links again.
         await self._keeper.stop()
+        await self._watch.close()
         # What is left loses its link here, and its release is one of the tasks that end below.
         await self.replicas.close()
         await self._owner.close()
@@ -297,6 +312,7 @@ class Pool:
         request_id = choice.entry.request_id
         self._choices.pop(request_id, None)
         choice.account.teach(self.estimate)
+        self.slow_readers.follow(choice)
         self._judge(choice)
         self._unreleased[request_id, choice.attempt] = choice.account.final(choice.tokens)
         self._owner.spawn(self._release(request_id, choice.attempt), "release")
