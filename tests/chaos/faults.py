@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import psutil
@@ -55,10 +57,12 @@ class KillEngine:
     node: str
     part: str
     """Part of their names: Worker is a rank, EngineCore its scheduler."""
+    most: int = 64
+    """Of several ranks so many."""
     heals: bool = False
 
     async def apply(self, cluster: ChaosCluster) -> None:
-        cluster.victims = cluster.kill_engine(self.node, self.part)
+        cluster.victims = cluster.signal_engine(self.node, self.part, self.most, signal.SIGKILL)
 
     async def proof(self, cluster: ChaosCluster) -> str:
         node = cluster.nodes[self.node]
@@ -67,6 +71,40 @@ class KillEngine:
         return (
             "" if node.running else f"{len(cluster.victims)} gone, then the replica with status {node.process.status}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PauseEngine:
+    """SIGSTOP of one of a real engine's processes: the others and their replica are well, and there are no tokens."""
+
+    node: str
+    part: str
+    heals: bool = False
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        cluster.victims = cluster.signal_engine(self.node, self.part, 1, signal.SIGSTOP)
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        ranks = sum(self.part in process.name() for process in cluster.nodes[self.node].family)
+        stopped = [process for process in cluster.victims if process.status() == psutil.STATUS_STOPPED]
+        return f"{len(stopped)} of {ranks} in state T in /proc" if stopped and cluster.nodes[self.node].running else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Nothing done: shows that a replica has found its engine dead and ended itself, engine and all."""
+
+    node: str
+    heals: bool = False
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        cluster.nodes[self.node].note_end()
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        node = cluster.nodes[self.node]
+        if node.running or any(process.is_running() for process in cluster.victims):
+            return ""
+        return f"the replica ended with status {node.process.status}, and its engine with it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +168,22 @@ class Start:
     async def proof(self, cluster: ChaosCluster) -> str:
         node = cluster.nodes[self.node]
         return f"pid {node.pid} is ready" if node.running else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunsFrom:
+    """Nothing done: shows from which folder a process has its code."""
+
+    node: str
+    folder: str
+    heals: bool = False
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        cluster.nodes[self.node].look()
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        folder = Path(psutil.Process(cluster.nodes[self.node].pid).cwd()).name
+        return f"in {folder}" if folder == self.folder else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +338,75 @@ class TruncateAof:
     async def proof(self, cluster: ChaosCluster) -> str:
         cut = cluster.notes.get("aof_cut", 0)
         return f"{cut:.0f} bytes cut off" if cut else ""
+
+
+@dataclass(frozen=True, slots=True)
+class FillDisk:
+    """Redis can't write its file, as with a full disk: it refuses writes with MISCONF."""
+
+    heals: bool = False
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        # A folder in the place of the file; space can't be taken from Redis alone.
+        (cluster.folder / "redis" / "dump.rdb").mkdir()
+        await cluster.redis("CONFIG", "SET", "save", "3600 1")
+        await cluster.redis("BGSAVE")
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        return await _errors(cluster, "MISCONF")
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyDisk:
+    """Redis can write its file again."""
+
+    heals: bool = True
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        (cluster.folder / "redis" / "dump.rdb").rmdir()
+        await cluster.redis("BGSAVE")
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        info = await cluster.redis("INFO", "persistence")
+        good = info.get("rdb_last_bgsave_status") == "ok" and not info.get("rdb_bgsave_in_progress")
+        return "its last save is ok" if good else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Exhaust:
+    """No file descriptors are left for further connections of a process."""
+
+    node: str
+    connections: int = 20
+    """That are tried then."""
+    heals: bool = False
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        process = psutil.Process(cluster.nodes[self.node].pid)
+        process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds(), process.rlimit(psutil.RLIMIT_NOFILE)[1]))
+        await cluster.knock(self.node, self.connections)
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        process = psutil.Process(cluster.nodes[self.node].pid)
+        limit, used = process.rlimit(psutil.RLIMIT_NOFILE)[0], process.num_fds()
+        return f"{used} of {limit} descriptors are in use" if used >= limit else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Relieve:
+    """There are file descriptors again."""
+
+    node: str
+    heals: bool = True
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        process = psutil.Process(cluster.nodes[self.node].pid)
+        hard = process.rlimit(psutil.RLIMIT_NOFILE)[1]
+        process.rlimit(psutil.RLIMIT_NOFILE, (hard, hard))
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        limit = psutil.Process(cluster.nodes[self.node].pid).rlimit(psutil.RLIMIT_NOFILE)[0]
+        return f"{limit} descriptors"
 
 
 async def _calls(cluster: ChaosCluster, command: str) -> int:

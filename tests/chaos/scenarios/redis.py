@@ -9,6 +9,8 @@ from tests.chaos.cluster import ClusterPlan
 from tests.chaos.faults import (
     Configure,
     Demote,
+    EmptyDisk,
+    FillDisk,
     FlushAll,
     Heal,
     Kill,
@@ -124,6 +126,14 @@ SCENARIOS = (
             Step(Midway(6), Configure("maxmemory", "1", error="OOM")),
             Step(After(3.0), Configure("maxmemory", "0", heals=True)),
         ),
+        load=SHORT,
+        bounds=AWAY,
+    ),
+    Scenario(
+        name="redis cannot write its file",
+        claim="With a full disk Redis refuses writes: streams end well, new requests fail fast, and it all comes back.",
+        faults=(27,),
+        steps=(Step(Midway(6), FillDisk()), Step(After(3.0), EmptyDisk())),
         load=SHORT,
         bounds=AWAY,
     ),
