@@ -113,6 +113,10 @@ class Pool:
         self.isolation = Isolation(
             router_id, queue, self._owner, router_settings.quarantine_s, self._choices, self.requeue
         )
+        self.store_changes = 0
+        """How often the store was found to be another one: restarted, failed over or emptied."""
+        self.submitted_again = 0
+        """Waiting choices that were put in line again after that."""
         self.slow_readers = SlowReaders(
             self._choices,
             round(router_settings.max_unread_mb * (1 << 20)),
@@ -416,6 +420,7 @@ class Pool:
         for choice in waiting:
             try:
                 await self._submit_again(choice.entry.request_id)
+                self.submitted_again += 1
             except QueueUnavailableError:
                 # The next heartbeat that comes through finds another store, or this one with all that is in it.
                 self._run_id = "?"
@@ -558,6 +563,7 @@ class Pool:
             forgotten = bool(self._run_id)
             self._run_id, self._doubt_until = reply.run_id, now + self.queue_settings.lease_s
             if forgotten:
+                self.store_changes += 1
                 self._owner.spawn(self._submit_all_again(), "submit_again")
         if reply.replicas is not None:
             self.replicas.update(reply.replicas, complete=now >= self._doubt_until)

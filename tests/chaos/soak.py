@@ -1,6 +1,6 @@
 """Runs mixed load for as long as told, and breaks something every few seconds.
 
-python -m tests.chaos.soak [--minutes N] [--seed N] [--json FILE]
+python -m tests.chaos.soak [--minutes N] [--seed N] [--json FILE] [--logs FOLDER]
 
 Nothing may be lost, memory must stay flat, and nothing may be left at the end. Router 1 and replica 1 live all the
 time, so that their memory can be followed; what ends a process befalls router 0, replica 0 and Redis.
@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import sys
 import time
 from dataclasses import dataclass
@@ -238,11 +239,15 @@ class Soak:
         }
 
 
-async def soak(minutes: float, seed: int, console: Console) -> Soak:
-    """Run on a cluster of its own."""
+async def soak(minutes: float, seed: int, console: Console, logs: Path | None) -> Soak:
+    """Run on a cluster of its own, whose logs are kept in a folder if one is named."""
     async with running_cluster(PLAN) as cluster:
         run = Soak(cluster, seed, console)
-        await run.run(minutes * 60)
+        try:
+            await run.run(minutes * 60)
+        finally:
+            for path in cluster.folder.glob("*.log") if logs is not None else ():
+                shutil.copy(path, str(logs))
         return run
 
 
@@ -252,9 +257,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the outcome here too")
+    parser.add_argument("--logs", type=Path, help="keep the processes' logs in this folder")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 150)
-    run = asyncio.run(soak(options.minutes, options.seed, console))
+    run = asyncio.run(soak(options.minutes, options.seed, console, options.logs))
     run.show()
     if options.json is not None:
         options.json.write_text(json.dumps(run.as_json(), indent=1), encoding="utf-8")

@@ -51,7 +51,9 @@ class Tally:
         if not over:
             return
         history.requests[:] = [request for request in history.requests if request.ended_at is None]
-        self.blame(check_requests(History(requests=over), self.bounds))
+        during = self._episode_at(max(request.events[-1].at for request in over)).name
+        found = check_requests(History(requests=over), self.bounds)
+        self.blame([Violation(each.invariant, f"{each.detail} ({during})") for each in found])
         for request in over:
             self._count(request)
 
