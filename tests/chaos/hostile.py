@@ -192,7 +192,7 @@ class Forgotten:
     heals: bool = False
 
     async def apply(self, cluster: ChaosCluster) -> None:
-        cluster.notes["looked"] = 1.0
+        cluster.nodes[self.router].look()
 
     async def proof(self, cluster: ChaosCluster) -> str:
         metrics = await cluster.metrics(self.router)

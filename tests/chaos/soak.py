@@ -1,6 +1,6 @@
 """Runs mixed load for as long as told, and breaks something every few seconds.
 
-python -m tests.chaos.soak [--minutes N] [--seed N] [--json FILE] [--logs FOLDER]
+python -m tests.chaos.soak [--minutes N] [--seed N] [--only TEXT] [--json FILE] [--logs FOLDER]
 
 Nothing may be lost, memory must stay flat, and nothing may be left at the end. Router 1 and replica 1 live all the
 time, so that their memory can be followed; what ends a process befalls router 0, replica 0 and Redis.
@@ -112,10 +112,11 @@ MOVES = (
 class Soak:
     """Is one run."""
 
-    def __init__(self, cluster: ChaosCluster, seed: int, console: Console) -> None:
+    def __init__(self, cluster: ChaosCluster, seed: int, console: Console, only: str = "") -> None:
         self._cluster = cluster
         self._random = random.Random(seed)
         self._console = console
+        self._moves = [move for move in MOVES if only in move.name]
         self._history = History()
         self.tally = Tally(BOUNDS)
         self.left: dict[str, int] = {}
@@ -135,7 +136,7 @@ class Soak:
                 crowd.start()
             while time.monotonic() - began < seconds:
                 await self._pause(2.0, 5.0)
-                await self._make(self._random.choice(MOVES))
+                await self._make(self._random.choice(self._moves))
             await asyncio.gather(*(crowd.stop() for crowd in crowds))
         finally:
             await asyncio.gather(*(crowd.abort() for crowd in crowds))
@@ -239,13 +240,14 @@ class Soak:
         }
 
 
-async def soak(minutes: float, seed: int, console: Console, logs: Path | None) -> Soak:
-    """Run on a cluster of its own, whose logs are kept in a folder if one is named."""
+async def soak(options: argparse.Namespace, console: Console) -> Soak:
+    """Run on a cluster of its own."""
     async with running_cluster(PLAN) as cluster:
-        run = Soak(cluster, seed, console)
+        run = Soak(cluster, options.seed, console, options.only)
         try:
-            await run.run(minutes * 60)
+            await run.run(options.minutes * 60)
         finally:
+            logs: Path | None = options.logs
             for path in cluster.folder.glob("*.log") if logs is not None else ():
                 shutil.copy(path, str(logs))
         return run
@@ -258,9 +260,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the outcome here too")
     parser.add_argument("--logs", type=Path, help="keep the processes' logs in this folder")
+    parser.add_argument("--only", default="", help="break only what has this text in its name")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 150)
-    run = asyncio.run(soak(options.minutes, options.seed, console, options.logs))
+    run = asyncio.run(soak(options, console))
     run.show()
     if options.json is not None:
         options.json.write_text(json.dumps(run.as_json(), indent=1), encoding="utf-8")

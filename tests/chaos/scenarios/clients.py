@@ -51,7 +51,7 @@ SCENARIOS = (
         name="clients that vanish",
         claim="Streams whose clients' network went away end when keepalive finds it, within 40 s, and disturb nobody.",
         faults=(15, 16),
-        steps=(Step(Midway(6), Vanish("router-0", 10)), Step(After(34.0), Forgotten("router-0", LOAD.clients))),
+        steps=(Step(Midway(6), Vanish("router-0", 10)), Step(After(32.0), Forgotten("router-0", LOAD.clients))),
         load=LOAD,
         bounds=FLAT,
     ),
