@@ -98,7 +98,6 @@ MOVES = (
     Move("replica stopped for long", Pause("replica-1"), 6.0, Continue("replica-1")),
     Move("link reset", Reset("router-1>replica-1")),
     Move("link blackholed", Poison("router-0>replica-1", Toxic(blackhole="both")), 2.0, Heal("router-0>replica-1")),
-    Move("clients cut off", Reset("client>router-1")),
     Move("redis killed", Kill("redis"), 1.0, Start("redis")),
     Move("redis hangs", Sleep(2.0)),
     Move("redis flushed", FlushAll()),

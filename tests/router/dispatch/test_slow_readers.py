@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from penstock.v1 import inference_pb2_grpc
 from cluster.errors import SlowReaderError
 from router.dispatch.slow_readers import WORTH_FOLLOWING, SlowReaders
 from tests.router.dispatch.test_replica_death import error_of
-from tests.support.stack import collect, ids_of, running_stack, stream_request
+from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
 
 KB = 1 << 10
@@ -65,23 +67,28 @@ def test_what_ended_unread_still_counts_until_its_call_is_gone() -> None:
     assert 0 == slow.unread
 
 
-async def test_a_client_that_never_reads_is_ended_and_hears_it_when_it_reads(tmp_path: Path) -> None:
-    """Its engine work is aborted long before its output is complete, and the neighbour notices nothing."""
-    sim = {"base_ms": 3.0, "max_num_seqs": 4}
+@asynccontextmanager
+async def unread(tmp_path: Path, streams: int, **router: Any) -> AsyncIterator[tuple[Stack, list[Any]]]:
+    """Open streams with much in them, over one channel, and read the first event only."""
+    heavy = {"max_tokens": 20_000, "ignore_eos": True, "logprobs": 20}
     # A client's own gRPC would read ahead, by megabytes where the network is fast.
     options = (
         ("grpc.http2.lookahead_bytes", 64 * KB),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.use_local_subchannel_pool", 1),
     )
-    async with (
-        running_stack(tmp_path, sim=sim, router={"max_unread_mb": 0.1}) as stack,
-        grpc.aio.insecure_channel(f"127.0.0.1:{stack.routers[0].port}", options=options) as channel,
-    ):
+    async with running_stack(tmp_path, sim={"base_ms": 3.0, "max_num_seqs": 4}, router=router) as stack:
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{stack.routers[0].port}", options=options)
         stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
-        heavy = {"max_tokens": 20_000, "ignore_eos": True, "logprobs": 20}
-        calls = [stub.StreamGenerate(stream_request(**heavy)) for _ in range(3)]
+        calls = [stub.StreamGenerate(stream_request(**heavy)) for _ in range(streams)]
         await asyncio.gather(*(call.read() for call in calls))
+        yield stack, calls
+        await channel.close()
+
+
+async def test_a_client_that_never_reads_is_ended_and_hears_it_when_it_reads(tmp_path: Path) -> None:
+    """Its engine work is aborted long before its output is complete, and the neighbour notices nothing."""
+    async with unread(tmp_path, 3, max_unread_mb=0.1) as (stack, calls):
         slow = stack.routers[0].pools["demo"].slow_readers
         await until(lambda: slow.stopped == 3)
         await until(lambda: stack.replicas[0].table.sequences == 0)
@@ -94,3 +101,16 @@ async def test_a_client_that_never_reads_is_ended_and_hears_it_when_it_reads(tmp
             assert grpc.StatusCode.RESOURCE_EXHAUSTED is failed.value.code()
             assert "SLOW_READER" == error_of(failed.value)[0]
         assert 0 == slow.unread
+
+
+async def test_a_client_that_hangs_up_while_a_write_waits_for_it_is_no_incident(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with unread(tmp_path, 2) as (stack, calls):
+        slow = stack.routers[0].pools["demo"].slow_readers
+        await until(lambda: slow.unread > 64 * KB)
+        for call in calls:
+            call.cancel()
+        await until(lambda: stack.replicas[0].table.sequences == 0)
+        await until(lambda: stack.routers[0].pools["demo"].active == 0)
+    assert [] == [record for record in caplog.records if record.message == "router.incident"]
