@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 from redis.exceptions import RedisError
 
 from tests.chaos.checker import Violation, check, longest_silence_s, pace_s, recovery_s
@@ -184,7 +185,7 @@ async def apply(fault: Fault, cluster: ChaosCluster, history: History) -> None:
         at = time.monotonic()
     proof, deadline = "", time.monotonic() + PROOF_S
     while not proof and time.monotonic() < deadline:
-        with contextlib.suppress(RedisError, OSError):
+        with contextlib.suppress(RedisError, OSError, psutil.Error):
             proof = await fault.proof(cluster)
         await asyncio.sleep(0.02)
     history.faults.append(FaultRecord(describe(fault), at, proof, fault.heals))
