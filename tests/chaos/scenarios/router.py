@@ -94,6 +94,18 @@ SCENARIOS = (
         ),
     ),
     Scenario(
+        name="router stopped before its streams end",
+        claim="Streams that outlast a router's drain end resumable: the very same generation goes on at the other one.",
+        faults=(2,),
+        steps=(Step(Midway(6), Terminate("router-0")), Step(After(0.5), Start("router-0", heals=False))),
+        load=Load(kind=Kind.RESUMING, output_tokens=200),
+        plan=ClusterPlan(settings={"router": {"drain_s": 0.3}}),
+        bounds=Bounds(call_codes=UNAVAILABLE | {"CANCELLED"}, recovery_s=2.0, retry_info=True, min_finished=6),
+        control=Control(
+            "a second try", frozenset({"I7"}), {"load": Load(kind=Kind.RESUMING, output_tokens=200, retries=False)}
+        ),
+    ),
+    Scenario(
         name="router out of file descriptors",
         claim="Without descriptors for new connections a router keeps serving those that it has.",
         faults=(27,),
