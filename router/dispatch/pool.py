@@ -45,7 +45,7 @@ from router.dispatch.isolation import Isolation
 from router.dispatch.link import ReplicaLink
 from router.dispatch.recovery import Failure, RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
-from router.dispatch.slow_readers import LOOK_S, SlowReaders
+from router.dispatch.slow_readers import SlowReaders
 
 _LOG = logging.getLogger(__name__)
 
@@ -143,13 +143,7 @@ class Pool:
     async def start(self) -> None:
         """Join the pool; returns after the first heartbeat was tried."""
         await self._keeper.start()
-        self._watch.spawn(self._bound_unread(), "bound_unread")
-
-    async def _bound_unread(self) -> None:
-        # Here and not at each token: a stream grows by little between two looks.
-        while True:
-            self.slow_readers.look()
-            await asyncio.sleep(LOOK_S)
+        self._watch.spawn(self.slow_readers.watch(), "slow_readers")
 
     async def close(self) -> None:
         """Leave the pool: what still waits or runs is cancelled first, so that no slot stays taken."""

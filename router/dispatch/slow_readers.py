@@ -4,6 +4,7 @@ costs memory only, but as much as the output is long, and log probabilities are 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from weakref import WeakSet
@@ -35,6 +36,12 @@ class SlowReaders:
         """Go on counting what an ended choice's client has not read."""
         if choice.unread_bytes > WORTH_FOLLOWING:
             self._ended.add(choice)
+
+    async def watch(self) -> None:
+        """Look again and again, until cancelled. Not at each token: a stream grows by little between two looks."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
         """End the choices that keep more than one may, and then the largest until all together keep less."""

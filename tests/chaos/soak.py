@@ -25,26 +25,12 @@ from rich.table import Table
 
 from tests.chaos.checker import Bounds, Violation, check_engines
 from tests.chaos.cluster import ChaosCluster, ClusterPlan
-from tests.chaos.faults import (
-    Configure,
-    Continue,
-    Demote,
-    Fault,
-    FlushAll,
-    Heal,
-    Kill,
-    Pause,
-    Poison,
-    Promote,
-    Reset,
-    Sleep,
-    Start,
-    Terminate,
-)
+from tests.chaos.faults import Continue, Fault, Heal, Kill, Pause, Poison, Reset, Start, Terminate
 from tests.chaos.golden import Golden
 from tests.chaos.history import History
 from tests.chaos.load import Clients, Kind, Load
 from tests.chaos.proxy import Toxic
+from tests.chaos.redis_faults import Configure, Demote, FlushAll, Promote, Sleep
 from tests.chaos.run import apply, idle, make_whole, read_engines, running_cluster
 from tests.chaos.tally import Episode, Tally
 

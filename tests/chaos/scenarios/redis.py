@@ -6,22 +6,10 @@ from dataclasses import replace
 
 from tests.chaos.checker import Bounds
 from tests.chaos.cluster import ClusterPlan
-from tests.chaos.faults import (
-    Configure,
-    Demote,
-    EmptyDisk,
-    FillDisk,
-    FlushAll,
-    Heal,
-    Kill,
-    Poison,
-    Promote,
-    Sleep,
-    Start,
-    TruncateAof,
-)
+from tests.chaos.faults import Heal, Kill, Poison, Start
 from tests.chaos.load import Kind, Load
 from tests.chaos.proxy import Toxic
+from tests.chaos.redis_faults import Configure, Demote, EmptyDisk, FillDisk, FlushAll, Promote, Sleep, TruncateAof
 from tests.chaos.scenario import After, Control, Midway, Scenario, Step
 
 UNAVAILABLE = frozenset({"UNAVAILABLE"})
