@@ -16,6 +16,7 @@ TRACE ?=
 QUICK ?=
 POINTS ?=
 REAL ?=
+MINUTES ?=
 REAL_no := --no-real
 REAL_only := --real
 
@@ -92,6 +93,9 @@ chaos: setup ## break a cluster of real processes and check what its clients saw
 chaos-ray: setup ## kill Ray's controller, its gcs_server and its whole head under load
 	PENSTOCK_RAY_FAULTS=1 $(BIN)/python -m pytest tests/integration/test_ray_faults.py
 
+soak: setup ## mixed load with random faults for MINUTES=n (20), nothing lost, flat memory, nothing left (JSON=file)
+	$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JSON),--json $(JSON))
+
 bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock (JSON=file)
 	$(BIN)/python -m loadtest.bench_tokens $(if $(JSON),--json $(JSON))
 
@@ -130,4 +134,4 @@ plan-loop: setup ## profile the CPU engine, plan for a load, run it on a cluster
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop
+.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop

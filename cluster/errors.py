@@ -16,6 +16,7 @@ PenstockError
 │   ├── KeyReusedError              the idempotency key belongs to a different request
 │   ├── QuarantinedError            engines died under this request
 │   ├── TakenOverError              another call of the client took the stream over
+│   ├── SlowReaderError             the client leaves too much of its output unread
 │   ├── QueueTimeoutError           the request waited longer than it may
 │   ├── DeadlineError               the call's deadline passed
 │   └── CancelledError              the request was cancelled by its client or an operator
@@ -235,6 +236,20 @@ class TakenOverError(RequestError):
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
         super().__init__(f"another call with the same idempotency key or resume token took over {request_id}")
+
+
+class SlowReaderError(RequestError):
+    """Is raised in a call whose client reads so slowly that its output would fill the router's memory."""
+
+    reason = "SLOW_READER"
+
+    def __init__(self, unread_bytes: int, limit_bytes: int) -> None:
+        """The bytes are estimates; `limit_bytes` is the bound that was passed, of one stream or of all."""
+        self.unread_bytes = unread_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(
+            f"the client left {unread_bytes >> 10} KiB of its output unread; at most {limit_bytes >> 10} KiB are kept"
+        )
 
 
 class QuarantinedError(RequestError):

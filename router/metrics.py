@@ -152,6 +152,20 @@ class _Live(Collector):
         strays = CounterMetricFamily(
             "penstock_router_stray_attempts", "Attempts stopped because their output had no receiver.", labels=["pool"]
         )
+        changes = CounterMetricFamily(
+            "penstock_router_store_changes",
+            "Times that Redis was found restarted, failed over or emptied.",
+            labels=["pool"],
+        )
+        again = CounterMetricFamily(
+            "penstock_router_submitted_again", "Waiting choices put in line again after that.", labels=["pool"]
+        )
+        unread = GaugeMetricFamily(
+            "penstock_router_unread_bytes", "Output that clients have not read, estimated.", labels=["pool"]
+        )
+        slow = CounterMetricFamily(
+            "penstock_router_slow_readers", "Choices that ended because nobody read their output.", labels=["pool"]
+        )
         lag = GaugeMetricFamily(
             "penstock_router_loop_lag_seconds", "The longest that the event loop stood still, since start."
         )
@@ -164,6 +178,10 @@ class _Live(Collector):
             strays.add_metric([name], pool.replicas.strays.aborted)
             for each in Relief:
                 relief.add_metric([name, each.value], float(each is pool.relief))
+            changes.add_metric([name], pool.store_changes)
+            again.add_metric([name], pool.submitted_again)
+            unread.add_metric([name], pool.slow_readers.unread)
+            slow.add_metric([name], pool.slow_readers.stopped)
             paused.add_metric([name], len(pool.replicas.paused()))
             for failure, count in pool.losses.items():
                 lost.add_metric([name, failure.value], count)
@@ -178,4 +196,20 @@ class _Live(Collector):
             ready.add_metric([name], pool.replicas.ready())
             linked.add_metric([name], len(pool.replicas.connected()))
             held.add_metric([name], float(pool.available))
-        yield from (waiting, running, ready, linked, held, affinity, known, lost, paused, strays, relief)
+        yield from (
+            waiting,
+            running,
+            ready,
+            linked,
+            held,
+            affinity,
+            known,
+            lost,
+            paused,
+            strays,
+            relief,
+            unread,
+            slow,
+            changes,
+            again,
+        )

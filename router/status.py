@@ -37,6 +37,7 @@ from cluster.errors import (
     QuotaExceededError,
     RequestError,
     RequestNotFoundError,
+    SlowReaderError,
     TakenOverError,
     UnauthenticatedError,
     UnavailableError,
@@ -123,6 +124,9 @@ def _request_status(error: RequestError) -> status_pb2.Status:  # noqa: C901 - o
             return _status(code_pb2.ALREADY_EXISTS, error, {"request_id": error.request_id})
         case TakenOverError():
             return _status(code_pb2.ABORTED, error, {"request_id": error.request_id})
+        case SlowReaderError():
+            facts = {"unread_bytes": str(error.unread_bytes), "limit_bytes": str(error.limit_bytes)}
+            return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts)
         case QuarantinedError():
             return _status(code_pb2.FAILED_PRECONDITION, error, {"incident": error.incident})
         case QueueTimeoutError():

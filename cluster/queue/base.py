@@ -145,6 +145,28 @@ class Submitted:
     """Waiting entries ahead; 0 when granted."""
     known: KnownRequest | None = None
     """Nothing was submitted: the client key belongs to this request."""
+    marks: int = 0
+    """As `Marks.count`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Says that a content kills engines."""
+
+    content: bytes
+    """A digest of it."""
+    incident: str
+    left_ms: int
+    """How long it still stays marked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Are the contents of a pool that kill engines."""
+
+    count: int
+    """Counts the writes: who knows the marks of one count, knows all."""
+    marks: tuple[Mark, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +278,8 @@ class RouterBeatReply:
     """The operating point in force, as stored by `cluster.autoscaler`; None where nobody changed the settings'."""
     relief: str = "none"
     """What the pool gives up now, a `cluster.control.decision.Relief`."""
+    marks: int = 0
+    """As `Marks.count`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +437,12 @@ class Queue(Protocol):
 
     async def observe(self) -> PoolView:
         """Read what an autoscaler must know. Renews nothing."""
+        ...
+
+    async def quarantine(self, router_id: str, mark: Mark | None = None) -> Marks:
+        """Mark a content that kills engines, for all routers, and return all marks; None only reads. At most 256 are
+        kept; those that end first make room.
+        """
         ...
 
     async def retire_router(self, router_id: str, *, keep: bool = False) -> None:

@@ -14,6 +14,8 @@ from cluster.queue.base import (
     Grant,
     KnownRequest,
     Mail,
+    Mark,
+    Marks,
     Order,
     PoolView,
     QueueEntry,
@@ -118,10 +120,10 @@ def pack_replica_beat(beat: ReplicaBeat) -> bytes:
 def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequence[Any]) -> Submitted:
     """Read the answer of `submit`, and raise the error that it is."""
     match reply:
-        case [1, attempt, replica]:
-            return Submitted(Grant(entry.request_id, attempt.decode(), replica.decode()), 0)
-        case [0, position]:
-            return Submitted(None, position)
+        case [1, attempt, replica, marks]:
+            return Submitted(Grant(entry.request_id, attempt.decode(), replica.decode()), 0, marks=marks)
+        case [0, position, marks]:
+            return Submitted(None, position, marks=marks)
         case [2, request_id, *result]:
             return Submitted(None, 0, KnownRequest(request_id.decode(), result[0] if result else None))
         case [-2, which, retry_ms, limit]:
@@ -151,6 +153,13 @@ def read_usage(reply: Sequence[Any]) -> tuple[UsageLine, ...]:
         day, tenant = field.decode().split("\0")
         lines.append(UsageLine(int(day), tenant, *msgpack.unpackb(packed)))
     return tuple(sorted(lines, key=lambda line: (line.day, line.tenant)))
+
+
+def read_marks(reply: Sequence[Any]) -> Marks:
+    """Read the answer of `quarantine`."""
+    count, flat = reply
+    marks = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    return Marks(count, tuple(Mark(content, incident.decode(), left) for content, incident, left in marks))
 
 
 def read_grants(reply: Sequence[Sequence[bytes]]) -> Mail:
@@ -186,6 +195,7 @@ def read_router_reply(reply: Sequence[Any]) -> RouterBeatReply:
         time_ms=time_ms,
         point=told[0],
         relief=told[1].decode(),
+        marks=told[2],
     )
 
 

@@ -47,6 +47,7 @@ POOL_KEYS = (
     "outstanding",  # HASH: what tenants were charged by estimate; a field lives while it is above 0.
     "reports",  # HASH: what each router counted of its requests; a field lives as long as the router's lease.
     "control",  # HASH: the autoscaler's lease, state and orders. For ever; a dozen fields, written by its own scripts.
+    "quarantined",  # HASH: contents that kill engines; a field lives for `router.quarantine_s`, and until one is added.
 )
 
 

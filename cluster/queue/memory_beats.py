@@ -77,6 +77,7 @@ def beat_router(pool: PoolState, beat: RouterBeat, run_id: str) -> RouterBeatRep
         time_ms=pool.now,
         point=pool.orders()[0],
         relief=pool.orders()[1],
+        marks=pool.marks,
     )
 
 

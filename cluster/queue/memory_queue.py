@@ -14,6 +14,8 @@ from cluster.queue.base import (
     Adopted,
     Grant,
     Mail,
+    Mark,
+    Marks,
     PoolView,
     QueueEntry,
     QueueLimits,
@@ -45,6 +47,7 @@ from cluster.queue.memory_keys import field_of, find_key, finish_key, id_of_key,
 from cluster.queue.memory_leases import drop_waiting, park, part_router, reap, remove_replica
 from cluster.queue.memory_ledger import enter_ledger, read_ledger
 from cluster.queue.memory_line import enter_line, next_place, position, serve
+from cluster.queue.memory_marks import add_mark, marks
 from cluster.queue.memory_state import IN_FLIGHT, ORDERED, WAITING, Entry, Load, PoolState
 from cluster.queue.memory_tenants import note_output, settle_quota, take_quota
 
@@ -118,8 +121,8 @@ class MemoryQueue:
             if stored is None:
                 stored = self._admit(pool, router_id, entry)
             if stored.state == IN_FLIGHT:
-                return Submitted(_grant_of(stored), 0)
-            return Submitted(None, position(pool, stored))
+                return Submitted(_grant_of(stored), 0, marks=pool.marks)
+            return Submitted(None, position(pool, stored), marks=pool.marks)
 
     async def release(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Mail:
         """See `Queue.release`."""
@@ -248,6 +251,13 @@ class MemoryQueue:
         """See `Queue.observe`."""
         with self._call("") as pool:
             return view(pool)
+
+    async def quarantine(self, router_id: str, mark: Mark | None = None) -> Marks:
+        """See `Queue.quarantine`."""
+        with self._call(router_id) as pool:
+            if mark is not None:
+                add_mark(pool, mark)
+            return marks(pool)
 
     async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
         """See `Queue.retire_router`."""

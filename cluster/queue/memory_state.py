@@ -19,6 +19,7 @@ PREEMPT_SCAN = 16
 REPLICAS_TRIED = 32
 REPLICAS_SHOWN = 64
 TENANTS_SEEN = 64
+MARKS = 256
 
 _NO_WINDOWS = Windows(0, 0, 0)
 
@@ -159,6 +160,9 @@ class PoolState:
         """Router to when (ms) and what it reported."""
         self.control: dict[str, bytes] = {}
         """Belongs to the autoscaler's store, which keeps what it wants under names of its own."""
+        self.quarantined: dict[bytes, tuple[str, int]] = {}
+        """Content to incident and until when (ms)."""
+        self.marks = 0
         self.yielding = 0
         self.skips: dict[str, int] = {}
         self.preferences: dict[str, int] = {}

@@ -10,6 +10,8 @@ from cluster.queue import codec
 from cluster.queue.base import (
     Adopted,
     Mail,
+    Mark,
+    Marks,
     PoolView,
     QueueEntry,
     QueueLimits,
@@ -127,6 +129,11 @@ class RedisQueue:
     async def observe(self) -> PoolView:
         """See `Queue.observe`."""
         return codec.read_view(await self._call("observe", codec.pack("")))
+
+    async def quarantine(self, router_id: str, mark: Mark | None = None) -> Marks:
+        """See `Queue.quarantine`."""
+        what = (mark.content, mark.incident, mark.left_ms) if mark is not None else (b"", "", 0)
+        return codec.read_marks(await self._call("quarantine", codec.pack(router_id, *what)))
 
     async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
         """See `Queue.retire_router`."""

@@ -31,6 +31,7 @@ SCRIPTS = (
     "finish_key",
     "usage",
     "observe",
+    "quarantine",
 )
 SHARED = ("line", "orders", "fill", "preempt", "tenant", "keys", "ledger", "leases")
 _CONSTANT = re.compile(r"^([A-Z][A-Z_]+) = (\d+)", re.MULTILINE)

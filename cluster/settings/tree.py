@@ -468,6 +468,11 @@ class RouterSettings(Section):
     """Attempts in a row that an engine may fail before a router gives its replica no work for a while; 0 is never."""
     breaker_open_s: float = Field(default=5.0, gt=0, le=60)
     """The first such pause; each further one is twice as long, up to a minute."""
+    max_unread_mb: float = Field(default=16.0, gt=0, le=1_024)
+    """Output that is kept for a client that reads too slowly; a stream with more ends with RESOURCE_EXHAUSTED. With
+    20 log probabilities per token that is some 15,000 tokens, without them more than any model's context."""
+    max_unread_total_mb: float = Field(default=512.0, gt=0)
+    """The same for all streams of a pool together; the largest end first."""
     expected_output_tokens: int = Field(default=256, ge=1)
     """What a request without max_tokens is taken to produce when windows are checked."""
     merging: MergingSettings = MergingSettings()

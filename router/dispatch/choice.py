@@ -29,7 +29,7 @@ from router.dispatch.continuity import Continuity
 from router.dispatch.contract import Dispatch, Placement
 from router.dispatch.history import History
 from router.dispatch.recovery import Failure, Fit, Group, Next, after_failure
-from router.dispatch.unread import Unread
+from router.dispatch.unread import Dropped, Unread
 
 if TYPE_CHECKING:
     from router.dispatch.link import ReplicaLink
@@ -407,9 +407,9 @@ class Choice:
         self._fail(GenerationFailedError(self.entry.request_id, self.tokens, self._lost, self.entry.prompt_tokens))
 
     def convict(self, error: PenstockError) -> None:
-        """End it: it kills engines."""
+        """End it, where it waits: it kills engines."""
         self._fail(error)
-        self._pool.release(self)
+        self._pool.withdraw(self)
 
     def content(self) -> bytes:
         """Return a digest of what is generated, the same for all tenants."""
@@ -457,6 +457,20 @@ class Choice:
     def tokens_sent(self) -> int:
         """Output tokens that are not pending any more."""
         return self.tokens - self._unread.tokens
+
+    @property
+    def unread_bytes(self) -> int:
+        """Estimated bytes of the pending output."""
+        return self._unread.size
+
+    def stop_unread(self, error: PenstockError) -> None:
+        """Drop the pending output and end: the client does not read it, and hears why once it has read what it was
+        sent before.
+        """
+        self._unread = Dropped()
+        self.error = error
+        self.cancel()
+        self._wake()
 
     def take_output(self) -> api.StreamGenerateResponse:
         """Return all pending output as one event."""

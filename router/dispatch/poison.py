@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-MOST_QUARANTINED = 4_096
+MOST_QUARANTINED = 1_024
 """Contents that are turned away at a time; the oldest go first."""
 
 
@@ -34,9 +34,7 @@ class Quarantine:
 class Suspects:
     """Follows the suspects of one pool, as one router sees them."""
 
-    def __init__(self, quarantine_s: float) -> None:
-        """`quarantine_s`: how long a content is turned away."""
-        self._quarantine_s = quarantine_s
+    def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
         self._held: deque[str] = deque()
         self._canary = ""
@@ -78,9 +76,10 @@ class Suspects:
 
     # --- contents -----------------------------------------------------------------------------------------------------
 
-    def quarantine(self, content: bytes, incident: str, now: float) -> None:
-        """Turn a content away from now on."""
-        self._quarantined[content] = Quarantine(incident, now + self._quarantine_s)
+    def quarantine(self, content: bytes, incident: str, until: float) -> None:
+        """Turn a content away; `until` is in monotonic seconds. The first incident stays its name."""
+        known = self._quarantined.get(content)
+        self._quarantined[content] = Quarantine(known.incident if known is not None else incident, until)
         if len(self._quarantined) > MOST_QUARANTINED:
             self._quarantined.popitem(last=False)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from penstock.v1 import types_pb2 as types
@@ -44,6 +45,7 @@ from router.dispatch.membership import Membership
 from router.dispatch.recovery import Failure, RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
 from router.dispatch.returns import Returns
+from router.dispatch.slow_readers import SlowReaders
 
 _LOG = logging.getLogger(__name__)
 
@@ -81,6 +83,7 @@ class Pool:
         self._router_id = router_id
         self._queue = queue
         self._owner = TaskOwner(f"pool.{name}")
+        self._watch = TaskOwner(f"pool.{name}.watch")
         self.replicas = ReplicaSet(
             name,
             router_id,
@@ -100,7 +103,18 @@ class Pool:
         self.returns = Returns(router_id, queue, self._owner, self._deliver, self._submit_again)
         self.losses = dict.fromkeys(Failure, 0)
         """Attempts that were lost, since start."""
-        self.isolation = Isolation(router_settings.quarantine_s, self._choices.get, self.requeue)
+        self.isolation = Isolation(
+            router_id, queue, self._owner, router_settings.quarantine_s, self._choices, self.requeue
+        )
+        self.store_changes = 0
+        """How often the store was found to be another one: restarted, failed over or emptied."""
+        self.submitted_again = 0
+        """Waiting choices that were put in line again after that."""
+        self.slow_readers = SlowReaders(
+            self._choices,
+            round(router_settings.max_unread_mb * (1 << 20)),
+            round(router_settings.max_unread_total_mb * (1 << 20)),
+        )
         self._collecting = False
         self._run_id = ""
         """The store's identity, as last heard."""
@@ -115,6 +129,7 @@ class Pool:
     async def start(self) -> None:
         """Join the pool; returns after the first heartbeat was tried."""
         await self._membership.start()
+        self._watch.spawn(self.slow_readers.watch(), "slow_readers")
 
     async def close(self) -> None:
         """Leave the pool: what still waits or runs is cancelled first, so that no slot stays taken."""
@@ -126,6 +141,7 @@ class Pool:
             _LOG.warning("pool.left_running", extra={"pool": self.name, "choices": len(self._choices)})
         # A heartbeat on its way would open links again.
         await self._membership.stop()
+        await self._watch.close()
         # What is left loses its link here, and its release is one of the tasks that end below.
         await self.replicas.close()
         await self._owner.close()
@@ -166,6 +182,10 @@ class Pool:
         self._choices[choice.entry.request_id] = choice
         try:
             submitted = await self._queue.submit(self._router_id, choice.entry)
+            if submitted.known is None and submitted.marks != self.isolation.marks:
+                # Another router turned something away, and it may be this content.
+                await self.isolation.follow()
+                self.isolation.check(choice)
         except (QueueFullError, QuotaExceededError, KeyReusedError) as error:
             # Nothing is in line. Refusals are many when a pool is full, so they are cheap.
             self._choices.pop(choice.entry.request_id, None)
@@ -276,6 +296,7 @@ class Pool:
         request_id = choice.entry.request_id
         self._choices.pop(request_id, None)
         choice.account.teach(self.estimate)
+        self.slow_readers.follow(choice)
         self._judge(choice)
         self.returns.release(request_id, choice.attempt, choice.account.final(choice.tokens))
 
@@ -352,6 +373,7 @@ class Pool:
         for choice in waiting:
             try:
                 await self._submit_again(choice.entry.request_id)
+                self.submitted_again += 1
             except QueueUnavailableError:
                 # The next heartbeat that comes through finds another store, or this one with all that is in it.
                 self._run_id = "?"
@@ -459,14 +481,22 @@ class Pool:
             forgotten = bool(self._run_id)
             self._run_id, self._doubt_until = reply.run_id, now + self.queue_settings.lease_s
             if forgotten:
+                self.store_changes += 1
                 self._owner.spawn(self._submit_all_again(), "submit_again")
         if reply.replicas is not None:
             self.replicas.update(reply.replicas, complete=now >= self._doubt_until)
         for request_id, position in reply.positions.items():
             if (choice := self._choices.get(request_id)) is not None:
                 choice.position = position
+        if reply.marks != self.isolation.marks:
+            self._owner.spawn(self._follow(), "follow_marks")
         self._deliver(reply.mail)
         self.returns.tell_again()
+
+    async def _follow(self) -> None:
+        # What is not learned now comes with the next heartbeat.
+        with suppress(QueueUnavailableError):
+            await self.isolation.follow()
 
     def _links_changed(self) -> None:
         # The queue grants only where it knows us connected: tell it now, not in a second.

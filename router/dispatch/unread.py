@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
+_TOKEN_BYTES = 40
+"""An int and its place in a list."""
+_TEXT_BYTES = 64
+"""A short str and its place in a list."""
+
 
 class Unread:
     """Merges deltas until the client takes them."""
@@ -25,6 +30,12 @@ class Unread:
     def tokens(self) -> int:
         """How many tokens there are."""
         return len(self._ids)
+
+    @property
+    def size(self) -> int:
+        """Estimate its bytes in memory: of log probabilities the newest stands for all."""
+        each = 4 * self._logprobs[-1].ByteSize() if self._logprobs else 0
+        return _TOKEN_BYTES * len(self._ids) + _TEXT_BYTES * len(self._texts) + each * len(self._logprobs)
 
     def add(self, token_ids: Sequence[int], text: str, logprobs: Sequence[object]) -> None:
         """Append a delta."""
@@ -49,3 +60,12 @@ class Unread:
             delta.logprobs.extend(self._logprobs)
             self._logprobs = []
         return event
+
+
+class Dropped(Unread):
+    """Keeps nothing: the client is told that it lost its output."""
+
+    __slots__ = ()
+
+    def add(self, token_ids: Sequence[int], text: str, logprobs: Sequence[object]) -> None:
+        """Drop a delta."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+import grpc
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
@@ -100,7 +101,11 @@ class InferenceServicer:
                     self._metrics.finished(generation, event.finished)
                 if kept is not None:
                     kept.add(event)
-                await write(event)
+                try:
+                    await write(event)
+                except grpc.aio.InternalError:
+                    # Nobody is there any more, which gRPC says this way to a write that waited for the reader.
+                    raise asyncio.CancelledError from None
 
     async def Generate(  # noqa: N802
         self, request: api.GenerateRequest, context: Any, caller: Caller

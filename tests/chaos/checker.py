@@ -12,9 +12,10 @@ I8 every fault is proven to have happened
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.chaos.history import (
     Attempted,
@@ -30,6 +31,9 @@ from tests.chaos.history import (
 
 EPSILON_S = 2.0
 """How much later than its deadline a client may learn of its end."""
+LEAST_GAPS = 50
+PACE_SLACK_S = 0.1
+"""A busy machine's hiccups."""
 FOREIGN_TOKENS = 6
 """So many tokens in a row of another request's output are no chance."""
 
@@ -64,6 +68,8 @@ class Bounds:
     """Engines that may die; None states nothing."""
     killers_end: tuple[str, str] = ("", "")
     """Code and reason with which requests that kill engines must end."""
+    pace_ratio: float | None = None
+    """Most by which the 99th percentile of the time between two outputs may grow once something is broken."""
     min_share: dict[str, float] = field(default_factory=dict)
     """Tenant to the least part of all output that it gets."""
 
@@ -89,10 +95,28 @@ def check(history: History, bounds: Bounds) -> list[Violation]:
         _nothing_left(history),
         _queue_bounds(history, bounds),
         _recovery(history, bounds),
+        _pace(history, bounds),
         _stated_errors(history, bounds),
         _killers(history, bounds),
         _proofs(history),
     )
+    return [Violation(name, detail) for rule in rules for name, detail in _few(rule)]
+
+
+def check_requests(history: History, bounds: Bounds) -> list[Violation]:
+    """Return what is wrong with requests that are through, as their clients saw it."""
+    rules = (
+        _one_end(history, replace(bounds, min_finished=0)),
+        _whole_streams(history, bounds),
+        _no_mixing(history),
+        _stated_errors(history, bounds),
+    )
+    return [Violation(name, detail) for rule in rules for name, detail in rule]
+
+
+def check_engines(history: History, bounds: Bounds) -> list[Violation]:
+    """Return what is wrong with what engines did, and with what was left."""
+    rules = (_one_engine(history, bounds), _nothing_left(history), _queue_bounds(history, bounds))
     return [Violation(name, detail) for rule in rules for name, detail in _few(rule)]
 
 
@@ -279,6 +303,34 @@ def _recovery(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
     took = recovery_s(history, bounds.stall_s)
     if bounds.recovery_s is not None and took is not None and took > bounds.recovery_s:
         yield "I7", f"clients were disturbed for {took:.1f} s, {bounds.recovery_s:.1f} s are stated"
+
+
+def pace_s(history: History) -> tuple[float, float] | None:
+    """Return the 99th percentile of the time between two outputs of a stream, before the first fault and from then on;
+    None where either is unknown.
+    """
+    if not history.faults:
+        return None
+    broken_at, before, after = history.faults[0].at, list[float](), list[float]()
+    for request in history.requests:
+        outputs = [event.at for event in request.events if isinstance(event, Tokens)]
+        for one, other in itertools.pairwise(outputs):
+            (before if other < broken_at else after).append(other - one)
+    if min(len(before), len(after)) < LEAST_GAPS:
+        return None
+    return _p99(before), _p99(after)
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[int(0.99 * len(values))]
+
+
+def _pace(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
+    if bounds.pace_ratio is None or (pace := pace_s(history)) is None:
+        return
+    before, after = pace
+    if after > before * bounds.pace_ratio + PACE_SLACK_S:
+        yield "I7", f"outputs came {after * 1e3:.0f} ms apart at p99, {before * 1e3:.0f} ms before the fault"
 
 
 def _stated_errors(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:

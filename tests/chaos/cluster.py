@@ -66,6 +66,8 @@ class ClusterPlan:
     update_from: str = ""
     """A commit whose code runs in routers until they are started again; empty: this code everywhere."""
     engine: EngineKind = EngineKind.SIM
+    ranks: int = 1
+    """Of each engine; two need a real one."""
     vllm: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the real engine beside `VLLM`; its model is the demo model."""
     kept: bool = False
@@ -208,7 +210,7 @@ class ChaosCluster:
 
     def _launch(self, name: str, command: tuple[str, ...], source: Path = ROOT) -> Process:
         environ = {"PYTHONPATH": f"{source}{os.pathsep}{source / 'proto'}", "PENSTOCK_SETTINGS": ""}
-        return Process(name, command, self.folder / f"{name}.log", environ)
+        return Process(name, command, self.folder / f"{name}.log", environ, source)
 
     def _settings(self, name: str) -> Path:
         flags: dict[str, Any] = {key: dict(value) for key, value in FAST.items()}
@@ -218,7 +220,8 @@ class ChaosCluster:
         flags["cluster"] |= {"state_dir": str(self.folder / "state" / name), "secret_file": str(self.secret_file)}
         flags["redis"]["url"] = f"redis://{self.proxies[f'{name}>redis'].address}"
         engines = {"sim": {**SIM, **self.plan.sim}, "vllm": {**VLLM, **self.plan.vllm}}
-        flags["pools"] = {POOL: {"model": "demo", "engine": self.plan.engine.value, **engines}}
+        pool = {"model": "demo", "engine": self.plan.engine.value, "tensor_parallel_size": self.plan.ranks}
+        flags["pools"] = {POOL: {**pool, **engines}}
         path = self.folder / f"{name}.json"
         load_settings(flags=flags, environ={})
         # Only what differs from the defaults, as an operator's file has it: another release knows other settings.
@@ -356,9 +359,16 @@ class ChaosCluster:
         node.paused.append((began, time.monotonic()))
         node.process.send_family(signal.SIGCONT)
 
-    def kill_engine(self, name: str, part: str) -> list[psutil.Process]:
-        """Send SIGKILL to the engine processes of a replica whose names have this part; returns them."""
-        found = [process for process in self.nodes[name].look() if part in process.name()]
+    async def knock(self, router: str, connections: int) -> None:
+        """Open connections to a router that say nothing, and leave them open."""
+        port = int(self.nodes[router].facts["port"])
+        for _ in range(connections):
+            _reader, writer = await asyncio.open_connection(HOST, port)
+            self._dangling.append(writer)
+
+    def signal_engine(self, name: str, part: str, most: int, number: signal.Signals) -> list[psutil.Process]:
+        """Send a signal to engine processes of a replica whose names have this part, `most` at most; returns them."""
+        found = [process for process in self.nodes[name].look() if part in process.name()][:most]
         for process in found:
-            process.kill()
+            process.send_signal(number)
         return found

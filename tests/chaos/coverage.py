@@ -22,7 +22,7 @@ ROWS = (
     Row(2, "SIGTERM to a router under load"),
     Row(3, "kill -9 of an engine worker"),
     Row(4, "SIGSTOP of a replica"),
-    Row(5, "engine wedge: healthy, no tokens", "as 4 to a router; check_health: tests/deployments/engines/sim"),
+    Row(5, "engine wedge: healthy, no tokens", "also tests/router/dispatch/test_replica_death.py"),
     Row(6, "kill -9 of Redis, restart from its file, its end torn off"),
     Row(7, "Sentinel failover", "READONLY here; a real failover: tests/router/service/test_failover.py"),
     Row(8, "Redis out of memory"),
@@ -42,16 +42,19 @@ ROWS = (
     Row(
         22,
         "ten thousand clients reconnect",
-        "two thousand at once: tests/router/dispatch/test_links.py; the herd: soak",
+        "needs a machine of its own: make bench-herd; two thousand at once: tests/router/dispatch/test_links.py",
     ),
     Row(23, "rolling update between versions", "a scenario where git knows an earlier release"),
     Row(24, "scale-down while streams run"),
-    Row(25, "RayService update", "needs Kubernetes"),
+    Row(25, "RayService update", "needs a Kubernetes cluster; its pods as processes: tests/k8s/test_kubelet.py"),
     Row(26, "the same request twice", "a repeat after a death here; tests/router/service/test_idempotency.py"),
     Row(
-        27, "starvation of CPU, memory, files; disk full", "needs limits of the kernel that tests can't set everywhere"
+        27,
+        "starvation of CPU, memory, files; disk full at Redis (MISCONF)",
+        "descriptors and disk here; a loop that stands still: tests/cluster/test_keeper.py, probes of a busy router: "
+        "tests/router/service/test_probes.py; memory needs a cgroup, which tests can't set everywhere",
     ),
     Row(28, "certificates that change or expire", "need no fault: tests/router/service/test_tls.py"),
-    Row(29, "autoscaler crash", "there is no autoscaler yet"),
+    Row(29, "autoscaler crash", "tests/cluster/autoscaler/test_store.py, tests/cluster/autoscaler/test_scaler.py"),
     Row(30, "one tenant floods", "tests/router/service/test_tenants.py, tests/cluster/queue/test_fairness.py"),
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import psutil
-from redis.exceptions import RedisError
 
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.proxy import NOTHING, Toxic
@@ -55,10 +56,12 @@ class KillEngine:
     node: str
     part: str
     """Part of their names: Worker is a rank, EngineCore its scheduler."""
+    most: int = 64
+    """Of several ranks so many."""
     heals: bool = False
 
     async def apply(self, cluster: ChaosCluster) -> None:
-        cluster.victims = cluster.kill_engine(self.node, self.part)
+        cluster.victims = cluster.signal_engine(self.node, self.part, self.most, signal.SIGKILL)
 
     async def proof(self, cluster: ChaosCluster) -> str:
         node = cluster.nodes[self.node]
@@ -67,6 +70,40 @@ class KillEngine:
         return (
             "" if node.running else f"{len(cluster.victims)} gone, then the replica with status {node.process.status}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PauseEngine:
+    """SIGSTOP of one of a real engine's processes: the others and their replica are well, and there are no tokens."""
+
+    node: str
+    part: str
+    heals: bool = False
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        cluster.victims = cluster.signal_engine(self.node, self.part, 1, signal.SIGSTOP)
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        ranks = sum(self.part in process.name() for process in cluster.nodes[self.node].family)
+        stopped = [process for process in cluster.victims if process.status() == psutil.STATUS_STOPPED]
+        return f"{len(stopped)} of {ranks} in state T in /proc" if stopped and cluster.nodes[self.node].running else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Nothing done: shows that a replica has found its engine dead and ended itself, engine and all."""
+
+    node: str
+    heals: bool = False
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        cluster.nodes[self.node].note_end()
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        node = cluster.nodes[self.node]
+        if node.running or any(process.is_running() for process in cluster.victims):
+            return ""
+        return f"the replica ended with status {node.process.status}, and its engine with it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +170,22 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class RunsFrom:
+    """Nothing done: shows from which folder a process has its code."""
+
+    node: str
+    folder: str
+    heals: bool = False
+
+    async def apply(self, cluster: ChaosCluster) -> None:
+        cluster.nodes[self.node].look()
+
+    async def proof(self, cluster: ChaosCluster) -> str:
+        folder = Path(psutil.Process(cluster.nodes[self.node].pid).cwd()).name
+        return f"in {folder}" if folder == self.folder else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Poison:
     """A toxic on a link, such as "router-0>redis" or "router-0>replica-1"."""
 
@@ -189,109 +242,37 @@ class Reset:
 
 
 @dataclass(frozen=True, slots=True)
-class FlushAll:
-    """Redis forgets everything."""
+class Exhaust:
+    """No file descriptors are left for further connections of a process."""
 
+    node: str
+    connections: int = 20
+    """That are tried then."""
     heals: bool = False
 
     async def apply(self, cluster: ChaosCluster) -> None:
-        await cluster.redis("FLUSHALL")
+        process = psutil.Process(cluster.nodes[self.node].pid)
+        process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds(), process.rlimit(psutil.RLIMIT_NOFILE)[1]))
+        await cluster.knock(self.node, self.connections)
 
     async def proof(self, cluster: ChaosCluster) -> str:
-        calls = await _calls(cluster, "flushall")
-        return f"{calls} FLUSHALL in INFO commandstats" if calls else ""
+        process = psutil.Process(cluster.nodes[self.node].pid)
+        limit, used = process.rlimit(psutil.RLIMIT_NOFILE)[0], process.num_fds()
+        return f"{used} of {limit} descriptors are in use" if used >= limit else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Sleep:
-    """Redis hangs for some seconds: DEBUG SLEEP."""
+class Relieve:
+    """There are file descriptors again."""
 
-    seconds: float
-    heals: bool = False
-
-    async def apply(self, cluster: ChaosCluster) -> None:
-        await cluster.redis_nowait("DEBUG", "SLEEP", str(self.seconds))
-
-    async def proof(self, cluster: ChaosCluster) -> str:
-        try:
-            calls = await _calls(cluster, "debug")
-        except (RedisError, OSError):
-            # It sleeps.
-            return ""
-        return f"{calls} DEBUG in INFO commandstats" if calls else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Configure:
-    """CONFIG SET, such as maxmemory 1."""
-
-    name: str
-    value: str
-    heals: bool = False
-    error: str = ""
-    """The error that shows it worked, as INFO errorstats names it, such as OOM."""
-
-    async def apply(self, cluster: ChaosCluster) -> None:
-        await cluster.redis("CONFIG", "SET", self.name, self.value)
-
-    async def proof(self, cluster: ChaosCluster) -> str:
-        if not self.error:
-            return f"{self.name} is {self.value}"
-        return await _errors(cluster, self.error)
-
-
-@dataclass(frozen=True, slots=True)
-class Demote:
-    """REPLICAOF: the Redis becomes a read-only follower of a server that isn't there."""
-
-    heals: bool = False
-
-    async def apply(self, cluster: ChaosCluster) -> None:
-        await cluster.redis("REPLICAOF", "127.0.0.1", "1")
-
-    async def proof(self, cluster: ChaosCluster) -> str:
-        return await _errors(cluster, "READONLY") or await _errors(cluster, "MASTERDOWN")
-
-
-@dataclass(frozen=True, slots=True)
-class Promote:
-    """REPLICAOF NO ONE."""
-
+    node: str
     heals: bool = True
 
     async def apply(self, cluster: ChaosCluster) -> None:
-        await cluster.redis("REPLICAOF", "NO", "ONE")
+        process = psutil.Process(cluster.nodes[self.node].pid)
+        hard = process.rlimit(psutil.RLIMIT_NOFILE)[1]
+        process.rlimit(psutil.RLIMIT_NOFILE, (hard, hard))
 
     async def proof(self, cluster: ChaosCluster) -> str:
-        info = await cluster.redis("INFO", "replication")
-        return "its role is master" if info.get("role") == "master" else ""
-
-
-@dataclass(frozen=True, slots=True)
-class TruncateAof:
-    """The last bytes of the append-only file are gone, as after a power cut. Only while Redis is down."""
-
-    bytes: int
-    heals: bool = False
-
-    async def apply(self, cluster: ChaosCluster) -> None:
-        path = cluster.aof()
-        size = path.stat().st_size
-        with path.open("r+b") as file:
-            file.truncate(max(0, size - self.bytes))
-        cluster.notes["aof_cut"] = size - path.stat().st_size
-
-    async def proof(self, cluster: ChaosCluster) -> str:
-        cut = cluster.notes.get("aof_cut", 0)
-        return f"{cut:.0f} bytes cut off" if cut else ""
-
-
-async def _calls(cluster: ChaosCluster, command: str) -> int:
-    info = await cluster.redis("INFO", "commandstats")
-    return int(info.get(f"cmdstat_{command}", {}).get("calls", 0))
-
-
-async def _errors(cluster: ChaosCluster, error: str) -> str:
-    info = await cluster.redis("INFO", "errorstats")
-    count = info.get(f"errorstat_{error}", {}).get("count", 0)
-    return f"Redis answered {error} {count} times" if count else ""
+        limit = psutil.Process(cluster.nodes[self.node].pid).rlimit(psutil.RLIMIT_NOFILE)[0]
+        return f"{limit} descriptors"

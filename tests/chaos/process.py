@@ -22,7 +22,9 @@ _LOG_TAIL = 3_000
 class Process:
     """Is started at once. Ends with this process where util-linux is installed, and with `kill`."""
 
-    def __init__(self, name: str, command: Sequence[str], log_file: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], log_file: Path, environ: Mapping[str, str], folder: Path
+    ) -> None:
         self.name = name
         self.log_file = log_file
         setpriv = shutil.which("setpriv")
@@ -34,6 +36,8 @@ class Process:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **environ},
+                # `python -m` takes modules from there before it looks anywhere else.
+                cwd=folder,
                 start_new_session=True,
             )
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tests.chaos.run import Outcome
 
-_NUMBERS = ("requests", "calls failed", "requests failed", "silence", "recovery")
+_NUMBERS = ("requests", "calls failed", "requests failed", "silence", "p99 gap", "recovery")
 _STYLES = {"held": "green", "expected": "yellow"}
 
 
@@ -25,6 +25,7 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
         "calls failed",
         "requests failed",
         "silence",
+        "p99 gap",
         "recovery",
         "outcome",
         "control",
@@ -40,6 +41,7 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
             str(outcome.failed_calls),
             str(outcome.failed),
             f"{outcome.silence_s:.1f} s",
+            "" if outcome.pace_s is None else " > ".join(f"{gap * 1e3:.0f}" for gap in outcome.pace_s) + " ms",
             "" if outcome.recovery_s is None else f"{outcome.recovery_s:.1f} s",
             f"[{_STYLES.get(outcome.verdict, 'red')}]{outcome.verdict}[/]",
             f"without {outcome.scenario.control.without}: {', '.join(broken) or 'nothing'} broken"
@@ -77,6 +79,7 @@ def _fields(outcome: Outcome) -> dict[str, Any]:
         "cancelled": outcome.cancelled,
         "silence_s": outcome.silence_s,
         "recovery_s": outcome.recovery_s,
+        "p99_gap_s": outcome.pace_s,
         "took_s": outcome.took_s,
         "control": _fields(outcome.control) if outcome.control else None,
     }

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 from redis.exceptions import RedisError
 
-from tests.chaos.checker import Violation, check, longest_silence_s, recovery_s
+from tests.chaos.checker import Violation, check, longest_silence_s, pace_s, recovery_s
 from tests.chaos.cluster import ChaosCluster, ClusterPlan
+from tests.chaos.faults import Fault
 from tests.chaos.golden import Golden
 from tests.chaos.history import Cancelled, Failed, FaultRecord, History, Idle, QueueSample, read_journal
 from tests.chaos.keeper import deaths, keep
@@ -51,6 +53,8 @@ class Outcome:
     recovery_s: float | None
     silence_s: float
     """The longest time that a client heard nothing."""
+    pace_s: tuple[float, float] | None
+    """See `checker.pace_s`."""
     took_s: float
     control: Outcome | None = None
 
@@ -136,9 +140,10 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
         over.set()
         await watching
     history.ended_at = time.monotonic()
-    await _make_whole(cluster)
-    history.idle = await _idle(cluster, history, began, scenario.idle_s)
-    _read_engines(cluster, history, began)
+    await make_whole(cluster)
+    history.idle = await idle(cluster, began, scenario.idle_s)
+    history.notes["idle_s"] = time.monotonic() - history.ended_at
+    read_engines(cluster, history, began)
     history.deaths, history.killers = deaths(cluster, began), cluster.killers
     found = check(history, scenario.bounds)
     return Outcome(
@@ -152,6 +157,7 @@ async def run_on(cluster: ChaosCluster, scenario: Scenario) -> Outcome:
         sum(isinstance(event, Cancelled) for request in history.requests for event in request.events),
         recovery_s(history, scenario.bounds.stall_s),
         longest_silence_s(history),
+        pace_s(history),
         time.monotonic() - began,
     )
 
@@ -168,13 +174,18 @@ async def _do(step: Step, cluster: ChaosCluster, clients: Clients, history: Hist
             await asyncio.sleep(seconds)
         case Midway(streams):
             await until(lambda: clients.midway() >= streams, MIDWAY_S)
-    fault, at = step.fault, time.monotonic()
+    await apply(step.fault, cluster, history)
+
+
+async def apply(fault: Fault, cluster: ChaosCluster, history: History) -> None:
+    """Break or mend something, and note what shows it."""
+    at = time.monotonic()
     await fault.apply(cluster)
     if fault.heals:
         at = time.monotonic()
     proof, deadline = "", time.monotonic() + PROOF_S
     while not proof and time.monotonic() < deadline:
-        with contextlib.suppress(RedisError, OSError):
+        with contextlib.suppress(RedisError, OSError, psutil.Error):
             proof = await fault.proof(cluster)
         await asyncio.sleep(0.02)
     history.faults.append(FaultRecord(describe(fault), at, proof, fault.heals))
@@ -198,7 +209,7 @@ async def _sample(cluster: ChaosCluster, history: History, over: asyncio.Event) 
         await asyncio.sleep(SAMPLE_S)
 
 
-async def _make_whole(cluster: ChaosCluster) -> None:
+async def make_whole(cluster: ChaosCluster) -> None:
     """Mend everything; when it returns the cluster is as it was at the start."""
     for proxy in cluster.proxies.values():
         await proxy.heal()
@@ -211,10 +222,12 @@ async def _make_whole(cluster: ChaosCluster) -> None:
     await cluster.linked()
 
 
-async def _idle(cluster: ChaosCluster, history: History, began: float, seconds: float) -> Idle:
+async def idle(cluster: ChaosCluster, began: float, seconds: float, besides: Collection[str] = ()) -> Idle:
+    """Look until nothing is left, at most for some seconds. `besides`: further keys that must be empty."""
     deadline = time.monotonic() + seconds
+    empty = {*MUST_BE_EMPTY, *besides}
     while True:
-        keys = {name: size for name, size in (await cluster.sizes()).items() if name in MUST_BE_EMPTY}
+        keys = {name: size for name, size in (await cluster.sizes()).items() if name in empty}
         calls = {name: (await cluster.metrics(name))["penstock_router_open_calls"] for name in cluster.routers}
         now = time.monotonic()
         decoding = [
@@ -222,14 +235,14 @@ async def _idle(cluster: ChaosCluster, history: History, began: float, seconds: 
             for path, node in cluster.journals().items()
             for sequence in read_journal(path, node.name, began, node.died_at, now)[1]
         ]
-        idle = Idle(keys, calls, decoding)
-        if idle.clean or now > deadline:
-            history.notes["idle_s"] = now - history.ended_at
-            return idle
+        found = Idle(keys, calls, decoding)
+        if found.clean or now > deadline:
+            return found
         await asyncio.sleep(0.1)
 
 
-def _read_engines(cluster: ChaosCluster, history: History, began: float) -> None:
+def read_engines(cluster: ChaosCluster, history: History, began: float) -> None:
+    """Read what engines noted since a moment."""
     for path, node in cluster.journals().items():
         decodes, _still = read_journal(path, node.name, began, node.died_at, time.monotonic())
         history.decodes += decodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def test_every_fault_has_a_scenario_or_a_reason(row: Row) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.fault)
 def test_tests_that_are_named_exist(row: Row) -> None:
-    words = row.elsewhere.replace(",", " ").replace(";", " ").split()
+    words = re.split(r"[,;\s]+", row.elsewhere)
     assert [] == [word for word in words if word.startswith("tests/") and not (ROOT / word).exists()]
 
 
@@ -32,3 +33,17 @@ def test_tests_that_are_named_exist(row: Row) -> None:
 def test_a_scenario_names_its_fault_or_is_the_one_without(scenario: Scenario) -> None:
     assert bool(scenario.faults) == (scenario.name != "undisturbed")
     assert 1 == sum(other.name == scenario.name for other in ALL)
+
+
+def test_the_table_of_who_is_dead_names_a_test_in_each_row() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text.partition("## Who is dead")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ") and "shown by" not in line]
+    rows = [row for row in rows if "every test" not in row]
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    named = [re.findall(r"`([\w/.]*test_[\w.]+)`", row) for row in rows]
+
+    assert len(rows) >= 11
+    assert [] == [row for row, names in zip(rows, named, strict=True) if not names]
+    missing = [name for names in named for name in names if not ((ROOT / name).exists() or f"def {name}(" in sources)]
+    assert [] == missing

@@ -12,11 +12,10 @@ import psutil
 import pytest
 
 from cluster.bootstrap.local import LocalCluster
-from cluster.bootstrap.serve_config import app_name
-from cluster.errors import BootstrapError
 from cluster.settings import load_settings
-from router.client import Client, Delta, Finished, RetryPolicy, Sampling
+from router.client import Client, RetryPolicy, Sampling
 from router.client.errors import PenstockClientError
+from tests.integration.ray_control import BACK_S, POOL, ended, ray_processes, running_replicas, stream
 from tests.support.running import ClusterThread
 from tests.support.waiting import until_sync
 
@@ -27,10 +26,7 @@ pytestmark = [
         os.environ.get("PENSTOCK_RAY_FAULTS") != "1", reason="minutes of Ray's own time-outs; run by `make chaos-ray`"
     ),
 ]
-POOL = "toy"
 STEP_MS = 20.0
-BACK_S = 180.0
-"""How long Ray and two replicas may take to be there again; a machine that does other work needs most of it."""
 GCS_PATIENCE_S = 20
 """How long Ray's processes look for a lost GCS before they end; their own default is 60."""
 
@@ -58,42 +54,6 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterThread]:
         watching.cancel()
         concurrent.futures.wait([watching], 10)
         running.stop()
-
-
-def ray_processes(toy: ClusterThread, word: str) -> list[psutil.Process]:
-    """Return processes of our Ray by a word of their command line."""
-    host = toy.cluster.ray_host
-    assert host is not None
-    return [p for p in psutil.Process(host.pid).children(recursive=True) if any(word in part for part in p.cmdline())]
-
-
-def ended(process: psutil.Process) -> bool:
-    """Say whether a process is gone; its parent may not have noticed."""
-    try:
-        return process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def stream(toy: ClusterThread, tokens: int, router: int = 0) -> tuple[list[int], Finished]:
-    """Stream one request to its end; greedy output of the simulated engine follows from prompt and seed."""
-    sampling = Sampling(temperature=0.0, seed=1, max_tokens=tokens, ignore_eos=True)
-    with Client(toy.target(router), retry=RetryPolicy(max_attempts=1)) as client:
-        events = list(client.stream(POOL, [5, 6, 7], sampling, timeout=BACK_S))
-    end = events[-1]
-    assert isinstance(end, Finished)
-    return [token for event in events if isinstance(event, Delta) for token in event.token_ids], end
-
-
-def running_replicas(toy: ClusterThread) -> int:
-    serve = toy.cluster.serve
-    assert serve is not None
-    try:
-        app = toy.run(serve.status()).get(app_name(POOL))
-    except BootstrapError:
-        # Its dashboard ends or starts.
-        return 0
-    return app.running if app is not None and app.status == "RUNNING" else 0
 
 
 def test_the_serve_controller_dies_and_nobody_notices(toy: ClusterThread) -> None:

@@ -4,7 +4,7 @@
 -- A: router, list of connected replicas, flat list of (request id, attempt) started, registry version it has,
 --    what it reports of its requests (opaque, "" for nothing)
 -- Reply: {mail, replicas or nil, registry version, waiting per class, running, live routers, flat positions, run id,
---        grants ever made per class, pool time (ms), operating point or nil, relief};
+--        grants ever made per class, pool time (ms), operating point or nil, relief, marks as in quarantine.lua};
 --        a replica is {id, record, state, windows x3, sequences, KV tokens, prefill tokens, age (ms), stats}
 
 Q.open_pool()
@@ -60,4 +60,5 @@ Q.close_pool()
 local waiting = {Q.count(K[LINE], '0\0'), Q.count(K[LINE], '1\0'), Q.count(K[LINE], '2\0')}
 local running, routers = call('ZCARD', K[SLOTS]), Q.live_names(K[ROUTERS])
 return {Q.mailbox(A[1]), replicas, P[P_VERSION], waiting, running, routers, positions, Q.store_id(),
-  {P[P_GRANTED], P[P_GRANTED + 1], P[P_GRANTED + 2]}, Q.now, Q.orders()[1], Q.orders()[2]}
+  {P[P_GRANTED], P[P_GRANTED + 1], P[P_GRANTED + 2]}, Q.now, Q.orders()[1], Q.orders()[2],
+  P[P_MARKS] or 0}

@@ -34,6 +34,7 @@ LEDGER_DAYS = 31 -- ZSET fields of LEDGER, by day
 OUTSTANDING = 32 -- HASH "class\0tenant" -> thousandths of weighted tokens that were charged by estimate and not settled
 REPORTS = 33 -- HASH router -> packed {when (ms), what it reports of its requests}; while it has its lease
 CONTROL = 34 -- HASH what the autoscaler has said: point, relief, relief_until (ms), and what is its own
+QUARANTINED = 35 -- HASH digest of a content that kills engines -> packed {incident, until when (ms)}
 
 -- Pool.
 P_TIME = 1 -- ms, the latest pool time that was stored
@@ -51,6 +52,7 @@ P_GRANTED = 16 -- + class: grants ever made
 P_YIELDING = 19 -- entries in flight that were told to give way
 P_RESULTS = 20 -- bytes of stored results
 P_BORN = 21 -- ms, when this pool began: another one after everything was lost
+P_MARKS = 22 -- counts the writes to QUARANTINED; nil before the first
 
 -- An entry.
 OWNER = 1
@@ -110,4 +112,5 @@ KEYS_PER_CALL = 64 -- keys, tenants or days that one call forgets
 CHOICES = 16 -- most choices of a request; they are entries of their own, "id/0" and so on
 PREEMPT_SCAN = 16 -- waiting entries that are looked at for whom others might give way
 TENANTS_SEEN = 64 -- tenants per class whose oldest entry `observe` reads
+MARKS = 256 -- contents in quarantine; those that end first make room
 REPLICAS_SHOWN = 64 -- registries up to this size come back with every heartbeat

@@ -4,7 +4,7 @@
 -- A: router, request id, attempt base, tenant, class, prompt tokens, expected tokens, KV tokens, start within (ms),
 --    client key, preferred replicas ("" or "\0a\0b\0"), weight, resume (0 or 1), most output tokens, most waiting of its
 --    tenant (0: any), quota {tokens and requests per minute, concurrency, strict}, digest of the request
--- Reply: {1, attempt, replica} granted; {0, position} waiting; {2, request id, result or nil} the client key is known;
+-- Reply: {1, attempt, replica, marks} granted; {0, position, marks} waiting, marks as in quarantine.lua; {2, request id, result or nil} the client key is known;
 --        {-1} the waiting room is full; {-2, which, retry after (ms), limit} quota, see tenant.lua; {-3} too many of its
 --        tenant wait; {-4, request id} the client key is that of another request
 
@@ -13,8 +13,9 @@ Q.caused = {}
 local id = A[2]
 
 local function answer(e)
-  if e[STATE] == 'f' then return {1, e[ATTEMPT], e[REPLICA]} end
-  return {0, Q.position(id, e, {})}
+  local marks = P[P_MARKS] or 0
+  if e[STATE] == 'f' then return {1, e[ATTEMPT], e[REPLICA], marks} end
+  return {0, Q.position(id, e, {}), marks}
 end
 
 local known = Q.get(id)

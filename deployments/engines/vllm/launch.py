@@ -15,7 +15,7 @@ from cluster.settings import PoolSettings
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
 from deployments.engines.limits import prefill_window
-from deployments.engines.vllm import precision
+from deployments.engines.vllm import precision, processes
 from deployments.engines.vllm.arguments import core_binding, engine_arguments
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
 
@@ -50,6 +50,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
 
     from deployments.engines.vllm.adapter import Frontend, UsageContext
 
+    processes.reap_orphans()
     on_cpu = current_platform.is_cpu()
     if on_cpu:
         pool = precision.settled(pool, model)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 
 import psutil
+
+from deployments.engines.vllm.plugin import REPLICA_PID_VARIABLE
+
+log = logging.getLogger(__name__)
+_REAP_S = 10.0
+"""How long the kernel may take to take a killed process' memory back."""
 
 
 def tree_of(pids: Iterable[int]) -> list[psutil.Process]:
@@ -16,6 +24,30 @@ def tree_of(pids: Iterable[int]) -> list[psutil.Process]:
             process = psutil.Process(pid)
             found += [process, *process.children(recursive=True)]
     return found
+
+
+def orphans() -> list[psutil.Process]:
+    """List engine processes of this user whose replica is gone. Where the kernel tells a process of its parent's death
+    there are none; it does not outside Linux, and not before a process has asked for it.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            replica = process.environ().get(REPLICA_PID_VARIABLE, "")
+            if replica.isdecimal() and process.pid != os.getpid() and not psutil.pid_exists(int(replica)):
+                found.append(process)
+    return found
+
+
+def reap_orphans() -> None:
+    """Kill them: they hold memory and cores that the engine to be started needs."""
+    left = orphans()
+    if left:
+        log.warning("engine.orphans_reaped", extra={"pids": [process.pid for process in left]})
+        for process in left:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=_REAP_S)
 
 
 def end_all(processes: Iterable[psutil.Process], patience_s: float) -> None:

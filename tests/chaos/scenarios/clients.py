@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.chaos.checker import Bounds
-from tests.chaos.hostile import Garbage, HangUp, Unread
+from tests.chaos.cluster import ClusterPlan
+from tests.chaos.hostile import Forgotten, Garbage, HangUp, Storm, Unread, Vanish
 from tests.chaos.load import Kind, Load
-from tests.chaos.scenario import After, Midway, Scenario, Step
+from tests.chaos.scenario import After, Control, Midway, Scenario, Step
 
 LOAD = Load(kind=Kind.RESUMING, deadline_s=30.0)
+FLAT = Bounds(recovery_s=0.0, min_finished=6, max_running=32, pace_ratio=3.0)
+"""Neighbours hear of their tokens nearly as soon as before."""
+BOUNDED = {"router": {"max_unread_mb": 0.25, "max_unread_total_mb": 4.0}}
+PATIENT = {"queue": {"lease_s": 4.0}}
+"""Twenty log probabilities per token take a test machine's cores."""
 
 SCENARIOS = (
     Scenario(
@@ -25,14 +33,35 @@ SCENARIOS = (
         faults=(18,),
         steps=(Step(Midway(6), Garbage("router-0", 60)), Step(After(1.0), Garbage("router-1", 60))),
         load=LOAD,
-        bounds=Bounds(recovery_s=0.0, min_finished=6),
+        bounds=FLAT,
     ),
     Scenario(
         name="streams that nobody reads",
-        claim="Eight unread streams disturb nobody, and when they hang up nothing is left of them.",
+        claim="Unread streams with log probabilities cost bounded memory, end, and disturb nobody.",
         faults=(15,),
-        steps=(Step(Midway(6), Unread("router-0", 8)), Step(After(6.0), HangUp("router-0"))),
+        steps=(Step(Midway(6), Unread("router-0", 24)), Step(After(1.0), HangUp("router-0", 24, 40.0))),
         load=LOAD,
-        bounds=Bounds(recovery_s=0.0, min_finished=6),
+        plan=ClusterPlan(settings={**PATIENT, **BOUNDED}, sim={"max_num_seqs": 32}),
+        bounds=FLAT,
+        control=Control(
+            "a bound", frozenset({"I8"}), {"plan": ClusterPlan(settings=PATIENT, sim={"max_num_seqs": 32})}
+        ),
+    ),
+    Scenario(
+        name="clients that vanish",
+        claim="Streams whose clients' network went away end when keepalive finds it, within 40 s, and disturb nobody.",
+        faults=(15, 16),
+        steps=(Step(Midway(6), Vanish("router-0", 10)), Step(After(32.0), Forgotten("router-0", LOAD.clients))),
+        load=LOAD,
+        bounds=FLAT,
+    ),
+    Scenario(
+        name="cancel storm beside others",
+        claim="Forty clients that open and cancel streams all the time do not slow their neighbours down.",
+        faults=(16,),
+        steps=(Step(After(3.0), Storm("router-0", 40, 6.0)),),
+        load=LOAD,
+        plan=ClusterPlan(sim={"max_num_seqs": 64}),
+        bounds=replace(FLAT, max_running=64),
     ),
 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from cluster.settings import EngineKind
 from tests.chaos.checker import Bounds
 from tests.chaos.cluster import ClusterPlan
-from tests.chaos.faults import Continue, Kill, KillEngine, Pause, Reset, Start, Terminate
+from tests.chaos.faults import Continue, Gone, Kill, KillEngine, Pause, PauseEngine, Reset, Start, Terminate
 from tests.chaos.hostile import Killer
 from tests.chaos.load import Kind, Load
 from tests.chaos.scenario import After, Control, Midway, Scenario, Step
@@ -21,6 +21,8 @@ RESUMING = replace(LOAD, kind=Kind.RESUMING)
 WHOLE = Bounds(lease_s=3.0, stall_s=2.5, recovery_s=5.0, min_finished=4)
 MIGRATED = replace(WHOLE, max_decodes=2, recovery_s=12.0)
 """Greedy output is exact wherever it goes on, and says so."""
+WIDE = replace(PLAN, ranks=2)
+WIDE_LOAD = replace(LOAD, output_tokens=300, deadline_s=90.0)
 BUDGET = 256
 """Tokens per step, and so the longest prompt that is not split, where the guard is off."""
 UNGUARDED = ClusterPlan(
@@ -108,10 +110,30 @@ SCENARIOS = (
         settle_s=2.0,
     ),
     Scenario(
+        name="real engines: one of two ranks killed",
+        claim="Without one of its ranks an engine is dead; its streams go on at the other replica, exactly.",
+        faults=(3,),
+        steps=(Step(Midway(4), KillEngine("replica-1", "Worker", most=1)),),
+        load=WIDE_LOAD,
+        plan=WIDE,
+        bounds=replace(MIGRATED, stall_s=4.0),
+        settle_s=2.0,
+    ),
+    Scenario(
+        name="real engines: one of two ranks stopped",
+        claim="An engine that hangs, healthy otherwise, is found by its replica; its streams go on, exactly.",
+        faults=(4, 5),
+        steps=(Step(Midway(4), PauseEngine("replica-0", "Worker")), Step(After(11.0), Gone("replica-0"))),
+        load=WIDE_LOAD,
+        plan=WIDE,
+        bounds=replace(MIGRATED, stall_s=4.0, recovery_s=22.0),
+        settle_s=2.0,
+    ),
+    Scenario(
         name="real engines: a prompt that kills them",
-        claim="After two engines at most it is turned away with an incident; none of 64 requests beside it fails.",
+        claim="After two engines at most every router turns it away; none of 64 requests beside it fails.",
         faults=(20,),
-        steps=(Step(Midway(16), Killer("router-0", 700)), Step(After(0.5), Killer("router-0", 700))),
+        steps=(Step(Midway(16), Killer("router-0", 700)), Step(After(0.5), Killer("router-1", 700))),
         load=INNOCENT,
         plan=UNGUARDED,
         bounds=Bounds(

@@ -6,20 +6,10 @@ from dataclasses import replace
 
 from tests.chaos.checker import Bounds
 from tests.chaos.cluster import ClusterPlan
-from tests.chaos.faults import (
-    Configure,
-    Demote,
-    FlushAll,
-    Heal,
-    Kill,
-    Poison,
-    Promote,
-    Sleep,
-    Start,
-    TruncateAof,
-)
+from tests.chaos.faults import Heal, Kill, Poison, Start
 from tests.chaos.load import Kind, Load
 from tests.chaos.proxy import Toxic
+from tests.chaos.redis_faults import Configure, Demote, EmptyDisk, FillDisk, FlushAll, Promote, Sleep, TruncateAof
 from tests.chaos.scenario import After, Control, Midway, Scenario, Step
 
 UNAVAILABLE = frozenset({"UNAVAILABLE"})
@@ -124,6 +114,14 @@ SCENARIOS = (
             Step(Midway(6), Configure("maxmemory", "1", error="OOM")),
             Step(After(3.0), Configure("maxmemory", "0", heals=True)),
         ),
+        load=SHORT,
+        bounds=AWAY,
+    ),
+    Scenario(
+        name="redis cannot write its file",
+        claim="With a full disk Redis refuses writes: streams end well, new requests fail fast, and it all comes back.",
+        faults=(27,),
+        steps=(Step(Midway(6), FillDisk()), Step(After(3.0), EmptyDisk())),
         load=SHORT,
         bounds=AWAY,
     ),

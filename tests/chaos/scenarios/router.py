@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.chaos.checker import Bounds
 from tests.chaos.cluster import ClusterPlan
-from tests.chaos.faults import Kill, Start, Terminate
+from tests.chaos.faults import Exhaust, Kill, Relieve, RunsFrom, Start, Terminate
 from tests.chaos.load import Kind, Load
-from tests.chaos.release import last_release
+from tests.chaos.release import ROOT, last_release
 from tests.chaos.scenario import After, Control, Midway, Scenario, Step
 
 UNAVAILABLE = frozenset({"UNAVAILABLE"})
@@ -42,14 +42,27 @@ SCENARIOS = (
             claim="Routers of the last release give way to this one, one by one, and no request fails.",
             faults=(23,),
             steps=(
+                Step(Midway(6), RunsFrom("router-0", "release")),
+                Step(After(0.0), RunsFrom("router-1", "release")),
                 Step(Midway(6), Terminate("router-0")),
                 Step(After(0.5), Start("router-0", heals=False)),
+                # For a while both releases serve, from one Redis.
+                Step(After(3.0), RunsFrom("router-0", ROOT.name)),
                 Step(Midway(6), Terminate("router-1")),
                 Step(After(0.5), Start("router-1", heals=False)),
             ),
             load=Load(kind=Kind.SDK),
             plan=ClusterPlan(update_from=commit),
             bounds=Bounds(recovery_s=0.5, min_finished=12),
+            settle_s=3.0,
+            control=Control(
+                "a drain",
+                frozenset({"I7"}),
+                {
+                    "plan": ClusterPlan(update_from=commit, settings={"router": {"drain_s": 0.0}}),
+                    "load": Load(kind=Kind.SDK, retries=False),
+                },
+            ),
         )
         for commit in [last_release()]
         if commit is not None
@@ -79,6 +92,27 @@ SCENARIOS = (
                 "load": Load(kind=Kind.RESUMING, retries=False),
             },
         ),
+    ),
+    Scenario(
+        name="router stopped before its streams end",
+        claim="Streams that outlast a router's drain end resumable: the very same generation goes on at the other one.",
+        faults=(2,),
+        steps=(Step(Midway(6), Terminate("router-0")), Step(After(0.5), Start("router-0", heals=False))),
+        load=Load(kind=Kind.RESUMING, output_tokens=200),
+        plan=ClusterPlan(settings={"router": {"drain_s": 0.3}}),
+        bounds=Bounds(call_codes=UNAVAILABLE | {"CANCELLED"}, recovery_s=2.0, retry_info=True, min_finished=6),
+        control=Control(
+            "a second try", frozenset({"I7"}), {"load": Load(kind=Kind.RESUMING, output_tokens=200, retries=False)}
+        ),
+    ),
+    Scenario(
+        name="router out of file descriptors",
+        claim="Without descriptors for new connections a router keeps serving those that it has.",
+        faults=(27,),
+        steps=(Step(Midway(6), Exhaust("router-0")), Step(After(4.0), Relieve("router-0"))),
+        load=Load(kind=Kind.RESUMING),
+        bounds=Bounds(recovery_s=1.0, stall_s=2.0, min_finished=6),
+        settle_s=3.0,
     ),
     Scenario(
         name="router drained, unary calls",

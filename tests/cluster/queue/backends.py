@@ -29,7 +29,7 @@ from tests.cluster.queue.servers import Server
 POOL = "demo"
 WIDE = Windows(sequences=4, kv_tokens=100_000, prefill_tokens=100_000)
 KEPT_WHEN_IDLE = {
-    *("pool", "load", "free", "registry", "replicas", "routers", "links", "reports", "control"),
+    *("pool", "load", "free", "registry", "replicas", "routers", "links", "reports", "control", "quarantined"),
     *("quotas", "outputs", "tenant_due", "ledger", "ledger_days", "keys", "key_due", "results"),
 }
 """Keys that a pool without requests may have; those of the second row are bounded by time."""
@@ -166,6 +166,7 @@ def memory_sizes(store: MemoryStore, pool: str = POOL) -> dict[str, int]:
         "outstanding": len(state.outstanding),
         "reports": len(state.reports),
         "control": len(state.control),
+        "quarantined": len(state.quarantined),
     }
 
 

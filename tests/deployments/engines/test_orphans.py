@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from deployments.engines.vllm import processes
+from deployments.engines.vllm.plugin import REPLICA_PID_VARIABLE
 from tests.deployments.engines.conftest import pool_json
+from tests.support.waiting import until_sync
 
 ROOT = Path(__file__).parents[3]
 REPORT = "REPORT "
@@ -59,3 +62,31 @@ def test_engine_dies_with_its_host(tiny_model: Path, tmp_path: Path, ranks: int,
         host.send_signal(how)
         _, alive = psutil.wait_procs([host, *children], timeout=20)
         assert alive == []
+
+
+def test_a_starting_replica_reaps_what_a_dead_one_left() -> None:
+    """SIGKILL of a host whose engine process had not asked yet to follow it; its living neighbour's stays."""
+    script = "import os, subprocess, sys, time\n" + (
+        "os.environ[sys.argv[1]] = str(os.getpid())\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    hosts = [
+        subprocess.Popen([sys.executable, "-c", script, REPLICA_PID_VARIABLE], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    children = [psutil.Process(int(host.stdout.readline())) for host in hosts if host.stdout]
+    try:
+        hosts[0].kill()
+        hosts[0].wait()
+        until_sync(lambda: children[0] in processes.orphans())
+        assert children[1] not in processes.orphans()
+        processes.reap_orphans()
+        assert [False, True] == [child.is_running() for child in children]
+    finally:
+        for each in (*hosts, *children):
+            with suppress(psutil.Error):
+                each.kill()
+        for host in hosts:
+            host.communicate()

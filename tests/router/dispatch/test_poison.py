@@ -12,6 +12,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
 from cluster.models import GenerationSpec
+from cluster.queue import Mark
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.base import TokenSink
 from deployments.engines.factory import resolve_model
@@ -84,6 +85,37 @@ async def test_the_search_of_another_router_convicts_no_innocent(
         assert 2 == sum(bool(engine._death) for engine in engines)  # type: ignore[attr-defined]
 
 
+async def test_every_router_turns_away_what_one_convicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was turned away by one router goes to the other, and takes no third engine there."""
+    async with running_stack(tmp_path, routers=2, replicas=3, sim=SIM, engine=fragile) as stack:
+        await _poison(stack, monkeypatch)
+        ask = stream_request(POISON, max_tokens=40, ignore_eos=True)
+        ends = [error_of(await _failure(stack.inference(number).StreamGenerate(ask))) for number in (0, 1, 1)]
+
+        assert [("QUARANTINED", ends[0][1]["incident"])] * 3 == [(reason, facts["incident"]) for reason, facts in ends]
+        assert 2 == Fragile.deaths
+        # The other router is in its right mind.
+        other = stack.inference(1).StreamGenerate(stream_request("Innocent", max_tokens=20, ignore_eos=True))
+        assert 20 == len(ids_of(await collect(other)))
+
+
+async def test_copies_in_line_at_another_router_are_turned_away_too(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=2, sim={**SIM, "max_num_seqs": 1}) as stack:
+        innocent = stack.inference(0).StreamGenerate(stream_request("Innocent", max_tokens=100, ignore_eos=True))
+        await until(lambda: stack.replicas[0].table.sequences == 1)
+        ask = stream_request(POISON, max_tokens=40, ignore_eos=True)
+        copies = [asyncio.create_task(_failure(stack.inference(1).StreamGenerate(ask))) for _ in range(3)]
+        here, there = (router.pools["demo"] for router in stack.routers)
+        await until(lambda: there.beat is not None and len(there.beat.positions) == 3)
+        await here._queue.quarantine("router-0", Mark(next(iter(there._choices.values())).content(), "i1", 60_000))
+
+        assert [("QUARANTINED", "i1")] * 3 == [
+            (reason, facts["incident"]) for reason, facts in map(error_of, await asyncio.gather(*copies))
+        ]
+        assert 100 == len(ids_of(await collect(innocent)))
+        await until(lambda: there.active == 0 and here.beat is not None and sum(here.beat.waiting) == 0)
+
+
 async def test_without_the_search_it_takes_an_engine_with_each_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +164,7 @@ async def test_a_held_suspect_can_be_cancelled(tmp_path: Path, monkeypatch: pyte
 
 
 def test_suspects_run_one_at_a_time() -> None:
-    suspects = Suspects(600.0)
+    suspects = Suspects()
     assert suspects.death(["a", "b", "c"]) is None
     assert ["a", None] == [suspects.next_canary(), suspects.next_canary()]
     suspects.clear("a")
@@ -143,7 +175,7 @@ def test_suspects_run_one_at_a_time() -> None:
 
 
 def test_the_only_suspect_of_a_second_death_is_convicted() -> None:
-    suspects = Suspects(600.0)
+    suspects = Suspects()
     suspects.death(["a", "b"])
     assert "a" == suspects.next_canary()
     assert "a" == suspects.death(["a"])
@@ -151,7 +183,7 @@ def test_the_only_suspect_of_a_second_death_is_convicted() -> None:
 
 
 def test_one_death_alone_convicts_nobody() -> None:
-    suspects = Suspects(600.0)
+    suspects = Suspects()
     assert suspects.death(["a"]) is None
     assert "a" == suspects.next_canary()
     # Somebody new came to the same replica, so it is not the only one; but it was once before.
@@ -160,7 +192,7 @@ def test_one_death_alone_convicts_nobody() -> None:
 
 
 def test_who_was_never_alone_is_not_convicted() -> None:
-    suspects = Suspects(600.0)
+    suspects = Suspects()
     suspects.death(["a", "b"])
     assert "a" == suspects.next_canary()
     assert suspects.death(["a", "new"]) is None
@@ -168,9 +200,9 @@ def test_who_was_never_alone_is_not_convicted() -> None:
 
 
 def test_a_quarantine_ends() -> None:
-    suspects = Suspects(60.0)
+    suspects = Suspects()
     assert not suspects.watchful
-    suspects.quarantine(b"x", "i1", now=100.0)
+    suspects.quarantine(b"x", "i1", until=160.0)
     found = suspects.turned_away(b"x", 159.0)
     assert found is not None
     assert ("i1", None) == (found.incident, suspects.turned_away(b"y", 159.0))

@@ -92,6 +92,8 @@ async def test_requests_that_waited_when_the_store_forgot_them_are_put_in_line_a
             stack.store.restart(forget=True)
         # One of the other router's is known again.
         await until(lambda: before != pool._run_id == pool._choices[request_ids[5]].run_id)
+        pools = [router.pools["demo"] for router in stack.routers]
+        await until(lambda: [(1, 4), (1, 3)] == [(pool.store_changes, pool.submitted_again) for pool in pools])
         await stack.inference(0).Cancel(api.CancelRequest(request_id=request_ids[5]))
 
         await collect(slot)

@@ -1,0 +1,51 @@
+"""Looks at Ray's control plane, and at a pool beside it."""
+
+from __future__ import annotations
+
+import psutil
+
+from cluster.bootstrap.serve_config import app_name
+from cluster.errors import BootstrapError
+from router.client import Client, Delta, Finished, RetryPolicy, Sampling
+from tests.support.running import ClusterThread
+
+POOL = "toy"
+"""Two simulated replicas."""
+BACK_S = 180.0
+"""How long Ray and two replicas may take to be there again; a machine that does other work needs most of it."""
+
+
+def ray_processes(toy: ClusterThread, word: str) -> list[psutil.Process]:
+    """Return processes of our Ray by a word of their command line."""
+    host = toy.cluster.ray_host
+    assert host is not None
+    return [p for p in psutil.Process(host.pid).children(recursive=True) if any(word in part for part in p.cmdline())]
+
+
+def ended(process: psutil.Process) -> bool:
+    """Say whether a process is gone; its parent may not have noticed."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def stream(toy: ClusterThread, tokens: int, router: int = 0) -> tuple[list[int], Finished]:
+    """Stream one request to its end; greedy output of the simulated engine follows from prompt and seed."""
+    sampling = Sampling(temperature=0.0, seed=1, max_tokens=tokens, ignore_eos=True)
+    with Client(toy.target(router), retry=RetryPolicy(max_attempts=1)) as client:
+        events = list(client.stream(POOL, [5, 6, 7], sampling, timeout=BACK_S))
+    end = events[-1]
+    assert isinstance(end, Finished)
+    return [token for event in events if isinstance(event, Delta) for token in event.token_ids], end
+
+
+def running_replicas(toy: ClusterThread) -> int:
+    serve = toy.cluster.serve
+    assert serve is not None
+    try:
+        app = toy.run(serve.status()).get(app_name(POOL))
+    except BootstrapError:
+        # Its dashboard ends or starts.
+        return 0
+    return app.running if app is not None and app.status == "RUNNING" else 0
