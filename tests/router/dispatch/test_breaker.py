@@ -88,7 +88,7 @@ def sim_engine() -> Engine:
 
 
 async def test_requests_leave_a_replica_that_fails_them_and_come_back_when_it_works(tmp_path: Path) -> None:
-    router = {"breaker_failures": 3, "breaker_open_s": 1.0, "max_attempts": 4}
+    router = {"breaker_failures": 3, "breaker_open_s": 3.0, "max_attempts": 4}
     async with running_stack(tmp_path, replicas=0, router=router) as stack:
         flaky = Flaky(sim_engine())
         flaky.broken = False
