@@ -426,9 +426,9 @@ class MergingSettings(Section):
     """
 
     messages_per_s: float = Field(default=2_500.0, gt=0)
-    """Messages that a process writes before it merges; streams with output have equal shares."""
+    """Tokens a second that a process streams one by one; above, so many share a message that messages are no more."""
     at_most_s: float = Field(default=0.05, ge=0, le=10)
-    """No token waits longer to be merged; 0 merges nothing."""
+    """No token waits longer for the next one; 0 merges nothing."""
 
 
 class RouterSettings(Section):

@@ -103,11 +103,12 @@ async def _run_replicas(settings: Settings, url: str, secret: ClusterSecret, poo
     section = settings.pools[pool]
     for number in range(count):
         # Replicas that step at the same moment would make bursts that no cluster sees.
-        sim = section.sim.model_copy(update={"base_ms": section.sim.base_ms * (1 + number / (4 * count))})
+        sim = section.sim.model_copy(update={"base_ms": section.sim.base_ms * (1 - number / (5 * count))})
         own = section.model_copy(update={"sim": sim})
         plan = ReplicaPlan(f"{pool}-{number}", pool, own, settings.queue, settings.replica)
         replicas.append(Replica(plan, build_engine(plan.pool_settings), lambda: RedisQueue(url, pool, limits), secret))
-        await replicas[-1].start()
+    # Each warms its engine up, for a step.
+    await asyncio.gather(*(replica.start() for replica in replicas))
     return replicas
 
 

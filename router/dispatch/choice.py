@@ -449,6 +449,11 @@ class Choice:
         return bool(self._began_at)
 
     @property
+    def tokens_unread(self) -> int:
+        """Output tokens that are pending."""
+        return self._unread.tokens
+
+    @property
     def tokens_sent(self) -> int:
         """Output tokens that are not pending any more."""
         return self.tokens - self._unread.tokens

@@ -49,8 +49,10 @@ class Generation:
         self._queued_at = float("-inf")
         self._finished = False
         self._merging: asyncio.Future[None] | None = None
+        self._enough = 1
+        """Tokens of a choice that end the merging."""
         for choice in self.choices:
-            choice.bind(self._news.set, self._end_merging)
+            choice.bind(self._wake, self._end_merging)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -71,9 +73,10 @@ class Generation:
             return
         news.clear()
 
-    async def merge(self, seconds: float) -> None:
-        """Let output collect for so long, or until a choice ends: nothing waits for a last token."""
-        if seconds <= 0 or all(choice.state is ChoiceState.ENDED for choice in self.choices):
+    async def merge(self, seconds: float, tokens: int) -> None:
+        """Let output collect for so long, or until a choice has so many tokens, or one ends."""
+        self._enough = tokens
+        if seconds <= 0 or self._has_enough() or all(choice.state is ChoiceState.ENDED for choice in self.choices):
             return
         loop = asyncio.get_running_loop()
         self._merging = loop.create_future()
@@ -83,6 +86,14 @@ class Generation:
         finally:
             timer.cancel()
             self._merging = None
+
+    def _wake(self) -> None:
+        self._news.set()
+        if self._merging is not None and self._has_enough():
+            self._end_merging()
+
+    def _has_enough(self) -> bool:
+        return any(choice.tokens_unread >= self._enough for choice in self.choices)
 
     def _end_merging(self) -> None:
         if self._merging is not None and not self._merging.done():

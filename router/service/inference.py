@@ -28,7 +28,7 @@ from router.service.catalog import Catalog
 from router.service.collect import Collector
 from router.service.kept import KeptResult, read_result, replay
 from router.service.opening import Opening
-from router.service.pace import Pace
+from router.service.pace import Pace, StreamPace
 
 REQUEST_ID_HEADER = "penstock-request-id"
 RESUME_TOKEN_HEADER = "penstock-resume-token-bin"  # noqa: S105 - a header's name
@@ -87,20 +87,20 @@ class InferenceServicer:
         self, generation: Generation, kept: KeptResult | None, context: Any, flush_interval_s: float | None
     ) -> None:
         write = context.write
-        with self._pace.stream(flush_interval_s) as pace:
-            while not generation.finished:
-                await generation.wait()
-                # The first delta never waits; later ones are merged for the rest of the interval.
-                if (rest_s := pace.rest_s()) > 0:
-                    await generation.merge(rest_s)
-                for event in generation.take():
-                    if event.HasField("delta"):
-                        pace.wrote()
-                    elif event.HasField("finished"):
-                        self._metrics.finished(generation, event.finished)
-                    if kept is not None:
-                        kept.add(event)
-                    await write(event)
+        pace = StreamPace(self._pace, flush_interval_s)
+        while not generation.finished:
+            await generation.wait()
+            seconds, tokens = pace.wait()
+            if tokens > 1:
+                await generation.merge(seconds, tokens)
+            for event in generation.take():
+                if event.HasField("delta"):
+                    pace.wrote(len(event.delta.token_ids))
+                elif event.HasField("finished"):
+                    self._metrics.finished(generation, event.finished)
+                if kept is not None:
+                    kept.add(event)
+                await write(event)
 
     async def Generate(  # noqa: N802
         self, request: api.GenerateRequest, context: Any, caller: Caller

@@ -1,72 +1,60 @@
-"""How a router spreads its messages over its streams."""
+"""How many tokens share a message."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 
 from cluster.clock import ManualClock
 from cluster.settings import MergingSettings
-from router.service.pace import Pace, StreamPace
+from router.service.pace import NEVER, Pace, StreamPace
 
 
-class Streams:
+class Router:
     """Is a pace on a clock that is turned by hand."""
 
-    def __init__(self, exits: ExitStack) -> None:
+    def __init__(self) -> None:
         self.clock = ManualClock()
         self.pace = Pace(MergingSettings(messages_per_s=1000, at_most_s=0.05), self.clock.monotonic)
-        self._exits = exits
 
-    def open(self, asked_s: float | None = None, *, begun: bool = True) -> StreamPace:
-        stream = self._exits.enter_context(self.pace.stream(asked_s))
-        if begun:
-            stream.wrote()
+    def stream(self, asked_s: float | None = None) -> StreamPace:
+        """Open a stream that has had its first token."""
+        stream = StreamPace(self.pace, asked_s)
+        stream.wrote(1)
         return stream
 
-
-@pytest.fixture
-def streams() -> Iterator[Streams]:
-    with ExitStack() as exits:
-        yield Streams(exits)
-
-
-def test_each_stream_has_its_share_of_the_messages(streams: Streams) -> None:
-    first, *_ = [streams.open() for _ in range(20)]
-    assert first.rest_s() == pytest.approx(0.02)
-    streams.clock.advance(0.015)
-    assert first.rest_s() == pytest.approx(0.005)
-    streams.clock.advance(0.1)
-    assert first.rest_s() < 0
+    def serve(self, tokens_per_s: float, seconds: float = 2.0) -> None:
+        """Let other streams have tokens."""
+        other = self.stream()
+        for _ in range(round(seconds / 0.01)):
+            self.clock.advance(0.01)
+            other.wrote(round(tokens_per_s * 0.01))
 
 
-def test_no_token_waits_longer_than_the_bound(streams: Streams) -> None:
-    first, *_ = [streams.open() for _ in range(500)]
-    assert first.rest_s() == pytest.approx(0.05)
+@pytest.mark.parametrize(("tokens_per_s", "together"), [(900, 1), (1800, 2), (3900, 4)])
+def test_so_many_tokens_share_a_message_that_messages_stay_in_their_bound(tokens_per_s: int, together: int) -> None:
+    router = Router()
+    router.serve(tokens_per_s)
+    assert (0.05, together) == router.stream().wait()
 
 
-def test_a_first_token_never_waits(streams: Streams) -> None:
-    for _ in range(500):
-        streams.open()
-    assert streams.open(begun=False).rest_s() == 0
-    assert streams.open(10.0, begun=False).rest_s() == 0
+def test_what_was_busy_and_is_not_any_more_sends_every_token() -> None:
+    router = Router()
+    router.serve(3900)
+    router.clock.advance(60.0)
+    assert 1 == router.stream().wait()[1]
 
 
-def test_what_the_client_asks_for_holds(streams: Streams) -> None:
-    for _ in range(500):
-        streams.open()
-    assert streams.open(0.0).rest_s() <= 0
-    assert streams.open(0.2).rest_s() == pytest.approx(0.2)
+def test_a_first_token_never_waits() -> None:
+    router = Router()
+    router.serve(3900)
+    assert 1 == StreamPace(router.pace, None).wait()[1]
+    assert 1 == StreamPace(router.pace, 10.0).wait()[1]
 
 
-def test_only_streams_with_output_count(streams: Streams) -> None:
-    for _ in range(100):
-        streams.open(begun=False)
-    assert streams.open().rest_s() == pytest.approx(0.001)
-    with ExitStack() as others:
-        for _ in range(9):
-            others.enter_context(streams.pace.stream(None)).wrote()
-        assert streams.pace.interval_s == pytest.approx(0.010)
-    assert streams.pace.interval_s == pytest.approx(0.001)
+def test_what_the_client_asks_for_holds() -> None:
+    router = Router()
+    router.serve(3900)
+    assert 1 == router.stream(0.0).wait()[1]
+    slow = router.stream(0.2)
+    router.clock.advance(0.05)
+    assert (pytest.approx(0.15), NEVER) == slow.wait()
