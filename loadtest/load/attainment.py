@@ -53,7 +53,8 @@ def attainment(courses: Sequence[Course]) -> Attainment | None:
             effect, degrees = found, len(blocks) - 1
     effect = min(effect, float(ended))
     low, high = wilson(part * ended / effect, ended / effect, student(CONFIDENCE, degrees))
-    return Attainment(ended, part, low, high, effect)
+    # Rounding must not leave the part itself outside.
+    return Attainment(ended, part, min(part, low), max(part, high), effect)
 
 
 def _blocks(course: Course, length: int) -> Iterator[tuple[int, int]]:
@@ -92,7 +93,7 @@ def wilson(good: float, ended: float, z: float = 1.96) -> tuple[float, float]:
     base = 1 + z * z / ended
     centre = (part + z * z / (2 * ended)) / base
     half = z * math.sqrt(max(0.0, part * (1 - part)) / ended + z * z / (4 * ended * ended)) / base
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, min(part, centre - half)), min(1.0, max(part, centre + half))
 
 
 def majority(held: int, tried: int) -> float:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from rich.table import Table
 
 from cluster.errors import SettingsError
 from loadtest.load.asserts import Bound, failures, parse_bounds
+from loadtest.load.attainment import Course, attainment
 from loadtest.load.html import page, run_page
 from loadtest.load.options import KEY_VARIABLE, scenario_of
 from loadtest.load.plan import plan
@@ -62,6 +63,8 @@ def run_loadtest(options: argparse.Namespace) -> int:
         return _sweep(options, scenario, run, bounds or parse_bounds(_SWEEP_BOUND), prefix, console)
     with _shown(console, scenario, "") as progress:
         figures = run_scenario(scenario, run, progress)
+    found = attainment([_course(figures)])
+    figures["attainment"] = None if found is None else asdict(found)
     broken = failures(bounds, figures)
     held = [bound.text for bound in bounds if bound.failure(figures) is None]
     figures["assert"] = {"bounds": [bound.text for bound in bounds], "broken": broken}
@@ -134,8 +137,8 @@ def _sweep(
         trusted = not figures["generator"]["bottleneck"]
         if broken and not trusted:
             console.print("the generator itself was late in it", highlight=False)
-        course = [(second["ended"], second["good"]) for second in figures["timeline"]]
-        return Trial(rate, repeat, not broken, trusted, figures["good"], figures["requests"], _brief(figures), course)
+        good, ended = figures["good"], figures["requests"]
+        return Trial(rate, repeat, not broken, trusted, good, ended, _brief(figures), _course(figures))
 
     knee = search(searched, trial)
     figures = {"scenario": scenario.name, "bounds": [bound.text for bound in bounds], **knee.as_json()}
@@ -150,6 +153,10 @@ def _sweep(
             "[red]penstock:[/] a generator was the bottleneck; give it more --processes or cores", highlight=False
         )
     return int(knee.holds is None)
+
+
+def _course(figures: Mapping[str, Any]) -> Course:
+    return [(second["ended"], second["good"]) for second in figures["timeline"]]
 
 
 def _brief(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,6 +232,12 @@ def _print(figures: Mapping[str, Any], scenario: Scenario, console: Console) -> 
         f"generator lag p99 {_ms(generator['lag_s']['p99'])} ms",
         highlight=False,
     )
+    if (sure := figures["attainment"]) is not None:
+        console.print(
+            f"goodput {sure['part']:.2%}, with 95 % confidence {sure['low']:.1%} to {sure['high']:.1%}: "
+            f"{sure['requests']:,} requests are worth {sure['requests'] / sure['design_effect']:,.0f} independent ones",
+            highlight=False,
+        )
     for why in generator["why"]:
         console.print(f"[red]the generator was the bottleneck:[/] {why}", highlight=False)
     if figures["clipped"]:

@@ -143,6 +143,8 @@ async def test_the_gate_ends_with_one_and_says_why(
     assert found == json.loads(said.out)
     assert found["completed"] == found["requests"] > 30
     assert 1 == len(found["assert"]["broken"])
+    sure = found["attainment"]
+    assert sure["low"] < found["goodput"] == sure["part"] <= sure["high"]
     assert [1] * len(found["cluster"]) == [look["ready"] for look in found["cluster"]]
     assert len(found["cluster"]) >= 2
     page = text_of(f"{prefix}.html")

@@ -183,6 +183,14 @@ def test_bursts_that_were_served_well_prove_less_than_as_many_single_requests() 
     assert uneven.low < 0.8 < 0.99 < even.low
 
 
+def test_an_interval_has_its_own_part() -> None:
+    for ended in range(1, 100):
+        for good in (0, ended // 3, ended):
+            found = attainment([[(7 * ended, 7 * good), (0, 0)] * 20])
+            assert found is not None
+            assert 0.0 <= found.low <= found.part <= found.high <= 1.0
+
+
 def test_nothing_says_nothing() -> None:
     assert attainment([[(0, 0)] * 10]) is None
 
