@@ -15,10 +15,12 @@ from cluster.control import guard
 from cluster.control.decision import Counterfactual, Relief, Step
 from cluster.control.demand import Demand, demand_of
 from cluster.control.guard import Move, RailRules
+from cluster.control.load import Check, LoadRules, Need, burst_work, growth, steady_window_s, steady_work
+from cluster.control.relief import relief_of
 from cluster.control.slo import OperatingPoint
 from cluster.control.snapshot import GroupSnapshot
 
-TERMS = ("growth", "backlog", "batch")
+TERMS = ("check", "burst", "growth", "backlog", "batch", "running")
 """What a decision is made again without."""
 
 
@@ -45,16 +47,10 @@ class SlowRules:
     attainment. The free part shrinks with the root of the group's size, as the scatter of its load does."""
     fill_replicas: float = 4.0
     fill_floor: float = 0.55
-    fill_ceiling: float = 0.9
-    fill_up: float = 0.01
-    fill_down: float = 0.03
-    fill_period_s: float = 600.0
-    growth_part: float = 0.5
-    """Quantile of the growth over one cold start in what was seen lately; 0 plans for none. The middle one: neither
-    chance nor a single jump shall count for hours, only a load that goes on rising."""
-    growth_most: float = 1.3
-    growth_least_samples: int = 40
-    """Fewer ticks of history plan for no growth."""
+    fill_ceiling: float = 0.95
+    fill_up: float = 0.02
+    fill_down: float = 0.05
+    fill_period_s: float = 300.0
     look_back_s: float = 600.0
     """Removal goes down to what was needed in `look_back_starts` cold starts, at most so long: what would be wanted
     again sooner costs less if it is kept."""
@@ -81,18 +77,8 @@ class SlowRules:
     fallback_tolerance: float = 0.1
     idle_s: float = 900.0
     """Without a request for so long a group may go to 0."""
+    load: LoadRules = field(default_factory=LoadRules)
     rails: RailRules = field(default_factory=RailRules)
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Is what one tick found."""
-
-    at: float
-    work: float
-    """Replica-seconds that arrived per second."""
-    replicas: int
-    """Needed, before rails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +92,8 @@ class SlowState:
     fill_at: float | None = None
     active_at: float | None = None
     """When there was work last."""
+    check: Check = field(default_factory=Check)
+    """Of the demand, by what runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +173,12 @@ class _Tick:
         self.point, self.bounds, self.seen, self.state, self.rules = point, bounds, seen, state, rules
         self.without = without
         self.steps: list[Step] = []
-        self.demand: Demand | None = demand_of(point, seen)
+        passed_s = seen.at - state.needs[-1].at if state.needs else 0.0
+        self.known = bool(state.needs) and seen.at - state.needs[0].at >= rules.load.known_after_s
+        self.check = state.check.next(seen, passed_s, rules.load) if self.known else state.check
+        self.fresh = self._checked(demand_of(point, seen))
+        """The demand of the last minute, corrected."""
+        self.demand = self._steady(self.fresh)
         self.growth = 1.0
         self.total = 0.0
         """Replicas needed, not rounded."""
@@ -195,6 +188,35 @@ class _Tick:
 
     def note(self, name: str, value: float, reason: str) -> None:
         self.steps.append(Step(name, value, reason))
+
+    def _checked(self, demand: Demand | None) -> Demand | None:
+        factor = self.check.factor if self.without != "check" else 1.0
+        if demand is None or factor == 1.0:
+            return demand
+        self.note("check", factor, f"the work is taken to be x{factor:.2f}, as so much more or less runs than should")
+        return demand.times(factor)
+
+    def _steady(self, demand: Demand | None) -> Demand | None:
+        """Average over what a cold start lasts, unless something has piled up."""
+        if demand is None:
+            return None
+        window_s = steady_window_s(self.seen.cold_start_s, self.rules.load)
+        work = steady_work(demand.work, self.state.needs, self.seen.at - window_s, self.rules.load)
+        if demand.backlog:
+            work = max(work, demand.work)
+        requests = sum(each.rate for each in self.seen.demands if each.deadline_s is None)
+        burst = burst_work(demand.work, requests, self.state.needs, self.seen.at, self.rules.load) if self.known else None
+        if burst is not None and burst > work and self.without != "burst":
+            self.note("burst", burst, f"what came lately, far over {work:.3g}: no chance")
+            work = burst
+        elif work != demand.work:
+            self.note("steady", work, f"the average of {window_s:.0f} s, where {demand.work:.3g} came lately")
+        return replace(demand, work=work)
+
+    @property
+    def within_s(self) -> float:
+        """In how long what has piled up is to be worked off."""
+        return max(self.rules.drain_s, self.seen.cold_start_s)
 
     @property
     def base_fill(self) -> float:
@@ -221,7 +243,8 @@ class _Tick:
             "backlog": self._piled_up(self.demand),
             "batch": self._batch(self.demand),
         }
-        total = self.total = sum(value for name, value in parts.items() if name != self.without)
+        total = sum(value for name, value in parts.items() if name != self.without)
+        total = self.total = max(total, self._running(self.demand, total) if self.without != "running" else 0.0)
         needed = math.ceil(total - 1e-9)
         self.note("needed", needed, f"{total:.2f} replicas, rounded up")
         if needed < 1 and (self.seen.waiting or self.seen.running or any(each.queued for each in self.seen.demands)):
@@ -237,14 +260,21 @@ class _Tick:
         )  # fmt: skip
         return value
 
+    def _running(self, demand: Demand, total: float) -> float:
+        """What runs needs places, whatever the model makes of what arrives."""
+        value = self.seen.running / demand.batch / self.fill
+        if value > total:
+            self.note("running", value, f"{self.seen.running:.4g} sequences run, in batches of {demand.batch:.4g}")
+        return value
+
     def _growing(self, demand: Demand) -> float:
         rules = self.rules
-        self.growth = growth(self.state.needs, self.seen.cold_start_s, rules)
+        self.growth = growth(self.state.needs, self.seen.cold_start_s, rules.load)
         value = demand.work * (self.growth - 1.0) / self.fill
         if value > 0:
             self.note(
                 "growth", value, f"x{self.growth:.2f} within a cold start of {self.seen.cold_start_s:.0f} s, as "
-                f"{rules.growth_part:.0%} of what was seen lately",
+                f"{rules.load.growth_part:.0%} of what was seen lately",
             )  # fmt: skip
         return value
 
@@ -253,7 +283,7 @@ class _Tick:
         if demand.backlog <= 0:
             return 0.0
         rules = self.rules
-        within = max(rules.drain_s, self.seen.cold_start_s)
+        within = self.within_s
         together = (demand.work + demand.backlog / within) / rules.drain_fill
         value = max(0.0, together - demand.work * self.growth / self.fill)
         self.note(
@@ -386,21 +416,15 @@ class _Tick:
     # --- what else ----------------------------------------------------------------------------------------------------
 
     def relief(self, wanted: int) -> Relief:
-        """Say what to give up until there are enough: latency up to the SLO first, then batch work, then requests."""
-        demand, ready = self.demand, self.seen.ready
-        if demand is None:
+        """Say what to give up until there are enough. What came in the last minute counts: it waits now."""
+        if self.fresh is None:
             return Relief.NONE
-        load = demand.work + demand.backlog / self.rules.drain_s
-        if load + demand.deadline_work <= ready * self.fill or (not ready and load == 0):
+        to_come = max(wanted, self.seen.coming) - self.seen.ready
+        step = relief_of(self.fresh, self.seen.ready, to_come, wanted, self.fill, self.within_s)
+        if step is None:
             return Relief.NONE
-        if load + demand.deadline_work <= ready:
-            found, why = Relief.LATENCY, "batches may grow to the edge of the SLO"
-        elif load - demand.batch_work <= ready:
-            found, why = Relief.PREEMPT_BATCH, "batch work has to give way"
-        else:
-            found, why = Relief.SHED, "requests that would wait too long are to be refused"
-        self.note(f"relief_{found.value}", wanted, f"{load:.3g} replicas' work for {ready} ready ones: {why}")
-        return found
+        self.steps.append(step)
+        return Relief.of(step.name.removeprefix("relief_"))
 
     def alarms(self) -> tuple[str, ...]:
         found = []
@@ -412,7 +436,7 @@ class _Tick:
 
     def next_state(self, needed: int, wanted: int) -> SlowState:
         seen, state, rules = self.seen, self.state, self.rules
-        work = self.demand.work if self.demand else 0.0
+        work = self.fresh.work if self.fresh else 0.0
         needs = (*(n for n in state.needs if n.at > seen.at - rules.history_s), Need(seen.at, work, needed))
         kept = max(rules.rails.up_window_s, rules.rails.down_window_s, rules.hold_s)
         moves = tuple(move for move in state.moves if move.at > seen.at - kept)
@@ -421,7 +445,7 @@ class _Tick:
         active = bool(work or seen.running or seen.waiting)
         active_at = seen.at if active or state.active_at is None else state.active_at
         fill, fill_at = self._adapted()
-        return SlowState(needs, moves, fill, fill_at, active_at)
+        return SlowState(needs, moves, fill, fill_at, active_at, self.check)
 
     def _adapted(self) -> tuple[float | None, float | None]:
         """Follow the attainment: fuller replicas while it is good, emptier ones at once when it is not."""
@@ -436,23 +460,3 @@ class _Tick:
         if seen.attainment > (1.0 + aim) / 2:
             return min(rules.fill_ceiling, self.base_fill + rules.fill_up), seen.at
         return state.fill, seen.at
-
-
-def growth(needs: tuple[Need, ...], ahead_s: float, rules: SlowRules) -> float:
-    """Return by how much work grew over `ahead_s`, as a quantile of what was seen; at least 1."""
-    if not rules.growth_part or len(needs) < rules.growth_least_samples:
-        return 1.0
-    ratios = []
-    later = 0
-    for need in needs:
-        while later < len(needs) and needs[later].at < need.at + ahead_s - 1e-6:
-            later += 1
-        if later == len(needs):
-            break
-        if need.work > 0:
-            ratios.append(needs[later].work / need.work)
-    if len(ratios) < rules.growth_least_samples:
-        return 1.0
-    ratios.sort()
-    quantile = ratios[min(len(ratios) - 1, math.ceil(rules.growth_part * len(ratios)) - 1)]
-    return max(1.0, min(rules.growth_most, quantile))

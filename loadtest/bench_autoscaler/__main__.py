@@ -8,30 +8,28 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cluster.errors import SettingsError
-from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Result, contend
+from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Policy, Result, contend
 from loadtest.bench_autoscaler.report import rows, table_of
-from loadtest.bench_autoscaler.scenarios import SCENARIOS, Scenario, case
-from loadtest.bench_autoscaler.tuning import tune
+from loadtest.bench_autoscaler.scenarios import SCENARIOS, Case, case
+from loadtest.bench_autoscaler.tuning import ENOUGH, tune
 
 DATA = Path("../shared/data")
 QUICK_SCENARIOS = ("azure", "series", "length x4")
 QUICK_POLICIES = (ORACLE, "static", "hpa slots", "ray", "penstock")
-TUNING_SEED = 0
-"""Dials are tuned on another draw of the load than they are judged on. The oracle's is chosen for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Is one policy in one scenario: its tuning and its runs."""
+    """Is one policy in scenarios that are the same to it: its tuning and its runs."""
 
-    scenario: str
+    scenarios: tuple[str, ...]
     policy: str
     seeds: tuple[int, ...]
     seconds: float
@@ -39,32 +37,49 @@ class Job:
 
 
 def compete(job: Job) -> list[Result]:
-    """Tune a policy and let it serve every draw of the load; runs in a process of its own."""
-    scenario = next(each for each in SCENARIOS if each.name == job.scenario)
+    """Tune a policy and let it serve every draw of the load; runs in a process of its own.
+
+    Dials are tuned on the very draws that are judged: nobody loses because another draw was easier. Ours has no dial.
+    """
+    scenario = next(each for each in SCENARIOS if each.name == job.scenarios[0])
     policy = POLICIES[job.policy]
-
-    def serve(seed: int, dial: float) -> Result:
-        return contend(case(scenario, seed, job.seconds, job.data), policy, dial)
-
-    if not policy.dials:
-        return [serve(seed, 0.0) for seed in job.seeds]
+    loads = [case(scenario, seed, job.seconds, job.data) for seed in job.seeds]
     if policy.name == ORACLE:
         # It knows each load: whatever is cheapest there is its plan.
-        return [_clairvoyant(policy.dials, scenario, seed, job) for seed in job.seeds]
-    dial = tune(policy.dials, lambda dial: [serve(TUNING_SEED, dial)])
-    return [serve(seed, dial) for seed in job.seeds]
+        found = [each for load in loads for each in _tuned(policy, [load])]
+    else:
+        found = _tuned(policy, loads)
+    return [replace(each, scenario=name) for name in job.scenarios for each in found]
 
 
-def _clairvoyant(dials: Sequence[float], scenario: Scenario, seed: int, job: Job) -> Result:
-    load = case(scenario, seed, job.seconds, job.data)
-    runs: dict[float, Result] = {}
+def _tuned(policy: Policy, loads: Sequence[Case]) -> list[Result]:
+    """Serve the loads with the cheapest dial that attains enough on average."""
+    runs: dict[float, list[Result]] = {}
 
-    def run(dial: float) -> list[Result]:
-        runs[dial] = contend(load, POLICIES[ORACLE], dial)
-        return [runs[dial]]
+    def serve(dial: float, *, all_of_them: bool = False) -> list[Result]:
+        found = runs.setdefault(dial, [])
+        for load in loads[len(found) :]:
+            if not all_of_them and sum(each.attainment for each in found) + len(loads) - len(found) < ENOUGH * len(
+                loads
+            ):
+                # Too little even if the rest were perfect.
+                break
+            found.append(contend(load, policy, dial))
+        return found
 
-    best = tune(dials, run)
-    return runs[best]
+    return serve(tune(policy.dials, serve) if policy.dials else 0.0, all_of_them=True)
+
+
+def jobs_of(
+    scenarios: Sequence[str], policies: Sequence[str], seeds: tuple[int, ...], seconds: float, data: Path
+) -> list[Job]:
+    """Return what is to be run, scenarios that are the same to a policy together."""
+    same: dict[tuple[object, ...], list[str]] = {}
+    for name in policies:
+        for scenario in SCENARIOS:
+            if scenario.name in scenarios:
+                same.setdefault((name, POLICIES[name].sees(scenario)), []).append(scenario.name)
+    return [Job(tuple(names), str(policy), seeds, seconds, data) for (policy, _), names in same.items()]
 
 
 def main() -> int:
@@ -78,9 +93,7 @@ def main() -> int:
     if not options.data.is_dir():
         raise SettingsError(f"data must be a folder with the traces, got {options.data}")
     seeds = tuple(range(1, options.seeds + 1))
-    jobs = [
-        Job(scenario, policy, seeds, options.seconds, options.data) for scenario in scenarios for policy in policies
-    ]
+    jobs = jobs_of(scenarios, policies, seeds, options.seconds, options.data)
     console = Console()
     found: list[Result] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -148,10 +148,9 @@ class _ClassMeter:
     def shape(self, expected_output: float) -> Shape:
         """The mean request."""
         prompt = self.prompt_tokens / self.rate if self.rate > 1e-9 else 1.0
-        if self.ended < 1:
-            return Shape(prompt, expected_output)
-        cached = self.cached_tokens / max(1.0, self.ended_prompt)
-        return Shape(prompt, self.output_tokens / self.ended, cached * prompt)
+        # Short ones end first: the first to end would say that all are short.
+        output = (LEAST_ENDED * expected_output + self.output_tokens) / (LEAST_ENDED + self.ended)
+        return Shape(prompt, output, self.cached_tokens / max(1.0, self.ended_prompt) * prompt)
 
 
 @dataclass(slots=True)
