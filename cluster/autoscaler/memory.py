@@ -12,7 +12,7 @@ from cluster.autoscaler.report import ClassCounts
 from cluster.autoscaler.starts import Starts
 from cluster.control.guard import Move
 from cluster.control.load import Check, Need
-from cluster.control.slow import SlowState
+from cluster.control.slow_rules import SlowState
 from cluster.control.step_model import Shape
 from cluster.models import RequestClass
 

@@ -23,9 +23,10 @@ from cluster.autoscaler.report import unpack_counts
 from cluster.autoscaler.starts import Starts
 from cluster.control.decision import Relief
 from cluster.control.guard import RailRules
-from cluster.control.settings import ControlMode, operating_point
 from cluster.control.load import LoadRules
-from cluster.control.slow import GroupBounds, SlowDecision, SlowRules, decide
+from cluster.control.settings import ControlMode, operating_point
+from cluster.control.slow import SlowDecision, decide
+from cluster.control.slow_rules import GroupBounds, SlowRules
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel

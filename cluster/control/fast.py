@@ -99,7 +99,7 @@ class FastDecision:
     overloaded: bool
     """The SLO is not held although the batch is as small as it may be: more replicas are needed."""
     given_up: bool
-    """Steps with prompts miss the SLO in any batch worth having; the limit keeps a part of the throughput instead."""
+    """Steps with prompts miss the SLO in any batch; the limit keeps a part of the throughput instead."""
     steps: tuple[Step, ...]
     state: FastState = field(default_factory=FastState)
 
@@ -210,21 +210,24 @@ class _Tick:
         if by_kv < value:
             value = by_kv
             self.note("kv", value, f"{rules.kv_fill:.0%} of {seen.kv_tokens} KV tokens at {peak:.4g} per sequence")
-        return self._not_starved(value, seen.model, self.mix, min(by_kv, float(self.bounds.largest)))
+        return self._not_starved(value, replay, self.mix, min(by_kv, float(self.bounds.largest)))
 
-    def _not_starved(self, value: float, model: StepModel, mix: BatchMix, largest: float) -> float:
-        """Keep a part of the throughput where prompts alone are why the SLO wants a smaller batch."""
-        worth = model.batch_for_rate(self.rules.rate_floor, mix, largest)
-        decodes = model.batch_for_itl(self.rules.aim * self.slo_s, BatchMix(1.0, mix.kv_tokens))
-        floor = min(worth, decodes)
-        if value >= floor or mix.tokens <= 1.0:
+    def _not_starved(self, value: float, replay: Replay, mix: BatchMix, largest: float) -> float:
+        """Keep a part of the throughput where a step with a prompt in it is over the SLO in any batch."""
+        model, aim_s = replay.model, self.rules.aim * self.slo_s
+        prompt_s = replay.prompt_step_s(float(self.bounds.smallest))
+        if prompt_s <= aim_s:
             return value
-        self.floor = floor
+        worth = model.batch_for_rate(self.rules.rate_floor, mix, largest)
+        self.floor = min(worth, model.batch_for_itl(aim_s, BatchMix(1.0, mix.kv_tokens)))
+        if value >= self.floor:
+            self.floor = 0.0
+            return value
         self.note(
-            "given_up", floor, f"the ITL SLO of {_ms(self.slo_s)} is out of reach: steps with prompts in them take longer "
-            f"in any batch that keeps {self.rules.rate_floor:.0%} of the throughput",
+            "given_up", self.floor, f"the ITL SLO of {_ms(self.slo_s)} is out of reach: a step with a prompt takes "
+            f"{_ms(prompt_s)} in any batch; {self.rules.rate_floor:.0%} of the throughput is kept for the TTFT",
         )  # fmt: skip
-        return floor
+        return self.floor
 
     def _not_disturbed(self, value: float, model: StepModel) -> float:
         """Bound what disturbances take. A machine that holds steps up now and then misses the SLO with any batch; to

@@ -24,14 +24,14 @@ class LoadRules:
     burst_s: float = 30.0
     """What came in so long counts at once if it is out of all proportion; 0 never looks."""
     burst_deviations: float = 4.0
-    """So many standard deviations over the average, of requests that come in twos and threes as `burst_variance` says."""
+    """So many standard deviations over the average, of requests that come in groups as `burst_variance` says."""
     burst_least: float = 2.0
     """And at least so many times the average."""
     burst_variance: float = 2.0
     """Variance over mean of the number of requests."""
     known_after_s: float = 300.0
-    """Before, nothing is compared and no burst is seen: output lengths are known at their end, those of short ones first,
-    and averages begin at 0."""
+    """Before, nothing is compared and no burst is seen: output lengths are known at their end, those of short ones
+    first, and averages begin at 0."""
     rate_window_s: float = 60.0
     """Over which the demand's rates are averaged, exponentially."""
     check_s: float = 300.0
@@ -95,7 +95,8 @@ def steady_work(work: float, needs: Sequence[Need], since: float, rules: LoadRul
 
 
 def burst_work(work: float, requests: float, needs: Sequence[Need], at: float, rules: LoadRules) -> float | None:
-    """Return the work per second of the last moments where it is far above the average, else None.
+    """Return the work per second of the last moments where it is far above the average, else None. Half-way between the
+    two: what came in so short a time is not known any better.
 
     Args:
         work: replica-seconds per second, an exponential average.
@@ -113,7 +114,7 @@ def burst_work(work: float, requests: float, needs: Sequence[Need], at: float, r
     usual = requests * before.work / work * (at - before.at)
     scatter = math.sqrt(rules.burst_variance / max(1.0, usual))
     enough = max(rules.burst_least, 1.0 + rules.burst_deviations * scatter)
-    return came if came > enough * before.work else None
+    return (came + work) / 2 if came > enough * before.work else None
 
 
 def growth(needs: Sequence[Need], ahead_s: float, rules: LoadRules) -> float:
