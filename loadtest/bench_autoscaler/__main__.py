@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cluster.errors import SettingsError
 from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Policy, Result, contend
-from loadtest.bench_autoscaler.report import rows, table_of
+from loadtest.bench_autoscaler.report import OURS, rows, table_of
 from loadtest.bench_autoscaler.scenarios import SCENARIOS, Case, case
 from loadtest.bench_autoscaler.tuning import ENOUGH, tune
 
@@ -34,6 +34,8 @@ class Job:
     seeds: tuple[int, ...]
     seconds: float
     data: Path
+    enough: float = ENOUGH
+    """Attainment that its dial is tuned to."""
 
 
 def compete(job: Job) -> list[Result]:
@@ -46,28 +48,33 @@ def compete(job: Job) -> list[Result]:
     loads = [case(scenario, seed, job.seconds, job.data) for seed in job.seeds]
     if policy.name == ORACLE:
         # It knows each load: whatever is cheapest there is its plan.
-        found = [each for load in loads for each in _tuned(policy, [load])]
+        found = [each for load in loads for each in _tuned(policy, [load], ENOUGH)]
     else:
-        found = _tuned(policy, loads)
+        found = _tuned(policy, loads, job.enough)
     return [replace(each, scenario=name) for name in job.scenarios for each in found]
 
 
-def _tuned(policy: Policy, loads: Sequence[Case]) -> list[Result]:
+def _tuned(policy: Policy, loads: Sequence[Case], enough: float) -> list[Result]:
     """Serve the loads with the cheapest dial that attains enough on average."""
     runs: dict[float, list[Result]] = {}
 
     def serve(dial: float, *, all_of_them: bool = False) -> list[Result]:
         found = runs.setdefault(dial, [])
         for load in loads[len(found) :]:
-            if not all_of_them and sum(each.attainment for each in found) + len(loads) - len(found) < ENOUGH * len(
-                loads
-            ):
+            best = sum(each.attainment for each in found) + len(loads) - len(found)
+            if not all_of_them and best < enough * len(loads):
                 # Too little even if the rest were perfect.
                 break
             found.append(contend(load, policy, dial))
         return found
 
-    return serve(tune(policy.dials, serve) if policy.dials else 0.0, all_of_them=True)
+    return serve(tune(policy.dials, serve, enough) if policy.dials else 0.0, all_of_them=True)
+
+
+def _least(job: Job, found: Sequence[Result]) -> float:
+    """Return the attainment that a policy is tuned to: what is asked for, or what ours reached if that is less."""
+    ours = [each.attainment for each in found if each.policy == OURS and each.scenario == job.scenarios[0]]
+    return min(ENOUGH, sum(ours) / len(ours)) if ours else ENOUGH
 
 
 def jobs_of(
@@ -82,6 +89,21 @@ def jobs_of(
     return [Job(tuple(names), str(policy), seeds, seconds, data) for (policy, _), names in same.items()]
 
 
+def _all_of(jobs: Sequence[Job], processes: int) -> list[Result]:
+    """Run all jobs. Where nobody reaches what is asked for, equal attainment is what ours reaches, so ours go first."""
+    found: list[Result] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ProcessPoolExecutor(processes) as pool, Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("policies in scenarios", total=len(jobs))
+        for ours in (True, False):
+            some = [replace(job, enough=_least(job, found)) for job in jobs if (job.policy == OURS) is ours]
+            running: list[Future[list[Result]]] = [pool.submit(compete, job) for job in some]
+            for done in as_completed(running):
+                found += done.result()
+                progress.advance(task)
+    return found
+
+
 def main() -> int:
     """Run the benchmark.
 
@@ -94,21 +116,15 @@ def main() -> int:
         raise SettingsError(f"data must be a folder with the traces, got {options.data}")
     seeds = tuple(range(1, options.seeds + 1))
     jobs = jobs_of(scenarios, policies, seeds, options.seconds, options.data)
+    found = _all_of(jobs, options.processes)
     console = Console()
-    found: list[Result] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with ProcessPoolExecutor(options.processes) as pool, Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("policies in scenarios", total=len(jobs))
-        running: list[Future[list[Result]]] = [pool.submit(compete, job) for job in jobs]
-        for done in as_completed(running):
-            found += done.result()
-            progress.advance(task)
     order = {name: place for place, name in enumerate(policies)}
     found.sort(key=lambda each: (scenarios.index(each.scenario), order[each.policy], each.seed))
     written = rows(found)
     for scenario in scenarios:
         console.print(table_of(scenario, [each for each in written if each["scenario"] == scenario]))
     console.print(
+        "Dials are the cheapest that attain 99 % over these loads, or as much as ours where nothing does. "
         "Attainment of classes with a promise, over all their requests. Hours include replicas that start or drain. "
         "Differences: ours less theirs, in points, over the same loads, with 95 % intervals."
     )
