@@ -15,6 +15,7 @@ ONLY ?=
 TRACE ?=
 QUICK ?=
 POINTS ?=
+OUT ?=
 REAL ?=
 MINUTES ?=
 REAL_no := --no-real
@@ -131,7 +132,10 @@ bench-plan: setup ## how wrong the planner is on measured points it has not seen
 plan-loop: setup ## profile the CPU engine, plan for a load, run it on a cluster, compare (JSON=file)
 	$(BIN)/python -m loadtest.plan_loop $(if $(JSON),--json $(JSON))
 
+record-run: setup ## replay a load through the whole stack on the CPU engine, for penstock simulate --validate (OUT=folder)
+	$(BIN)/python -m loadtest.record_run $(or $(OUT),out/run)
+
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop
+.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run

@@ -11,7 +11,8 @@ from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.report import ClassCounts
 from cluster.autoscaler.starts import Starts
 from cluster.control.guard import Move
-from cluster.control.slow import Need, SlowState
+from cluster.control.load import Check, Need
+from cluster.control.slow_rules import SlowState
 from cluster.control.step_model import Shape
 from cluster.models import RequestClass
 
@@ -62,6 +63,7 @@ class PoolMemory:
         slow, starts = fields["slow"], fields["starts"]
         slow["needs"] = tuple(Need(*need) for need in slow["needs"])
         slow["moves"] = tuple(Move(*move) for move in slow["moves"])
+        slow["check"] = Check(**slow.get("check", {}))
         starts["known"] = frozenset(starts["known"])
         for name in ("asked", "samples"):
             starts[name] = tuple(starts[name])

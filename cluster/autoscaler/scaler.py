@@ -19,13 +19,14 @@ from cluster.autoscaler.group import GroupFacts, assemble, ready_records
 from cluster.autoscaler.memory import PoolMemory
 from cluster.autoscaler.point import point_in_force
 from cluster.autoscaler.record import DecisionRecord
-from cluster.autoscaler.relief import spare_clients
 from cluster.autoscaler.report import unpack_counts
 from cluster.autoscaler.starts import Starts
 from cluster.control.decision import Relief
 from cluster.control.guard import RailRules
+from cluster.control.load import LoadRules
 from cluster.control.settings import ControlMode, operating_point
-from cluster.control.slow import GroupBounds, SlowDecision, SlowRules, decide
+from cluster.control.slow import SlowDecision, decide
+from cluster.control.slow_rules import GroupBounds, SlowRules
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
@@ -154,7 +155,7 @@ class PoolScaler:
         seen = assemble(view, self._memory.meter, self._memory.starts, self._facts, await self._fit(view))
         point = point_in_force(await self._point_of(view), self._default_point)
         made = decide(point, self._bounds, seen, self._memory.slow, self._rules)
-        made = spare_clients(replace(made, alarms=(*made.alarms, *trouble)), seen)
+        made = replace(made, alarms=(*made.alarms, *trouble))
         self._memory = replace(self._memory, slow=made.state, starts=self._asked(seen, made))
         record = DecisionRecord.of(
             seen, made, leader=self._holder, fence=self._fence, mode=self.mode,
@@ -270,6 +271,7 @@ def slow_rules(settings: AutoscaleSettings) -> SlowRules:
         look_back_s=settings.look_back_s,
         hold_s=settings.hold_s,
         idle_s=settings.idle_s,
+        load=LoadRules(rate_window_s=settings.rate_window_s),
         rails=RailRules(
             stale_s=settings.stale_s, up_window_s=settings.up_window_s, down_window_s=settings.down_window_s
         ),

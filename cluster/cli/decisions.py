@@ -52,7 +52,7 @@ def _fields(found: DecisionList) -> dict[str, Any]:
 def show_decisions(found: DecisionList, console: Console, *, everything: bool) -> None:
     """Print a table, and under it how the newest number came about."""
     origin = "set at run time" if found.operating_point_set else "from the settings"
-    console.print(f"operating point ({origin}): {_point(found.operating_point)}", highlight=False)
+    console.print(f"operating point ({origin}): {point_text(found.operating_point)}", highlight=False)
     if not found.decisions:
         console.print("no decisions: no autoscaler has looked after this pool")
         return
@@ -95,7 +95,8 @@ def _table(decisions: tuple[Decision, ...], *, everything: bool) -> Table:
     return table
 
 
-def _point(point: OperatingPoint) -> str:
+def point_text(point: OperatingPoint) -> str:
+    """Say what is promised, in a line."""
     words = []
     for name in ("interactive", "standard", "batch"):
         slo = getattr(point, name)

@@ -15,6 +15,7 @@ from cluster.cli.autoscaler import add_autoscaler
 from cluster.cli.decisions import add_decisions
 from cluster.cli.jobs import add_jobs
 from cluster.cli.loadtest import add_loadtest
+from cluster.cli.operating_point import add_operating_point
 from cluster.cli.plan import add_plan, add_profile
 from cluster.cli.simulate import add_simulate
 from cluster.cli.target import add_target_flags
@@ -59,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_keys(commands)
     add_simulate(commands)
     add_decisions(commands)
+    add_operating_point(commands)
     add_autoscaler(commands)
     add_loadtest(commands)
     add_profile(commands)

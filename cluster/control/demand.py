@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cluster.control.slo import OperatingPoint
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
-from cluster.control.step_model import BatchMix, Shape
+from cluster.control.step_model import BatchMix, Shape, StepModel
 from cluster.models import RequestClass
 
 KV_FILL = 0.9
@@ -31,6 +31,16 @@ class Demand:
     """Sequences a replica runs at its best: bounded by ITL, KV cache and settings."""
     mix: BatchMix | None
     """None when nothing arrives."""
+
+    def times(self, factor: float) -> Demand:
+        """Return the same with all work larger or smaller."""
+        return replace(
+            self,
+            work=self.work * factor,
+            backlog=self.backlog * factor,
+            deadline_work=self.deadline_work * factor,
+            batch_work=self.batch_work * factor,
+        )
 
 
 def demand_of(point: OperatingPoint, seen: GroupSnapshot) -> Demand | None:
@@ -63,8 +73,20 @@ def best_batch(point: OperatingPoint, seen: GroupSnapshot, shape: Shape) -> floa
     if seen.kv_tokens:
         batch = min(batch, KV_FILL * seen.kv_tokens / max(1.0, shape.mix.kv_tokens))
     if seen.model is not None and point.itl_p95_s is not None:
-        batch = min(batch, seen.model.batch_for_itl(point.itl_p95_s, shape.mix, seen.spread))
+        batch = min(batch, _within_itl(point.itl_p95_s, seen.model, seen, shape, batch))
     return max(1.0, batch)
+
+
+def _within_itl(slo_s: float, model: StepModel, seen: GroupSnapshot, shape: Shape, largest: float) -> float:
+    """Return the largest batch within the ITL SLO. What the percentile has over the mean comes from steps with prompts
+    in them; those are as long in any batch, so it is added, not multiplied.
+    """
+    now = min(largest, max(1.0, seen.running / max(1, seen.ready)))
+    above = (seen.spread - 1.0) * model.itl(now, shape.mix)
+    allowed = model.batch_for_itl(slo_s - above, shape.mix)
+    # Where steps with prompts alone are over the SLO more replicas do not help.
+    decode = BatchMix(1.0, shape.mix.kv_tokens)
+    return max(allowed, min(model.batch_for_itl(slo_s, decode), model.batch_for_rate(0.5, shape.mix, largest)))
 
 
 def mean_shape(demands: tuple[ClassDemand, ...]) -> Shape | None:

@@ -45,6 +45,9 @@ class FastRules:
     """A step shows what a limit does when its batch is so near to it, relative."""
     disturbed_floor: float = 1 / 3
     """Steps that something else holds up take no more of the batch than down to this part."""
+    rate_floor: float = 1 / 3
+    """Steps that compute prompts take no more of the throughput than down to this part: an ITL SLO below what such a
+    step takes could only be held by letting so few in that prompts are rare, and then everybody waits to begin."""
     kv_fill: float = 0.9
     """Part of the KV cache that is planned for."""
     kv_slack: float = 0.85
@@ -95,6 +98,8 @@ class FastDecision:
     """What model and KV cache allow, before the trim; None without a model or steps."""
     overloaded: bool
     """The SLO is not held although the batch is as small as it may be: more replicas are needed."""
+    given_up: bool
+    """Steps with prompts miss the SLO in any batch; the limit keeps a part of the throughput instead."""
     steps: tuple[Step, ...]
     state: FastState = field(default_factory=FastState)
 
@@ -127,11 +132,11 @@ def decide(
     else:
         feed_forward = tick.smooth(feed_forward, state)
         state = replace(tick.trim(state), feed_forward=feed_forward)
-        wanted = feed_forward * state.trim
+        wanted = max(feed_forward * state.trim, tick.floor)
         tick.note("trimmed", wanted, f"{feed_forward:.4g} sequences times a trim of {state.trim:.2f}")
     limit = tick.bound(wanted)
     reserve = tick.reserve(limit)
-    return FastDecision(limit, reserve, feed_forward, tick.overloaded, tuple(tick.steps), state)
+    return FastDecision(limit, reserve, feed_forward, tick.overloaded, tick.floor > 0, tuple(tick.steps), state)
 
 
 class _Tick:
@@ -140,6 +145,8 @@ class _Tick:
     def __init__(self, itl_slo_s: float, bounds: FastBounds, seen: BatchSnapshot, rules: FastRules) -> None:
         self.slo_s, self.bounds, self.seen, self.rules = itl_slo_s, bounds, seen, rules
         self.steps: list[Step] = []
+        self.floor = 0.0
+        """Batch that is kept whatever the SLO says; 0 where the SLO is within reach."""
         self.mix = BatchMix.of(seen.samples)
         near = [sample for sample in seen.samples if self._settled(sample)]
         self.p95_s = itl_of(near, ITL_PART) if len(near) >= rules.min_steps else None
@@ -203,7 +210,24 @@ class _Tick:
         if by_kv < value:
             value = by_kv
             self.note("kv", value, f"{rules.kv_fill:.0%} of {seen.kv_tokens} KV tokens at {peak:.4g} per sequence")
-        return value
+        return self._not_starved(value, replay, self.mix, min(by_kv, float(self.bounds.largest)))
+
+    def _not_starved(self, value: float, replay: Replay, mix: BatchMix, largest: float) -> float:
+        """Keep a part of the throughput where a step with a prompt in it is over the SLO in any batch."""
+        model, aim_s = replay.model, self.rules.aim * self.slo_s
+        prompt_s = replay.prompt_step_s(float(self.bounds.smallest))
+        if prompt_s <= aim_s:
+            return value
+        worth = model.batch_for_rate(self.rules.rate_floor, mix, largest)
+        self.floor = min(worth, model.batch_for_itl(aim_s, BatchMix(1.0, mix.kv_tokens)))
+        if value >= self.floor:
+            self.floor = 0.0
+            return value
+        self.note(
+            "given_up", self.floor, f"the ITL SLO of {_ms(self.slo_s)} is out of reach: a step with a prompt takes "
+            f"{_ms(prompt_s)} in any batch; {self.rules.rate_floor:.0%} of the throughput is kept for the TTFT",
+        )  # fmt: skip
+        return self.floor
 
     def _not_disturbed(self, value: float, model: StepModel) -> float:
         """Bound what disturbances take. A machine that holds steps up now and then misses the SLO with any batch; to
@@ -240,6 +264,8 @@ class _Tick:
         # then would wind the trim up.
         if self.p95_s is None:
             return trim, "kept: too few steps with the batch at its limit"
+        if self.floor:
+            return trim, "kept: the SLO is out of reach"
         if self.violated:
             if self.seen.limit <= self.bounds.smallest:
                 return trim, "kept: over the SLO with the smallest batch"

@@ -22,7 +22,7 @@ class Replay:
 
     def __init__(self, samples: Sequence[StepSample], model: StepModel, *, even: bool = False) -> None:
         """`even` takes all steps to be off the model by the same factor, as if nothing had disturbed any."""
-        self._model = model
+        self.model = model
         offs = [s.seconds / model.predict(s.tokens, s.kv_tokens) for s in samples if s.sequences and _known(s, model)]
         middle = statistics.median(offs) if offs else 1.0
         # Per step: seconds of the constant part, per sequence, and of prompt tokens, each times measured / predicted;
@@ -44,6 +44,18 @@ class Replay:
         count = max(1, len(self._seen))
         self._prompt_share, self._batch = with_prompt / count, sequences / count
 
+    def prompt_step_s(self, batch: float) -> float:
+        """Return how long a step with a piece of a prompt takes at this batch, the median, seconds; 0 without any."""
+        found = [
+            constant
+            + batch * decode
+            + prompt
+            + (self._expert_seconds(batch, 1.0, place) if self.model.experts else 0.0)
+            for place, (constant, decode, prompt, has_prompt) in enumerate(self._seen)
+            if has_prompt
+        ]
+        return statistics.median(found) if found else 0.0
+
     @property
     def steps(self) -> int:
         """Steps that are replayed."""
@@ -63,7 +75,7 @@ class Replay:
             (constant + batch * decode + more * prompt, with_prompt if has_prompt else without)
             for constant, decode, prompt, has_prompt in self._seen
         ]
-        if self._model.experts is not None:
+        if self.model.experts is not None:
             steps = [(s + self._expert_seconds(batch, more, i), weight) for i, (s, weight) in enumerate(steps)]
         return percentile(steps, part)
 
@@ -80,7 +92,7 @@ class Replay:
         return low
 
     def _expert_seconds(self, batch: float, more: float, index: int) -> float:
-        model, (prompt_tokens, off) = self._model, self._experts[index]
+        model, (prompt_tokens, off) = self.model, self._experts[index]
         return 0.0 if model.experts is None else off * model.m * model.experts.share_read(batch + prompt_tokens * more)
 
 

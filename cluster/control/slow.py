@@ -1,111 +1,29 @@
 """The slow loop: how many replicas a group needs, every 15 seconds.
 
 Demand is counted in replica-seconds of work that arrive per second, by length and not by requests, so that longer
-prompts show at once. To it come growth over one cold start and what has piled up. Replicas that are starting count as
-there. Removal looks back ten minutes and is tried out on the model before it is done. Every term and every rail leaves
+prompts show at once; averaged over a cold start, because nothing that is over sooner can be helped, unless it jumps;
+and corrected by how many sequences really run. To it comes what has piled up. Replicas that are starting count as
+there. Removal looks back five minutes and is tried out on the model before it is done. Every term and every rail leaves
 a step, and the decision is made again without each term, so that one can say what it was good for.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from cluster.control import guard
 from cluster.control.decision import Counterfactual, Relief, Step
-from cluster.control.demand import Demand, demand_of
-from cluster.control.guard import Move, RailRules
+from cluster.control.guard import Move
+from cluster.control.load import Need
+from cluster.control.relief import relief_of
+from cluster.control.sizing import Sizing
 from cluster.control.slo import OperatingPoint
+from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
 
-TERMS = ("growth", "backlog", "batch")
+TERMS = ("check", "burst", "growth", "backlog", "batch", "running")
 """What a decision is made again without."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupBounds:
-    """Bounds a group's replicas."""
-
-    smallest: int
-    """0 allows a group without replicas while nothing arrives."""
-    largest: int
-
-
-@dataclass(frozen=True, slots=True)
-class SlowRules:
-    """Are the loop's constants."""
-
-    drain_s: float = 60.0
-    """What has piled up is to be worked off in so long, or in a cold start if that is longer: replicas that are ordered
-    for it do not work before."""
-    drain_fill: float = 0.95
-    """Part of a replica's time that is used while something has piled up."""
-    fill: float = 0.75
-    """Part of a replica's time that is planned for in a group of `fill_replicas`, at first; it then follows the
-    attainment. The free part shrinks with the root of the group's size, as the scatter of its load does."""
-    fill_replicas: float = 4.0
-    fill_floor: float = 0.55
-    fill_ceiling: float = 0.9
-    fill_up: float = 0.01
-    fill_down: float = 0.03
-    fill_period_s: float = 600.0
-    growth_part: float = 0.5
-    """Quantile of the growth over one cold start in what was seen lately; 0 plans for none. The middle one: neither
-    chance nor a single jump shall count for hours, only a load that goes on rising."""
-    growth_most: float = 1.3
-    growth_least_samples: int = 40
-    """Fewer ticks of history plan for no growth."""
-    look_back_s: float = 600.0
-    """Removal goes down to what was needed in `look_back_starts` cold starts, at most so long: what would be wanted
-    again sooner costs less if it is kept."""
-    look_back_part: float = 0.95
-    """For so much of that time what is left must have been enough: the very most is what chance brought for a tick."""
-    look_back_starts: float = 2.0
-    look_back_least_s: float = 180.0
-    up_band: float = 0.1
-    up_band_least: float = 0.5
-    """While nothing has piled up, this part of the replicas, or so many, may be missing before one is added, if those
-    that are there get no fuller than `drain_fill`."""
-    history_s: float = 7200.0
-    hold_s: float = 30.0
-    """Between two changes."""
-    down_band: float = 0.1
-    """Less than this part of the replicas too many, and less than one, is not removed."""
-    down_step: float = 0.25
-    """Largest part that goes at once."""
-    kv_most: float = 0.9
-    """KV usage after a removal."""
-    fallback_kv: float = 0.8
-    fallback_waiting: float = 4.0
-    """Waiting requests per replica, and KV usage, that the fallback rule aims at."""
-    fallback_tolerance: float = 0.1
-    idle_s: float = 900.0
-    """Without a request for so long a group may go to 0."""
-    rails: RailRules = field(default_factory=RailRules)
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """Is what one tick found."""
-
-    at: float
-    work: float
-    """Replica-seconds that arrived per second."""
-    replicas: int
-    """Needed, before rails."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlowState:
-    """Is what the loop remembers; a leader hands it to the next one."""
-
-    needs: tuple[Need, ...] = ()
-    moves: tuple[Move, ...] = ()
-    fill: float | None = None
-    """None until first adapted."""
-    fill_at: float | None = None
-    active_at: float | None = None
-    """When there was work last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +88,7 @@ def _decide(
     )
 
 
-class _Tick:
+class _Tick(Sizing):
     """Is one decision in the making."""
 
     def __init__(
@@ -182,110 +100,11 @@ class _Tick:
         rules: SlowRules,
         without: str,
     ) -> None:
-        self.point, self.bounds, self.seen, self.state, self.rules = point, bounds, seen, state, rules
-        self.without = without
-        self.steps: list[Step] = []
-        self.demand: Demand | None = demand_of(point, seen)
-        self.growth = 1.0
-        self.total = 0.0
-        """Replicas needed, not rounded."""
+        super().__init__(point, seen, state, rules, without)
+        self.bounds = bounds
         self.look_back_s = min(
             rules.look_back_s, max(rules.look_back_least_s, rules.look_back_starts * seen.cold_start_s)
         )
-
-    def note(self, name: str, value: float, reason: str) -> None:
-        self.steps.append(Step(name, value, reason))
-
-    @property
-    def base_fill(self) -> float:
-        return self.rules.fill if self.state.fill is None else self.state.fill
-
-    @property
-    def fill(self) -> float:
-        """The part of a replica's time that is planned for in a group of this load."""
-        rules = self.rules
-        work = max(0.1, self.demand.work if self.demand else 0.0)
-        # The work of a group of `fill_replicas`.
-        usual = rules.fill_replicas * self.base_fill
-        free = (1.0 - self.base_fill) * math.sqrt(usual / work)
-        return max(rules.fill_floor, min(rules.fill_ceiling, 1.0 - free))
-
-    # --- how many are needed ------------------------------------------------------------------------------------------
-
-    def needed(self) -> int:
-        if self.demand is None:
-            return self._fallback()
-        parts = {
-            "demand": self._arriving(self.demand),
-            "growth": self._growing(self.demand),
-            "backlog": self._piled_up(self.demand),
-            "batch": self._batch(self.demand),
-        }
-        total = self.total = sum(value for name, value in parts.items() if name != self.without)
-        needed = math.ceil(total - 1e-9)
-        self.note("needed", needed, f"{total:.2f} replicas, rounded up")
-        if needed < 1 and (self.seen.waiting or self.seen.running or any(each.queued for each in self.seen.demands)):
-            needed = 1
-            self.note("work", needed, "something waits or runs")
-        return needed
-
-    def _arriving(self, demand: Demand) -> float:
-        value = demand.work / self.fill
-        self.note(
-            "demand", value, f"{demand.work:.3g} replica-seconds arrive per second; replicas are planned to be "
-            f"{self.fill:.0%} full, in batches of {demand.batch:.4g}",
-        )  # fmt: skip
-        return value
-
-    def _growing(self, demand: Demand) -> float:
-        rules = self.rules
-        self.growth = growth(self.state.needs, self.seen.cold_start_s, rules)
-        value = demand.work * (self.growth - 1.0) / self.fill
-        if value > 0:
-            self.note(
-                "growth", value, f"x{self.growth:.2f} within a cold start of {self.seen.cold_start_s:.0f} s, as "
-                f"{rules.growth_part:.0%} of what was seen lately",
-            )  # fmt: skip
-        return value
-
-    def _piled_up(self, demand: Demand) -> float:
-        """What has piled up takes the free part of the replicas first, and more only for what does not fit there."""
-        if demand.backlog <= 0:
-            return 0.0
-        rules = self.rules
-        within = max(rules.drain_s, self.seen.cold_start_s)
-        together = (demand.work + demand.backlog / within) / rules.drain_fill
-        value = max(0.0, together - demand.work * self.growth / self.fill)
-        self.note(
-            "backlog", value, f"{demand.backlog:.3g} replica-seconds wait beyond what the SLO allows, to be worked off "
-            f"in {within:.0f} s with replicas {rules.drain_fill:.0%} full",
-        )  # fmt: skip
-        return value
-
-    def _batch(self, demand: Demand) -> float:
-        """Work with a deadline takes what the rest leaves free, and more replicas for what does not fit."""
-        spare = max(0.0, self.seen.coming * self.fill - demand.work * self.growth)
-        value = max(0.0, demand.deadline_work - spare) / self.fill
-        if value > 0:
-            self.note("batch", value, f"deadlines need {demand.deadline_work:.3g} replicas' time, {spare:.3g} is spare")
-        return value
-
-    def _fallback(self) -> int:
-        """Follow waiting requests and KV usage, as an autoscaler that knows nothing of the engine does."""
-        seen, rules = self.seen, self.rules
-        if not seen.ready:
-            needed = max(seen.coming, 1 if seen.waiting else 0)
-            self.note("fallback", needed, f"no model and nothing ready; {seen.waiting:.0f} requests wait")
-            return needed
-        ratio = max(seen.kv_usage / rules.fallback_kv, seen.waiting / seen.ready / rules.fallback_waiting)
-        needed = seen.ready if abs(ratio - 1.0) <= rules.fallback_tolerance else math.ceil(seen.ready * ratio - 1e-9)
-        # Nothing running and nothing waiting still is one replica: bounds alone may say none.
-        needed = max(1, needed)
-        self.note(
-            "fallback", needed, f"no step model to rely on: {seen.waiting:.0f} requests wait, KV caches are "
-            f"{seen.kv_usage:.0%} full on {seen.ready} replicas",
-        )  # fmt: skip
-        return needed
 
     # --- whether to change --------------------------------------------------------------------------------------------
 
@@ -353,11 +172,6 @@ class _Tick:
         fullness = (self.demand.work + self.demand.deadline_work) * self.growth / replicas
         if fullness > rules.fill_ceiling:
             return f"each would be {fullness:.0%} full"
-        slo, batch = self.point.itl_p95_s, seen.running / replicas
-        if slo is not None and self.demand.mix is not None:
-            itl = seen.model.itl(batch, self.demand.mix) * seen.spread
-            if batch >= 1 and itl > slo:
-                return f"p95 ITL would be {itl * 1e3:.3g} ms in batches of {batch:.3g}"
         return None
 
     # --- rails, in this order -----------------------------------------------------------------------------------------
@@ -386,21 +200,15 @@ class _Tick:
     # --- what else ----------------------------------------------------------------------------------------------------
 
     def relief(self, wanted: int) -> Relief:
-        """Say what to give up until there are enough: latency up to the SLO first, then batch work, then requests."""
-        demand, ready = self.demand, self.seen.ready
-        if demand is None:
+        """Say what to give up until there are enough. What came in the last minute counts: it waits now."""
+        if self.fresh is None:
             return Relief.NONE
-        load = demand.work + demand.backlog / self.rules.drain_s
-        if load + demand.deadline_work <= ready * self.fill or (not ready and load == 0):
+        to_come = max(wanted, self.seen.coming) - self.seen.ready
+        step = relief_of(self.fresh, self.seen.ready, to_come, wanted, self.fill, self.within_s)
+        if step is None:
             return Relief.NONE
-        if load + demand.deadline_work <= ready:
-            found, why = Relief.LATENCY, "batches may grow to the edge of the SLO"
-        elif load - demand.batch_work <= ready:
-            found, why = Relief.PREEMPT_BATCH, "batch work has to give way"
-        else:
-            found, why = Relief.SHED, "requests that would wait too long are to be refused"
-        self.note(f"relief_{found.value}", wanted, f"{load:.3g} replicas' work for {ready} ready ones: {why}")
-        return found
+        self.steps.append(step)
+        return Relief.of(step.name.removeprefix("relief_"))
 
     def alarms(self) -> tuple[str, ...]:
         found = []
@@ -412,7 +220,7 @@ class _Tick:
 
     def next_state(self, needed: int, wanted: int) -> SlowState:
         seen, state, rules = self.seen, self.state, self.rules
-        work = self.demand.work if self.demand else 0.0
+        work = self.fresh.work if self.fresh else 0.0
         needs = (*(n for n in state.needs if n.at > seen.at - rules.history_s), Need(seen.at, work, needed))
         kept = max(rules.rails.up_window_s, rules.rails.down_window_s, rules.hold_s)
         moves = tuple(move for move in state.moves if move.at > seen.at - kept)
@@ -421,7 +229,7 @@ class _Tick:
         active = bool(work or seen.running or seen.waiting)
         active_at = seen.at if active or state.active_at is None else state.active_at
         fill, fill_at = self._adapted()
-        return SlowState(needs, moves, fill, fill_at, active_at)
+        return SlowState(needs, moves, fill, fill_at, active_at, self.check)
 
     def _adapted(self) -> tuple[float | None, float | None]:
         """Follow the attainment: fuller replicas while it is good, emptier ones at once when it is not."""
@@ -436,23 +244,3 @@ class _Tick:
         if seen.attainment > (1.0 + aim) / 2:
             return min(rules.fill_ceiling, self.base_fill + rules.fill_up), seen.at
         return state.fill, seen.at
-
-
-def growth(needs: tuple[Need, ...], ahead_s: float, rules: SlowRules) -> float:
-    """Return by how much work grew over `ahead_s`, as a quantile of what was seen; at least 1."""
-    if not rules.growth_part or len(needs) < rules.growth_least_samples:
-        return 1.0
-    ratios = []
-    later = 0
-    for need in needs:
-        while later < len(needs) and needs[later].at < need.at + ahead_s - 1e-6:
-            later += 1
-        if later == len(needs):
-            break
-        if need.work > 0:
-            ratios.append(needs[later].work / need.work)
-    if len(ratios) < rules.growth_least_samples:
-        return 1.0
-    ratios.sort()
-    quantile = ratios[min(len(ratios) - 1, math.ceil(rules.growth_part * len(ratios)) - 1)]
-    return max(1.0, min(rules.growth_most, quantile))

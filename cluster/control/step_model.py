@@ -124,6 +124,15 @@ class StepModel:
             return (mean - self.a) / slope if slope > 0 else float("inf")
         return self._bisect(mean, mix, slope)
 
+    def batch_for_rate(self, part: float, mix: BatchMix, largest: float) -> float:
+        """Return the smallest batch that completes at least `part` of what `largest` does, per second."""
+        aim = part * largest / max(1e-12, self.itl(largest, mix))
+        low, high = 0.0, largest
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (low, middle) if middle / max(1e-12, self.itl(middle, mix)) >= aim else (middle, high)
+        return high
+
     def _bisect(self, mean: float, mix: BatchMix, slope: float) -> float:
         if self.itl(0.0, mix) >= mean:
             return 0.0

@@ -48,6 +48,7 @@ class ControlMetrics(Collector):
             yield "control_batch_slots", "Slots that class BATCH may have; missing for any.", governor.batch_slots
             yield "control_trim", "Correction of it, 0.5 to 1.", decision.state.trim
             yield "control_overloaded", "Whether the smallest batch misses the SLO.", float(decision.overloaded)
+            yield "control_given_up", "Whether prompts put the ITL SLO out of reach.", float(decision.given_up)
 
     def _mode(self) -> Metric:
         mode = GaugeMetricFamily(

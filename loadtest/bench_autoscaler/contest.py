@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cluster.models import RequestClass
 from loadtest.bench_autoscaler.oracle import plan
-from loadtest.bench_autoscaler.scenarios import Case
+from loadtest.bench_autoscaler.scenarios import Case, Scenario
 from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.figures import figures_of
 from loadtest.simulate.imitations import Dynamo, Wva
@@ -28,6 +28,22 @@ class Policy:
     """Settings to choose from; none has nothing to tune."""
     slow: Callable[[Case, float], SlowPolicy | None] = lambda _case, _dial: None
     fast: bool = False
+    model: bool = False
+    """Whether it is given a step model."""
+    waits: bool = True
+    """Whether it starts replicas, so that the cold start matters."""
+
+    def sees(self, scenario: Scenario) -> tuple[object, ...]:
+        """Return what its runs follow from: where that is the same, so are they."""
+        return (
+            scenario.load,
+            scenario.engine,
+            scenario.slo,
+            scenario.deaths,
+            scenario.batch_part,
+            scenario.cold_start_s if self.waits or scenario.deaths else None,
+            scenario.model_error if self.model else None,
+        )
 
 
 def _hpa(metric: HpaMetric) -> Callable[[Case, float], SlowPolicy]:
@@ -43,28 +59,31 @@ def _penstock(case: Case, _: float) -> SlowPolicy:
     return penstock_slow(case.setup, case.point, error=case.scenario.model_error)
 
 
+_COUNTS = tuple(float(n) for n in range(12, 34, 2))
 POLICIES: Mapping[str, Policy] = {
     each.name: each
     for each in (
         Policy(ORACLE, (1.15, 1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6), lambda case, dial: plan(case, dial)),
-        Policy(STATIC, tuple(float(n) for n in range(12, 34))),
+        Policy(STATIC, _COUNTS, waits=False),
         Policy("hpa queue", (32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25), _hpa(HpaMetric.QUEUE)),
-        Policy("hpa kv", tuple(p / 100 for p in range(60, 10, -4)), _hpa(HpaMetric.KV)),
-        Policy("hpa slots", tuple(p / 100 for p in range(110, 35, -6)), _hpa(HpaMetric.SLOTS)),
+        Policy("hpa kv", (0.6, 0.52, 0.46, 0.4, 0.35, 0.3, 0.25, 0.2), _hpa(HpaMetric.KV)),
+        Policy("hpa slots", (1.0, 0.92, 0.86, 0.8, 0.74, 0.68, 0.6, 0.5), _hpa(HpaMetric.SLOTS)),
         Policy("ray", (), lambda _, __: RayServe()),
-        Policy("ray tuned", (14.0, 12.0, 11.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0), lambda _, dial: RayServe(dial)),
+        Policy("ray tuned", (13.0, 12.0, 11.0, 10.0, 9.0, 8.0, 7.0, 5.0), lambda _, dial: RayServe(dial)),
         Policy(
             "dynamo-like",
-            tuple(p / 100 for p in range(120, 35, -8)),
+            (1.1, 1.0, 0.92, 0.84, 0.76, 0.68, 0.58, 0.48),
             lambda case, dial: replace(_model(case), target=dial),
+            model=True,
         ),
-        Policy("wva-like", tuple(p / 100 for p in range(80, 14, -6)), lambda _, dial: Wva(dial)),
-        Policy("penstock-fast", tuple(float(n) for n in range(12, 34)), fast=True),
-        Policy("penstock-slow", (), _penstock),
-        Policy("penstock", (), _penstock, fast=True),
+        Policy("wva-like", (0.8, 0.7, 0.6, 0.5, 0.42, 0.35, 0.28, 0.2), lambda _, dial: Wva(dial)),
+        Policy("penstock-fast", _COUNTS, fast=True, model=True, waits=False),
+        Policy("penstock-slow", (), _penstock, model=True),
+        Policy("penstock", (), _penstock, fast=True, model=True),
     )
 }
 """The oracle comes first: others are measured by it."""
+FIRST_FILL = 0.9
 COUNTED = (STATIC, "penstock-fast")
 """Their dial is a number of replicas."""
 
@@ -88,7 +107,8 @@ class Result:
 
 def contend(case: Case, policy: Policy, dial: float) -> Result:
     """Let a policy serve a load."""
-    setup = case.setup
+    # Everybody begins with what is needed then.
+    setup = replace(case.setup, replicas=plan(case, FIRST_FILL).counts[0])
     slow = policy.slow(case, dial)
     if policy.name in COUNTED:
         setup = replace(setup, replicas=int(dial), min_replicas=int(dial))
@@ -98,7 +118,7 @@ def contend(case: Case, policy: Policy, dial: float) -> Result:
     if policy.fast:
         model = model_of(setup, case.scenario.model_error)
         # The engine is 25 times as slow as the one that the loop's times are meant for.
-        fast = lambda: PenstockFast(case.point, model, window_s=120.0, most_steps=40, every=10)  # noqa: E731
+        fast = lambda: PenstockFast(case.point, model, window_s=120.0, most_steps=40, every=1)  # noqa: E731
     run = Simulation(case.trace, setup, fast=fast, slow=slow).run()
     promised = replace(run, outcomes=[each for each in run.outcomes if each.request_class is not RequestClass.BATCH])
     figures = figures_of(promised, dict.fromkeys(RequestClass, case.scenario.slo))

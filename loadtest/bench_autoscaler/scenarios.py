@@ -17,6 +17,7 @@ from pathlib import Path
 from cluster.control.slo import OperatingPoint
 from cluster.control.step_model import Shape, StepModel
 from cluster.models import RequestClass
+from cluster.queue import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.simulate.penstock import point_of
 from loadtest.simulate.setup import Death, Setup, Slo
@@ -40,7 +41,13 @@ LONG_ENGINE = ENGINE.model_copy(update={"kv_tokens": 160_000, "max_num_batched_t
 LONGEST_PROMPT = 30_000
 """Longer ones are left out of the Mooncake trace: their prefill alone takes longer than the SLO."""
 SLO, LONG_SLO = Slo(10.0, 1.0), Slo(50.0, 2.9)
-POLICY_BATCH = float(ENGINE.max_num_seqs)
+LONGER_SLO = Slo(40.0, 1.0)
+"""Where prompts get four times as long: their prefill alone takes 8 s on average, and 30 s at most."""
+HEARTBEAT_S = 20.0
+"""As slow as the engine, about; also the period of fast loops."""
+LIMITS = QueueLimits(lease_ms=int(4e3 * HEARTBEAT_S), preempt_after_ms=2_000, preempt_quantum_ms=int(2e3 * HEARTBEAT_S))
+_SAMPLES = 10
+"""Points of a timeline that nobody looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,11 @@ class Scenario:
     batch_part: float = 0.0
     """Of requests that are of class BATCH, which is promised nothing."""
 
+    @property
+    def load(self) -> str:
+        """What loads are drawn by: the name up to a slash."""
+        return self.name.split("/")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -74,18 +86,18 @@ class Case:
 
 def case(scenario: Scenario, seed: int, seconds: float, data: Path) -> Case:
     """Draw the load and describe the pool."""
-    rnd = random.Random(f"{scenario.name.split('/')[0]} {seed}")
+    rnd = random.Random(f"{scenario.load} {seed}")
     trace = scaled(scenario.make(rnd, seconds, data), scenario.engine, rnd, seconds)
     if scenario.batch_part:
         classes = (RequestClass.BATCH, RequestClass.INTERACTIVE)
         trace = [replace(each, request_class=classes[rnd.random() >= scenario.batch_part]) for each in trace]
-    early = sum(work_of(each, scenario.engine) for each in trace if each.arrival_s < _PEAK_OVER_S) / _PEAK_OVER_S
     setup = Setup(
         scenario.engine,
-        replicas=max(1, round(early / PEAK_FILL + 0.5)),
         max_replicas=3 * PEAK_REPLICAS,
         default_class=RequestClass.INTERACTIVE,
-        heartbeat_s=2.0,
+        limits=LIMITS,
+        heartbeat_s=HEARTBEAT_S,
+        samples=_SAMPLES,
         cold_start_s=scenario.cold_start_s,
         deaths=(Death(0.4 * seconds, scenario.deaths),) if scenario.deaths else (),
         slo=scenario.slo,
@@ -216,7 +228,7 @@ SCENARIOS = (
     Scenario("series/model +30 %", _series, model_error=0.3),
     Scenario("series/model -30 %", _series, model_error=-0.3),
     Scenario("step x3", _step),
-    Scenario("length x4", _length),
+    Scenario("length x4", _length, slo=LONGER_SLO),
     Scenario("death", _even, deaths=3),
     Scenario("classes 70/30", _series, batch_part=0.3),
 )

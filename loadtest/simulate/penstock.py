@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from cluster.control import fast, slow
 from cluster.control.fast import FastBounds, FastState
 from cluster.control.slo import ClassSlo, OperatingPoint
-from cluster.control.slow import GroupBounds, SlowDecision, SlowRules, SlowState
+from cluster.control.slow import SlowDecision
+from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import BatchSnapshot, ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel, StepSample
 from cluster.models import ReplicaState, RequestClass
@@ -27,6 +28,8 @@ RATE_S = 60.0
 LENGTHS_S = 300.0
 """Output lengths, known at the end only, over so long."""
 ATTAINMENT_S = 600.0
+_PRIOR = 5.0
+"""So many requests' worth the expected output is."""
 LEAST_ENDED = 50
 """Requests that an attainment needs."""
 
@@ -148,10 +151,9 @@ class _ClassMeter:
     def shape(self, expected_output: float) -> Shape:
         """The mean request."""
         prompt = self.prompt_tokens / self.rate if self.rate > 1e-9 else 1.0
-        if self.ended < 1:
-            return Shape(prompt, expected_output)
-        cached = self.cached_tokens / max(1.0, self.ended_prompt)
-        return Shape(prompt, self.output_tokens / self.ended, cached * prompt)
+        # Short ones end first: the first to end would say that all are short.
+        output = (_PRIOR * expected_output + self.output_tokens) / (_PRIOR + self.ended)
+        return Shape(prompt, output, self.cached_tokens / max(1.0, self.ended_prompt) * prompt)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Result, contend
+import loadtest.bench_autoscaler.__main__ as bench
+from loadtest.bench_autoscaler.__main__ import jobs_of
+from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Policy, Result, contend
 from loadtest.bench_autoscaler.oracle import plan
 from loadtest.bench_autoscaler.report import paired, rows
 from loadtest.bench_autoscaler.scenarios import ENGINE, PEAK_FILL, PEAK_REPLICAS, SCENARIOS, Scenario, case, work_of
@@ -109,3 +111,29 @@ def test_classes_without_a_promise_count_as_tokens_only(data: Path) -> None:
         each.output_tokens for each in mixed.trace if each.request_class and each.request_class.name == "BATCH"
     )
     assert 0 < result.batch_tokens <= outputs
+
+
+def test_scenarios_that_are_the_same_to_a_policy_are_run_once() -> None:
+    names = [each.name for each in SCENARIOS if each.load == "series"]
+    jobs = jobs_of(names, ["static", "hpa slots", "penstock"], (1, 2), 60.0, Path())
+    shared = {
+        policy: sorted(len(job.scenarios) for job in jobs if job.policy == policy) for policy in ("static", "hpa slots")
+    }
+
+    assert [len(names)] == shared["static"]
+    assert [1, 1, len(names) - 2] == shared["hpa slots"]
+    assert len(names) == sum(job.policy == "penstock" for job in jobs)
+
+
+def test_a_dial_that_cannot_reach_the_attainment_is_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[tuple[int, float]] = []
+
+    def contend(load: int, policy: Policy, dial: float) -> Result:
+        runs.append((load, dial))
+        return Result("s", policy.name, load, dial, 0.5 if dial < 3 else 1.0, 1.0, 0, 1.0, 0, 0.0)
+
+    monkeypatch.setattr(bench, "contend", contend)
+    found = bench._tuned(Policy("p", (1.0, 2.0, 3.0, 4.0)), [1, 2, 3], 0.99)  # type: ignore[list-item]
+
+    assert [3.0] * 3 == [each.dial for each in found]
+    assert [(1, 2.0)] == [each for each in runs if each[1] < 3]

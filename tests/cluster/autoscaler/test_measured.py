@@ -13,8 +13,9 @@ from cluster.autoscaler.point import PointRecord, point_in_force
 from cluster.autoscaler.report import ClassCounts, Counts, empty_counts, pack_counts, unpack_counts
 from cluster.autoscaler.starts import Starts
 from cluster.control.guard import Move
+from cluster.control.load import Need
 from cluster.control.slo import ClassSlo, OperatingPoint
-from cluster.control.slow import Need, SlowState
+from cluster.control.slow_rules import SlowState
 from cluster.control.step_model import StepModel
 from cluster.models import ReplicaState, RequestClass, Windows
 from cluster.queue.base import PoolView, ReplicaRecord, RouterReport

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.autoscaler.base import Commit
-from cluster.autoscaler.relief import spare_clients
 from cluster.control.decision import Relief
-from cluster.control.slow import SlowDecision, SlowState
-from cluster.control.snapshot import GroupSnapshot
 from cluster.models import ReplicaState, RequestClass, Windows
 from cluster.queue import ReplicaBeat, RouterBeat, Settlement
 from tests.cluster.autoscaler.conftest import Backend
@@ -54,28 +51,3 @@ async def test_batch_work_loses_its_reserved_share_and_gets_it_back(backend: Bac
 
     assert ({"j", "b"} if relief is Relief.LATENCY else {"j"}) == given_up
     assert "b" in usual or relief is Relief.LATENCY
-
-
-@pytest.mark.parametrize(
-    ("ready", "starting", "wanted", "relief"),
-    [
-        (2, 0, 2, Relief.SHED),
-        (2, 1, 3, Relief.PREEMPT_BATCH),
-        # Asked for in this very decision.
-        (2, 0, 3, Relief.PREEMPT_BATCH),
-        # Those that are there are more than are wanted.
-        (3, 0, 2, Relief.SHED),
-    ],
-)
-def test_nobody_is_refused_while_replicas_are_to_come(ready: int, starting: int, wanted: int, relief: Relief) -> None:
-    made = SlowDecision(wanted, 9, Relief.SHED, (), (), (), SlowState())
-    spared = spare_clients(made, GroupSnapshot(at=0.0, ready=ready, starting=starting))
-
-    assert relief is spared.relief
-    assert (relief is Relief.SHED) == (spared.steps == ())
-
-
-def test_less_is_given_up_as_it_is() -> None:
-    made = SlowDecision(3, 9, Relief.LATENCY, (), (), (), SlowState())
-
-    assert made == spare_clients(made, GroupSnapshot(at=0.0, ready=2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.control.slow import GroupBounds
+from cluster.control.slow_rules import GroupBounds
 from cluster.control.step_model import StepModel
 from cluster.models import ReplicaState, RequestClass
 from cluster.settings import SimSettings

@@ -1,0 +1,72 @@
+"""`penstock operating-point`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from cluster.cli.decisions import point_text
+from cluster.cli.target import add_target_flags, open_client, report_call_errors
+
+if TYPE_CHECKING:
+    from cluster.cli.main import Commands
+    from router.client import OperatingPoint
+
+
+def add_operating_point(commands: Commands) -> None:
+    """Describe the command."""
+    parser = commands.add_parser(
+        "operating-point", help="show or change what a running pool promises, and what it may cost"
+    )
+    add_target_flags(parser)
+    parser.add_argument("--pool", required=True, help="the pool")
+    classes = ("interactive", "standard", "batch")
+    parser.add_argument(
+        "--class", dest="request_class", choices=classes, default=classes[0],
+        help="whose latency the next two are about (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--ttft-p99-s", type=float, help="time to first token, seconds; 0 promises nothing")
+    parser.add_argument("--itl-p95-ms", type=float, help="time between tokens, milliseconds; 0 promises nothing")
+    parser.add_argument("--attainment", type=float, help="part of the requests that must be within it, 0 to 1")
+    parser.add_argument("--price-per-gpu-hour", type=float, help="of an accelerator, in any currency")
+    parser.add_argument("--budget-per-hour", type=float, help="what the pool may cost; 0 bounds nothing")
+    parser.add_argument("--from-settings", action="store_true", help="take back what was set while the cluster runs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run_operating_point)
+
+
+def run_operating_point(options: argparse.Namespace) -> int:
+    """Change what the flags name and keep the rest; without any, show it."""
+    with report_call_errors(Console(stderr=True), options.target) as outcome, open_client(options) as client:
+        point: OperatingPoint | None = client.decisions(options.pool, limit=1, timeout=10.0).operating_point
+        if options.from_settings:
+            point = client.set_operating_point(options.pool, None, timeout=10.0)
+        elif point is not None and (changed := with_flags(point, options)) != point:
+            point = client.set_operating_point(options.pool, changed, timeout=10.0)
+        if options.json:
+            sys.stdout.write(json.dumps(dataclasses.asdict(point) if point is not None else None, indent=2) + "\n")
+        elif point is not None:
+            Console().print(f"{options.pool}: {point_text(point)}", highlight=False)
+    return outcome.status
+
+
+def with_flags(point: OperatingPoint, options: argparse.Namespace) -> OperatingPoint:
+    """Return the point with what the flags say in the place of what it said."""
+    slo = getattr(point, options.request_class)
+    if options.ttft_p99_s is not None:
+        slo = dataclasses.replace(slo, ttft_p99_s=options.ttft_p99_s or None)
+    if options.itl_p95_ms is not None:
+        slo = dataclasses.replace(slo, itl_p95_s=options.itl_p95_ms / 1e3 or None)
+    point = dataclasses.replace(point, **{options.request_class: slo})
+    if options.attainment is not None:
+        point = dataclasses.replace(point, attainment=options.attainment)
+    if options.price_per_gpu_hour is not None:
+        point = dataclasses.replace(point, price_per_gpu_hour=options.price_per_gpu_hour)
+    if options.budget_per_hour is not None:
+        point = dataclasses.replace(point, budget_per_hour=options.budget_per_hour or None)
+    return point

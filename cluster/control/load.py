@@ -1,0 +1,137 @@
+"""What the slow loop takes the load to be: checked against what runs, without the scatter that no start can follow, and
+what it may grow by while a replica starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.control.snapshot import GroupSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRules:
+    """Are the constants."""
+
+    steady_starts: float = 1.0
+    """Work is averaged over so many cold starts: what is over before a replica is there calls for none."""
+    steady_least_s: float = 60.0
+    steady_most_s: float = 300.0
+    jump: float = 0.25
+    """More than this part over the average is no chance, and counts at once."""
+    burst_s: float = 30.0
+    """What came in so long counts at once if it is out of all proportion; 0 never looks."""
+    burst_deviations: float = 4.0
+    """So many standard deviations over the average, of requests that come in groups as `burst_variance` says."""
+    burst_least: float = 2.0
+    """And at least so many times the average."""
+    burst_variance: float = 2.0
+    """Variance over mean of the number of requests."""
+    known_after_s: float = 300.0
+    """Before, nothing is compared and no burst is seen: output lengths are known at their end, those of short ones
+    first, and averages begin at 0."""
+    rate_window_s: float = 60.0
+    """Over which the demand's rates are averaged, exponentially."""
+    check_s: float = 300.0
+    """What runs is compared with what should run over so long; 0 never compares."""
+    check_most: float = 2.0
+    """Largest correction, and the inverse of the smallest."""
+    check_waiting: float = 0.02
+    """More waiting requests than this part of those that run say that replicas are full, and nothing of the load."""
+    growth_part: float = 0.0
+    """Quantile of the growth over one cold start in what was seen lately; 0 plans for none."""
+    growth_most: float = 1.3
+    growth_least_samples: int = 40
+    """Fewer ticks of history plan for no growth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Is what one tick found."""
+
+    at: float
+    work: float
+    """Replica-seconds that arrived per second."""
+    replicas: int
+    """Needed, before rails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Compares the sequences that run with those that should, by Little's law: rate times time inside."""
+
+    factor: float = 1.0
+    """What work has to be multiplied with."""
+
+    def next(self, seen: GroupSnapshot, passed_s: float, rules: LoadRules) -> Check:
+        """Take a tick's values. Where requests wait, what runs is what fits, and nothing is learnt."""
+        if not rules.check_s or seen.model is None or not seen.ready or passed_s <= 0:
+            return self
+        if seen.waiting > max(1.0, rules.check_waiting * seen.running):
+            return self
+        batch = max(1.0, seen.running / seen.ready)
+        expected = sum(
+            each.rate * max(1.0, each.shape.output_tokens) * seen.model.itl(batch, each.shape.mix)
+            for each in seen.demands
+        )
+        if expected <= 0 or seen.running <= 0:
+            return self
+        ratio = min(rules.check_most, max(1.0 / rules.check_most, seen.running / expected))
+        return Check(self.factor + (1.0 - math.exp(-passed_s / rules.check_s)) * (ratio - self.factor))
+
+
+def steady_window_s(cold_start_s: float, rules: LoadRules) -> float:
+    """Return over how long work is averaged."""
+    return min(rules.steady_most_s, max(rules.steady_least_s, rules.steady_starts * cold_start_s))
+
+
+def steady_work(work: float, needs: Sequence[Need], since: float, rules: LoadRules) -> float:
+    """Return the average of the work since a time, unless it has jumped up."""
+    lately = [each.work for each in needs if each.at > since]
+    mean = (work + sum(lately)) / (1 + len(lately))
+    return work if work > (1.0 + rules.jump) * mean else mean
+
+
+def burst_work(work: float, requests: float, needs: Sequence[Need], at: float, rules: LoadRules) -> float | None:
+    """Return the work per second of the last moments where it is far above the average, else None. Half-way between the
+    two: what came in so short a time is not known any better.
+
+    Args:
+        work: replica-seconds per second, an exponential average.
+        requests: that arrive per second, averaged alike.
+        needs: earlier ticks, the same averages in them.
+        at: now.
+        rules: the constants.
+    """
+    before = next((each for each in reversed(needs) if each.at <= at - rules.burst_s + 1e-6), None)
+    if not rules.burst_s or before is None or before.work <= 0 or work <= before.work:
+        return None
+    # The average forgets at a known pace, so what was added to it since is what came.
+    kept = math.exp(-(at - before.at) / rules.rate_window_s)
+    came = (work - kept * before.work) / (1.0 - kept)
+    usual = requests * before.work / work * (at - before.at)
+    scatter = math.sqrt(rules.burst_variance / max(1.0, usual))
+    enough = max(rules.burst_least, 1.0 + rules.burst_deviations * scatter)
+    return (came + work) / 2 if came > enough * before.work else None
+
+
+def growth(needs: Sequence[Need], ahead_s: float, rules: LoadRules) -> float:
+    """Return by how much work grew over `ahead_s`, as a quantile of what was seen; at least 1."""
+    if not rules.growth_part or len(needs) < rules.growth_least_samples:
+        return 1.0
+    ratios = []
+    later = 0
+    for need in needs:
+        while later < len(needs) and needs[later].at < need.at + ahead_s - 1e-6:
+            later += 1
+        if later == len(needs):
+            break
+        if need.work > 0:
+            ratios.append(needs[later].work / need.work)
+    if len(ratios) < rules.growth_least_samples:
+        return 1.0
+    ratios.sort()
+    quantile = ratios[min(len(ratios) - 1, math.ceil(rules.growth_part * len(ratios)) - 1)]
+    return max(1.0, min(rules.growth_most, quantile))

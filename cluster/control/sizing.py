@@ -1,0 +1,172 @@
+"""How many replicas a group needs: what arrives, what runs, and what has piled up, against what a replica does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from cluster.control.decision import Step
+from cluster.control.demand import Demand, demand_of
+from cluster.control.load import burst_work, growth, steady_window_s, steady_work
+from cluster.control.slo import OperatingPoint
+from cluster.control.slow_rules import SlowRules, SlowState
+from cluster.control.snapshot import GroupSnapshot
+
+
+class Sizing:
+    """Works out how many replicas a group needs, before hysteresis and rails. Every term leaves a step."""
+
+    def __init__(
+        self,
+        point: OperatingPoint,
+        seen: GroupSnapshot,
+        state: SlowState,
+        rules: SlowRules,
+        without: str,
+    ) -> None:
+        self.point, self.seen, self.state, self.rules = point, seen, state, rules
+        self.without = without
+        self.steps: list[Step] = []
+        passed_s = seen.at - state.needs[-1].at if state.needs else 0.0
+        self.known = bool(state.needs) and seen.at - state.needs[0].at >= rules.load.known_after_s
+        self.check = state.check.next(seen, passed_s, rules.load) if self.known else state.check
+        self.fresh = self._checked(demand_of(point, seen))
+        """The demand of the last minute, corrected."""
+        self.demand = self._steady(self.fresh)
+        self.growth = 1.0
+        self.total = 0.0
+        """Replicas needed, not rounded."""
+
+    def note(self, name: str, value: float, reason: str) -> None:
+        """Leave a step."""
+        self.steps.append(Step(name, value, reason))
+
+    def _checked(self, demand: Demand | None) -> Demand | None:
+        factor = self.check.factor if self.without != "check" else 1.0
+        if demand is None or factor == 1.0:
+            return demand
+        self.note("check", factor, f"the work is taken to be x{factor:.2f}, as so much more or less runs than should")
+        return demand.times(factor)
+
+    def _steady(self, demand: Demand | None) -> Demand | None:
+        """Average over what a cold start lasts, unless something has piled up."""
+        if demand is None:
+            return None
+        window_s = steady_window_s(self.seen.cold_start_s, self.rules.load)
+        work = steady_work(demand.work, self.state.needs, self.seen.at - window_s, self.rules.load)
+        if demand.backlog:
+            work = max(work, demand.work)
+        requests = sum(each.rate for each in self.seen.demands if each.deadline_s is None)
+        burst = (
+            burst_work(demand.work, requests, self.state.needs, self.seen.at, self.rules.load) if self.known else None
+        )
+        if burst is not None and burst > work and self.without != "burst":
+            self.note("burst", burst, f"what came lately, far over {work:.3g}: no chance")
+            work = burst
+        elif work != demand.work:
+            self.note("steady", work, f"the average of {window_s:.0f} s, where {demand.work:.3g} came lately")
+        return replace(demand, work=work)
+
+    @property
+    def within_s(self) -> float:
+        """In how long what has piled up is to be worked off."""
+        return max(self.rules.drain_s, self.seen.cold_start_s)
+
+    @property
+    def base_fill(self) -> float:
+        """The same in a group of `fill_replicas`."""
+        return self.rules.fill if self.state.fill is None else self.state.fill
+
+    @property
+    def fill(self) -> float:
+        """The part of a replica's time that is planned for in a group of this load."""
+        rules = self.rules
+        work = max(0.1, self.demand.work if self.demand else 0.0)
+        # The work of a group of `fill_replicas`.
+        usual = rules.fill_replicas * self.base_fill
+        free = (1.0 - self.base_fill) * math.sqrt(usual / work)
+        return max(rules.fill_floor, min(rules.fill_ceiling, 1.0 - free))
+
+    def needed(self) -> int:
+        """Return the replicas that are needed."""
+        if self.demand is None:
+            return self._fallback()
+        parts = {
+            "demand": self._arriving(self.demand),
+            "growth": self._growing(self.demand),
+            "backlog": self._piled_up(self.demand),
+            "batch": self._batch(self.demand),
+        }
+        total = sum(value for name, value in parts.items() if name != self.without)
+        total = self.total = max(total, self._running(self.demand, total) if self.without != "running" else 0.0)
+        needed = math.ceil(total - 1e-9)
+        self.note("needed", needed, f"{total:.2f} replicas, rounded up")
+        if needed < 1 and (self.seen.waiting or self.seen.running or any(each.queued for each in self.seen.demands)):
+            needed = 1
+            self.note("work", needed, "something waits or runs")
+        return needed
+
+    def _arriving(self, demand: Demand) -> float:
+        value = demand.work / self.fill
+        self.note(
+            "demand", value, f"{demand.work:.3g} replica-seconds arrive per second; replicas are planned to be "
+            f"{self.fill:.0%} full, in batches of {demand.batch:.4g}",
+        )  # fmt: skip
+        return value
+
+    def _running(self, demand: Demand, total: float) -> float:
+        """What runs needs places, whatever the model makes of what arrives."""
+        value = self.seen.running / demand.batch / self.fill
+        if value > total:
+            self.note("running", value, f"{self.seen.running:.4g} sequences run, in batches of {demand.batch:.4g}")
+        return value
+
+    def _growing(self, demand: Demand) -> float:
+        rules = self.rules
+        self.growth = growth(self.state.needs, self.seen.cold_start_s, rules.load)
+        value = demand.work * (self.growth - 1.0) / self.fill
+        if value > 0:
+            self.note(
+                "growth", value, f"x{self.growth:.2f} within a cold start of {self.seen.cold_start_s:.0f} s, as "
+                f"{rules.load.growth_part:.0%} of what was seen lately",
+            )  # fmt: skip
+        return value
+
+    def _piled_up(self, demand: Demand) -> float:
+        """What has piled up takes the free part of the replicas first, and more only for what does not fit there."""
+        if demand.backlog <= 0:
+            return 0.0
+        rules = self.rules
+        within = self.within_s
+        together = (demand.work + demand.backlog / within) / rules.drain_fill
+        value = max(0.0, together - demand.work * self.growth / self.fill)
+        self.note(
+            "backlog", value, f"{demand.backlog:.3g} replica-seconds wait beyond what the SLO allows, to be worked off "
+            f"in {within:.0f} s with replicas {rules.drain_fill:.0%} full",
+        )  # fmt: skip
+        return value
+
+    def _batch(self, demand: Demand) -> float:
+        """Work with a deadline takes what the rest leaves free, and more replicas for what does not fit."""
+        spare = max(0.0, self.seen.coming * self.fill - demand.work * self.growth)
+        value = max(0.0, demand.deadline_work - spare) / self.fill
+        if value > 0:
+            self.note("batch", value, f"deadlines need {demand.deadline_work:.3g} replicas' time, {spare:.3g} is spare")
+        return value
+
+    def _fallback(self) -> int:
+        """Follow waiting requests and KV usage, as an autoscaler that knows nothing of the engine does."""
+        seen, rules = self.seen, self.rules
+        if not seen.ready:
+            needed = max(seen.coming, 1 if seen.waiting else 0)
+            self.note("fallback", needed, f"no model and nothing ready; {seen.waiting:.0f} requests wait")
+            return needed
+        ratio = max(seen.kv_usage / rules.fallback_kv, seen.waiting / seen.ready / rules.fallback_waiting)
+        needed = seen.ready if abs(ratio - 1.0) <= rules.fallback_tolerance else math.ceil(seen.ready * ratio - 1e-9)
+        # Nothing running and nothing waiting still is one replica: bounds alone may say none.
+        needed = max(1, needed)
+        self.note(
+            "fallback", needed, f"no step model to rely on: {seen.waiting:.0f} requests wait, KV caches are "
+            f"{seen.kv_usage:.0%} full on {seen.ready} replicas",
+        )  # fmt: skip
+        return needed

@@ -1,0 +1,80 @@
+"""What the slow loop is given besides the group it looks at: bounds, constants, and what it remembers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cluster.control.guard import Move, RailRules
+from cluster.control.load import Check, LoadRules, Need
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBounds:
+    """Bounds a group's replicas."""
+
+    smallest: int
+    """0 allows a group without replicas while nothing arrives."""
+    largest: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRules:
+    """Are the loop's constants."""
+
+    drain_s: float = 60.0
+    """What has piled up is to be worked off in so long, or in a cold start if that is longer: replicas that are ordered
+    for it do not work before."""
+    drain_fill: float = 0.95
+    """Part of a replica's time that is used while something has piled up."""
+    fill: float = 0.75
+    """Part of a replica's time that is planned for in a group of `fill_replicas`, at first; it then follows the
+    attainment. The free part shrinks with the root of the group's size, as the scatter of its load does."""
+    fill_replicas: float = 4.0
+    fill_floor: float = 0.55
+    fill_ceiling: float = 0.95
+    fill_up: float = 0.02
+    fill_down: float = 0.05
+    fill_period_s: float = 300.0
+    look_back_s: float = 300.0
+    """Removal goes down to what was needed in `look_back_starts` cold starts, at most so long: what would be wanted
+    again sooner costs less if it is kept."""
+    look_back_part: float = 0.95
+    """For so much of that time what is left must have been enough: the very most is what chance brought for a tick."""
+    look_back_starts: float = 2.0
+    look_back_least_s: float = 180.0
+    up_band: float = 0.1
+    up_band_least: float = 0.5
+    """While nothing has piled up, this part of the replicas, or so many, may be missing before one is added, if those
+    that are there get no fuller than `drain_fill`."""
+    history_s: float = 7200.0
+    hold_s: float = 30.0
+    """Between two changes."""
+    down_band: float = 0.1
+    """Less than this part of the replicas too many, and less than one, is not removed."""
+    down_step: float = 0.25
+    """Largest part that goes at once."""
+    kv_most: float = 0.9
+    """KV usage after a removal."""
+    fallback_kv: float = 0.8
+    fallback_waiting: float = 4.0
+    """Waiting requests per replica, and KV usage, that the fallback rule aims at."""
+    fallback_tolerance: float = 0.1
+    idle_s: float = 900.0
+    """Without a request for so long a group may go to 0."""
+    load: LoadRules = field(default_factory=LoadRules)
+    rails: RailRules = field(default_factory=RailRules)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowState:
+    """Is what the loop remembers; a leader hands it to the next one."""
+
+    needs: tuple[Need, ...] = ()
+    moves: tuple[Move, ...] = ()
+    fill: float | None = None
+    """None until first adapted."""
+    fill_at: float | None = None
+    active_at: float | None = None
+    """When there was work last."""
+    check: Check = field(default_factory=Check)
+    """Of the demand, by what runs."""

@@ -1,0 +1,35 @@
+"""`penstock operating-point`: what the flags name changes, the rest stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.cli.main import build_parser
+from cluster.cli.operating_point import with_flags
+from cluster.control.slo import ClassSlo, OperatingPoint
+
+POINT = OperatingPoint(
+    interactive=ClassSlo(ttft_p99_s=2.0, itl_p95_s=0.05), batch=ClassSlo(ttft_p99_s=60.0), budget_per_hour=9.0
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", POINT),
+        ("--itl-p95-ms 40", OperatingPoint(ClassSlo(2.0, 0.04), batch=ClassSlo(60.0), budget_per_hour=9.0)),
+        ("--ttft-p99-s 0 --itl-p95-ms 0", OperatingPoint(batch=ClassSlo(60.0), budget_per_hour=9.0)),
+        (
+            "--class batch --ttft-p99-s 30 --attainment 0.95",
+            OperatingPoint(ClassSlo(2.0, 0.05), batch=ClassSlo(30.0), attainment=0.95, budget_per_hour=9.0),
+        ),
+        (
+            "--budget-per-hour 0 --price-per-gpu-hour 2.5",
+            OperatingPoint(ClassSlo(2.0, 0.05), batch=ClassSlo(60.0), price_per_gpu_hour=2.5),
+        ),
+    ],
+)
+def test_flags_change_what_they_name(flags: str, expected: OperatingPoint) -> None:
+    options = build_parser().parse_args(["operating-point", "--pool", "demo", *flags.split()])
+
+    assert expected == with_flags(POINT, options)
