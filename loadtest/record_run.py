@@ -21,7 +21,7 @@ from rich.console import Console
 
 from cluster.bootstrap.local import LocalCluster
 from cluster.settings import EngineKind, Settings, load_settings
-from loadtest.plan_loop import Served, drive
+from loadtest.drive import Served, drive
 from loadtest.traces import TraceRequest, read_trace
 from router.client.aio import AsyncClient
 
@@ -96,8 +96,8 @@ async def record(
         console.print(f"{step}: {text}", highlight=False)
 
     async with LocalCluster(settings_for(engine, state), tell) as cluster, AsyncClient(cluster.target) as client:
-        await drive(client, requests[:WARM_UP])
-        served, failed = await drive(client, requests)
+        await drive(client, POOL, requests[:WARM_UP])
+        served, failed = await drive(client, POOL, requests)
     written = write_run(out, requests, served)
     late = float(np.percentile([each.late for each in served], 99))
     console.print(

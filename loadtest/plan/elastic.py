@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cluster.control.slow import GroupBounds
+from cluster.control.slow_rules import GroupBounds
 from cluster.models import RequestClass
 from loadtest.plan.option import Promise
 from loadtest.plan.search import Candidate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.plan_loop import Served
+from loadtest.drive import Served
 from loadtest.record_run import SHORTER, load_of, write_run
 from loadtest.simulate.validate import read_run
 from loadtest.traces import TraceRequest
