@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cluster.control.slo import OperatingPoint
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
@@ -31,16 +31,6 @@ class Demand:
     """Sequences a replica runs at its best: bounded by ITL, KV cache and settings."""
     mix: BatchMix | None
     """None when nothing arrives."""
-
-    def times(self, factor: float) -> Demand:
-        """Return the same with all work larger or smaller."""
-        return replace(
-            self,
-            work=self.work * factor,
-            backlog=self.backlog * factor,
-            deadline_work=self.deadline_work * factor,
-            batch_work=self.batch_work * factor,
-        )
 
 
 def demand_of(point: OperatingPoint, seen: GroupSnapshot) -> Demand | None:

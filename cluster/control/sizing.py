@@ -30,7 +30,7 @@ class Sizing:
         passed_s = seen.at - state.needs[-1].at if state.needs else 0.0
         self.known = bool(state.needs) and seen.at - state.needs[0].at >= rules.load.known_after_s
         self.check = state.check.next(seen, passed_s, rules.load) if self.known else state.check
-        self.fresh = self._checked(demand_of(point, seen))
+        self.fresh = self._checked()
         """The demand of the last minute, corrected."""
         self.demand = self._steady(self.fresh)
         self.growth = 1.0
@@ -41,12 +41,13 @@ class Sizing:
         """Leave a step."""
         self.steps.append(Step(name, value, reason))
 
-    def _checked(self, demand: Demand | None) -> Demand | None:
-        factor = self.check.factor if self.without != "check" else 1.0
-        if demand is None or factor == 1.0:
-            return demand
-        self.note("check", factor, f"the work is taken to be x{factor:.2f}, as so much more or less runs than should")
-        return demand.times(factor)
+    def _checked(self) -> Demand | None:
+        """Count with a model that fits what runs: work and the batch that an ITL SLO allows follow from it alike."""
+        factor, model = self.check.factor if self.without != "check" else 1.0, self.seen.model
+        if model is None or factor == 1.0:
+            return demand_of(self.point, self.seen)
+        self.note("check", factor, f"steps are taken to be x{factor:.2f} as long, as so much more or less runs")
+        return demand_of(self.point, replace(self.seen, model=model.times(factor)))
 
     def _steady(self, demand: Demand | None) -> Demand | None:
         """Average over what a cold start lasts, unless something has piled up."""

@@ -8,7 +8,7 @@ few percent; a model of the batch size alone misses by a fifth.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,10 @@ class StepModel:
         """Return the seconds that a step takes."""
         seconds = self.a + self.b * tokens + self.g * kv_tokens
         return seconds + self.m * self.experts.share_read(tokens) if self.experts else seconds
+
+    def times(self, factor: float) -> StepModel:
+        """Return the model of an engine that takes `factor` times as long for everything."""
+        return replace(self, a=self.a * factor, b=self.b * factor, g=self.g * factor, m=self.m * factor)
 
     def itl(self, batch: float, mix: BatchMix) -> float:
         """Return the mean inter-token latency of a steady batch in seconds: a + b*B*(1+(I-h)/O) + g*B*(I+O/2)."""
