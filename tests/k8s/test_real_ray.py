@@ -15,12 +15,14 @@ from tests.k8s.charts import one, render
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.network import bridge
 from tests.k8s.kubelet.ray import Ray
-from tests.k8s.kubelet.stack import ROUTERS, SPEED, VALUES, load, more
+from tests.k8s.kubelet.stack import ROUTERS, VALUES, load, more
 from tests.k8s.view import serve_config
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
 
+SPEED = 3.0
+"""Probes cost more here: each goes through Ray's agent, or a namespace."""
 CHANGES = {
     "autoscaler.replicas": "1",
     # Down is what it has to do here; up is for tests that pay less for it.

@@ -90,8 +90,11 @@ class Bridge:
     def _space(self, number: int) -> str:
         return f"{self._name}-{number}"
 
+    def _link(self, number: int) -> str:
+        return f"{self._name}v{number}"
+
     def _join(self, space: str, number: int) -> None:
-        veth = f"{self._name}v{number}"
+        veth = self._link(number)
         _ip(f"netns add {space}")
         _ip(f"link add {veth} type veth peer name eth0 netns {space}")
         _ip(f"link set {veth} master {self._name} up")
@@ -117,6 +120,8 @@ class Bridge:
         """Take everything away, with what runs there."""
         for number in self._there:
             self.clear(number)
+            # A namespace lives on while a process of it ends, and its link with it.
+            _ip(f"link del {self._link(number)}")
             _ip(f"netns del {self._space(number)}")
         _ip(f"link del {self._name}")
 

@@ -21,6 +21,7 @@ from tests.k8s.view import PodSpec, serve_config
 from tests.support.waiting import until
 
 GCS, DASHBOARD, AGENT, METRICS = 6379, 8265, 52365, 8080
+LOOK_S = 0.5
 HEALTH = "/api/healthz"
 """Of a node, its raylet included; since Ray 2.53."""
 ATTEMPTS = 3
@@ -63,6 +64,7 @@ class Ray:
             pod = self._kubelet.add(workload, spec)
 
             async def decided(pod: Pod = pod) -> bool:
+                await asyncio.sleep(LOOK_S)
                 return not pod.running or await asyncio.to_thread(http_ok, f"http://{pod.ip}:{AGENT}{HEALTH}", 5.0)
 
             await until(decided, START_S)
@@ -93,6 +95,8 @@ class Ray:
 
         async def there() -> bool:
             assert self.serve is not None
+            # Each look costs Ray's dashboard more than what it looks at.
+            await asyncio.sleep(LOOK_S)
             (app,) = (await self.serve.status()).values()
             assert app.status != "DEPLOY_FAILED", app.message
             return (app.status, app.running, app.target) == ("RUNNING", replicas, replicas)
