@@ -45,6 +45,7 @@ from router.service.control import ControlDesk
 from router.service.handlers import service_handler
 from router.service.inference import InferenceServicer
 from router.service.opening import Opening
+from router.service.pace import Pace
 
 _LOG = logging.getLogger(__name__)
 
@@ -201,7 +202,7 @@ class Router:
             CacheSalts(self._secret, shared=settings.affinity.share_prefixes_across_tenants),
         )
         limits = RequestLimits(settings.max_prompt_bytes, settings.limits)
-        self._inference = InferenceServicer(self.pools, catalog, opening, limits, self._metrics)
+        self._inference = InferenceServicer(self.pools, catalog, opening, limits, self._metrics, Pace(settings.merging))
         self._open_jobs(opening, limits)
         self._metrics.watch(self.pools, lambda: self._inference.open_calls)
         self._desk = ControlDesk(self._settings.pools, self._queues.control)

@@ -29,7 +29,7 @@ def add_loadtest(commands: Commands) -> None:
     load.add_argument(
         "--request-timeout", type=float, default=600.0, help="deadline of a request (default %(default)s)"
     )
-    load.add_argument("--flush-interval", type=float, default=0.0, help="routers merge deltas for so many seconds")
+    load.add_argument("--flush-interval", type=float, help="routers merge deltas for so many seconds (default: theirs)")
     gate = parser.add_argument_group("gate")
     gate.add_argument(
         "--assert",

@@ -420,6 +420,17 @@ class LimitSettings(Section):
     """Longest text that a chat template may make of a conversation."""
 
 
+class MergingSettings(Section):
+    """Says how a router process merges the tokens of streams whose clients leave `flush_interval` out. A message costs
+    it and its client far more than a token does.
+    """
+
+    messages_per_s: float = Field(default=2_500.0, gt=0)
+    """Tokens a second that a process streams one by one; above, so many share a message that messages are no more."""
+    at_most_s: float = Field(default=0.05, ge=0, le=10)
+    """No token waits longer for the next one; 0 merges nothing."""
+
+
 class RouterSettings(Section):
     """Configures a router process."""
 
@@ -463,6 +474,7 @@ class RouterSettings(Section):
     """The same for all streams of a pool together; the largest end first."""
     expected_output_tokens: int = Field(default=256, ge=1)
     """What a request without max_tokens is taken to produce when windows are checked."""
+    merging: MergingSettings = MergingSettings()
     affinity: AffinitySettings = AffinitySettings()
     limits: LimitSettings = LimitSettings()
 

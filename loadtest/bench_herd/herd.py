@@ -17,9 +17,9 @@ from loadtest.bench_herd.node import Node
 from router.client import AsyncClient, Finished, PenstockClientError, RetryPolicy, Sampling
 
 HERD = "herd"
-SLOTS = 4096
-"""Per replica; the simulated engine's largest."""
-STEP_S = 10.0
+SLOTS = 2048
+"""Per replica."""
+STEP_S = 8.0
 PER_CLIENT = 100
 """Streams of one client, which has one connection to each router."""
 OPENING = 200

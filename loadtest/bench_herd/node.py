@@ -100,10 +100,15 @@ async def _run_router(settings: Settings, url: str, secret: ClusterSecret) -> Ro
 async def _run_replicas(settings: Settings, url: str, secret: ClusterSecret, pool: str, count: int) -> list[Replica]:
     limits = limits_from(settings.queue)
     replicas = []
+    section = settings.pools[pool]
     for number in range(count):
-        plan = ReplicaPlan(f"{pool}-{number}", pool, settings.pools[pool], settings.queue, settings.replica)
+        # Replicas that step at the same moment would make bursts that no cluster sees.
+        sim = section.sim.model_copy(update={"base_ms": section.sim.base_ms * (1 - number / (5 * count))})
+        own = section.model_copy(update={"sim": sim})
+        plan = ReplicaPlan(f"{pool}-{number}", pool, own, settings.queue, settings.replica)
         replicas.append(Replica(plan, build_engine(plan.pool_settings), lambda: RedisQueue(url, pool, limits), secret))
-        await replicas[-1].start()
+    # Each warms its engine up, for a step.
+    await asyncio.gather(*(replica.start() for replica in replicas))
     return replicas
 
 

@@ -278,7 +278,7 @@ class _Run:
                 session_id=planned.session,
             )
         )
-        if self.target.flush_s:
+        if self.target.flush_s is not None:
             made.flush_interval.CopyFrom(duration_to_wire(self.target.flush_s))
         return made
 

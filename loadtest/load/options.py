@@ -47,7 +47,10 @@ def add_load_flags(parser: Any, scenario: str) -> None:
         "--request-timeout", type=float, default=600.0, help="deadline of a request in seconds (default 600)"
     )
     parser.add_argument(
-        "--flush-interval", type=float, default=0.0, help="let routers merge deltas for so many seconds (default 0)"
+        "--flush-interval",
+        type=float,
+        default=None,
+        help="routers merge deltas for so many seconds (default: theirs)",
     )
     parser.add_argument(
         "--drain",

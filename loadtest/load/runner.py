@@ -97,7 +97,7 @@ def _words(scenario: Scenario, run: Run, folder: Path) -> list[str]:
         port = _free_port()
         words |= {"processes": run.processes, "master-bind-host": "127.0.0.1"}
         words |= {"master-bind-port": port, "master-port": port}
-    flags = [word for name, value in words.items() if value != "" for word in (f"--{name}", str(value))]
+    flags = [word for name, value in words.items() if value not in ("", None) for word in (f"--{name}", str(value))]
     switches = {"--router-tls": target.tls, "--allow-plaintext-key": target.allow_plaintext_key}
     chosen = [flag for flag, on in switches.items() if on]
     return [sys.executable, "-m", "locust", "--headless", "--only-summary", *flags, *chosen]

@@ -31,8 +31,8 @@ class Target:
     server_name: str = ""
     timeout_s: float = 600.0
     """Deadline of a request, from its sending."""
-    flush_s: float = 0.0
-    """Routers merge a stream's deltas for so long; 0 sends each at once."""
+    flush_s: float | None = None
+    """Routers merge a stream's deltas for so long; 0 sends each at once, None leaves it to them."""
 
     def connection(self) -> Connection:
         """Describe the connection.

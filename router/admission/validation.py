@@ -64,7 +64,7 @@ def check_stream(request: inference_pb2.StreamGenerateRequest, limits: RequestLi
         found.add("generate", "is required")
         found.raise_any()
     generate = _check_generate(found, request.generate, limits)
-    flush_interval_s = 0.0
+    flush_interval_s = None
     if request.HasField("flush_interval"):
         flush_interval_s = _check_duration(found, "flush_interval", request.flush_interval)
         found.number("flush_interval", flush_interval_s, 0, MAX_FLUSH_INTERVAL_S)

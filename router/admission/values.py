@@ -91,7 +91,8 @@ class CheckedStream:
     """Is a streamed generation whose fields are well formed."""
 
     generate: CheckedRequest
-    flush_interval_s: float
+    flush_interval_s: float | None
+    """None leaves it to the router."""
     resume: ResumePoint | None
 
 

@@ -119,7 +119,7 @@ class AsyncClient:
         sampling: Sampling | None = None,
         options: GenerateOptions | None = None,
         *,
-        flush_interval: float = 0.0,
+        flush_interval: float | None = None,
         resume: ResumePoint | None = None,
         timeout: float | None = None,
     ) -> AsyncStream:
@@ -131,6 +131,7 @@ class AsyncClient:
             sampling: on resume the same as before.
             options: on resume the same as before.
             flush_interval: seconds over which deltas are merged after a choice's first token; 0 sends each at once.
+                None leaves it to the router, which merges for some tens of ms while it serves many streams.
             resume: goes on with a stream instead of starting one; from `AsyncStream.resume_point`.
             timeout: seconds for the whole stream.
         """

@@ -139,12 +139,12 @@ def stream_request(
     prompt: Prompt,
     sampling: Sampling | None,
     options: GenerateOptions | None,
-    flush_interval: float,
+    flush_interval: float | None,
     resume: ResumePoint | None,
 ) -> inference_pb2.StreamGenerateRequest:
-    """Build the request of a stream; `flush_interval` is in seconds."""
+    """Build the request of a stream; `flush_interval` is in seconds; None leaves it to the router."""
     request = inference_pb2.StreamGenerateRequest(generate=request_to_proto(model, prompt, sampling, options))
-    if flush_interval:
+    if flush_interval is not None:
         request.flush_interval.CopyFrom(duration_to_wire(flush_interval))
     if resume is not None:
         request.resume.resume_token = resume.token

@@ -98,7 +98,7 @@ class Client:
         sampling: Sampling | None = None,
         options: GenerateOptions | None = None,
         *,
-        flush_interval: float = 0.0,
+        flush_interval: float | None = None,
         resume: ResumePoint | None = None,
         timeout: float | None = None,
     ) -> Stream:

@@ -98,7 +98,7 @@ class Choice:
         self._start = start
         self._pool = pool
         self._on_start = on_start
-        self._wake = _nothing
+        self._wake = self._tell_end = _nothing
         self._cancelled: types.FinishReason.ValueType | None = None
         """What it ends with once it stops, when it was told to stop."""
         self._abandoned = False
@@ -117,9 +117,9 @@ class Choice:
         self._placement: Placement | None = None
         self._unread = Unread()
 
-    def bind(self, wake: object) -> None:
-        """Call `wake()` whenever there is something for the client."""
-        self._wake = wake  # type: ignore[assignment]
+    def bind(self, wake: Callable[[], None], tell_end: Callable[[], None]) -> None:
+        """Call `wake()` whenever there is something for the client, and `tell_end()` when nothing more comes."""
+        self._wake, self._tell_end = wake, tell_end
 
     def entry_now(self) -> QueueEntry:
         """Describe it to a store that does not know it."""
@@ -302,6 +302,7 @@ class Choice:
             self._clear()
             self._pool.hand_over(self)
             self._wake()
+            self._tell_end()
 
     def on_lost(self, failure: Failure) -> None:
         """Learn that nothing more comes from this attempt."""
@@ -431,6 +432,7 @@ class Choice:
         self.end = end
         self._clear()
         self._wake()
+        self._tell_end()
         if self._abandoned:
             self.forget()
 
@@ -445,6 +447,11 @@ class Choice:
     def begun(self) -> bool:
         """Whether this attempt had output."""
         return bool(self._began_at)
+
+    @property
+    def tokens_unread(self) -> int:
+        """Output tokens that are pending."""
+        return self._unread.tokens
 
     @property
     def tokens_sent(self) -> int:
@@ -471,7 +478,7 @@ class Choice:
 
     def abandon(self) -> None:
         """Cancel it and expect nobody to read on; what the replica keeps is forgotten at the end."""
-        self._wake = _nothing
+        self._wake = self._tell_end = _nothing
         self._abandoned = True
         if self.state is ChoiceState.ENDED:
             self.forget()

@@ -48,8 +48,11 @@ class Generation:
         self._news.set()
         self._queued_at = float("-inf")
         self._finished = False
+        self._merging: asyncio.Future[None] | None = None
+        self._enough = 1
+        """Tokens of a choice that end the merging."""
         for choice in self.choices:
-            choice.bind(self._news.set)
+            choice.bind(self._wake, self._end_merging)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -69,6 +72,32 @@ class Generation:
         except TimeoutError:
             return
         news.clear()
+
+    async def merge(self, seconds: float, tokens: int) -> None:
+        """Let output collect for so long, or until a choice has so many tokens, or one ends."""
+        self._enough = tokens
+        if seconds <= 0 or self._has_enough() or all(choice.state is ChoiceState.ENDED for choice in self.choices):
+            return
+        loop = asyncio.get_running_loop()
+        self._merging = loop.create_future()
+        timer = loop.call_later(seconds, self._end_merging)
+        try:
+            await self._merging
+        finally:
+            timer.cancel()
+            self._merging = None
+
+    def _wake(self) -> None:
+        self._news.set()
+        if self._merging is not None and self._has_enough():
+            self._end_merging()
+
+    def _has_enough(self) -> bool:
+        return any(choice.tokens_unread >= self._enough for choice in self.choices)
+
+    def _end_merging(self) -> None:
+        if self._merging is not None and not self._merging.done():
+            self._merging.set_result(None)
 
     def take(self) -> list[api.StreamGenerateResponse]:
         """Return the pending events in order; the last one ever is `finished`.
@@ -110,11 +139,6 @@ class Generation:
     def finished(self) -> bool:
         """Whether `finished` was taken."""
         return self._finished
-
-    @property
-    def first_output(self) -> bool:
-        """Whether any choice has had output."""
-        return any(choice.tokens for choice in self.choices)
 
     @property
     def error(self) -> PenstockError | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,7 +15,6 @@ from cluster.autoscaler.point import point_in_force
 from cluster.control.decision import Relief
 from cluster.control.settings import operating_point
 from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
-from cluster.keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner
 from cluster.models import RequestClass
 from cluster.queue.base import (
@@ -43,8 +41,10 @@ from router.dispatch.contract import Placement
 from router.dispatch.estimate import PoolEstimate
 from router.dispatch.isolation import Isolation
 from router.dispatch.link import ReplicaLink
+from router.dispatch.membership import Membership
 from router.dispatch.recovery import Failure, RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
+from router.dispatch.returns import Returns
 from router.dispatch.slow_readers import SlowReaders
 
 _LOG = logging.getLogger(__name__)
@@ -82,8 +82,6 @@ class Pool:
         )
         self._router_id = router_id
         self._queue = queue
-        self._open_queue = open_queue
-        self._lease_queue: Queue | None = None
         self._owner = TaskOwner(f"pool.{name}")
         self._watch = TaskOwner(f"pool.{name}.watch")
         self.replicas = ReplicaSet(
@@ -102,12 +100,7 @@ class Pool:
         """Choices that wait or run here, by their queue id."""
         self._parked: set[str] = set()
         """Requests that were left to other routers."""
-        self._started: list[tuple[str, str]] = []
-        self._started_lock = threading.Lock()
-        self._unreleased: dict[tuple[str, str], Settlement] = {}
-        """Ends that Redis does not know yet."""
-        self._unqueued: dict[tuple[str, str], Settlement] = {}
-        """Ends of attempts whose requests go on, that Redis does not know yet."""
+        self.returns = Returns(router_id, queue, self._owner, self._deliver, self._submit_again)
         self.losses = dict.fromkeys(Failure, 0)
         """Attempts that were lost, since start."""
         self.isolation = Isolation(
@@ -129,20 +122,13 @@ class Pool:
         """Until then a replica may be missing in the registry because the store lost it."""
         self.beat: RouterBeatReply | None = None
         """The newest heartbeat's answer; None before the first."""
-        self._keeper: LeaseKeeper[RouterBeatReply] = LeaseKeeper(
-            f"router.{name}",
-            self._beat,
-            self._beaten,
-            self._leave,
-            period_s=queue_settings.heartbeat_s,
-            lease_s=queue_settings.lease_s,
-        )
+        self._membership = Membership(name, router_id, open_queue, self._describe, self._beaten, queue_settings)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join the pool; returns after the first heartbeat was tried."""
-        await self._keeper.start()
+        await self._membership.start()
         self._watch.spawn(self.slow_readers.watch(), "slow_readers")
 
     async def close(self) -> None:
@@ -154,7 +140,7 @@ class Pool:
         except TimeoutError:
             _LOG.warning("pool.left_running", extra={"pool": self.name, "choices": len(self._choices)})
         # A heartbeat on its way would open links again.
-        await self._keeper.stop()
+        await self._membership.stop()
         await self._watch.close()
         # What is left loses its link here, and its release is one of the tasks that end below.
         await self.replicas.close()
@@ -169,12 +155,12 @@ class Pool:
     @property
     def available(self) -> bool:
         """Whether the queue answers: this router's lease is held."""
-        return self._keeper.held
+        return self._membership.held
 
     @property
     def longest_lag_s(self) -> float:
         """The longest that this router's event loop let its lease wait for a sign of life."""
-        return self._keeper.longest_lag_s
+        return self._membership.longest_lag_s
 
     @property
     def active(self) -> int:
@@ -209,7 +195,7 @@ class Pool:
         except BaseException:
             # Also when the caller was cancelled: the entry may be in line, and nobody would answer its grant.
             self._choices.pop(choice.entry.request_id, None)
-            self._owner.spawn(self._withdraw(choice), "withdraw")
+            self.returns.withdraw(choice.entry)
             raise
         if submitted.known is not None:
             self._choices.pop(choice.entry.request_id, None)
@@ -312,8 +298,7 @@ class Pool:
         choice.account.teach(self.estimate)
         self.slow_readers.follow(choice)
         self._judge(choice)
-        self._unreleased[request_id, choice.attempt] = choice.account.final(choice.tokens)
-        self._owner.spawn(self._release(request_id, choice.attempt), "release")
+        self.returns.release(request_id, choice.attempt, choice.account.final(choice.tokens))
 
     def _judge(self, choice: Choice) -> None:
         """Learn from a choice that is over. What a client or its deadline stopped says nothing."""
@@ -328,9 +313,7 @@ class Pool:
 
     def requeue(self, choice: Choice) -> None:
         """Give the slot back, and wait for another one."""
-        key = choice.entry.request_id, choice.attempt
-        self._unqueued[key] = choice.account.partial(choice.tokens)
-        self._owner.spawn(self._requeue(*key), "requeue")
+        self.returns.requeue(choice.entry.request_id, choice.attempt, choice.account.partial(choice.tokens))
 
     def note_loss(self, failure: Failure, replica_id: str) -> None:
         """Count an attempt that was lost on a replica."""
@@ -364,10 +347,11 @@ class Pool:
         self.isolation.leave(request_id)
         self._choices.pop(request_id, None)
         self._parked.add(request_id)
+        self._membership.parted = True
 
     def refuse(self, choice: Choice) -> None:
         """Wait for another slot."""
-        self._owner.spawn(self._refuse(choice.entry.request_id, choice.attempt), "refuse")
+        self.returns.refuse(choice.entry.request_id, choice.attempt)
 
     def withdraw(self, choice: Choice) -> None:
         """Leave the line."""
@@ -375,32 +359,7 @@ class Pool:
             # It is not in line yet: it has its slot on the replica whose engine died.
             self.release(choice)
         elif self._choices.pop(choice.entry.request_id, None) is not None:
-            self._owner.spawn(self._withdraw(choice), "withdraw")
-
-    async def _release(self, request_id: str, attempt: str) -> None:
-        settlement = self._unreleased.get((request_id, attempt))
-        if settlement is None:
-            return
-        try:
-            mail = await self._queue.release(self._router_id, request_id, attempt, settlement)
-        except QueueUnavailableError as error:
-            _LOG.warning("release.later", extra={"request": request_id, "error": str(error)})
-            return
-        self._unreleased.pop((request_id, attempt), None)
-        self._deliver(mail)
-
-    async def _requeue(self, request_id: str, attempt: str) -> None:
-        settlement = self._unqueued.get((request_id, attempt))
-        if settlement is None:
-            return
-        try:
-            mail = await self._queue.requeue(self._router_id, request_id, attempt, settlement)
-            await self._submit_again(request_id)
-        except QueueUnavailableError as error:
-            _LOG.warning("requeue.later", extra={"request": request_id, "error": str(error)})
-            return
-        self._unqueued.pop((request_id, attempt), None)
-        self._deliver(mail)
+            self.returns.withdraw(choice.entry)
 
     async def _submit_all_again(self) -> None:
         """Put everything that waits in line again, after the store may have forgotten it."""
@@ -439,20 +398,6 @@ class Pool:
         if submitted.grant is not None:
             self._granted(submitted.grant)
 
-    async def _refuse(self, request_id: str, attempt: str) -> None:
-        try:
-            self._deliver(await self._queue.refuse(self._router_id, request_id, attempt))
-        except QueueUnavailableError as error:
-            # The grant was never reported as started, so it is revoked and given again.
-            _LOG.warning("refuse.lost", extra={"request": request_id, "error": str(error)})
-
-    async def _withdraw(self, choice: Choice) -> None:
-        try:
-            await self._queue.cancel(self._router_id, choice.entry.tenant, choice.entry.request_id, own=True)
-        except QueueUnavailableError as error:
-            # A grant for it will be given back when it arrives.
-            _LOG.warning("withdraw.lost", extra={"request": choice.entry.request_id, "error": str(error)})
-
     # --- mail ---------------------------------------------------------------------------------------------------------
 
     def ring(self) -> None:
@@ -482,14 +427,14 @@ class Pool:
     def _granted(self, grant: Grant) -> None:
         choice = self._choices.get(grant.request_id)
         if choice is None:
-            known = (grant.request_id, grant.attempt) in self._unreleased or grant.request_id in self._parked
+            known = self.returns.ended(grant.request_id, grant.attempt) or grant.request_id in self._parked
             if not known:
                 self._give_back(grant.request_id, grant.attempt)
             return
         if choice.state is not ChoiceState.WAITING or choice.attempt == grant.attempt:
             # Mail repeats until the next heartbeat reports the start.
             return
-        if not self._keeper.held:
+        if not self._membership.held:
             # Fenced: the pool may already have given this slot to somebody else.
             _LOG.warning("grant.fenced", extra={"request": grant.request_id})
             return
@@ -501,8 +446,7 @@ class Pool:
         if not choice.may_run_on(place, self.replicas.groups(besides=grant.replica_id)):
             return
         choice.run_on(grant, place)
-        with self._started_lock:
-            self._started.append((grant.request_id, grant.attempt))
+        self._membership.started(grant.request_id, grant.attempt)
 
     def place(self, replica_id: str) -> Placement | None:
         """Return what is known of a replica that this router reaches."""
@@ -517,33 +461,13 @@ class Pool:
         return Placement(link, known.group_id, known.price_per_gpu_hour / 3600, known.model.digest)
 
     def _give_back(self, request_id: str, attempt: str) -> None:
-        self._unreleased[request_id, attempt] = Settlement(0)
-        self._owner.spawn(self._release(request_id, attempt), "give_back")
+        self.returns.release(request_id, attempt, Settlement(0))
 
-    # --- heartbeats: `_beat` and `_leave` run on the keeper's thread --------------------------------------------------
+    # --- heartbeats ---------------------------------------------------------------------------------------------------
 
-    async def _beat(self) -> RouterBeatReply:
-        if self._lease_queue is None:
-            self._lease_queue = self._open_queue()
-        with self._started_lock:
-            started, self._started = self._started, []
-        beat = RouterBeat(self._router_id, self.replicas.connected(), tuple(started), report=self.arrivals.report())
-        try:
-            return await self._lease_queue.heartbeat_router(beat)
-        except QueueUnavailableError:
-            with self._started_lock:
-                self._started = started + self._started
-            raise
-
-    async def _leave(self) -> None:
-        if self._lease_queue is None:
-            return
-        try:
-            await self._lease_queue.retire_router(self._router_id, keep=bool(self._parked))
-        except QueueUnavailableError:
-            _LOG.warning("router.lease_left_to_expire")
-        finally:
-            await self._lease_queue.close()
+    def _describe(self) -> RouterBeat:
+        # Runs on the membership's thread.
+        return RouterBeat(self._router_id, self.replicas.connected(), report=self.arrivals.report())
 
     def _beaten(self, reply: RouterBeatReply) -> None:
         self.beat = reply
@@ -567,10 +491,7 @@ class Pool:
         if reply.marks != self.isolation.marks:
             self._owner.spawn(self._follow(), "follow_marks")
         self._deliver(reply.mail)
-        for request_id, attempt in list(self._unreleased):
-            self._owner.spawn(self._release(request_id, attempt), "release_again")
-        for request_id, attempt in list(self._unqueued):
-            self._owner.spawn(self._requeue(request_id, attempt), "requeue_again")
+        self.returns.tell_again()
 
     async def _follow(self) -> None:
         # What is not learned now comes with the next heartbeat.
@@ -579,4 +500,4 @@ class Pool:
 
     def _links_changed(self) -> None:
         # The queue grants only where it knows us connected: tell it now, not in a second.
-        self._keeper.nudge()
+        self._membership.nudge()

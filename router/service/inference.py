@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
@@ -30,6 +29,7 @@ from router.service.catalog import Catalog
 from router.service.collect import Collector
 from router.service.kept import KeptResult, read_result, replay
 from router.service.opening import Opening
+from router.service.pace import Pace, StreamPace
 
 REQUEST_ID_HEADER = "penstock-request-id"
 RESUME_TOKEN_HEADER = "penstock-resume-token-bin"  # noqa: S105 - a header's name
@@ -45,12 +45,14 @@ class InferenceServicer:
         opening: Opening,
         limits: RequestLimits,
         metrics: RouterMetrics,
+        pace: Pace,
     ) -> None:
         self._pools = pools
         self._catalog = catalog
         self._opening = opening
         self._limits = limits
         self._metrics = metrics
+        self._pace = pace
         self._owner = TaskOwner("inference")
         self.draining = False
         self._open: set[Generation] = set()
@@ -83,18 +85,18 @@ class InferenceServicer:
             self._leave()
 
     async def _write_events(
-        self, generation: Generation, kept: KeptResult | None, context: Any, flush_interval_s: float
+        self, generation: Generation, kept: KeptResult | None, context: Any, flush_interval_s: float | None
     ) -> None:
         write = context.write
-        wrote_at = 0.0
+        pace = StreamPace(self._pace, flush_interval_s)
         while not generation.finished:
             await generation.wait()
-            if flush_interval_s and generation.first_output and wrote_at:
-                # The first delta never waits; later ones are merged for the rest of the interval.
-                await asyncio.sleep(max(0.0, wrote_at + flush_interval_s - time.monotonic()))
+            seconds, tokens = pace.wait()
+            if tokens > 1:
+                await generation.merge(seconds, tokens)
             for event in generation.take():
                 if event.HasField("delta"):
-                    wrote_at = time.monotonic() if flush_interval_s else 0.0
+                    pace.wrote(len(event.delta.token_ids))
                 elif event.HasField("finished"):
                     self._metrics.finished(generation, event.finished)
                 if kept is not None:

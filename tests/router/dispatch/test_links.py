@@ -45,8 +45,8 @@ def newest_token(events: list[api.StreamGenerateResponse]) -> bytes:
 async def kill(router: Router) -> None:
     """End a router as SIGKILL would: no drain, no farewell to clients, replicas or the queue."""
     for pool in router.pools.values():
-        pool._keeper._stopping = True
-        await pool._keeper.stop()
+        pool._membership._keeper._stopping = True
+        await pool._membership.stop()
         for link in pool.replicas._links.values():
             await link._owner.close()
             await link._channel.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -124,6 +125,28 @@ async def test_flush_interval_merges_deltas_but_not_the_first(stack: Stack) -> N
     deltas = [event.delta for event in merged if event.HasField("delta")]
     assert len(deltas) < sum(event.HasField("delta") for event in every) / 2
     assert len(deltas[0].token_ids) < 10
+
+
+async def test_the_end_is_not_held_back_by_a_long_flush_interval(stack: Stack) -> None:
+    long_request = stream_request(max_tokens=20, ignore_eos=True)
+    long_request.flush_interval.CopyFrom(Duration(seconds=10))
+    async with asyncio.timeout(8):
+        events = await collect(stack.inference().StreamGenerate(long_request))
+
+    assert 20 == len(ids_of(events))
+
+
+async def test_a_router_that_streams_much_merges_where_that_is_left_open(tmp_path: Path) -> None:
+    busy = {"merging": {"messages_per_s": 1.0, "at_most_s": 0.1}}
+    async with running_stack(tmp_path, router=busy) as stack:
+        left_open = stream_request(max_tokens=400, ignore_eos=True)
+        every = stream_request(max_tokens=400, ignore_eos=True)
+        every.flush_interval.CopyFrom(Duration())
+        merged, single = [await collect(stack.inference().StreamGenerate(asked)) for asked in (left_open, every)]
+
+    assert ids_of(merged) == ids_of(single)
+    counts = [sum(event.HasField("delta") for event in events) for events in (merged, single)]
+    assert counts[0] < counts[1] / 2
 
 
 async def test_a_cancelled_stream_frees_its_slot_and_ends_with_finished(stack: Stack) -> None:

@@ -1,0 +1,98 @@
+"""This router's membership of a pool: the lease that its heartbeats renew, and what they tell."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from cluster.errors import QueueUnavailableError
+from cluster.keeper import LeaseKeeper
+from cluster.queue.base import Queue, RouterBeat, RouterBeatReply
+from cluster.settings import QueueSettings
+
+_LOG = logging.getLogger(__name__)
+
+
+class Membership:
+    """Renews the lease on a thread of its own, over a connection of its own."""
+
+    def __init__(
+        self,
+        name: str,
+        router_id: str,
+        open_queue: Callable[[], Queue],
+        describe: Callable[[], RouterBeat],
+        beaten: Callable[[RouterBeatReply], None],
+        settings: QueueSettings,
+    ) -> None:
+        """`describe` is called on the thread; `beaten` gets each answer on the loop that starts this."""
+        self.parted = False
+        """Whether some of its requests were left to other routers."""
+        self._router_id = router_id
+        self._open_queue = open_queue
+        self._describe = describe
+        self._queue: Queue | None = None
+        self._started: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
+        self._keeper: LeaseKeeper[RouterBeatReply] = LeaseKeeper(
+            f"router.{name}",
+            self._beat,
+            beaten,
+            self._leave,
+            period_s=settings.heartbeat_s,
+            lease_s=settings.lease_s,
+        )
+
+    async def start(self) -> None:
+        """Join; returns after the first heartbeat was tried."""
+        await self._keeper.start()
+
+    async def stop(self) -> None:
+        """Leave."""
+        await self._keeper.stop()
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease is held."""
+        return self._keeper.held
+
+    @property
+    def longest_lag_s(self) -> float:
+        """The longest that the event loop let the lease wait for a sign of life."""
+        return self._keeper.longest_lag_s
+
+    def nudge(self) -> None:
+        """Beat now."""
+        self._keeper.nudge()
+
+    def started(self, request_id: str, attempt: str) -> None:
+        """Report with the next heartbeat that a grant was used."""
+        with self._lock:
+            self._started.append((request_id, attempt))
+
+    # --- on the keeper's thread ---------------------------------------------------------------------------------------
+
+    async def _beat(self) -> RouterBeatReply:
+        if self._queue is None:
+            self._queue = self._open_queue()
+        with self._lock:
+            started, self._started = self._started, []
+        beat = replace(self._describe(), started=tuple(started))
+        try:
+            return await self._queue.heartbeat_router(beat)
+        except QueueUnavailableError:
+            with self._lock:
+                self._started = started + self._started
+            raise
+
+    async def _leave(self) -> None:
+        if self._queue is None:
+            return
+        try:
+            await self._queue.retire_router(self._router_id, keep=self.parted)
+        except QueueUnavailableError:
+            _LOG.warning("router.lease_left_to_expire")
+        finally:
+            await self._queue.close()

@@ -1,0 +1,107 @@
+"""What goes back to the store: slots, requests that wait again, places in line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from cluster.errors import QueueUnavailableError
+from cluster.lifecycle import TaskOwner
+from cluster.queue.base import Mail, Queue, QueueEntry, Settlement
+
+_LOG = logging.getLogger(__name__)
+
+
+class Returns:
+    """Tells the store of each end until it knows: what it misses is told again with every heartbeat."""
+
+    def __init__(
+        self,
+        router_id: str,
+        queue: Queue,
+        owner: TaskOwner,
+        deliver: Callable[[Mail], None],
+        line_up: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`line_up` puts a request in line again where the store has forgotten it."""
+        self._router_id = router_id
+        self._queue = queue
+        self._owner = owner
+        self._deliver = deliver
+        self._line_up = line_up
+        self._ends: dict[tuple[str, str], Settlement] = {}
+        """Of requests that are over."""
+        self._breaks: dict[tuple[str, str], Settlement] = {}
+        """Ends of attempts whose requests go on."""
+
+    def __len__(self) -> int:
+        """How many ends the store does not know yet."""
+        return len(self._ends) + len(self._breaks)
+
+    def ended(self, request_id: str, attempt: str) -> bool:
+        """Whether the store may still take this attempt for a running one."""
+        return (request_id, attempt) in self._ends
+
+    def release(self, request_id: str, attempt: str, settlement: Settlement) -> None:
+        """Give a slot back for good."""
+        self._ends[request_id, attempt] = settlement
+        self._owner.spawn(self._release(request_id, attempt), "release")
+
+    def requeue(self, request_id: str, attempt: str, settlement: Settlement) -> None:
+        """Give a slot back, and wait for another one."""
+        self._breaks[request_id, attempt] = settlement
+        self._owner.spawn(self._requeue(request_id, attempt), "requeue")
+
+    def refuse(self, request_id: str, attempt: str) -> None:
+        """Give a grant back that was not used."""
+        self._owner.spawn(self._refuse(request_id, attempt), "refuse")
+
+    def withdraw(self, entry: QueueEntry) -> None:
+        """Leave the line."""
+        self._owner.spawn(self._withdraw(entry), "withdraw")
+
+    def tell_again(self) -> None:
+        """Tell what the store may have missed."""
+        for request_id, attempt in list(self._ends):
+            self._owner.spawn(self._release(request_id, attempt), "release_again")
+        for request_id, attempt in list(self._breaks):
+            self._owner.spawn(self._requeue(request_id, attempt), "requeue_again")
+
+    async def _release(self, request_id: str, attempt: str) -> None:
+        settlement = self._ends.get((request_id, attempt))
+        if settlement is None:
+            return
+        try:
+            mail = await self._queue.release(self._router_id, request_id, attempt, settlement)
+        except QueueUnavailableError as error:
+            _LOG.warning("release.later", extra={"request": request_id, "error": str(error)})
+            return
+        self._ends.pop((request_id, attempt), None)
+        self._deliver(mail)
+
+    async def _requeue(self, request_id: str, attempt: str) -> None:
+        settlement = self._breaks.get((request_id, attempt))
+        if settlement is None:
+            return
+        try:
+            mail = await self._queue.requeue(self._router_id, request_id, attempt, settlement)
+            await self._line_up(request_id)
+        except QueueUnavailableError as error:
+            _LOG.warning("requeue.later", extra={"request": request_id, "error": str(error)})
+            return
+        self._breaks.pop((request_id, attempt), None)
+        self._deliver(mail)
+
+    async def _refuse(self, request_id: str, attempt: str) -> None:
+        try:
+            self._deliver(await self._queue.refuse(self._router_id, request_id, attempt))
+        except QueueUnavailableError as error:
+            # The grant was never reported as started, so it is revoked and given again.
+            _LOG.warning("refuse.lost", extra={"request": request_id, "error": str(error)})
+
+    async def _withdraw(self, entry: QueueEntry) -> None:
+        try:
+            await self._queue.cancel(self._router_id, entry.tenant, entry.request_id, own=True)
+        except QueueUnavailableError as error:
+            # A grant for it will be given back when it arrives.
+            _LOG.warning("withdraw.lost", extra={"request": entry.request_id, "error": str(error)})
