@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeAlias
 
 from redis import exceptions
@@ -91,11 +92,16 @@ def unavailable(error: BaseException) -> QueueUnavailableError:
     return QueueUnavailableError(f"the queue does not answer: {detail}")
 
 
+_STATE = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN|READONLY|OOM)\b")
+"""What a command inside a script is refused with. Some of these redis-py gives a class of their own, unless Redis 6.2
+puts them into the text of a script's failure."""
+
+
 def translate(error: exceptions.ResponseError) -> PenstockError:
-    """Wrap an error that Redis answered: QueueUnavailableError for its state (read-only, out of memory, no access),
-    PenstockError where a script itself failed, which is a bug.
+    """Wrap an error that Redis answered: QueueUnavailableError for its state (read-only, out of memory, no access, no
+    room for its file), PenstockError where a script itself failed, which is a bug.
     """
-    if type(error) is exceptions.ResponseError and "user_script" in str(error):
+    if type(error) is exceptions.ResponseError and "user_script" in str(error) and not _STATE.search(str(error)):
         return PenstockError(f"queue script failed: {error}")
     if isinstance(error, exceptions.MovedError):
         return QueueUnavailableError("the queue refused: redis.url is one server of a cluster; use redis+cluster://")

@@ -10,6 +10,7 @@ from typing import Protocol
 import psutil
 
 from tests.chaos.cluster import ChaosCluster
+from tests.chaos.node import lives
 from tests.chaos.proxy import NOTHING, Toxic
 
 
@@ -64,12 +65,8 @@ class KillEngine:
         cluster.victims = cluster.signal_engine(self.node, self.part, self.most, signal.SIGKILL)
 
     async def proof(self, cluster: ChaosCluster) -> str:
-        node = cluster.nodes[self.node]
-        if not cluster.victims or any(process.is_running() for process in cluster.victims):
-            return ""
-        return (
-            "" if node.running else f"{len(cluster.victims)} gone, then the replica with status {node.process.status}"
-        )
+        gone = bool(cluster.victims) and not any(lives(process) for process in cluster.victims)
+        return f"{len(cluster.victims)} gone" if gone else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ class Gone:
 
     async def proof(self, cluster: ChaosCluster) -> str:
         node = cluster.nodes[self.node]
-        if node.running or any(process.is_running() for process in cluster.victims):
+        if node.running or any(lives(process) for process in node.family):
             return ""
         return f"the replica ended with status {node.process.status}, and its engine with it"
 

@@ -50,7 +50,7 @@ class Node:
 
     def orphans(self) -> list[psutil.Process]:
         """Return what is left of its family when it has ended itself."""
-        return [] if self.running else [process for process in self.family if _lives(process)]
+        return [] if self.running else [process for process in self.family if lives(process)]
 
     def note_end(self) -> None:
         """Note when it was first seen gone."""
@@ -58,7 +58,8 @@ class Node:
             self.died_at = time.monotonic()
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Say whether a process has not ended; its parent may not have noticed that it has."""
     with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False

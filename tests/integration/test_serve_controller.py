@@ -11,7 +11,7 @@ from tests.integration.ray_control import POOL, ended, ray_processes, running_re
 from tests.support.running import ClusterThread
 from tests.support.waiting import until_sync
 
-pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.timeout(600)]
 BACK_S = 60.0
 
 

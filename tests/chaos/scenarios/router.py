@@ -102,7 +102,7 @@ SCENARIOS = (
         plan=ClusterPlan(settings={"router": {"drain_s": 0.3}}),
         bounds=Bounds(call_codes=UNAVAILABLE | {"CANCELLED"}, recovery_s=2.0, retry_info=True, min_finished=6),
         control=Control(
-            "a second try", frozenset({"I7"}), {"load": Load(kind=Kind.RESUMING, output_tokens=200, retries=False)}
+            "a second try", frozenset({"I7"}), {"load": Load(kind=Kind.PLAIN, output_tokens=200, retries=False)}
         ),
     ),
     Scenario(
