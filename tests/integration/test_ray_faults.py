@@ -83,6 +83,9 @@ def test_the_serve_controller_dies_and_nobody_notices(toy: ClusterThread) -> Non
 
 def test_without_its_gcs_requests_are_served_until_ray_gives_up_and_then_it_is_replaced(toy: ClusterThread) -> None:
     host = toy.cluster.ray_host
+    with Client(toy.target()) as client:
+        # What the test before took away may still drain, and would hand its streams on.
+        until_sync(lambda: client.get_model(POOL).ready_replicas == 2, BACK_S)
     [gcs] = ray_processes(toy, "gcs_server")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         streams = [pool.submit(stream, toy, 300, number) for number in range(2)]
