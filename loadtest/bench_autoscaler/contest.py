@@ -12,8 +12,8 @@ from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.figures import figures_of
 from loadtest.simulate.imitations import Dynamo, Wva
 from loadtest.simulate.outcome import End
-from loadtest.simulate.penstock import PenstockFast, model_of, penstock_slow
-from loadtest.simulate.policies import SlowPolicy
+from loadtest.simulate.penstock import PenstockFast, PenstockLearner, PenstockSlow, PoolFit, model_of, penstock_slow
+from loadtest.simulate.policies import FastPolicy, SlowPolicy
 from loadtest.simulate.simulation import Simulation
 
 STATIC, ORACLE = "static", "oracle"
@@ -105,6 +105,22 @@ class Result:
     cpu_s: float
 
 
+def _fast(case: Case, policy: Policy, slow: SlowPolicy | None) -> Callable[[], FastPolicy] | None:
+    """Make what hosts the replicas' side. A wrong model is corrected from measured steps, as production does; the right
+    one has nothing to learn.
+    """
+    model = model_of(case.setup, case.scenario.model_error)
+    fit = PoolFit(model) if case.scenario.model_error else None
+    if isinstance(slow, PenstockSlow):
+        slow.fit = fit
+    if policy.fast:
+        # The engine is 25 times as slow as the one that the loop's times are meant for.
+        return lambda: PenstockFast(case.point, model, window_s=120.0, most_steps=40, every=1, fit=fit)
+    if isinstance(slow, PenstockSlow) and fit is not None:
+        return lambda: PenstockLearner(fit)
+    return None
+
+
 def contend(case: Case, policy: Policy, dial: float) -> Result:
     """Let a policy serve a load."""
     # Everybody begins with what is needed then.
@@ -114,12 +130,7 @@ def contend(case: Case, policy: Policy, dial: float) -> Result:
         setup = replace(setup, replicas=int(dial), min_replicas=int(dial))
     if policy.name == ORACLE:
         setup = replace(setup, replicas=plan(case, dial).counts[0])
-    fast = None
-    if policy.fast:
-        model = model_of(setup, case.scenario.model_error)
-        # The engine is 25 times as slow as the one that the loop's times are meant for.
-        fast = lambda: PenstockFast(case.point, model, window_s=120.0, most_steps=40, every=1)  # noqa: E731
-    run = Simulation(case.trace, setup, fast=fast, slow=slow).run()
+    run = Simulation(case.trace, setup, fast=_fast(case, policy, slow), slow=slow).run()
     promised = replace(run, outcomes=[each for each in run.outcomes if each.request_class is not RequestClass.BATCH])
     figures = figures_of(promised, dict.fromkeys(RequestClass, case.scenario.slo))
     return Result(

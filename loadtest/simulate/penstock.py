@@ -1,14 +1,14 @@
 """Penstock's own policies in the simulator: the production code, told what its hosts would tell it.
 
 `preemptions` differ: a simulated replica counts them since it started, a batch snapshot since the last tick. A policy
-gets the true step model, times an error if one is asked for, and holds it; learning is left to the hosts' own tests.
+gets the true step model, times an error if one is asked for, and holds it unless it is given a `PoolFit`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cluster.control import fast, slow
@@ -17,9 +17,10 @@ from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.slow import SlowDecision
 from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import BatchSnapshot, ClassDemand, GroupSnapshot
+from cluster.control.step_fit import StepFit
 from cluster.control.step_model import Shape, StepModel, StepSample
 from cluster.models import ReplicaState, RequestClass
-from loadtest.simulate.policies import Arrival, Ended, PoolSnapshot, ReplicaSnapshot
+from loadtest.simulate.policies import Arrival, Ended, PoolSnapshot, ReplicaSnapshot, StepColumns
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.steps import StepTimes
 
@@ -53,6 +54,38 @@ def model_of(setup: Setup, error: float = 0.0) -> StepModel:
     return StepModel(factor * times.base_s, factor * times.per_token_s, factor * times.per_kv_token_s)
 
 
+class PoolFit:
+    """Learns the step model from the steps of all replicas of a pool, which hand each other what they learned. Some
+    steps per look are enough, because simulated ones do not scatter.
+    """
+
+    def __init__(self, prior: StepModel, steps_per_look: int = 4) -> None:
+        self._fit = StepFit(prior)
+        self._most = steps_per_look
+
+    @property
+    def model(self) -> StepModel | None:
+        """The model while it is to be relied on."""
+        return self._fit.trusted
+
+    def learn(self, columns: StepColumns) -> None:
+        """Take what a replica's look brought."""
+        stride = max(1, math.ceil(len(columns.seconds) / self._most))
+        self._fit.learn(list(_samples(columns))[::stride])
+
+
+@dataclass(slots=True)
+class PenstockLearner:
+    """Hosts what a replica without an ITL SLO does: it learns, and its batch limit stays."""
+
+    fit: PoolFit
+
+    def decide(self, snapshot: ReplicaSnapshot) -> int:
+        """See `FastPolicy.decide`."""
+        self.fit.learn(snapshot.steps)
+        return snapshot.limit
+
+
 class PenstockFast:
     """Hosts the fast loop of one replica.
 
@@ -62,13 +95,21 @@ class PenstockFast:
         window_s: steps of so long are looked at.
         most_steps: and at most so many of them, evenly chosen.
         every: heartbeats per decision.
+        fit: learns from the steps and says how long they take instead of `model`.
     """
 
     def __init__(
-        self, point: OperatingPoint, model: StepModel, window_s: float = 15.0, most_steps: int = 100, every: int = 1
+        self,
+        point: OperatingPoint,
+        model: StepModel,
+        window_s: float = 15.0,
+        most_steps: int = 100,
+        every: int = 1,
+        fit: PoolFit | None = None,
     ) -> None:
         self._slo_s = point.itl_p95_s
         self._model = model
+        self._fit = fit
         self._window_s, self._most, self._every = window_s, most_steps, every
         self._state = FastState()
         self._steps: deque[tuple[float, StepSample]] = deque()
@@ -78,6 +119,8 @@ class PenstockFast:
 
     def decide(self, snapshot: ReplicaSnapshot) -> int:
         """See `FastPolicy.decide`."""
+        if self._fit is not None:
+            self._fit.learn(snapshot.steps)
         if self._slo_s is None:
             return snapshot.limit
         self._note(snapshot)
@@ -90,9 +133,8 @@ class PenstockFast:
         return decision.limit
 
     def _note(self, snapshot: ReplicaSnapshot) -> None:
-        now, columns = snapshot.now_s, snapshot.steps
-        rows = zip(columns.seconds, columns.tokens, columns.kv_tokens, columns.sequences, strict=True)
-        self._steps.extend((now, StepSample(*row)) for row in rows)
+        now = snapshot.now_s
+        self._steps.extend((now, sample) for sample in _samples(snapshot.steps))
         while self._steps and self._steps[0][0] < now - self._window_s:
             self._steps.popleft()
         self._ended.extend(snapshot.ended_tokens)
@@ -112,10 +154,15 @@ class PenstockFast:
             kv_tokens=snapshot.kv_tokens,
             peak_tokens=sum(self._ended) / len(self._ended) if self._ended else None,
             preemptions=preempted,
-            model=self._model,
+            model=self._model if self._fit is None else self._fit.model,
             interactive_arrivals=sum(count for _, count in self._started) / RATE_S,
             interactive_running=snapshot.running_by_class.get(RequestClass.INTERACTIVE, 0),
         )
+
+
+def _samples(columns: StepColumns) -> Iterator[StepSample]:
+    rows = zip(columns.seconds, columns.tokens, columns.kv_tokens, columns.sequences, strict=True)
+    return (StepSample(*row) for row in rows)
 
 
 @dataclass(slots=True)
@@ -167,6 +214,8 @@ class PenstockSlow:
     """Batch that the engines were started with."""
     rules: SlowRules = field(default_factory=SlowRules)
     expected_output: float = 256.0
+    fit: PoolFit | None = None
+    """Says how long steps take instead of `model`; the fast loops' hosts teach it."""
     last: SlowDecision | None = None
     _state: SlowState = field(default_factory=SlowState)
     _at: float | None = None
@@ -222,7 +271,7 @@ class PenstockSlow:
             starting=states[ReplicaState.STARTING],
             draining=states[ReplicaState.DRAINING],
             demands=tuple(self._demand(each, meter, snapshot) for each, meter in sorted(self._meters.items())),
-            model=self.model,
+            model=self.model if self.fit is None else self.fit.model,
             spread=self._spread,
             max_sequences=self.largest,
             kv_tokens=max((each.kv_tokens for each in snapshot.replicas), default=0),
