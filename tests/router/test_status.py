@@ -86,6 +86,13 @@ CASES = [
         None,
     ),
     (errors.TakenOverError("r"), "ABORTED", "TAKEN_OVER", {"request_id": "r"}, None),
+    (
+        errors.SlowReaderError(9, 8),
+        "RESOURCE_EXHAUSTED",
+        "SLOW_READER",
+        {"unread_bytes": "9", "limit_bytes": "8"},
+        None,
+    ),
     (errors.QuarantinedError("i1", 9.0), "FAILED_PRECONDITION", "QUARANTINED", {"incident": "i1"}, None),
     (errors.QueueTimeoutError(1.5), "DEADLINE_EXCEEDED", "QUEUE_TIMEOUT", {"waited_s": "1.500"}, None),
     (errors.DeadlineError(), "DEADLINE_EXCEEDED", "DEADLINE", {}, None),

@@ -86,7 +86,7 @@ async def test_requests_that_waited_when_the_store_forgot_them_are_put_in_line_a
         pool = stack.routers[1].pools["demo"]
         before = pool._run_id
         if store_url:
-            with contextlib.closing(redis.Redis.from_url(store_url)) as client:
+            with contextlib.closing(redis.Redis.from_url(store_url.replace("+cluster", ""))) as client:
                 client.flushall()
         else:
             stack.store.restart(forget=True)
