@@ -52,6 +52,7 @@ def assemble(
         demands=_demands(view, meter),
         model=_model(ready, stored_model),
         spread=_spread(ready),
+        live_batch=_live_batch(ready),
         max_sequences=_median([record.stats.get("largest_batch", record.windows.sequences) for record in ready], 256),
         kv_tokens=_median([record.windows.kv_tokens for record in ready], 0),
         running=float(view.running),
@@ -109,6 +110,11 @@ def _spread(ready: Sequence[ReplicaRecord]) -> float:
         if record.stats.get("itl_mean_s", 0.0) > 0 and record.stats.get("itl_p95_s", 0.0) > 0
     ]
     return min(MOST_SPREAD, max(1.0, statistics.median(ratios))) if ratios else 1.0
+
+
+def _live_batch(ready: Sequence[ReplicaRecord]) -> float | None:
+    limits = [record.stats["live_batch"] for record in ready if "live_batch" in record.stats]
+    return statistics.median(limits) if limits else None
 
 
 def _age(at: float, view: PoolView, meter: Meter) -> float:

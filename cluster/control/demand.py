@@ -62,7 +62,10 @@ def best_batch(point: OperatingPoint, seen: GroupSnapshot, shape: Shape) -> floa
     batch = float(seen.max_sequences)
     if seen.kv_tokens:
         batch = min(batch, KV_FILL * seen.kv_tokens / max(1.0, shape.mix.kv_tokens))
-    if seen.model is not None and point.itl_p95_s is not None:
+    if seen.live_batch is not None:
+        # It rests on the steps themselves.
+        batch = min(batch, seen.live_batch)
+    elif seen.model is not None and point.itl_p95_s is not None:
         batch = min(batch, _within_itl(point.itl_p95_s, seen.model, seen, shape, batch))
     return max(1.0, batch)
 

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from cluster.control.snapshot import GroupSnapshot
 
+_TREND_TICKS = 8
+"""Fewer make no trend."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadRules:
@@ -40,11 +43,14 @@ class LoadRules:
     """Largest correction, and the inverse of the smallest."""
     check_waiting: float = 0.02
     """More waiting requests than this part of those that run say that replicas are full, and nothing of the load."""
-    growth_part: float = 0.0
-    """Quantile of the growth over one cold start in what was seen lately; 0 plans for none."""
-    growth_most: float = 1.3
-    growth_least_samples: int = 40
-    """Fewer ticks of history plan for no growth."""
+    trend_errors: float = 5.0
+    """A trend counts from so many standard errors on; 0 plans for none."""
+    trend_starts: float = 1.5
+    """It is looked for over so many cold starts."""
+    trend_least_s: float = 180.0
+    trend_most_s: float = 600.0
+    trend_most: float = 1.5
+    """Largest growth that is planned for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +123,25 @@ def burst_work(work: float, requests: float, needs: Sequence[Need], at: float, r
     return (came + work) / 2 if came > enough * before.work else None
 
 
-def growth(needs: Sequence[Need], ahead_s: float, rules: LoadRules) -> float:
-    """Return by how much work grew over `ahead_s`, as a quantile of what was seen; at least 1."""
-    if not rules.growth_part or len(needs) < rules.growth_least_samples:
+def growth(needs: Sequence[Need], work: float, at: float, ahead_s: float, rules: LoadRules) -> float:
+    """Return by what factor `work` will have grown in `ahead_s` if it goes on as lately; 1 where that may be chance.
+
+    A straight line through the ticks of the last while, by least squares. Its slope counts where it is many times its
+    standard error; neighbouring ticks share most of what they average, which makes the error larger.
+    """
+    span_s = min(rules.trend_most_s, max(rules.trend_least_s, rules.trend_starts * ahead_s))
+    points = [(each.at - at, each.work) for each in needs if each.at > at - span_s]
+    if not rules.trend_errors or len(points) < _TREND_TICKS or work <= 0:
         return 1.0
-    ratios = []
-    later = 0
-    for need in needs:
-        while later < len(needs) and needs[later].at < need.at + ahead_s - 1e-6:
-            later += 1
-        if later == len(needs):
-            break
-        if need.work > 0:
-            ratios.append(needs[later].work / need.work)
-    if len(ratios) < rules.growth_least_samples:
+    middle = sum(time for time, _ in points) / len(points)
+    mean = sum(value for _, value in points) / len(points)
+    spread = sum((time - middle) ** 2 for time, _ in points)
+    if spread <= 0:
         return 1.0
-    ratios.sort()
-    quantile = ratios[min(len(ratios) - 1, math.ceil(rules.growth_part * len(ratios)) - 1)]
-    return max(1.0, min(rules.growth_most, quantile))
+    slope = sum((time - middle) * (value - mean) for time, value in points) / spread
+    left = sum((value - mean - slope * (time - middle)) ** 2 for time, value in points) / (len(points) - 2)
+    alike = max(1.0, 2.0 * rules.rate_window_s * len(points) / span_s)
+    if slope <= rules.trend_errors * math.sqrt(alike * left / spread):
+        return 1.0
+    expected = mean + slope * (ahead_s + rules.rate_window_s - middle)
+    return max(1.0, min(rules.trend_most, expected / work))

@@ -43,11 +43,12 @@ class Sizing:
 
     def _checked(self) -> Demand | None:
         """Count with a model that fits what runs: work and the batch that an ITL SLO allows follow from it alike."""
-        factor, model = self.check.factor if self.without != "check" else 1.0, self.seen.model
-        if model is None or factor == 1.0:
-            return demand_of(self.point, self.seen)
-        self.note("check", factor, f"steps are taken to be x{factor:.2f} as long, as so much more or less runs")
-        return demand_of(self.point, replace(self.seen, model=model.times(factor)))
+        seen, model = self.seen, self.seen.model
+        factor = self.check.factor if self.without != "check" else 1.0
+        if model is not None and factor != 1.0:
+            self.note("check", factor, f"steps are taken to be x{factor:.2f} as long, as so much more or less runs")
+            seen = replace(seen, model=model.times(factor))
+        return demand_of(self.point, seen)
 
     def _steady(self, demand: Demand | None) -> Demand | None:
         """Average over what a cold start lasts, unless something has piled up."""
@@ -124,12 +125,14 @@ class Sizing:
 
     def _growing(self, demand: Demand) -> float:
         rules = self.rules
-        self.growth = growth(self.state.needs, self.seen.cold_start_s, rules.load)
+        if self.known:
+            ahead_s = self.seen.cold_start_s
+            self.growth = growth(self.state.needs, demand.work, self.seen.at, ahead_s, rules.load)
         value = demand.work * (self.growth - 1.0) / self.fill
         if value > 0:
             self.note(
                 "growth", value, f"x{self.growth:.2f} within a cold start of {self.seen.cold_start_s:.0f} s, as "
-                f"{rules.load.growth_part:.0%} of what was seen lately",
+                "if it goes on as lately",
             )  # fmt: skip
         return value
 

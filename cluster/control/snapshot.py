@@ -67,6 +67,8 @@ class GroupSnapshot:
     """None while there is no fit to rely on: the fallback rule decides."""
     spread: float = 1.0
     """95th percentile over mean of the inter-token latency, as measured."""
+    live_batch: float | None = None
+    """Batch limit that the replicas' fast loops hold the ITL SLO with; None where none acts."""
     max_sequences: int = 256
     """Largest batch of a replica."""
     kv_tokens: int = 0

@@ -235,6 +235,8 @@ class Governor:
             found["step_error"] = error
         if self.decision is not None:
             found["overloaded"] = float(self.decision.overloaded)
+            if self.mode is ControlMode.ACTIVE:
+                found["live_batch"] = float(self.decision.limit)
         return found
 
     async def _change(self, seen: BatchSnapshot, decision: FastDecision) -> None:

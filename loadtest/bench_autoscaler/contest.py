@@ -112,7 +112,7 @@ def _fast(case: Case, policy: Policy, slow: SlowPolicy | None) -> Callable[[], F
     model = model_of(case.setup, case.scenario.model_error)
     fit = PoolFit(model) if case.scenario.model_error else None
     if isinstance(slow, PenstockSlow):
-        slow.fit = fit
+        slow.fit, slow.fast = fit, policy.fast
     if policy.fast:
         # The engine is 25 times as slow as the one that the loop's times are meant for.
         return lambda: PenstockFast(case.point, model, window_s=120.0, most_steps=40, every=1, fit=fit)

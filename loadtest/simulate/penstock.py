@@ -7,6 +7,7 @@ gets the true step model, times an error if one is asked for, and holds it unles
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -216,6 +217,8 @@ class PenstockSlow:
     expected_output: float = 256.0
     fit: PoolFit | None = None
     """Says how long steps take instead of `model`; the fast loops' hosts teach it."""
+    fast: bool = False
+    """Whether fast loops move the replicas' limits."""
     last: SlowDecision | None = None
     _state: SlowState = field(default_factory=SlowState)
     _at: float | None = None
@@ -273,6 +276,7 @@ class PenstockSlow:
             demands=tuple(self._demand(each, meter, snapshot) for each, meter in sorted(self._meters.items())),
             model=self.model if self.fit is None else self.fit.model,
             spread=self._spread,
+            live_batch=statistics.median(each.limit for each in ready) if self.fast and ready else None,
             max_sequences=self.largest,
             kv_tokens=max((each.kv_tokens for each in snapshot.replicas), default=0),
             running=sum(each.running for each in serving),

@@ -225,6 +225,12 @@ def test_a_stored_model_serves_until_replicas_have_measured() -> None:
     assert assemble(view(replica(step_error=0.6)), Meter(), Starts(), FACTS, STORED).model is None
 
 
+def test_the_live_batch_is_the_middle_one_of_those_that_fast_loops_hold() -> None:
+    beats = [replica(live_batch=8.0), replica(), replica(live_batch=12.0), replica(live_batch=40.0)]
+    assert 12.0 == assemble(view(*beats), Meter(), Starts(), FACTS).live_batch
+    assert assemble(view(replica()), Meter(), Starts(), FACTS).live_batch is None
+
+
 def test_the_spread_is_measured_within_reason() -> None:
     spread = assemble(view(replica(itl_p95_s=0.03, itl_mean_s=0.02)), Meter(), Starts(), FACTS).spread
     assert pytest.approx(1.5) == spread

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -126,18 +127,29 @@ def test_batch_work_calls_for_replicas_only_to_meet_a_deadline() -> None:
     assert 5 == decide(POINT, BOUNDS, group(1, due), SlowState()).replicas
 
 
-def test_growth_over_a_cold_start_can_be_planned_for() -> None:
-    needs = tuple(Need(TICK_S * n, 2.0 if n % 8 < 3 else 3.0, 1) for n in range(200))
-    usual = LoadRules(growth_part=0.5)
+def test_growth_is_planned_for_where_it_is_a_trend() -> None:
+    now = TICK_S * 60
 
-    assert 1.5 == growth(needs, 60.0, LoadRules(growth_part=0.95, growth_most=1.6))
-    assert 1.0 == growth(needs, 60.0, usual)
-    assert 1.0 == growth(needs, 60.0, LoadRules())
-    assert 1.0 == growth(needs[:20], 60.0, usual)
-    rising = tuple(Need(TICK_S * n, 1.02**n, 1) for n in range(200))
-    assert 1.3 == growth(rising, 600.0, usual)
-    jumped = tuple(Need(TICK_S * n, 2.0 if n < 100 else 6.0, 1) for n in range(200))
-    assert 1.0 == growth(jumped, 180.0, usual)
+    def grown(work: Callable[[int], float], rules: LoadRules | None = None) -> float:
+        needs = tuple(Need(TICK_S * n, work(n), 1) for n in range(60))
+        return growth(needs, work(60), now, 180.0, rules or LoadRules())
+
+    assert pytest.approx(1.0 + (180 + 60) / TICK_S / 70) == grown(lambda n: 10.0 + n)
+    assert 1.5 == grown(lambda n: 1.1**n)
+    assert 1.0 == grown(lambda n: 70.0 - n)
+    assert 1.0 == grown(lambda n: 5.0)
+    # Chance, and one jump.
+    scatter = random.Random(1)
+    assert 1.0 == grown(lambda n: scatter.gauss(10.0, 1.0))
+    assert 1.0 == grown(lambda n: 2.0 if n < 52 else 6.0)
+    assert 1.0 == grown(lambda n: 10.0 + n, LoadRules(trend_errors=0.0))
+
+
+def test_the_batch_that_fast_loops_hold_is_what_a_replica_does() -> None:
+    seen = group(4, interactive(3.0))
+    whole = decide(POINT, BOUNDS, seen, SlowState()).needed
+    held = decide(POINT, BOUNDS, dataclasses.replace(seen, live_batch=8.0), SlowState()).needed
+    assert held > whole
 
 
 def lately(*works: float) -> tuple[Need, ...]:
