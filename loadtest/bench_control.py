@@ -191,7 +191,9 @@ def _report(
     static: tuple[Measured, ...], tight: tuple[float, Measured], loose: tuple[float, Measured], governor: Governor
 ) -> Report:
     slo_s, loop = tight
-    best = max((each for each in static if 0 < each.itl_p95_s <= slo_s), key=lambda each: each.tokens_per_s, default=None)
+    best = max(
+        (each for each in static if 0 < each.itl_p95_s <= slo_s), key=lambda each: each.tokens_per_s, default=None
+    )
     model = governor.fit.model
     return Report(
         static=static,

@@ -114,7 +114,7 @@ def main() -> int:
     scenarios, policies = _chosen(options)
     if not options.data.is_dir():
         raise SettingsError(f"data must be a folder with the traces, got {options.data}")
-    seeds = tuple(range(1, options.seeds + 1))
+    seeds = tuple(range(options.first_seed, options.first_seed + options.seeds))
     jobs = jobs_of(scenarios, policies, seeds, options.seconds, options.data)
     found = _all_of(jobs, options.processes)
     console = Console()
@@ -141,6 +141,7 @@ def _options() -> argparse.Namespace:
         "--quick", action="store_true", help="three scenarios, five policies, two seeds, 20 minutes of load"
     )
     parser.add_argument("--seeds", type=int, help="draws of each load (default 5, quick 2)")
+    parser.add_argument("--first-seed", type=int, default=1, help="others are other draws (default %(default)s)")
     parser.add_argument("--seconds", type=float, help="length of a load (default 2400, quick 1200)")
     parser.add_argument("--scenarios", help="names, separated by commas")
     parser.add_argument("--policies", help="the same; the oracle always runs")
