@@ -428,7 +428,7 @@ class MergingSettings(Section):
 
     messages_per_s: float = Field(default=2_500.0, gt=0)
     """Tokens a second that a process streams one by one; above, so many share a message that messages are no more."""
-    at_most_s: float = Field(default=0.05, ge=0, le=10)
+    at_most_s: float = Field(default=0.1, ge=0, le=10)
     """No token waits longer for the next one; 0 merges nothing."""
 
 
