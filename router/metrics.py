@@ -132,6 +132,29 @@ class _Live(Collector):
         ready = GaugeMetricFamily("penstock_replicas_ready", "Replicas that take work.", labels=["pool"])
         linked = GaugeMetricFamily("penstock_router_links_up", "Replicas this router is linked to.", labels=["pool"])
         held = GaugeMetricFamily("penstock_router_lease_held", "1 while this router's lease is held.", labels=["pool"])
+        lag = GaugeMetricFamily(
+            "penstock_router_loop_lag_seconds", "The longest that the event loop stood still, since start."
+        )
+        lag.add_metric([], max((pool.longest_lag_s for pool in self._pools.values()), default=0.0))
+        yield lag
+        relief = GaugeMetricFamily(
+            "penstock_router_relief", "1 for what the pool gives up for want of replicas.", labels=["pool", "relief"]
+        )
+        for name, pool in self._pools.items():
+            for each in Relief:
+                relief.add_metric([name, each.value], float(each is pool.relief))
+            if pool.beat is not None:
+                for number, label in enumerate(("interactive", "standard", "batch")):
+                    waiting.add_metric([name, label], pool.beat.waiting[number])
+                running.add_metric([name], pool.beat.running)
+            ready.add_metric([name], pool.replicas.ready())
+            linked.add_metric([name], len(pool.replicas.connected()))
+            held.add_metric([name], float(pool.available))
+        yield from (waiting, running, ready, linked, held, relief)
+        yield from self._affinity()
+        yield from self._troubles()
+
+    def _affinity(self) -> Iterable[Metric]:
         affinity = CounterMetricFamily(
             "penstock_router_affinity_grants",
             "Grants on a replica that the request preferred (hit), on another one (miss), or of a request without a "
@@ -141,6 +164,14 @@ class _Live(Collector):
         known = GaugeMetricFamily(
             "penstock_router_affinity_blocks", "Beginnings of prompts that are remembered.", labels=["pool"]
         )
+        for name, pool in self._pools.items():
+            outcomes = {"hit": pool.affinity.hits, "miss": pool.affinity.misses, "none": pool.affinity.indifferent}
+            for outcome, count in outcomes.items():
+                affinity.add_metric([name, outcome], count)
+            known.add_metric([name], pool.affinity.known_blocks)
+        yield from (affinity, known)
+
+    def _troubles(self) -> Iterable[Metric]:
         lost = CounterMetricFamily(
             "penstock_router_lost_attempts",
             "Attempts that were lost to a failing replica or engine; up to router.max_attempts per choice.",
@@ -166,50 +197,13 @@ class _Live(Collector):
         slow = CounterMetricFamily(
             "penstock_router_slow_readers", "Choices that ended because nobody read their output.", labels=["pool"]
         )
-        lag = GaugeMetricFamily(
-            "penstock_router_loop_lag_seconds", "The longest that the event loop stood still, since start."
-        )
-        lag.add_metric([], max((pool.longest_lag_s for pool in self._pools.values()), default=0.0))
-        yield lag
-        relief = GaugeMetricFamily(
-            "penstock_router_relief", "1 for what the pool gives up for want of replicas.", labels=["pool", "relief"]
-        )
         for name, pool in self._pools.items():
+            for failure, count in pool.losses.items():
+                lost.add_metric([name, failure.value], count)
+            paused.add_metric([name], len(pool.replicas.paused()))
             strays.add_metric([name], pool.replicas.strays.aborted)
-            for each in Relief:
-                relief.add_metric([name, each.value], float(each is pool.relief))
             changes.add_metric([name], pool.store_changes)
             again.add_metric([name], pool.submitted_again)
             unread.add_metric([name], pool.slow_readers.unread)
             slow.add_metric([name], pool.slow_readers.stopped)
-            paused.add_metric([name], len(pool.replicas.paused()))
-            for failure, count in pool.losses.items():
-                lost.add_metric([name, failure.value], count)
-            outcomes = {"hit": pool.affinity.hits, "miss": pool.affinity.misses, "none": pool.affinity.indifferent}
-            for outcome, count in outcomes.items():
-                affinity.add_metric([name, outcome], count)
-            known.add_metric([name], pool.affinity.known_blocks)
-            if pool.beat is not None:
-                for number, label in enumerate(("interactive", "standard", "batch")):
-                    waiting.add_metric([name, label], pool.beat.waiting[number])
-                running.add_metric([name], pool.beat.running)
-            ready.add_metric([name], pool.replicas.ready())
-            linked.add_metric([name], len(pool.replicas.connected()))
-            held.add_metric([name], float(pool.available))
-        yield from (
-            waiting,
-            running,
-            ready,
-            linked,
-            held,
-            affinity,
-            known,
-            lost,
-            paused,
-            strays,
-            relief,
-            unread,
-            slow,
-            changes,
-            again,
-        )
+        yield from (lost, paused, strays, changes, again, unread, slow)
