@@ -132,6 +132,10 @@ class LeaseKeeper(Generic[Reply]):
         except QueueUnavailableError as error:
             _LOG.warning("lease.not_renewed", extra={"lease": self._name, "error": str(error)})
             return
+        except Exception:  # noqa: BLE001 - logged, and the next one is tried
+            # Whatever it is: without this thread the process would be taken for dead, for good.
+            _LOG.exception("lease.beat_failed", extra={"lease": self._name})
+            return
         self._renewed_at = began
         if self._owner_loop is not None and not self._owner_loop.is_closed():
             self._owner_loop.call_soon_threadsafe(self._on_reply, reply)

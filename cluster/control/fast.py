@@ -196,7 +196,7 @@ class _Tick:
         seen, rules = self.seen, self.rules
         if seen.model is None or self.mix is None:
             return None
-        replay = Replay(seen.samples, seen.model)
+        replay = Replay(seen.samples, seen.model, step_tokens=seen.step_tokens)
         if replay.steps < rules.min_steps:
             return None
         value = replay.batch_for_itl(rules.aim * self.slo_s, rules.aim_part, float(self.bounds.largest))
@@ -205,11 +205,11 @@ class _Tick:
             f"{self.mix.tokens:.3g} tokens and {self.mix.kv_tokens:.4g} context tokens per sequence",
         )  # fmt: skip
         value = self._not_disturbed(value, seen.model)
-        peak = max(seen.peak_tokens or 0.0, self.mix.kv_tokens)
-        by_kv = rules.kv_fill * seen.kv_tokens / peak if seen.kv_tokens and peak > 0 else float("inf")
+        context = self.mix.kv_tokens
+        by_kv = rules.kv_fill * seen.kv_tokens / context if seen.kv_tokens and context > 0 else float("inf")
         if by_kv < value:
             value = by_kv
-            self.note("kv", value, f"{rules.kv_fill:.0%} of {seen.kv_tokens} KV tokens at {peak:.4g} per sequence")
+            self.note("kv", value, f"{rules.kv_fill:.0%} of {seen.kv_tokens} KV tokens at {context:.4g} per sequence")
         return self._not_starved(value, replay, self.mix, min(by_kv, float(self.bounds.largest)))
 
     def _not_starved(self, value: float, replay: Replay, mix: BatchMix, largest: float) -> float:
@@ -233,7 +233,7 @@ class _Tick:
         """Bound what disturbances take. A machine that holds steps up now and then misses the SLO with any batch; to
         shrink the batch to nothing would cost all throughput and help nobody.
         """
-        even = Replay(self.seen.samples, model, even=True)
+        even = Replay(self.seen.samples, model, step_tokens=self.seen.step_tokens, even=True)
         least = self.rules.disturbed_floor * even.batch_for_itl(
             self.rules.aim * self.slo_s, self.rules.aim_part, float(self.bounds.largest)
         )

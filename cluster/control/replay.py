@@ -9,6 +9,7 @@ model has to bridge the difference only.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -20,25 +21,25 @@ _LEAST_STRETCH = 1e-9
 class Replay:
     """Holds the steps of the last seconds."""
 
-    def __init__(self, samples: Sequence[StepSample], model: StepModel, *, even: bool = False) -> None:
-        """`even` takes all steps to be off the model by the same factor, as if nothing had disturbed any."""
+    def __init__(
+        self, samples: Sequence[StepSample], model: StepModel, *, step_tokens: int = 0, even: bool = False
+    ) -> None:
+        """`step_tokens` is the most that a step computes, 0 for no bound; `even` takes all steps to be off the model by
+        the same factor, as if nothing had disturbed any.
+        """
         self.model = model
+        self._step_tokens = step_tokens or math.inf
         offs = [s.seconds / model.predict(s.tokens, s.kv_tokens) for s in samples if s.sequences and _known(s, model)]
         middle = statistics.median(offs) if offs else 1.0
-        # Per step: seconds of the constant part, per sequence, and of prompt tokens, each times measured / predicted;
-        # and whether there were any of the latter.
-        self._seen: list[tuple[float, float, float, bool]] = []
-        self._experts: list[tuple[float, float]] = []
-        """Prompt tokens, and measured / predicted."""
+        # Per step: measured / predicted, seconds per sequence, and prompt tokens.
+        self._seen: list[tuple[float, float, int]] = []
         sequences = with_prompt = 0
         for sample in samples:
             if sample.sequences < 1 or not _known(sample, model):
                 continue
             off = middle if even else sample.seconds / model.predict(sample.tokens, sample.kv_tokens)
             prompt_tokens = max(0, sample.tokens - sample.sequences)
-            each = model.b + model.g * sample.kv_tokens / sample.sequences
-            self._seen.append((off * model.a, off * each, off * model.b * prompt_tokens, prompt_tokens > 0))
-            self._experts.append((prompt_tokens, off))
+            self._seen.append((off, model.b + model.g * sample.kv_tokens / sample.sequences, prompt_tokens))
             sequences += sample.sequences
             with_prompt += prompt_tokens > 0
         count = max(1, len(self._seen))
@@ -46,14 +47,7 @@ class Replay:
 
     def prompt_step_s(self, batch: float) -> float:
         """Return how long a step with a piece of a prompt takes at this batch, the median, seconds; 0 without any."""
-        found = [
-            constant
-            + batch * decode
-            + prompt
-            + (self._expert_seconds(batch, 1.0, place) if self.model.experts else 0.0)
-            for place, (constant, decode, prompt, has_prompt) in enumerate(self._seen)
-            if has_prompt
-        ]
+        found = [self._seconds(off, batch, each, prompt) for off, each, prompt in self._seen if prompt]
         return statistics.median(found) if found else 0.0
 
     @property
@@ -65,18 +59,17 @@ class Replay:
         """Return the latency that `part` of the tokens would stay within at this batch, seconds; 0 without steps."""
         if not self._seen:
             return 0.0
-        # Prompts enter a batch in proportion to its size; past one in every step there are several per step.
+        # Prompts enter a batch in proportion to its size; past one in every step there are several per step, as far
+        # as a step takes them.
         wanted = self._prompt_share * batch / self._batch
         share = min(1.0, wanted)
         with_prompt = share / self._prompt_share if self._prompt_share else 0.0
         without = (1.0 - share) / (1.0 - self._prompt_share) if self._prompt_share < 1.0 else 0.0
-        more = max(1.0, wanted)
-        steps = [
-            (constant + batch * decode + more * prompt, with_prompt if has_prompt else without)
-            for constant, decode, prompt, has_prompt in self._seen
-        ]
-        if self.model.experts is not None:
-            steps = [(s + self._expert_seconds(batch, more, i), weight) for i, (s, weight) in enumerate(steps)]
+        more, room = max(1.0, wanted), max(0.0, self._step_tokens - batch)
+        steps = []
+        for off, each, prompt in self._seen:
+            seconds = self._seconds(off, batch, each, min(more * prompt, room))
+            steps.append((seconds, with_prompt if prompt else without))
         return percentile(steps, part)
 
     def batch_for_itl(self, itl_s: float, part: float, largest: float) -> float:
@@ -91,9 +84,12 @@ class Replay:
             low, high = (middle, high) if self.itl(middle, part) <= itl_s else (low, middle)
         return low
 
-    def _expert_seconds(self, batch: float, more: float, index: int) -> float:
-        model, (prompt_tokens, off) = self.model, self._experts[index]
-        return 0.0 if model.experts is None else off * model.m * model.experts.share_read(batch + prompt_tokens * more)
+    def _seconds(self, off: float, batch: float, each: float, prompt_tokens: float) -> float:
+        model = self.model
+        seconds = model.a + batch * each + model.b * prompt_tokens
+        if model.experts is not None:
+            seconds += model.m * model.experts.share_read(batch + prompt_tokens)
+        return off * seconds
 
 
 def _known(sample: StepSample, model: StepModel) -> bool:

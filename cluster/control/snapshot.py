@@ -24,8 +24,8 @@ class BatchSnapshot:
     """Used part of the KV cache, 0 to 1."""
     kv_tokens: int = 0
     """KV cache capacity; 0 is unknown and bounds nothing."""
-    peak_tokens: float | None = None
-    """KV tokens of a mean sequence at its end; None is unknown, and the mean context takes its place."""
+    step_tokens: int = 0
+    """The most that one step computes, decodes and prompts together; 0 is unknown and bounds nothing."""
     preemptions: int = 0
     """Sequences that the engine preempted for want of KV cache since the last tick."""
     model: StepModel | None = None

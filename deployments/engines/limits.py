@@ -22,3 +22,8 @@ def prefill_window(token_budget: int) -> int:
     orders. A longer prompt goes alone.
     """
     return PREFILL_WINDOW_STEPS * token_budget
+
+
+def token_budget(window: int) -> int:
+    """Return how many tokens an engine does per step whose prefill window this is."""
+    return window // PREFILL_WINDOW_STEPS

@@ -31,10 +31,9 @@ class Refused(enum.Enum):
     BAD_OFFSET = 5
 
 
-HERD_S = 1.0
-"""While parked attempts were attached to so lately, the others are waited for: clients come back one by one."""
-HERD_GRACES = 6.0
-"""That ends so many graces after the attempts were parked."""
+HERD_GRACES = 12.0
+"""While parked attempts were attached to within a grace, the others are waited for, as clients come back one by one; so
+many graces at most."""
 
 
 @dataclass(slots=True)
@@ -210,7 +209,7 @@ class AttemptTable:
         """Abort parked attempts and drop finished ones whose time is over."""
         now = self._clock.monotonic()
         # Where others come back, so may these; not for ever.
-        until = now - (HERD_GRACES - 1.0) * self._grace_s if now - self._attached_at < HERD_S else now
+        until = now - (HERD_GRACES - 1.0) * self._grace_s if now - self._attached_at < self._grace_s else now
         expired = [(key, item) for key, item in self._attempts.items() if item.keep_until <= until]
         for key, item in expired:
             if not item.live and not _owed(item):
@@ -258,7 +257,8 @@ class AttemptTable:
 
     def progress(self) -> tuple[tuple[str, str, int], ...]:
         """List (request id, attempt, output tokens) of everything that holds a slot; safe from another thread."""
-        return tuple((*key, item.log.tokens) for key, item in list(self._attempts.items()) if item.live)
+        # A copy is made in one go; a list of items allocates each, which may collect garbage and let other threads in.
+        return tuple((*key, item.log.tokens) for key, item in self._attempts.copy().items() if item.live)
 
     def take_prefilled(self) -> tuple[str, ...]:
         """Return and clear the requests whose first token came."""

@@ -24,6 +24,7 @@ from cluster.errors import EngineDeadError
 from cluster.models import Windows
 from cluster.settings import PoolSettings
 from deployments.engines.base import Engine
+from deployments.engines.limits import token_budget
 
 _LOG = logging.getLogger(__name__)
 
@@ -220,6 +221,7 @@ class Governor:
             samples=tuple(self._samples),
             kv_usage=stats.kv_usage,
             kv_tokens=self._largest.kv_tokens,
+            step_tokens=token_budget(self._largest.prefill_tokens),
             preemptions=preempted,
             model=self.fit.trusted,
             interactive_arrivals=self._arrivals,

@@ -18,6 +18,7 @@ from cluster.jobs import RedisJobStore, job_limits_from
 from cluster.queue import RedisBell, RedisQueue, limits_from
 from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
+from cluster.telemetry.logs import configure_logging
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 from router.server import QueueFactory, Router
@@ -116,6 +117,7 @@ async def _serve(options: argparse.Namespace) -> None:
     flags = {"cluster": {"state_dir": str(options.folder)}, **options.sections}
     settings = load_settings(flags=flags, environ={})
     # One value for all nodes of a run; nobody else reaches their ports.
+    configure_logging("error", "json", role=options.role)
     secret = ClusterSecret(options.redis.encode().ljust(32, b"0")[:32])
     router: Router | None = None
     replicas: list[Replica] = []

@@ -29,8 +29,7 @@ class Member:
     steps_seen: int = 0
     """Steps that the fast policy has been shown."""
     started: list[RequestClass] = field(default_factory=list)
-    ended_tokens: list[int] = field(default_factory=list)
-    """These two: since the fast policy looked last."""
+    """Since the fast policy looked last."""
 
     @property
     def name(self) -> str:

@@ -114,7 +114,6 @@ class PenstockFast:
         self._window_s, self._most, self._every = window_s, most_steps, every
         self._state = FastState()
         self._steps: deque[tuple[float, StepSample]] = deque()
-        self._ended: deque[int] = deque(maxlen=200)
         self._started: deque[tuple[float, int]] = deque()
         self._preemptions = self._ticks = 0
 
@@ -138,7 +137,6 @@ class PenstockFast:
         self._steps.extend((now, sample) for sample in _samples(snapshot.steps))
         while self._steps and self._steps[0][0] < now - self._window_s:
             self._steps.popleft()
-        self._ended.extend(snapshot.ended_tokens)
         self._started.append((now, sum(each is RequestClass.INTERACTIVE for each in snapshot.started)))
         while self._started[0][0] < now - RATE_S:
             self._started.popleft()
@@ -153,7 +151,7 @@ class PenstockFast:
             samples=tuple(step for _, step in list(self._steps)[::stride]),
             kv_usage=snapshot.kv_usage,
             kv_tokens=snapshot.kv_tokens,
-            peak_tokens=sum(self._ended) / len(self._ended) if self._ended else None,
+            step_tokens=snapshot.step_tokens,
             preemptions=preempted,
             model=self._model if self._fit is None else self._fit.model,
             interactive_arrivals=sum(count for _, count in self._started) / RATE_S,

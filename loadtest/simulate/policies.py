@@ -46,6 +46,8 @@ class ReplicaSnapshot:
     """0 to 1."""
     kv_tokens: int = 0
     """Capacity."""
+    step_tokens: int = 0
+    """The most that one step computes."""
     preemptions: int = 0
     """By a full KV cache, since it started."""
     steps: StepColumns = field(default_factory=StepColumns)
@@ -54,8 +56,6 @@ class ReplicaSnapshot:
     """Requests that hold a slot."""
     started: Sequence[RequestClass] = ()
     """Of requests that got a slot since the last look."""
-    ended_tokens: Sequence[int] = ()
-    """Prompt and output together of requests that ended since the last look."""
 
 
 @dataclass(frozen=True, slots=True)

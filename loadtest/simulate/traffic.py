@@ -227,8 +227,6 @@ class Traffic:
         for item in end.aborted:
             self.again(item)
         for item in end.finished:
-            if member.fast is not None:
-                member.ended_tokens.append(item.request.prompt_tokens + item.request.output_tokens)
             self._finish(item)
         if replica.state is ReplicaState.DRAINING and not replica.running:
             self._drained(member)

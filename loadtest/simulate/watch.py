@@ -54,10 +54,9 @@ class Watch:
         """Describe a replica; with `steps` those since the last such look."""
         replica = member.replica
         core = replica.sync(now)
-        columns, started, ended, by_class = StepColumns(), [], [], Counter[RequestClass]()
+        columns, started, by_class = StepColumns(), [], Counter[RequestClass]()
         if steps:
             started, member.started = member.started, []
-            ended, member.ended_tokens = member.ended_tokens, []
             by_class.update(self._class(item) for item in replica.running.values())
             log, since = replica.log, member.steps_seen
             columns = StepColumns(
@@ -79,11 +78,11 @@ class Watch:
             core.waiting,
             core.kv_usage,
             replica.windows.kv_tokens,
+            self._setup.engine.max_num_batched_tokens,
             replica.preemptions,
             columns,
             by_class,
             started,
-            ended,
         )
 
     def _class(self, item: Running) -> RequestClass:

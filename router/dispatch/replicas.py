@@ -135,7 +135,7 @@ class ReplicaSet:
         paused = self.paused()
         return tuple(
             replica_id
-            for replica_id, link in list(self._links.items())
+            for replica_id, link in self._links.copy().items()
             if link.up and not link.suspect and replica_id not in paused
         )
 

@@ -33,6 +33,8 @@ class Returns:
         """Of requests that are over."""
         self._breaks: dict[tuple[str, str], Settlement] = {}
         """Ends of attempts whose requests go on."""
+        self._telling: set[tuple[str, str]] = set()
+        """Of both: those that the store is being told."""
 
     def __len__(self) -> int:
         """How many ends the store does not know yet."""
@@ -45,12 +47,12 @@ class Returns:
     def release(self, request_id: str, attempt: str, settlement: Settlement) -> None:
         """Give a slot back for good."""
         self._ends[request_id, attempt] = settlement
-        self._owner.spawn(self._release(request_id, attempt), "release")
+        self._tell(self._release, request_id, attempt)
 
     def requeue(self, request_id: str, attempt: str, settlement: Settlement) -> None:
         """Give a slot back, and wait for another one."""
         self._breaks[request_id, attempt] = settlement
-        self._owner.spawn(self._requeue(request_id, attempt), "requeue")
+        self._tell(self._requeue, request_id, attempt)
 
     def refuse(self, request_id: str, attempt: str) -> None:
         """Give a grant back that was not used."""
@@ -62,10 +64,24 @@ class Returns:
 
     def tell_again(self) -> None:
         """Tell what the store may have missed."""
+        if missed := len(self._ends.keys() - self._telling) + len(self._breaks.keys() - self._telling):
+            _LOG.warning("returns.told_again", extra={"ends": missed})
         for request_id, attempt in list(self._ends):
-            self._owner.spawn(self._release(request_id, attempt), "release_again")
+            self._tell(self._release, request_id, attempt)
         for request_id, attempt in list(self._breaks):
-            self._owner.spawn(self._requeue(request_id, attempt), "requeue_again")
+            self._tell(self._requeue, request_id, attempt)
+
+    def _tell(self, how: Callable[[str, str], Awaitable[None]], request_id: str, attempt: str) -> None:
+        # A store that is slow to answer would get ever more of the same.
+        if (key := (request_id, attempt)) not in self._telling:
+            self._telling.add(key)
+            self._owner.spawn(self._tell_once(how, key), "tell")
+
+    async def _tell_once(self, how: Callable[[str, str], Awaitable[None]], key: tuple[str, str]) -> None:
+        try:
+            await how(*key)
+        finally:
+            self._telling.discard(key)
 
     async def _release(self, request_id: str, attempt: str) -> None:
         settlement = self._ends.get((request_id, attempt))
@@ -74,7 +90,7 @@ class Returns:
         try:
             mail = await self._queue.release(self._router_id, request_id, attempt, settlement)
         except QueueUnavailableError as error:
-            _LOG.warning("release.later", extra={"request": request_id, "error": str(error)})
+            _LOG.debug("release.later", extra={"request": request_id, "error": str(error)})
             return
         self._ends.pop((request_id, attempt), None)
         self._deliver(mail)
@@ -87,7 +103,7 @@ class Returns:
             mail = await self._queue.requeue(self._router_id, request_id, attempt, settlement)
             await self._line_up(request_id)
         except QueueUnavailableError as error:
-            _LOG.warning("requeue.later", extra={"request": request_id, "error": str(error)})
+            _LOG.debug("requeue.later", extra={"request": request_id, "error": str(error)})
             return
         self._breaks.pop((request_id, attempt), None)
         self._deliver(mail)

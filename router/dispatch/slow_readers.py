@@ -13,7 +13,7 @@ from cluster.errors import SlowReaderError
 from router.dispatch.choice import Choice
 
 _LOG = logging.getLogger(__name__)
-LOOK_S = 0.5
+LOOK_S = 2.0
 WORTH_FOLLOWING = 1 << 16
 """Bytes. What ended with less than that unread is not followed any more."""
 

@@ -29,6 +29,10 @@ from router.service.catalog import Catalog
 JOIN_S = 5.0
 """How long the result of a request that has just ended is waited for."""
 JOIN_POLL_S = 0.05
+CONTINUING = 32
+"""Requests that are continued at the same time. When a router dies all its clients come at once; taken all together
+each would take as long as all of them, and the replicas, which wait for the others while some come, would see nobody
+come within the grace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class Opening:
         self._secret = secret
         self._router_id = router_id
         self._expected_output_tokens = expected_output_tokens
+        self._continuing = asyncio.Semaphore(CONTINUING)
 
     async def open(
         self, checked: CheckedRequest, *, caller: Caller, time_left_s: float | None, resume: ResumePoint | None = None
@@ -113,7 +118,8 @@ class Opening:
         trail, preferred = pool.affinity.look(ids, scope, checked.session_id, pool.replicas.records)
         admitted = _Admitted(checked, caller, pool, info, ids, params, n, salt, trail, preferred, deadline, arrived_at)
         if resume is not None and resume.token:
-            return await self._continue(admitted, resume)
+            async with self._continuing:
+                return await self._continue(admitted, resume)
         return await self._start(admitted, resume.received_tokens if resume is not None else ())
 
     async def _start(self, admitted: _Admitted, received: Sequence[int]) -> Generation | bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from cluster.keeper import LeaseKeeper
 from tests.support.waiting import until
 
@@ -56,4 +58,23 @@ async def test_a_loop_that_stands_still_loses_the_lease_and_gets_it_back() -> No
     assert max(beats.at) < began + LEASE_S + 4 * PERIOD_S
     await until(lambda: keeper.held and keeper.lag_s == 0)
     assert keeper.longest_lag_s >= LEASE_S
+    await keeper.stop()
+
+
+async def test_a_heartbeat_that_goes_wrong_in_a_way_nobody_thought_of_is_not_the_last(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    beats = Beats()
+
+    async def stumble() -> int:
+        await beats.beat()
+        if len(beats.at) == 1:
+            raise RuntimeError("dictionary changed size during iteration")
+        return 1
+
+    keeper = LeaseKeeper("test", stumble, beats.on_reply, beats.close, period_s=PERIOD_S, lease_s=LEASE_S)
+    await keeper.start()
+    await until(lambda: beats.replies > 0)
+    assert keeper.held
+    assert "lease.beat_failed" in caplog.messages
     await keeper.stop()

@@ -165,7 +165,7 @@ class SimEngine:
         return self._meter.stats(
             self._core.sequence_limit,
             self._core.token_budget,
-            sum(sequence.output_tokens for sequence in self._live.values()),
+            sum(sequence.output_tokens for sequence in self._live.copy().values()),
         )
 
     def live_ids(self) -> Collection[str]:

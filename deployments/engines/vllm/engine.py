@@ -189,7 +189,7 @@ class VllmEngine:
 
     def stats(self) -> EngineStats:
         """Report the state."""
-        return self._meter.stats(*self._limits, sum(sequence.output_tokens for sequence in self._live.values()))
+        return self._meter.stats(*self._limits, sum(sequence.output_tokens for sequence in self._live.copy().values()))
 
     def live_ids(self) -> Collection[str]:
         """See `Engine.live_ids`."""

@@ -38,7 +38,7 @@ snapshots = st.builds(
     samples=st.one_of(
         st.just(()), st.lists(steps, min_size=20, max_size=40).map(tuple), st.builds(samples, st.integers(1, 256))
     ),
-    kv_usage=st.floats(0, 1), kv_tokens=st.integers(0, 10**6), peak_tokens=st.one_of(st.none(), st.floats(1, 1e5)),
+    kv_usage=st.floats(0, 1), kv_tokens=st.integers(0, 10**6), step_tokens=st.integers(0, 8192),
     preemptions=st.integers(0, 5),
     model=st.one_of(st.none(), st.builds(StepModel, st.floats(0, 0.1), st.floats(0, 1e-3), st.floats(0, 1e-6))),
     interactive_arrivals=st.floats(0, 100), interactive_running=st.integers(0, 300),
@@ -82,11 +82,28 @@ def test_one_tick_moves_the_limit_a_little(seen: BatchSnapshot, state: FastState
 
 
 def test_the_kv_cache_bounds_the_batch() -> None:
-    seen = dataclasses.replace(SEEN, limit=12, peak_tokens=10_000, kv_tokens=100_000)
+    seen = dataclasses.replace(SEEN, limit=12, kv_tokens=15_000)
     decision = decide(1.0, BOUNDS, seen, FastState())
 
+    # Sequences of 1,500 tokens.
     assert 9 == decision.feed_forward
-    assert "90% of 100000 KV tokens" in reasons(decision)["kv"]
+    assert "90% of 15000 KV tokens" in reasons(decision)["kv"]
+
+
+def test_a_step_takes_no_more_of_prompts_than_the_engine_lets_it() -> None:
+    """Where every step has a piece of a prompt already, a larger batch waits longer for its prompts, and steps are as
+    long as before.
+    """
+    busy = samples(sequences=32, prompt=480, every=1)
+    seen = dataclasses.replace(SEEN, limit=32, running=32, samples=busy)
+    full_step_s = MODEL.predict(512, 64 * 1500)
+    unbounded = decide(full_step_s / 0.98, BOUNDS, seen, FastState()).feed_forward
+    bounded = decide(full_step_s / 0.98, BOUNDS, dataclasses.replace(seen, step_tokens=512), FastState()).feed_forward
+
+    assert unbounded is not None
+    assert bounded is not None
+    assert 50 > unbounded
+    assert 63 <= bounded
 
 
 def test_preemptions_trim_down() -> None:

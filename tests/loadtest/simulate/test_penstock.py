@@ -58,7 +58,9 @@ def test_preemptions_are_those_since_the_last_tick() -> None:
     steps = StepColumns([0.15] * 40, [8] * 40, [8] * 40, [800] * 40, [8] * 40)
 
     def limit(preemptions: int) -> int:
-        seen = ReplicaSnapshot("r", 1.0, ReplicaState.READY, 9.0, 8, 8, 8, 0, 0.5, 10_000, preemptions, steps)
+        seen = ReplicaSnapshot(
+            "r", 1.0, ReplicaState.READY, 9.0, 8, 8, 8, 0, 0.5, 10_000, preemptions=preemptions, steps=steps
+        )
         return policy.decide(seen)
 
     limit(5)
@@ -73,7 +75,7 @@ def test_preemptions_are_those_since_the_last_tick() -> None:
 def test_a_tick_that_is_not_due_keeps_the_limit() -> None:
     policy = PenstockFast(POINT, MODEL, every=3)
     steps = StepColumns([0.5] * 40, [8] * 40, [300] * 40, [800] * 40, [8] * 40)
-    seen = ReplicaSnapshot("r", 1.0, ReplicaState.READY, 9.0, 8, 8, 8, 0, 0.5, 10_000, 0, steps)
+    seen = ReplicaSnapshot("r", 1.0, ReplicaState.READY, 9.0, 8, 8, 8, 0, 0.5, 10_000, steps=steps)
 
     limits = [policy.decide(seen) for _ in range(3)]
     assert [8, 8] == limits[:2]

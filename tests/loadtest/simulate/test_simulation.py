@@ -128,16 +128,15 @@ def test_a_smaller_batch_limit_trades_throughput_for_gaps() -> None:
 def test_a_fast_policy_moves_the_limit_of_its_replica() -> None:
     class Halve:
         def __init__(self) -> None:
-            self.steps = self.started = self.ended = 0
+            self.steps = self.started = 0
 
         def decide(self, snapshot: ReplicaSnapshot) -> int:
             self.steps += len(snapshot.steps.seconds)
             assert len(snapshot.steps.seconds) == len(snapshot.steps.kv_tokens) == len(snapshot.steps.decoded)
             assert snapshot.largest_limit == 8
             self.started += len(snapshot.started)
-            self.ended += len(snapshot.ended_tokens)
             assert sum(snapshot.running_by_class.values()) == snapshot.running + snapshot.waiting
-            assert sum(snapshot.running_by_class.values()) == self.started - self.ended
+            assert sum(snapshot.running_by_class.values()) <= self.started
             return 8 if snapshot.now_s < 5 else 2
 
     made: list[Halve] = []
