@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -247,6 +248,8 @@ class Router:
             capacity=lambda pool: self.pools[pool].replicas.capacity(),
             on_item=self._metrics.job_item,
         )
+        for name, pool in self.pools.items():
+            pool.job_work = partial(self._feeder.work, name)
         self._jobs = JobServicer(self._job_stores, settings, limits, self._feeder.nudge)
 
     async def _learn(self, pool: Pool) -> None:

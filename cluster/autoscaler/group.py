@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.autoscaler.meter import ClassRates, Meter
+from cluster.autoscaler.report import JobWork
 from cluster.autoscaler.starts import Starts
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
@@ -31,7 +32,12 @@ class GroupFacts:
 
 
 def assemble(
-    view: PoolView, meter: Meter, starts: Starts, facts: GroupFacts, stored_model: StepModel | None = None
+    view: PoolView,
+    meter: Meter,
+    starts: Starts,
+    facts: GroupFacts,
+    stored_model: StepModel | None = None,
+    jobs: Sequence[JobWork] = (),
 ) -> GroupSnapshot:
     """Build the snapshot.
 
@@ -41,6 +47,7 @@ def assemble(
         starts: updated with the view's replicas.
         facts: the settings.
         stored_model: what earlier replicas of the group learned.
+        jobs: what is left of the jobs that routers feed.
     """
     ready = ready_records(view)
     at = view.time_ms / 1000
@@ -49,14 +56,14 @@ def assemble(
         ready=len(ready),
         starting=len(starts.asked),
         draining=sum(record.state is ReplicaState.DRAINING for record in view.replicas),
-        demands=_demands(view, meter),
+        demands=(*_demands(view, meter, jobs), *_due(jobs, meter)),
         model=_model(ready, stored_model),
         spread=_spread(ready),
         live_batch=_live_batch(ready),
         max_sequences=_median([record.stats.get("largest_batch", record.windows.sequences) for record in ready], 256),
         kv_tokens=_median([record.windows.kv_tokens for record in ready], 0),
         running=float(view.running),
-        waiting=float(sum(view.waiting)),
+        waiting=float(sum(view.waiting) - sum(_fed(view, jobs, each) for each in RequestClass)),
         kv_usage=statistics.fmean(record.stats.get("kv_usage", 0.0) for record in ready) if ready else 0.0,
         age_s=_age(at, view, meter),
         cold_start_s=starts.cold_start_s(facts.cold_start_s),
@@ -72,12 +79,30 @@ def ready_records(view: PoolView) -> list[ReplicaRecord]:
     return [record for record in view.replicas if record.state is ReplicaState.READY]
 
 
-def _demands(view: PoolView, meter: Meter) -> tuple[ClassDemand, ...]:
+def _fed(view: PoolView, jobs: Sequence[JobWork], request_class: RequestClass) -> int:
+    """Return how many of those that wait may be items of jobs: a feeder keeps a few there."""
+    return min(view.waiting[request_class], sum(job.in_flight for job in jobs if job.request_class is request_class))
+
+
+def _due(jobs: Sequence[JobWork], meter: Meter) -> tuple[ClassDemand, ...]:
+    """Describe what is left of jobs. An item is like those of its job that are done, or like other requests."""
+    found = []
+    for job in sorted(jobs, key=lambda job: job.left_s):
+        shape = Shape(job.prompt_tokens, job.output_tokens, job.cached_tokens)
+        rates = meter.rates.get(job.request_class)
+        if job.output_tokens <= 0:
+            shape = rates.shape if rates is not None and rates.shape is not None else UNKNOWN_SHAPE
+        if job.items:
+            found.append(ClassDemand(job.request_class, 0.0, shape, job.items, deadline_s=job.left_s))
+    return tuple(found)
+
+
+def _demands(view: PoolView, meter: Meter, jobs: Sequence[JobWork]) -> tuple[ClassDemand, ...]:
     known = [rates.shape for rates in meter.rates.values() if rates.shape is not None]
     found = []
     for request_class in RequestClass:
         rates = meter.rates.get(request_class, ClassRates())
-        queued = view.waiting[request_class]
+        queued = view.waiting[request_class] - _fed(view, jobs, request_class)
         if rates.shape is None and not queued:
             continue
         found.append(
@@ -86,7 +111,7 @@ def _demands(view: PoolView, meter: Meter) -> tuple[ClassDemand, ...]:
                 rates.requests,
                 rates.shape or (known[0] if known else UNKNOWN_SHAPE),
                 queued,
-                view.longest_wait_ms[request_class] / 1000,
+                view.longest_wait_ms[request_class] / 1000 if queued else 0.0,
             )
         )
     return tuple(found)

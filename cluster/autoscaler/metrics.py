@@ -58,6 +58,8 @@ class AutoscalerMetrics(Collector):
         for relief in Relief:
             yield "relief", "1 for what the pool gives up now.", {"relief": relief.value}, float(relief is made.relief)
         for demand in made.demands:
+            if demand.deadline_s is not None:
+                continue
             labels = {"class": demand.request_class.name.lower()}
             yield "arrival_rate", "Requests per second that arrive.", labels, demand.rate
             yield "oldest_wait_seconds", "Longest wait of those in line.", labels, demand.oldest_wait_s

@@ -26,13 +26,15 @@ class DemandRecord:
     output_tokens: float
     queued: int
     oldest_wait_s: float
+    deadline_s: float | None = None
+    """What is queued is to be done in so long; None for requests that clients wait for."""
 
     @classmethod
     def of(cls, seen: ClassDemand) -> DemandRecord:
         """Take it from a snapshot."""
         shape = seen.shape
         tokens = (shape.prompt_tokens, shape.cached_tokens, shape.output_tokens)
-        return cls(seen.request_class, seen.rate, *tokens, seen.queued, seen.oldest_wait_s)
+        return cls(seen.request_class, seen.rate, *tokens, seen.queued, seen.oldest_wait_s, seen.deadline_s)
 
 
 @dataclass(frozen=True, slots=True)

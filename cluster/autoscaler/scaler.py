@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ from cluster.autoscaler.group import GroupFacts, assemble, ready_records
 from cluster.autoscaler.memory import PoolMemory
 from cluster.autoscaler.point import point_in_force
 from cluster.autoscaler.record import DecisionRecord
-from cluster.autoscaler.report import unpack_counts
+from cluster.autoscaler.report import Counts, Report, unpack_report
 from cluster.autoscaler.starts import Starts
 from cluster.control.decision import Relief
 from cluster.control.guard import RailRules
@@ -151,8 +151,10 @@ class PoolScaler:
         view = await self._queue.observe()
         trouble = await self._look()
         before = self.actual.target if self.actual is not None else None
-        self._memory = await self._remember(view, before)
-        seen = assemble(view, self._memory.meter, self._memory.starts, self._facts, await self._fit(view))
+        reports = self._read(view)
+        self._memory = await self._remember(view, {name: one.counts for name, one in reports.items()}, before)
+        jobs = [job for one in reports.values() for job in one.jobs]
+        seen = assemble(view, self._memory.meter, self._memory.starts, self._facts, await self._fit(view), jobs)
         point = point_in_force(await self._point_of(view), self._default_point)
         made = decide(point, self._bounds, seen, self._memory.slow, self._rules)
         made = replace(made, alarms=(*made.alarms, *trouble))
@@ -206,18 +208,21 @@ class PoolScaler:
             return [str(error)]
         return [self.actual.trouble] if self.actual.trouble else []
 
-    async def _remember(self, view: PoolView, target: int | None) -> PoolMemory:
-        at = view.time_ms / 1000
-        memory = self._memory.up_to(at)
+    def _read(self, view: PoolView) -> dict[str, Report]:
         reports = {}
         for one in view.reports:
             try:
-                reports[one.router_id] = unpack_counts(one.report)
+                reports[one.router_id] = unpack_report(one.report)
             except ValueError:
                 # Of a newer version.
                 _LOG.warning("autoscaler.report_unread", extra={"pool": self.name, "router": one.router_id})
+        return reports
+
+    async def _remember(self, view: PoolView, counts: Mapping[str, Counts], target: int | None) -> PoolMemory:
+        at = view.time_ms / 1000
+        memory = self._memory.up_to(at)
         newest = min((one.age_ms / 1000 for one in view.reports), default=None)
-        meter = memory.meter.update(at, reports, newest, self._settings.rate_window_s)
+        meter = memory.meter.update(at, counts, newest, self._settings.rate_window_s)
         stored = await self._store.load()
         ready = {record.replica_id: record.stats.get("up_s", 0.0) for record in ready_records(view)}
         wanted = target if target is not None else stored.target if stored.target is not None else len(ready)

@@ -46,7 +46,9 @@ def demand_of(point: OperatingPoint, seen: GroupSnapshot) -> Demand | None:
         seconds = seen.model.gpu_seconds(each.shape, batch)
         queued = each.queued * seconds
         if each.deadline_s is not None:
-            deadline_work += queued / max(1.0, each.deadline_s)
+            # For the rest whatever is ordered now comes too late.
+            if each.deadline_s > seen.cold_start_s:
+                deadline_work += queued / each.deadline_s
             continue
         work += each.rate * seconds
         if each.request_class is RequestClass.BATCH:

@@ -75,7 +75,7 @@ class Check:
         """Take a tick's values. Where requests wait, what runs is what fits, and nothing is learnt."""
         if not rules.check_s or seen.model is None or not seen.ready or passed_s <= 0:
             return self
-        if seen.waiting > max(1.0, rules.check_waiting * seen.running):
+        if seen.filled or seen.waiting > max(1.0, rules.check_waiting * seen.running):
             return self
         batch = max(1.0, seen.running / seen.ready)
         expected = sum(

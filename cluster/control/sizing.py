@@ -100,7 +100,8 @@ class Sizing:
             "batch": self._batch(self.demand),
         }
         total = sum(value for name, value in parts.items() if name != self.without)
-        total = self.total = max(total, self._running(self.demand, total) if self.without != "running" else 0.0)
+        counts = self.without != "running" and not self.seen.filled
+        total = self.total = max(total, self._running(self.demand, total) if counts else 0.0)
         needed = math.ceil(total - 1e-9)
         self.note("needed", needed, f"{total:.2f} replicas, rounded up")
         if needed < 1 and (self.seen.waiting or self.seen.running or any(each.queued for each in self.seen.demands)):

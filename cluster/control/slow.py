@@ -165,7 +165,7 @@ class _Tick(Sizing):
         if replicas < 1:
             idle = seen.at - (self.state.active_at if self.state.active_at is not None else seen.at)
             return None if idle >= rules.idle_s else f"there was work {idle:.0f} s ago"
-        if seen.kv_usage * seen.ready / replicas > rules.kv_most:
+        if not seen.filled and seen.kv_usage * seen.ready / replicas > rules.kv_most:
             return f"KV caches would be {seen.kv_usage * seen.ready / replicas:.0%} full"
         if self.demand is None or seen.model is None:
             return None
@@ -226,7 +226,7 @@ class _Tick(Sizing):
         moves = tuple(move for move in state.moves if move.at > seen.at - kept)
         if wanted != seen.coming:
             moves = (*moves, Move(seen.at, wanted))
-        active = bool(work or seen.running or seen.waiting)
+        active = bool(work or seen.running or seen.waiting or seen.filled)
         active_at = seen.at if active or state.active_at is None else state.active_at
         fill, fill_at = self._adapted()
         return SlowState(needs, moves, fill, fill_at, active_at, self.check)

@@ -91,6 +91,11 @@ class GroupSnapshot:
     gpus_per_replica: int = 1
 
     @property
+    def filled(self) -> bool:
+        """Whether work with a deadline fills what the rest leaves free; what runs then says little of the need."""
+        return any(each.deadline_s is not None for each in self.demands)
+
+    @property
     def coming(self) -> int:
         """Replicas that serve or will soon."""
         return self.ready + self.starting

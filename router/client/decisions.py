@@ -39,6 +39,8 @@ class ClassDemand:
     queued: int
     oldest_wait: float
     """Seconds."""
+    deadline: float | None = None
+    """Seconds in which what is queued, a job's items, is to be done; None for requests that clients wait for."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.ClassDemand) -> ClassDemand:
@@ -51,6 +53,7 @@ class ClassDemand:
             wire.output_tokens,
             wire.queued,
             duration_from_wire(wire.oldest_wait),
+            duration_from_wire(wire.deadline) if wire.HasField("deadline") else None,
         )
 
 

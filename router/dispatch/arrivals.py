@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.autoscaler.report import empty_counts, pack_counts
+from collections.abc import Sequence
+
+from cluster.autoscaler.report import JobWork, empty_counts, pack_report
 from cluster.control.slo import OperatingPoint
 from cluster.models import RequestClass
 
@@ -72,9 +74,9 @@ class Arrivals:
         if not self.point.of(request_class).empty:
             self._counts[request_class].judged += 1
 
-    def report(self) -> bytes:
-        """Write what was counted since the start."""
-        return pack_counts(self._counts)
+    def report(self, jobs: Sequence[JobWork] = ()) -> bytes:
+        """Write what was counted since the start, and what is left of jobs now."""
+        return pack_report(self._counts, jobs)
 
 
 def _mixed(old: float | None, new: float) -> float:

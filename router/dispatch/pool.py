@@ -12,6 +12,7 @@ from dataclasses import replace
 from penstock.v1 import types_pb2 as types
 
 from cluster.autoscaler.point import point_in_force
+from cluster.autoscaler.report import JobWork
 from cluster.control.decision import Relief
 from cluster.control.settings import operating_point
 from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
@@ -74,6 +75,8 @@ class Pool:
         self.estimate = PoolEstimate()
         self._point = operating_point(settings)
         self.arrivals = Arrivals(self._point)
+        self.job_work: Callable[[], Sequence[JobWork]] = tuple
+        """Says what is left of the jobs that are fed from here; called from another thread."""
         self.relief = Relief.NONE
         """What the pool gives up for want of replicas, as its autoscaler last said."""
         self.queue_settings = queue_settings
@@ -467,7 +470,7 @@ class Pool:
 
     def _describe(self) -> RouterBeat:
         # Runs on the membership's thread.
-        return RouterBeat(self._router_id, self.replicas.connected(), report=self.arrivals.report())
+        return RouterBeat(self._router_id, self.replicas.connected(), report=self.arrivals.report(self.job_work()))
 
     def _beaten(self, reply: RouterBeatReply) -> None:
         self.beat = reply

@@ -29,7 +29,7 @@ class Executor:
     async def __call__(self, tenant: str, request: api.GenerateRequest) -> api.GenerateResponse:
         """Generate."""
         checked = check_request(request, self._limits)
-        generation = await self._opening.open(checked, caller=Caller(tenant), time_left_s=None)
+        generation = await self._opening.open(checked, caller=Caller(tenant), time_left_s=None, counted=False)
         if isinstance(generation, bytes):
             raise TypeError("an item of a job has no idempotency key, so there is no kept result for it")
         try:

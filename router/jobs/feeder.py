@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+from cluster.autoscaler.report import JobWork
 from cluster.errors import PenstockError, QueueUnavailableError
 from cluster.jobs import JobStore
 from cluster.lifecycle import TaskOwner
@@ -30,6 +31,7 @@ class JobFeeder:
         on_item: Callable[[str, bool], None] = lambda _pool, _failed: None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         """`capacity` takes a pool's name and returns how many sequences its replicas take together; `on_item` is told
         the pool and whether it failed for every result stored.
@@ -41,6 +43,7 @@ class JobFeeder:
         self._capacity = capacity
         self._on_item = on_item
         self._monotonic = monotonic
+        self._wall_s = wall_s
         self._owner = TaskOwner("jobs")
         self._runs: dict[str, set[JobRun]] = {pool: set() for pool in stores}
         self._draining = asyncio.Event()
@@ -52,6 +55,10 @@ class JobFeeder:
     def runs(self) -> int:
         """Jobs that are fed from here."""
         return sum(map(len, self._runs.values()))
+
+    def work(self, pool: str) -> tuple[JobWork, ...]:
+        """Say what is left of the pool's jobs that are fed from here; safe from another thread."""
+        return tuple(run.work() for run in self._runs[pool].copy())
 
     def start(self) -> None:
         """Begin to look."""
@@ -112,6 +119,7 @@ class JobFeeder:
                 self._settings,
                 capacity=lambda: self._capacity(pool),
                 on_item=lambda failed: self._on_item(pool, failed),
+                wall_s=self._wall_s,
             )
             run = JobRun(claim, tools)
             runs.add(run)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from penstock.v1 import jobs_pb2 as api
 
+from cluster.autoscaler.report import JobWork
 from cluster.errors import JobLeaseLostError, QueueUnavailableError
 from cluster.jobs import ItemResult, JobClaim, JobStore
 from cluster.lifecycle import TaskOwner
@@ -47,6 +49,8 @@ class RunTools:
     on_item: Callable[[bool], None] = lambda _failed: None
     """Told of every result stored."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    wall_s: Callable[[], float] = time.time
+    """Seconds since the epoch, as the store's clock."""
 
 
 class JobRun:
@@ -60,6 +64,8 @@ class JobRun:
         self._claim = claim
         self._tools = tools
         self._store = tools.store
+        self._record = claim.record
+        """As last heard."""
         self._job_id = claim.record.job_id
         self._header = api.JobHeader.FromString(claim.record.header)
         self._owner = TaskOwner(f"job.{self._job_id}")
@@ -73,6 +79,20 @@ class JobRun:
     def in_flight(self) -> int:
         """Items that wait or run."""
         return len(self._items)
+
+    def work(self) -> JobWork:
+        """Say what is left; safe from another thread."""
+        record = self._record
+        usage, results = record.usage, max(1, record.results)
+        return JobWork(
+            class_of(self._header),
+            items=max(0, record.items - record.results),
+            in_flight=len(self._items),
+            left_s=max(0.0, record.due_ms / 1000 - self._tools.wall_s()),
+            prompt_tokens=usage.prompt_tokens / results,
+            cached_tokens=usage.cached_tokens / results,
+            output_tokens=usage.output_tokens / results,
+        )
 
     def stop(self) -> None:
         """Start no more items; `run` returns when those that run have ended."""
@@ -100,7 +120,7 @@ class JobRun:
         period = min(settings.poll_s, settings.lease_s / RENEWALS_PER_LEASE)
         while True:
             await self._tools.sleep(period)
-            await self._insist(lambda: self._store.renew(self._claim))
+            self._record = await self._insist(lambda: self._store.renew(self._claim))
 
     async def _passes(self) -> None:
         first = True

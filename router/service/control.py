@@ -229,4 +229,5 @@ def _demand(demand: DemandRecord) -> api.ClassDemand:
         output_tokens=demand.output_tokens,
         queued=demand.queued,
         oldest_wait=duration_to_wire(demand.oldest_wait_s),
+        deadline=None if demand.deadline_s is None else duration_to_wire(demand.deadline_s),
     )

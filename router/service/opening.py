@@ -53,6 +53,8 @@ class _Admitted:
     deadline: float | None
     """When the call must have ended; monotonic seconds, as `arrived_at`."""
     arrived_at: float
+    counted: bool
+    """Whether it is counted as demand."""
 
     def run_s(self) -> float | None:
         """Estimate how long it runs."""
@@ -96,9 +98,16 @@ class Opening:
         self._continuing = asyncio.Semaphore(CONTINUING)
 
     async def open(
-        self, checked: CheckedRequest, *, caller: Caller, time_left_s: float | None, resume: ResumePoint | None = None
+        self,
+        checked: CheckedRequest,
+        *,
+        caller: Caller,
+        time_left_s: float | None,
+        resume: ResumePoint | None = None,
+        counted: bool = True,
     ) -> Generation | bytes:
-        """Start a generation, continue one, or return the kept result of its idempotency key (see `kept`).
+        """Start a generation, continue one, or return the kept result of its idempotency key (see `kept`). It counts as
+        demand, unless it is an item of a job.
 
         Raises:
             PermissionDeniedError: the caller may not use this model or class.
@@ -116,7 +125,9 @@ class Opening:
         salt = self._salts.of(caller.tenant)
         scope = f"{checked.lora_adapter}\0{salt}".encode()
         trail, preferred = pool.affinity.look(ids, scope, checked.session_id, pool.replicas.records)
-        admitted = _Admitted(checked, caller, pool, info, ids, params, n, salt, trail, preferred, deadline, arrived_at)
+        admitted = _Admitted(
+            checked, caller, pool, info, ids, params, n, salt, trail, preferred, deadline, arrived_at, counted
+        )
         if resume is not None and resume.token:
             async with self._continuing:
                 return await self._continue(admitted, resume)
@@ -124,13 +135,14 @@ class Opening:
 
     async def _start(self, admitted: _Admitted, received: Sequence[int]) -> Generation | bytes:
         joined_at = time.monotonic()
-        admitted.pool.arrivals.arrived(
-            admitted.checked.request_class,
-            len(admitted.ids),
-            admitted.params.max_tokens,
-            self._expected_output_tokens,
-            admitted.n,
-        )
+        if admitted.counted:
+            admitted.pool.arrivals.arrived(
+                admitted.checked.request_class,
+                len(admitted.ids),
+                admitted.params.max_tokens,
+                self._expected_output_tokens,
+                admitted.n,
+            )
         while True:
             generation = self._generation(admitted, secrets.token_hex(12))
             known = await self._submit(admitted, generation)

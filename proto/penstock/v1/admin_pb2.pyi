@@ -390,6 +390,7 @@ class ClassDemand(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     QUEUED_FIELD_NUMBER: _builtins.int
     OLDEST_WAIT_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
     request_class: _types_pb2.RequestClass.ValueType
     """Names the class."""
     rate: _builtins.float
@@ -406,6 +407,12 @@ class ClassDemand(_message.Message):
     def oldest_wait(self) -> _duration_pb2.Duration:
         """Is the longest wait of these."""
 
+    @_builtins.property
+    def deadline(self) -> _duration_pb2.Duration:
+        """Is in how long what is queued has to be done: a job's items until it expires. Absent for requests that clients wait
+        for.
+        """
+
     def __init__(
         self,
         *,
@@ -416,10 +423,11 @@ class ClassDemand(_message.Message):
         output_tokens: _builtins.float = ...,
         queued: _builtins.int = ...,
         oldest_wait: _duration_pb2.Duration | None = ...,
+        deadline: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_wait", b"oldest_wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["deadline", b"deadline", "oldest_wait", b"oldest_wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "oldest_wait", b"oldest_wait", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "queued", b"queued", "rate", b"rate", "request_class", b"request_class"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "deadline", b"deadline", "oldest_wait", b"oldest_wait", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "queued", b"queued", "rate", b"rate", "request_class", b"request_class"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -19,6 +19,7 @@ SHORT = Load(kind=Kind.RESUMING, output_tokens=50, deadline_s=30.0)
 """Streams that end, and begin, while Redis is away."""
 AWAY = Bounds(call_codes=UNAVAILABLE, fail_fast_s=1.5, retry_info=True, recovery_s=3.0, min_finished=6)
 HANGS = "router-0>redis"
+NO_RETRIES = Control("retries", frozenset({"I7"}), {"load": replace(SHORT, retries=False)})
 
 SCENARIOS = (
     Scenario(
@@ -38,7 +39,7 @@ SCENARIOS = (
         steps=(Step(Midway(6), Kill("redis")), Step(After(2.0), Start("redis"))),
         load=SHORT,
         bounds=AWAY,
-        control=Control("retries", frozenset({"I7"}), {"load": replace(SHORT, retries=False), "bounds": replace(AWAY)}),
+        control=NO_RETRIES,
     ),
     Scenario(
         name="redis killed, end of its file lost",
@@ -52,6 +53,7 @@ SCENARIOS = (
         load=LONG,
         plan=ClusterPlan(redis=("--aof-load-truncated", "yes")),
         bounds=AWAY,
+        control=Control("retries", frozenset({"I7"}), {"load": replace(LONG, retries=False)}),
     ),
     Scenario(
         name="redis flushed under load",
@@ -86,6 +88,11 @@ SCENARIOS = (
         plan=ClusterPlan(settings={"redis": {"timeout_s": 2.0}, "queue": {"lease_s": 4.0}}),
         bounds=Bounds(stall_s=2.0, recovery_s=0.0, min_finished=12),
         settle_s=6.0,
+        control=Control(
+            "patience",
+            frozenset({"I7"}),
+            {"plan": ClusterPlan(settings={"redis": {"timeout_s": 0.3}, "queue": {"lease_s": 4.0}})},
+        ),
     ),
     Scenario(
         name="redis blackholed for one router",
@@ -105,6 +112,7 @@ SCENARIOS = (
         load=SHORT,
         bounds=replace(AWAY, recovery_s=6.0),
         settle_s=4.0,
+        control=NO_RETRIES,
     ),
     Scenario(
         name="redis full",
@@ -116,6 +124,7 @@ SCENARIOS = (
         ),
         load=SHORT,
         bounds=AWAY,
+        control=NO_RETRIES,
     ),
     Scenario(
         name="redis cannot write its file",
@@ -124,6 +133,7 @@ SCENARIOS = (
         steps=(Step(Midway(6), FillDisk()), Step(After(3.0), EmptyDisk())),
         load=SHORT,
         bounds=AWAY,
+        control=NO_RETRIES,
     ),
     Scenario(
         name="redis read-only",
@@ -132,5 +142,6 @@ SCENARIOS = (
         steps=(Step(Midway(6), Demote()), Step(After(3.0), Promote())),
         load=SHORT,
         bounds=AWAY,
+        control=NO_RETRIES,
     ),
 )

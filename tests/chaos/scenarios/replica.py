@@ -16,6 +16,10 @@ LOAD = Load(kind=Kind.RESUMING, deadline_s=30.0)
 LINK = "router-0>replica-0"
 MIGRATED = Bounds(max_decodes=2, recovery_s=8.0, exact=False, min_finished=6)
 """Greedy output is exact, sampled output is a valid continuation; the simulated engine's is the same in both cases."""
+ONCE = ClusterPlan(settings={"router": {"max_attempts": 1}})
+IMPATIENT = ClusterPlan(settings={"router": {"max_attempts": 1, "link_ping_s": 0.5}, "queue": {"attach_grace_s": 0.0}})
+NO_GRACE = Control("a grace", frozenset({"I7"}), {"plan": IMPATIENT})
+NO_SECOND_ATTEMPT = Control("a second attempt", frozenset({"I7"}), {"plan": ONCE})
 
 SCENARIOS = (
     Scenario(
@@ -26,6 +30,7 @@ SCENARIOS = (
         steps=(Step(Midway(6), Reset(LINK)), Step(After(1.0), Reset(LINK))),
         load=LOAD,
         bounds=Bounds(recovery_s=1.5, min_finished=6),
+        control=NO_GRACE,
     ),
     Scenario(
         name="link blackholed and back",
@@ -34,6 +39,7 @@ SCENARIOS = (
         steps=(Step(Midway(6), Poison(LINK, Toxic(blackhole="both"))), Step(After(2.0), Heal(LINK))),
         load=LOAD,
         bounds=Bounds(recovery_s=2.5, min_finished=6),
+        control=NO_GRACE,
     ),
     Scenario(
         name="link blackholed for good",
@@ -43,9 +49,7 @@ SCENARIOS = (
         load=LOAD,
         bounds=MIGRATED,
         settle_s=6.0,
-        control=Control(
-            "a second attempt", frozenset({"I7"}), {"plan": ClusterPlan(settings={"router": {"max_attempts": 1}})}
-        ),
+        control=NO_SECOND_ATTEMPT,
     ),
     Scenario(
         name="link slow and sliced",
@@ -62,6 +66,7 @@ SCENARIOS = (
         steps=(Step(Midway(6), Poison(LINK, Toxic(blackhole="down"))), Step(After(2.0), Heal(LINK))),
         load=LOAD,
         bounds=Bounds(recovery_s=2.5, min_finished=6),
+        control=NO_GRACE,
     ),
     Scenario(
         name="replica killed",
@@ -72,6 +77,7 @@ SCENARIOS = (
         load=LOAD,
         bounds=MIGRATED,
         settle_s=4.0,
+        control=NO_SECOND_ATTEMPT,
     ),
     Scenario(
         name="replica stopped and back, short",
@@ -80,6 +86,7 @@ SCENARIOS = (
         steps=(Step(Midway(6), Pause("replica-0")), Step(After(1.5), Continue("replica-0"))),
         load=LOAD,
         bounds=Bounds(recovery_s=2.0, max_decodes=2, min_finished=6),
+        control=NO_GRACE,
     ),
     Scenario(
         name="replica stopped and back, long",
@@ -89,6 +96,7 @@ SCENARIOS = (
         load=LOAD,
         bounds=replace(MIGRATED, recovery_s=3.0),
         settle_s=3.0,
+        control=NO_SECOND_ATTEMPT,
     ),
     Scenario(
         name="replica drained under load",

@@ -121,5 +121,13 @@ SCENARIOS = (
         steps=(Step(After(1.5), Terminate("router-0")), Step(After(0.5), Start("router-0", heals=False))),
         load=Load(kind=Kind.UNARY, output_tokens=50),
         bounds=Bounds(recovery_s=2.5, stall_s=3.0, min_finished=6),
+        control=Control(
+            "a drain",
+            frozenset({"I7"}),
+            {
+                "plan": ClusterPlan(settings={"router": {"drain_s": 0.0}}),
+                "load": Load(kind=Kind.UNARY, output_tokens=50, retries=False),
+            },
+        ),
     ),
 )

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cluster.autoscaler.group import UNKNOWN_SHAPE, GroupFacts, assemble
 from cluster.autoscaler.memory import PoolMemory
-from cluster.autoscaler.meter import Meter
+from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.point import PointRecord, point_in_force
-from cluster.autoscaler.report import ClassCounts, Counts, empty_counts, pack_counts, unpack_counts
+from cluster.autoscaler.report import ClassCounts, Counts, JobWork, empty_counts, pack_report, unpack_report
 from cluster.autoscaler.starts import Starts
 from cluster.control.guard import Move
 from cluster.control.load import Need
 from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.slow_rules import SlowState
-from cluster.control.step_model import StepModel
+from cluster.control.step_model import Shape, StepModel
 from cluster.models import ReplicaState, RequestClass, Windows
 from cluster.queue.base import PoolView, ReplicaRecord, RouterReport
 
 FACTS = GroupFacts(cold_start_s=180.0, gpus_per_replica=1)
 STORED = StepModel(0.02, 1e-5, 1e-8)
+JOB = JobWork(RequestClass.BATCH, 600, 4, 3600.0, 80.0, 16.0, 40.0)
 
 
 def counts(requests: float, *, prompt: float = 100.0, output: float = 50.0, **more: float) -> Counts:
@@ -104,10 +106,11 @@ def test_attainment_needs_enough_requests() -> None:
 
 
 def test_a_report_survives_the_wire_and_nonsense_is_refused() -> None:
-    assert counts(7, judged=3, met=2) == unpack_counts(pack_counts(counts(7, judged=3, met=2)))
-    for bad in (b"", b"\x01", pack_counts(counts(1))[:-1], b"\x91\x90"):
+    report = unpack_report(pack_report(counts(7, judged=3, met=2), [JOB]))
+    assert (counts(7, judged=3, met=2), (JOB,)) == (report.counts, report.jobs)
+    for bad in (b"", b"\x01", pack_report(counts(1))[:-1], b"\x91\x90", b"\x92\x90\x90"):
         with pytest.raises(ValueError, match="no report of a router"):
-            unpack_counts(bad)
+            unpack_report(bad)
 
 
 # --- starts -----------------------------------------------------------------------------------------------------------
@@ -199,6 +202,31 @@ def test_what_waits_is_seen_although_nothing_was_counted() -> None:
     assert (RequestClass.STANDARD, 3, 2.5, UNKNOWN_SHAPE) == (
         demand.request_class, demand.queued, demand.oldest_wait_s, demand.shape,
     )  # fmt: skip
+
+
+def test_jobs_are_work_with_a_deadline_and_nobody_who_waits() -> None:
+    waits = view(waiting=(0, 0, 9), longest_wait_ms=(0, 0, 70_000), running=12)
+    seen = assemble(waits, Meter(), Starts(), FACTS, None, [replace(JOB, left_s=90.0), JOB])
+
+    assert seen.filled
+    # Eight of the nine are what the feeders keep there.
+    assert 1.0 == seen.waiting
+    standing, *due = seen.demands
+    assert (RequestClass.BATCH, 1, None) == (standing.request_class, standing.queued, standing.deadline_s)
+    assert [
+        (RequestClass.BATCH, 0.0, 600, 90.0, Shape(80, 40, 16)),
+        (RequestClass.BATCH, 0.0, 600, 3600.0, Shape(80, 40, 16)),
+    ] == [(each.request_class, each.rate, each.queued, each.deadline_s, each.shape) for each in due]
+
+
+def test_a_job_without_results_is_taken_for_like_other_requests() -> None:
+    fresh = replace(JOB, prompt_tokens=0.0, cached_tokens=0.0, output_tokens=0.0)
+    meter = Meter(rates={RequestClass.BATCH: ClassRates(0.0, Shape(10, 20))})
+
+    [_, known] = assemble(view(), meter, Starts(), FACTS, None, [fresh]).demands
+    [unknown] = assemble(view(), Meter(), Starts(), FACTS, None, [fresh]).demands
+    assert (Shape(10, 20), UNKNOWN_SHAPE) == (known.shape, unknown.shape)
+    assert not assemble(view(), Meter(), Starts(), FACTS, None, [replace(fresh, items=0)]).filled
 
 
 def test_the_oldest_value_decides_the_age() -> None:

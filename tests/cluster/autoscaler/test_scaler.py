@@ -12,7 +12,7 @@ from cluster.autoscaler.actuator import Actual
 from cluster.autoscaler.metrics import AutoscalerMetrics
 from cluster.autoscaler.point import PointRecord
 from cluster.autoscaler.record import DecisionRecord
-from cluster.autoscaler.report import ClassCounts, empty_counts, pack_counts
+from cluster.autoscaler.report import ClassCounts, empty_counts, pack_report
 from cluster.autoscaler.scaler import PoolScaler
 from cluster.control.decision import Relief
 from cluster.control.slo import ClassSlo, OperatingPoint
@@ -104,7 +104,7 @@ class Site:
                 beat = ReplicaBeat(name, b"", ReplicaState.READY, Windows(64, 10**6, 10**6), (), stats=stats)
                 reply = await self.queue.heartbeat_replica(beat)
                 self.point, self.relief = reply.point, reply.relief
-            await self.queue.heartbeat_router(RouterBeat("A", tuple(self.ready), report=pack_counts(self.counts)))
+            await self.queue.heartbeat_router(RouterBeat("A", tuple(self.ready), report=pack_report(self.counts)))
 
     def _carry_out(self, now: float) -> None:
         wanted = self.platform.target

@@ -127,6 +127,21 @@ def test_batch_work_calls_for_replicas_only_to_meet_a_deadline() -> None:
     assert 5 == decide(POINT, BOUNDS, group(1, due), SlowState()).replicas
 
 
+def test_a_deadline_that_no_new_replica_can_meet_calls_for_none() -> None:
+    late = ClassDemand(RequestClass.BATCH, 0.0, SHAPE, queued=100_000, deadline_s=100.0)
+
+    assert 1 == decide(POINT, BOUNDS, group(1, late), SlowState()).needed
+
+
+def test_what_fills_the_room_that_is_left_makes_no_group_look_full() -> None:
+    job = ClassDemand(RequestClass.BATCH, 0.0, SHAPE, queued=1_000, deadline_s=1e6)
+    seen = dataclasses.replace(group(4, interactive(2.0), job), running=4 * 64.0, kv_usage=0.95)
+    decision = decide(POINT, BOUNDS, seen, SlowState())
+
+    assert 3 >= decision.needed
+    assert "running" not in names(decision)
+
+
 def test_growth_is_planned_for_where_it_is_a_trend() -> None:
     now = TICK_S * 60
 

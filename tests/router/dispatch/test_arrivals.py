@@ -6,7 +6,7 @@ from dataclasses import astuple
 
 import pytest
 
-from cluster.autoscaler.report import unpack_counts
+from cluster.autoscaler.report import unpack_report
 from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.models import RequestClass
 from router.dispatch.arrivals import Arrivals
@@ -16,7 +16,7 @@ POINT = OperatingPoint(interactive=ClassSlo(ttft_p99_s=1.0, itl_p95_s=0.05))
 
 
 def counted(arrivals: Arrivals, request_class: RequestClass = INTERACTIVE) -> tuple[float, ...]:
-    return astuple(unpack_counts(arrivals.report())[request_class])
+    return astuple(unpack_report(arrivals.report()).counts[request_class])
 
 
 def test_requests_count_when_they_arrive_with_what_they_are_likely_to_take() -> None:

@@ -20,6 +20,7 @@ from cluster.errors import (
     QueueUnavailableError,
 )
 from cluster.jobs import JobLimits, JobState, MemoryJobs, MemoryJobStore
+from cluster.models import RequestClass
 from cluster.settings import JobsSettings
 from router.jobs.feeder import JobFeeder
 from router.jobs.run import JobRun, RunTools
@@ -157,6 +158,25 @@ async def test_so_many_items_are_in_flight_and_no_more(
     assert {f"{number}": 1 for number in range(20)} == engine.executions
     assert [f"q{result.index}" for result in await results(store)] == [r.custom_id for r in await results(store)]
     await until(lambda: feeders[0].runs == 0)
+
+
+async def test_what_is_left_of_a_job_is_told(
+    store: FlakyStore, engine: Engine, clock: ManualClock, feeders: list[JobFeeder]
+) -> None:
+    await submit(store, 20)
+    engine.open.clear()
+    engine.free_items = 5
+    feeders.append(feeder_of(store, engine, wall_s=lambda: clock.wall_ms() / 1000))
+    feeders[0].start()
+    await until(lambda: len(engine.running) == 4)
+    clock.advance(0.5)
+
+    await until(lambda: [job.items for job in feeders[0].work("demo")] == [15])
+    [job] = feeders[0].work("demo")
+    assert (RequestClass.BATCH, 4) == (job.request_class, job.in_flight)
+    assert pytest.approx(10**6 - 0.5, abs=0.1) == job.left_s
+    engine.open.set()
+    await until(lambda: feeders[0].work("demo") == ())
 
 
 async def test_capacity_that_grows_is_used(store: FlakyStore, engine: Engine, feeders: list[JobFeeder]) -> None:

@@ -13,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from penstock.v1 import inference_pb2, types_pb2
 from penstock.v1 import jobs_pb2 as api
 
+from cluster.autoscaler.report import JobWork, unpack_report
 from cluster.errors import PermissionDeniedError
 from cluster.models import RequestClass
 from router.client.errors import from_rpc_error
@@ -90,6 +91,27 @@ async def test_every_item_has_one_result_with_usage_and_receipt(stack: Stack) ->
     week = 7 * 86_400_000
     assert week == end.due_at.ToMilliseconds() - end.ended_at.ToMilliseconds()
     assert end == (await stack.jobs(1).GetJob(api.GetJobRequest(job_id=job.job_id))).job
+
+
+async def test_items_are_demand_by_what_is_left_and_not_by_their_arrival(stack: Stack) -> None:
+    pools = [router.pools["demo"] for router in stack.routers]
+    # Long ones, so that the job is there for some heartbeats.
+    job = await submit(stack, [item(number, max_tokens=100) for number in range(2_000)])
+
+    told: list[JobWork] = []
+
+    async def heard() -> bool:
+        reports = (await pools[0]._queue.observe()).reports
+        told[:] = [job for one in reports for job in unpack_report(one.report).jobs]
+        return bool(told)
+
+    await until(heard)
+    [left] = told
+    assert 0 < left.items <= 2_000
+    assert RequestClass.BATCH == left.request_class
+    assert left.left_s > 3600
+    await stack.jobs().CancelJob(api.CancelJobRequest(job_id=job.job_id))
+    assert [0, 0] == [unpack_report(pool.arrivals.report()).counts[RequestClass.BATCH].requests for pool in pools]
 
 
 async def test_a_result_is_what_the_same_call_gives(stack: Stack) -> None:
