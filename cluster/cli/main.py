@@ -35,8 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         hint = (
             "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router, "
-            "penstock[loadtest] to simulate and for load tests"
-            "penstock[loadtest] to simulate and plan"
+            "penstock[loadtest] to simulate, to plan and for load tests"
         )
         Console(stderr=True).print(f"[red]penstock:[/] {error}; {hint}", highlight=False)
         return 2
