@@ -26,7 +26,7 @@ class SlowRules:
     for it do not work before."""
     drain_fill: float = 0.95
     """Part of a replica's time that is used while something has piled up."""
-    fill: float = 0.75
+    fill: float = 0.65
     """Part of a replica's time that is planned for in a group of `fill_replicas`, at first; it then follows the
     attainment. The free part shrinks with the root of the group's size, as the scatter of its load does."""
     fill_replicas: float = 4.0

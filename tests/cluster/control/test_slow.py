@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.control import slow
 from cluster.control.decision import Counterfactual, Relief
 from cluster.control.guard import Move
 from cluster.control.load import LoadRules, Need, growth
 from cluster.control.slo import ClassSlo, OperatingPoint
-from cluster.control.slow import SlowDecision, decide
+from cluster.control.slow import SlowDecision
 from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
@@ -38,6 +39,16 @@ def seconds_per_request() -> float:
 def interactive(replicas: float, **more: object) -> ClassDemand:
     """Make arrivals that keep so many replicas busy all the time."""
     return ClassDemand(RequestClass.INTERACTIVE, replicas / seconds_per_request(), SHAPE, **more)  # type: ignore[arg-type]
+
+
+RULES = SlowRules(fill=0.75)
+"""Round numbers."""
+
+
+def decide(
+    point: OperatingPoint, bounds: GroupBounds, seen: GroupSnapshot, state: SlowState, rules: SlowRules = RULES
+) -> SlowDecision:
+    return slow.decide(point, bounds, seen, state, rules)
 
 
 def group(ready: int, *demands: ClassDemand, **more: object) -> GroupSnapshot:
@@ -177,7 +188,7 @@ def test_work_that_scatters_is_averaged_over_a_cold_start() -> None:
     state = SlowState(needs=lately(*[3.0, 2.6] * 6))
     seen = group(4, interactive(3.4))
     usual = decide(POINT, BOUNDS, seen, state)
-    fresh = decide(POINT, BOUNDS, seen, state, SlowRules(load=LoadRules(steady_most_s=0.0)))
+    fresh = decide(POINT, BOUNDS, seen, state, dataclasses.replace(RULES, load=LoadRules(steady_most_s=0.0)))
 
     assert 4 == usual.needed
     assert "3.4 came lately" in reason(usual, "steady")
