@@ -23,7 +23,9 @@ class LoadRules:
     steady_least_s: float = 60.0
     steady_most_s: float = 300.0
     jump: float = 0.25
-    """More than this part over the average is no chance, and counts at once."""
+    """More than this part over the average may be no chance, and counts at once."""
+    jump_deviations: float = 2.5
+    """And more than so many standard deviations of the few requests that an average rests on."""
     burst_s: float = 30.0
     """What came in so long counts at once if it is out of all proportion; 0 never looks."""
     burst_deviations: float = 4.0
@@ -93,11 +95,21 @@ def steady_window_s(cold_start_s: float, rules: LoadRules) -> float:
     return min(rules.steady_most_s, max(rules.steady_least_s, rules.steady_starts * cold_start_s))
 
 
-def steady_work(work: float, needs: Sequence[Need], since: float, rules: LoadRules) -> float:
-    """Return the average of the work since a time, unless it has jumped up."""
+def steady_work(work: float, requests: float, needs: Sequence[Need], since: float, rules: LoadRules) -> float:
+    """Return the average of the work since a time, unless it has jumped up.
+
+    Args:
+        work: replica-seconds per second, an exponential average.
+        requests: that arrive per second, averaged alike.
+        needs: earlier ticks.
+        since: the same clock as theirs.
+        rules: the constants.
+    """
     lately = [each.work for each in needs if each.at > since]
     mean = (work + sum(lately)) / (1 + len(lately))
-    return work if work > (1.0 + rules.jump) * mean else mean
+    # An exponential average rests on what came in twice its window.
+    scatter = math.sqrt(rules.burst_variance / max(1.0, 2.0 * rules.rate_window_s * requests))
+    return work if work > (1.0 + max(rules.jump, rules.jump_deviations * scatter)) * mean else mean
 
 
 def burst_work(work: float, requests: float, needs: Sequence[Need], at: float, rules: LoadRules) -> float | None:

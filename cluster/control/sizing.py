@@ -55,10 +55,10 @@ class Sizing:
         if demand is None:
             return None
         window_s = steady_window_s(self.seen.cold_start_s, self.rules.load)
-        work = steady_work(demand.work, self.state.needs, self.seen.at - window_s, self.rules.load)
+        requests = sum(each.rate for each in self.seen.demands if each.deadline_s is None)
+        work = steady_work(demand.work, requests, self.state.needs, self.seen.at - window_s, self.rules.load)
         if demand.backlog:
             work = max(work, demand.work)
-        requests = sum(each.rate for each in self.seen.demands if each.deadline_s is None)
         burst = (
             burst_work(demand.work, requests, self.state.needs, self.seen.at, self.rules.load) if self.known else None
         )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cluster.control import slow
 from cluster.control.decision import Counterfactual, Relief
 from cluster.control.guard import Move
-from cluster.control.load import LoadRules, Need, growth
+from cluster.control.load import LoadRules, Need, growth, steady_work
 from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.slow import SlowDecision
 from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
@@ -151,6 +151,17 @@ def test_what_fills_the_room_that_is_left_makes_no_group_look_full() -> None:
 
     assert 3 >= decision.needed
     assert "running" not in names(decision)
+
+
+def test_a_jump_counts_at_once_where_it_is_more_than_the_chance_of_few_requests() -> None:
+    needs = tuple(Need(15.0 * tick, 10.0, 1) for tick in range(12))
+
+    def steady(work: float, requests: float) -> float:
+        return steady_work(work, requests, needs, 0.0, LoadRules())
+
+    assert 14.0 == steady(14.0, requests=50.0)
+    assert pytest.approx((11 * 10 + 14) / 12) == steady(14.0, requests=0.5)
+    assert 26.0 == steady(26.0, requests=0.5)
 
 
 def test_growth_is_planned_for_where_it_is_a_trend() -> None:
