@@ -223,22 +223,33 @@ async def make_whole(cluster: ChaosCluster) -> None:
 
 
 async def idle(cluster: ChaosCluster, began: float, seconds: float, besides: Collection[str] = ()) -> Idle:
-    """Look until nothing is left, at most for some seconds. `besides`: further keys that must be empty."""
+    """Look until nothing is left, at most for some seconds. `besides`: further keys that must be empty.
+
+    What engines noted is read last and in a thread: after many minutes that takes seconds, and the proxies that the
+    cluster's heartbeats go through live on this loop.
+    """
     deadline = time.monotonic() + seconds
     empty = {*MUST_BE_EMPTY, *besides}
     while True:
         keys = {name: size for name, size in (await cluster.sizes()).items() if name in empty}
         calls = {name: (await cluster.metrics(name))["penstock_router_open_calls"] for name in cluster.routers}
-        now = time.monotonic()
-        decoding = [
-            sequence
-            for path, node in cluster.journals().items()
-            for sequence in read_journal(path, node.name, began, node.died_at, now)[1]
-        ]
-        found = Idle(keys, calls, decoding)
-        if found.clean or now > deadline:
-            return found
+        found = Idle(keys, calls, [])
+        over = time.monotonic() > deadline
+        if found.clean or over:
+            found = Idle(keys, calls, await asyncio.to_thread(_decoding, cluster, began))
+            if found.clean or over:
+                return found
         await asyncio.sleep(0.1)
+
+
+def _decoding(cluster: ChaosCluster, began: float) -> list[str]:
+    """Name the sequences that engines have not ended."""
+    now = time.monotonic()
+    return [
+        sequence
+        for path, node in cluster.journals().items()
+        for sequence in read_journal(path, node.name, began, node.died_at, now)[1]
+    ]
 
 
 def read_engines(cluster: ChaosCluster, history: History, began: float) -> None:

@@ -173,10 +173,10 @@ class Soak:
         ended = time.monotonic()
         self._history.idle = await idle(self._cluster, began, IDLE_S, besides=ALSO_EMPTY)
         self.idle_s = time.monotonic() - ended
+        self.left = await self._cluster.sizes()
         read_engines(self._cluster, self._history, began)
         self.tally.blame(check_engines(self._history, BOUNDS))
         self.tally.judge_memory()
-        self.left = await self._cluster.sizes()
 
     # --- telling ------------------------------------------------------------------------------------------------------
 

@@ -106,13 +106,17 @@ async def test_after_the_end_the_result_is_returned(stack: Stack) -> None:
 
 async def test_the_rest_of_a_result_is_returned_from_the_end_of_a_delta(stack: Stack) -> None:
     events = await collect(stack.inference(0).StreamGenerate(keyed(tokens=12, logprobs=1)))
+    deltas = [event.delta for event in events if event.HasField("delta")]
+    # On a busy machine several tokens share one.
+    have = deltas[len(deltas) // 2 - 1].offset + len(deltas[len(deltas) // 2 - 1].token_ids)
     wanted = keyed(tokens=12, logprobs=1)
-    wanted.resume.received_tokens.append(5)
+    wanted.resume.received_tokens.append(have)
     rest = await collect(stack.inference(1).StreamGenerate(wanted))
 
     [delta] = [event.delta for event in rest if event.HasField("delta")]
-    assert (delta.offset, list(delta.token_ids)) == (5, ids_of(events)[5:])
-    assert len(delta.logprobs) == 7
+    assert 0 < have < 12
+    assert (delta.offset, list(delta.token_ids)) == (have, ids_of(events)[have:])
+    assert len(delta.logprobs) == 12 - have
     assert text_of(events).endswith(delta.text)
     beyond = keyed(tokens=12, logprobs=1)
     beyond.resume.received_tokens.append(13)
