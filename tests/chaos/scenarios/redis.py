@@ -53,7 +53,6 @@ SCENARIOS = (
         load=LONG,
         plan=ClusterPlan(redis=("--aof-load-truncated", "yes")),
         bounds=AWAY,
-        control=Control("retries", frozenset({"I7"}), {"load": replace(LONG, retries=False)}),
     ),
     Scenario(
         name="redis flushed under load",
