@@ -69,7 +69,6 @@ SCENARIOS = (
         load=RESUMING,
         plan=PLAN,
         bounds=replace(WHOLE, call_codes=UNAVAILABLE, retry_info=True, fail_fast_s=1.5),
-        control=Control("retries", frozenset({"I7"}), {"load": replace(RESUMING, retries=False)}),
     ),
     Scenario(
         name="real engines: replica stopped and back",
