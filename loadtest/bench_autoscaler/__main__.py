@@ -98,9 +98,13 @@ def _all_of(jobs: Sequence[Job], processes: int) -> list[Result]:
         for ours in (True, False):
             some = [replace(job, enough=_least(job, found)) for job in jobs if (job.policy == OURS) is ours]
             running: list[Future[list[Result]]] = [pool.submit(compete, job) for job in some]
-            for done in as_completed(running):
-                found += done.result()
-                progress.advance(task)
+            try:
+                for done in as_completed(running):
+                    found += done.result()
+                    progress.advance(task)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
     return found
 
 

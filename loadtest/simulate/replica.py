@@ -182,7 +182,7 @@ class SimReplica:
         self._turn = None
         while self._ending and self._ending[0][0] <= self._core.turns:
             turn, _, item = heapq.heappop(self._ending)
-            if item.ends_at_turn == turn:
+            if self._ends_in(item, turn):
                 self._leave(item, now)
                 end.finished.append(item)
         for request_id in self._aborting:
@@ -230,10 +230,16 @@ class SimReplica:
         """Return the turns until somebody's last token."""
         while self._ending:
             turn, _, item = self._ending[0]
-            if item.ends_at_turn == turn:
+            if self._ends_in(item, turn):
                 return min(turn - self._core.turns, _LONGEST_RUN)
             heapq.heappop(self._ending)
         return _LONGEST_RUN
+
+    def _ends_in(self, item: Running, turn: int) -> bool:
+        """Whether a request has its last token in a turn, which is not so if it was stopped since that was planned. It
+        may run on another replica by now and have its last token in a turn of that one with the same number.
+        """
+        return item.ends_at_turn == turn and self.running.get(item.request_id) is item
 
     def _begin_turn(self, now: float) -> None:
         turn = self._turn = self._core.turn()

@@ -137,3 +137,28 @@ def test_a_killed_replica_gives_back_what_was_delivered() -> None:
     assert len(item.gaps) == 3
     assert item.last_token_at == pytest.approx(at + sum(item.gaps))
     assert replica.ends_at is None
+
+
+def test_a_request_that_went_on_elsewhere_does_not_end_here() -> None:
+    replica = SimReplica("r", settings(100_000, 8))
+    gone, stays = (
+        Running(name, TraceRequest(0, 0.0, 32, tokens), "router", 0.0)
+        for name, tokens in zip("ab", (50, 80), strict=True)
+    )
+    replica.start(gone, 0.0)
+    replica.start(stays, 0.0)
+    replica.begin(0.0)
+    replica.end()
+    turn = gone.ends_at_turn
+    assert turn > 0
+    replica.begin(1.0)
+    replica.abort(gone.request_id, 1.0)
+    assert [gone] == replica.end().aborted
+    # By chance its last token comes in the turn of the same number there.
+    gone.ends_at_turn = turn
+    finished: list[Running] = []
+    while replica.running:
+        replica.begin(replica.ends_at or 2.0)
+        finished += replica.end().finished
+
+    assert [stays] == finished
