@@ -142,7 +142,7 @@ class ReplicaSet:
     def paused(self) -> frozenset[str]:
         """Name the replicas that failed so often that they get no work for a while; safe from another thread."""
         now = time.monotonic()
-        return frozenset(name for name, breaker in list(self._breakers.items()) if breaker.is_open(now))
+        return frozenset(name for name, breaker in self._breakers.copy().items() if breaker.is_open(now))
 
     def failed(self, replica_id: str) -> None:
         """Note an attempt that a replica failed."""
