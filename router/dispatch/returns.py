@@ -64,18 +64,18 @@ class Returns:
 
     def tell_again(self) -> None:
         """Tell what the store may have missed."""
-        if missed := len(self._ends.keys() - self._telling) + len(self._breaks.keys() - self._telling):
-            _LOG.warning("returns.told_again", extra={"ends": missed})
-        for request_id, attempt in list(self._ends):
-            self._tell(self._release, request_id, attempt)
-        for request_id, attempt in list(self._breaks):
-            self._tell(self._requeue, request_id, attempt)
+        # Not what is under way: a store that is slow to answer would get ever more of the same.
+        ends, breaks = (waiting.keys() - self._telling for waiting in (self._ends, self._breaks))
+        if ends or breaks:
+            _LOG.warning("returns.told_again", extra={"ends": len(ends) + len(breaks)})
+        for key in ends:
+            self._tell(self._release, *key)
+        for key in breaks:
+            self._tell(self._requeue, *key)
 
     def _tell(self, how: Callable[[str, str], Awaitable[None]], request_id: str, attempt: str) -> None:
-        # A store that is slow to answer would get ever more of the same.
-        if (key := (request_id, attempt)) not in self._telling:
-            self._telling.add(key)
-            self._owner.spawn(self._tell_once(how, key), "tell")
+        self._telling.add((request_id, attempt))
+        self._owner.spawn(self._tell_once(how, (request_id, attempt)), "tell")
 
     async def _tell_once(self, how: Callable[[str, str], Awaitable[None]], key: tuple[str, str]) -> None:
         try:
