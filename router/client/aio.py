@@ -131,7 +131,7 @@ class AsyncClient:
             sampling: on resume the same as before.
             options: on resume the same as before.
             flush_interval: seconds over which deltas are merged after a choice's first token; 0 sends each at once.
-                None leaves it to the router, which merges for some tens of ms while it serves many streams.
+                None leaves it to the router, which merges for up to 100 ms while it serves many streams.
             resume: goes on with a stream instead of starting one; from `AsyncStream.resume_point`.
             timeout: seconds for the whole stream.
         """
@@ -322,7 +322,9 @@ class AsyncClient:
                 running.cancel()
             await asyncio.sleep(wait)
 
-    def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None) -> Any:
+    def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
+        if self._closed and again:
+            raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
         return self._next().inference.StreamGenerate(
             request, timeout=timeout, metadata=self._connection.call_metadata()
         )
@@ -353,6 +355,7 @@ class AsyncStream:
         self._open_call = open_call
         self._state = state
         self._call: Any = None
+        self._opened = False
         self._closed = False
 
     @property
@@ -399,7 +402,8 @@ class AsyncStream:
 
     async def _read(self) -> Event | None:
         if self._call is None:
-            self._call = self._open_call(self._state.request(), self._state.time_left())
+            again, self._opened = self._opened, True
+            self._call = self._open_call(self._state.request(), self._state.time_left(), again=again)
         try:
             message = await self._call.read()
         except grpc.RpcError as error:

@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from penstock.v1 import admin_pb2_grpc, inference_pb2, inference_pb2_grpc, jobs_pb2_grpc
@@ -121,8 +121,11 @@ class Connection:
         return itertools.cycle([*range(start, len(self.targets)), *range(start)])
 
 
-OpenStream = Callable[[inference_pb2.StreamGenerateRequest, float | None], Any]
-"""Opens a stream at the next router; the second argument is its timeout in seconds."""
+class OpenStream(Protocol):
+    """Opens a stream at the next router."""
+
+    def __call__(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
+        """`timeout` in seconds; `again` after the stream's first call."""
 
 
 class Stubs:

@@ -253,8 +253,8 @@ class Client:
                     raise failure from error
             time.sleep(wait)
 
-    def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None) -> Any:
-        if self._closed and request.HasField("resume"):
+    def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
+        if self._closed and again:
             raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
         return self._next().inference.StreamGenerate(
             request, timeout=timeout, metadata=self._connection.call_metadata()
@@ -282,6 +282,7 @@ class Stream:
         self._open_call = open_call
         self._state = state
         self._call: Any = None
+        self._opened = False
         self._closed = threading.Event()
 
     @property
@@ -328,7 +329,8 @@ class Stream:
 
     def _read(self) -> Event | None:
         if self._call is None:
-            self._call = self._open_call(self._state.request(), self._state.time_left())
+            again, self._opened = self._opened, True
+            self._call = self._open_call(self._state.request(), self._state.time_left(), again=again)
             if self._closed.is_set():
                 self._call.cancel()  # Closed by another thread while the call was being made.
         try:

@@ -10,6 +10,7 @@ from penstock.v1 import types_pb2
 from cluster import errors as cluster_errors
 from router import client as api
 from router.client import FinishReason, GenerateOptions, Message, ResumePoint, RetryPolicy, Sampling
+from tests.support.waiting import until
 
 UNAVAILABLE = cluster_errors.UnavailableError("no", retry_after_s=0.0)
 FULL = cluster_errors.QueueFullError("demo", 1, retry_after_s=0.0)
@@ -189,6 +190,20 @@ async def test_closing_the_client_ends_its_calls_with_an_error(client, fake, str
         await task
     if streamed:
         await fake.abandoned.wait()
+
+
+async def test_closing_the_client_ends_a_stream_that_waits_for_its_next_attempt(connect, fake, port):
+    fake.failures.append(UNAVAILABLE)
+    client = connect(f"127.0.0.1:{port}", retry=RetryPolicy(max_attempts=3, base_delay=0.5))
+    stream = client.stream("demo", "hi")
+    task = asyncio.create_task(collect(stream))
+    await fake.asked.wait()
+    await until(lambda: stream._call is None)
+
+    await client.close()
+
+    with pytest.raises(api.CancelledError):
+        await task
 
 
 async def test_cancelling_a_stream_shows_in_its_reader(client, fake):
