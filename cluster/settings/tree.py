@@ -426,10 +426,10 @@ class MergingSettings(Section):
     it and its client far more than a token does.
     """
 
-    messages_per_s: float = Field(default=2_500.0, gt=0)
-    """Tokens a second that a process streams one by one; above, so many share a message that messages are no more."""
+    tokens_per_s: float = Field(default=2_500.0, gt=0)
+    """Output that a process streams token by token; each eighth above it lets one token more share a message."""
     at_most_s: float = Field(default=0.1, ge=0, le=10)
-    """No token waits longer for the next one; 0 merges nothing."""
+    """No token waits longer for the next ones; 0 merges nothing."""
 
 
 class RouterSettings(Section):

@@ -17,6 +17,9 @@ from router.dispatch.choice import Choice, ChoiceState
 
 QUEUED_PERIOD_S = 1.0
 """How often a waiting client hears its position."""
+UNHURRIED_S = 0.5
+"""How long output collects for who does not stream it."""
+_ANY_NUMBER = 1 << 30
 
 
 class Generation:
@@ -48,11 +51,13 @@ class Generation:
         self._news.set()
         self._queued_at = float("-inf")
         self._finished = False
-        self._merging: asyncio.Future[None] | None = None
         self._enough = 1
-        """Tokens of a choice that end the merging."""
+        """Tokens of a choice that are worth a message."""
+        self._patience_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while output collects."""
         for choice in self.choices:
-            choice.bind(self._wake, self._end_merging)
+            choice.bind(self._wake, self._end_collecting)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -73,31 +78,49 @@ class Generation:
             return
         news.clear()
 
-    async def merge(self, seconds: float, tokens: int) -> None:
-        """Let output collect for so long, or until a choice has so many tokens, or one ends."""
-        self._enough = tokens
-        if seconds <= 0 or self._has_enough() or all(choice.state is ChoiceState.ENDED for choice in self.choices):
-            return
-        loop = asyncio.get_running_loop()
-        self._merging = loop.create_future()
-        timer = loop.call_later(seconds, self._end_merging)
-        try:
-            await self._merging
-        finally:
-            timer.cancel()
-            self._merging = None
+    def collect(self, tokens: int, seconds: float, from_now: bool = False) -> None:
+        """Let output collect before `wait` returns: until a choice has so many tokens, or one ends, or the first of
+        them has waited for so long (`from_now`: until then, whether there is output or not).
+        """
+        self._enough, self._patience_s = tokens, seconds
+        if from_now and tokens > 1:
+            self._stop_timer()
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._collected)
+
+    @property
+    def collects(self) -> bool:
+        """Whether output may collect now."""
+        return self._enough != 1
 
     def _wake(self) -> None:
+        if self._enough == 1 or self._news.is_set() or not self._may_collect():
+            self._news.set()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._collected)
+
+    def _may_collect(self) -> bool:
+        return all(
+            choice.announced
+            and choice.state is not ChoiceState.WAITING
+            and choice.error is None
+            and choice.tokens_unread < self._enough
+            for choice in self.choices
+        )
+
+    def _collected(self) -> None:
+        self._enough = 1
+        self._stop_timer()
+        if any(choice.has_output for choice in self.choices):
+            self._news.set()
+
+    def _end_collecting(self) -> None:
+        self._enough = 1
         self._news.set()
-        if self._merging is not None and self._has_enough():
-            self._end_merging()
 
-    def _has_enough(self) -> bool:
-        return any(choice.tokens_unread >= self._enough for choice in self.choices)
-
-    def _end_merging(self) -> None:
-        if self._merging is not None and not self._merging.done():
-            self._merging.set_result(None)
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def take(self) -> list[api.StreamGenerateResponse]:
         """Return the pending events in order; the last one ever is `finished`.
@@ -105,6 +128,7 @@ class Generation:
         Raises:
             PenstockError: a choice failed; what was delivered before stays valid.
         """
+        self._stop_timer()
         if self._streams_one() and self.choices[0].has_output:
             # Nearly every call: one choice in the middle of its output.
             return [self.choices[0].take_output()]
@@ -133,6 +157,12 @@ class Generation:
         elif (error := self.error) is not None:
             # One choice failed: the others can't make the request whole.
             self.cancel()
+        return events
+
+    def take_unhurried(self) -> list[api.StreamGenerateResponse]:
+        """Like `take`, for who needs no stream: what comes next may collect for a while."""
+        events = self.take()
+        self.collect(_ANY_NUMBER, UNHURRIED_S)
         return events
 
     @property
@@ -173,6 +203,7 @@ class Generation:
 
     def close(self) -> None:
         """Forget everything; cancels what still waits or runs. Every generation is closed exactly once, last."""
+        self._stop_timer()
         for choice in self.choices:
             choice.abandon()
 

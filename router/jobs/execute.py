@@ -36,7 +36,7 @@ class Executor:
             collector = Collector()
             while not generation.finished:
                 await generation.wait()
-                for event in generation.take():
+                for event in generation.take_unhurried():
                     collector.add(event)
         finally:
             generation.close()

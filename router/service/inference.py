@@ -29,7 +29,7 @@ from router.service.catalog import Catalog
 from router.service.collect import Collector
 from router.service.kept import KeptResult, read_result, replay
 from router.service.opening import Opening
-from router.service.pace import Pace, StreamPace
+from router.service.pace import AT_ONCE, Pace, StreamPace
 
 REQUEST_ID_HEADER = "penstock-request-id"
 RESUME_TOKEN_HEADER = "penstock-resume-token-bin"  # noqa: S105 - a header's name
@@ -91,12 +91,11 @@ class InferenceServicer:
         pace = StreamPace(self._pace, flush_interval_s)
         while not generation.finished:
             await generation.wait()
-            seconds, tokens = pace.wait()
-            if tokens > 1:
-                await generation.merge(seconds, tokens)
             for event in generation.take():
                 if event.HasField("delta"):
-                    pace.wrote(len(event.delta.token_ids))
+                    collecting = pace.wrote(len(event.delta.token_ids))
+                    if collecting is not AT_ONCE or generation.collects:
+                        generation.collect(*collecting)
                 elif event.HasField("finished"):
                     self._metrics.finished(generation, event.finished)
                 if kept is not None:
@@ -133,7 +132,7 @@ class InferenceServicer:
         )
         while not generation.finished:
             await generation.wait()
-            for event in generation.take():
+            for event in generation.take_unhurried():
                 collector.add(event)
                 if kept is not None:
                     kept.add(event)
@@ -171,7 +170,7 @@ class InferenceServicer:
             async with asyncio.timeout(self._pools[generation.pool].queue_settings.attach_grace_s):
                 while not generation.finished:
                     await generation.wait()
-                    for event in generation.take():
+                    for event in generation.take_unhurried():
                         kept.add(event)
         except (TimeoutError, PenstockError):
             # Nobody came, it failed, or another call took over.
