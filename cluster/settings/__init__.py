@@ -2,34 +2,29 @@
 
 from cluster.settings.access import Access, access_of, is_loopback
 from cluster.settings.load import load_settings
-from cluster.settings.tree import (
-    AffinitySettings,
-    AuthSettings,
-    AutoscalerSettings,
+from cluster.settings.pools import (
     AutoscaleSettings,
-    ClassShares,
     ClassSloSettings,
-    ClusterSettings,
     ControlSettings,
     EngineKind,
-    JobsSettings,
-    LimitSettings,
-    MergingSettings,
     PoolSettings,
-    QueueSettings,
-    QuotaSettings,
-    RedisSettings,
-    ReplicaSettings,
-    ReplicaTlsSettings,
-    RouterSettings,
-    RouterTlsSettings,
-    Settings,
     SimSettings,
     SloSettings,
     SpeculativeSettings,
-    TenantSettings,
     VllmSettings,
 )
+from cluster.settings.queue import ClassShares, QueueSettings, QuotaSettings, TenantSettings
+from cluster.settings.replica import ReplicaSettings, ReplicaTlsSettings
+from cluster.settings.router import (
+    AffinitySettings,
+    AuthSettings,
+    JobsSettings,
+    LimitSettings,
+    MergingSettings,
+    RouterSettings,
+    RouterTlsSettings,
+)
+from cluster.settings.tree import AutoscalerSettings, ClusterSettings, RedisSettings, Settings
 
 __all__ = [
     "Access",

@@ -29,7 +29,7 @@ from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
 from cluster.errors import SettingsError
 from cluster.settings.load import describe_errors
-from cluster.settings.tree import PoolName, Section
+from cluster.settings.section import PoolName, Section
 from router.identity.key import redact
 
 SETTING = "auth.keys_file"

@@ -1,0 +1,19 @@
+"""What the groups of settings have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+FilePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+"""Relative to the folder of the process that loads the settings; processes that it starts run in other folders."""
+
+
+class Section(BaseModel):
+    """Is a frozen group of settings; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
