@@ -128,8 +128,8 @@ class MergingSettings(Section):
     it and its client far more than a token does.
     """
 
-    tokens_per_s: float = Field(default=2_500.0, gt=0)
-    """Output that a process streams token by token; each eighth above it lets one token more share a message."""
+    streams: int = Field(default=64, ge=1)
+    """From so many streams of a process on, two tokens of each share a message, and one more per quarter of it."""
     at_most_s: float = Field(default=0.1, ge=0, le=10)
     """No token waits longer for the next ones; 0 merges nothing."""
 

@@ -87,8 +87,13 @@ class InferenceServicer:
     async def _write_events(
         self, generation: Generation, kept: KeptResult | None, context: Any, flush_interval_s: float | None
     ) -> None:
-        write = context.write
         pace = StreamPace(self._pace, flush_interval_s)
+        try:
+            await self._write_all(generation, kept, context.write, pace)
+        finally:
+            pace.close()
+
+    async def _write_all(self, generation: Generation, kept: KeptResult | None, write: Any, pace: StreamPace) -> None:
         while not generation.finished:
             await generation.wait()
             for event in generation.take():
