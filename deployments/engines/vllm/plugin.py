@@ -30,6 +30,7 @@ def register() -> None:
     a process that is itself tied, so the whole tree goes. The replica's own process has no multiprocessing parent and
     is left alone.
     """
+    _allow_amx()
     if nap_us := os.environ.get(NAP_VARIABLE):
         _nap_between_looks(float(nap_us) / 1e6)
     if not os.environ.get(REPLICA_PID_VARIABLE):
@@ -57,3 +58,18 @@ def _nap_between_looks(seconds: float) -> None:
     from vllm.distributed.device_communicators import shm_broadcast
 
     shm_broadcast.sched_yield = lambda: time.sleep(seconds)
+
+
+def _allow_amx() -> None:
+    """Ask the kernel for the CPU's tile registers, and keep vLLM from them where it refuses.
+
+    Linux lets a process use them only after it has asked. PyTorch asks in the process that calls this; vLLM 0.32 runs
+    its AMX attention wherever the CPU knows the instructions, and a worker that never asked dies of SIGILL in its first
+    step.
+    """
+    import torch
+
+    if not torch.cpu._is_amx_tile_supported() or torch.cpu._init_amx():
+        return
+    # What vLLM decides by: it then takes AVX-512.
+    torch.cpu._is_amx_tile_supported = lambda: False

@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 import pytest
+import torch
 
 from deployments.engines.vllm.plugin import REPLICA_PID_VARIABLE, register
 
@@ -56,3 +57,53 @@ def test_child_dies_with_a_killed_parent(tmp_path_factory: pytest.TempPathFactor
         parent.wait()
         psutil.wait_procs([child], timeout=10)
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+TILES = textwrap.dedent(
+    """
+    import ctypes
+    from deployments.engines.vllm.plugin import register
+
+    def may_use_tiles():
+        permitted = ctypes.c_uint64()
+        # arch_prctl(ARCH_GET_XCOMP_PERM): bit 18 is the tiles' data.
+        assert ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(permitted)) == 0
+        return bool(permitted.value >> 18 & 1)
+
+    before = may_use_tiles()
+    register()
+    print(before, may_use_tiles())
+    """
+)
+
+
+@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="this CPU has no AMX")
+def test_engine_processes_may_use_the_tile_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(REPLICA_PID_VARIABLE, raising=False)
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    ran = subprocess.run(
+        [sys.executable, "-c", TILES], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert ran.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_where_the_kernel_refuses_the_tile_registers_vllm_takes_another_path(
+    monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    monkeypatch.delenv(REPLICA_PID_VARIABLE, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_init_amx", lambda: allowed)
+    register()
+    # `vllm.v1.attention.backends.cpu_attn` chooses its kernels by this.
+    assert torch.cpu._is_amx_tile_supported() is allowed
+
+
+def test_without_amx_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> bool:
+        raise AssertionError
+
+    monkeypatch.delenv(REPLICA_PID_VARIABLE, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_init_amx", asked)
+    register()
