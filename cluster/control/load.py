@@ -24,16 +24,17 @@ class LoadRules:
     steady_most_s: float = 300.0
     jump: float = 0.25
     """More than this part over the average may be no chance, and counts at once."""
-    jump_deviations: float = 2.5
+    jump_deviations: float = 3.5
     """And more than so many standard deviations of the few requests that an average rests on."""
     burst_s: float = 30.0
     """What came in so long counts at once if it is out of all proportion; 0 never looks."""
     burst_deviations: float = 4.0
-    """So many standard deviations over the average, of requests that come in groups as `burst_variance` says."""
+    """So many standard deviations over the average, of work that scatters as `burst_variance` says."""
     burst_least: float = 2.0
     """And at least so many times the average."""
-    burst_variance: float = 2.0
-    """Variance over mean of the number of requests."""
+    burst_variance: float = 4.0
+    """Variance over mean of the number of requests, as if all were alike: they come in groups, and their lengths
+    differ."""
     known_after_s: float = 300.0
     """Before, nothing is compared and no burst is seen: output lengths are known at their end, those of short ones
     first, and averages begin at 0."""
@@ -45,7 +46,7 @@ class LoadRules:
     """Largest correction, and the inverse of the smallest."""
     check_waiting: float = 0.02
     """More waiting requests than this part of those that run say that replicas are full, and nothing of the load."""
-    trend_errors: float = 5.0
+    trend_errors: float = 8.0
     """A trend counts from so many standard errors on; 0 plans for none."""
     trend_starts: float = 1.5
     """It is looked for over so many cold starts."""

@@ -231,9 +231,19 @@ class _Tick(Sizing):
         fill, fill_at = self._adapted()
         return SlowState(needs, moves, fill, fill_at, active_at, self.check)
 
+    def _short(self) -> bool:
+        """Whether there is more work than the ready replicas do, and more than chance brings is on its way."""
+        seen, rules = self.seen, self.rules
+        if self.fresh is None or self.fresh.work <= rules.fill_ceiling * seen.ready:
+            return False
+        return seen.starting > rules.up_band * seen.ready
+
     def _adapted(self) -> tuple[float | None, float | None]:
         """Follow the attainment: fuller replicas while it is good, emptier ones at once when it is not."""
         seen, state, rules = self.seen, self.state, self.rules
+        if self._short():
+            # What misses now is in the attainment for so long, and says nothing of how full replicas may be.
+            return state.fill, seen.at + rules.attainment_s - rules.fill_period_s
         if state.fill_at is None:
             return state.fill, seen.at
         if seen.at - state.fill_at < rules.fill_period_s or seen.attainment is None or seen.starting:

@@ -172,7 +172,7 @@ def test_growth_is_planned_for_where_it_is_a_trend() -> None:
         return growth(needs, work(60), now, 180.0, rules or LoadRules())
 
     assert pytest.approx(1.0 + (180 + 60) / TICK_S / 70) == grown(lambda n: 10.0 + n)
-    assert 1.5 == grown(lambda n: 1.1**n)
+    assert 1.5 == grown(lambda n: max(0.1, n - 40.0))
     assert 1.0 == grown(lambda n: 70.0 - n)
     assert 1.0 == grown(lambda n: 5.0)
     # Chance, and one jump.
@@ -441,6 +441,21 @@ def test_the_fill_follows_the_attainment() -> None:
     assert pytest.approx(0.70) == bad.fill
     assert pytest.approx(0.77) == good.fill
     assert starting.fill is None
+
+
+def test_misses_for_want_of_replicas_say_nothing_of_the_fill() -> None:
+    """They stay in the attainment when the replicas have come."""
+
+    def later(seconds: float, state: SlowState, **more: object) -> SlowState:
+        seen = dataclasses.replace(group(8, interactive(5.0), attainment=0.8), at=10_000.0 + seconds)
+        return decide(POINT, BOUNDS, dataclasses.replace(seen, **more), state).state  # type: ignore[arg-type]
+
+    short = later(0.0, SlowState(fill_at=9_000.0), ready=4, starting=4)
+    assert later(590.0, short).fill is None
+    assert pytest.approx(0.70) == later(600.0, short).fill
+    # One more of eleven on its way is chance, and so is a lack of work for those that are there.
+    for chance in ({"ready": 10, "starting": 1}, {"ready": 6, "starting": 4}):
+        assert pytest.approx(0.70) == later(180.0, later(0.0, SlowState(fill_at=10_000.0), **chance)).fill
 
 
 def test_a_noisy_steady_load_moves_nothing_to_and_fro() -> None:
