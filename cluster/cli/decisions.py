@@ -96,7 +96,7 @@ def _table(decisions: tuple[Decision, ...], *, everything: bool) -> Table:
 
 
 def point_text(point: OperatingPoint) -> str:
-    """Say what is promised, in a line."""
+    """Say what is promised and what it may cost, in a line."""
     words = []
     for name in ("interactive", "standard", "batch"):
         slo = getattr(point, name)
@@ -104,6 +104,12 @@ def point_text(point: OperatingPoint) -> str:
             words.append(f"{name} TTFT p99 {slo.ttft_p99_s:g} s")
         if slo.itl_p95_s is not None:
             words.append(f"{name} ITL p95 {slo.itl_p95_s * 1e3:g} ms")
+    if words:
+        words[-1] += f" for {100 * point.attainment:g} % of the requests"
+    else:
+        words.append("nothing is promised")
+    if point.price_per_gpu_hour:
+        words.append(f"{point.price_per_gpu_hour:g} a GPU hour")
     if point.budget_per_hour is not None:
         words.append(f"at most {point.budget_per_hour:g} an hour")
-    return ", ".join(words) or "nothing is promised"
+    return ", ".join(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cluster.cli.decisions import point_text
 from cluster.cli.main import build_parser
 from cluster.cli.operating_point import with_flags
 from cluster.control.slo import ClassSlo, OperatingPoint
@@ -33,3 +34,20 @@ def test_flags_change_what_they_name(flags: str, expected: OperatingPoint) -> No
     options = build_parser().parse_args(["operating-point", "--pool", "demo", *flags.split()])
 
     assert expected == with_flags(POINT, options)
+
+
+@pytest.mark.parametrize(
+    ("point", "text"),
+    [
+        (
+            POINT,
+            "interactive TTFT p99 2 s, interactive ITL p95 50 ms, batch TTFT p99 60 s for 99 % of the requests, "
+            "at most 9 an hour",
+        ),
+        (OperatingPoint(standard=ClassSlo(1.0), attainment=0.995), "standard TTFT p99 1 s for 99.5 % of the requests"),
+        (OperatingPoint(price_per_gpu_hour=2.5), "nothing is promised, 2.5 a GPU hour"),
+        (OperatingPoint(), "nothing is promised"),
+    ],
+)
+def test_a_point_is_told_in_a_line(point: OperatingPoint, text: str) -> None:
+    assert text == point_text(point)
