@@ -15,7 +15,12 @@ from tests.support.waiting import until
 DATA = bytes(range(256)) * 40
 
 
+_ends: list[asyncio.StreamWriter] = []
+"""Of a test's connections, without the proxy's own."""
+
+
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    _ends.append(writer)
     while data := await reader.read(1 << 16):
         writer.write(data)
     writer.close()
@@ -32,12 +37,17 @@ async def proxied(whose: str = "") -> AsyncIterator[ChaosProxy]:
     finally:
         await proxy.close()
         server.close()
-        # The transports close in turns of the loop.
-        await asyncio.sleep(0.05)
+        while _ends:
+            end = _ends.pop()
+            end.close()
+            with contextlib.suppress(ConnectionError):
+                await end.wait_closed()
 
 
 async def dial(proxy: ChaosProxy) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection("127.0.0.1", proxy.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    _ends.append(writer)
+    return reader, writer
 
 
 async def test_without_a_toxic_bytes_pass() -> None:
