@@ -28,7 +28,7 @@ class LoadRules:
     """And more than so many standard deviations of the few requests that an average rests on."""
     burst_s: float = 30.0
     """What came in so long counts at once if it is out of all proportion; 0 never looks."""
-    burst_deviations: float = 4.0
+    burst_deviations: float = 3.5
     """So many standard deviations over the average, of work that scatters as `burst_variance` says."""
     burst_least: float = 2.0
     """And at least so many times the average."""

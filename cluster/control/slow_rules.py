@@ -26,7 +26,7 @@ class SlowRules:
     for it do not work before."""
     drain_fill: float = 0.95
     """Part of a replica's time that is used while something has piled up."""
-    fill: float = 0.7
+    fill: float = 0.65
     """Part of a replica's time that is planned for in a group of `fill_replicas`, at first; it then follows the
     attainment. The free part shrinks with the root of the group's size, as the scatter of its load does."""
     fill_replicas: float = 4.0
@@ -34,7 +34,7 @@ class SlowRules:
     fill_ceiling: float = 0.95
     fill_up: float = 0.02
     fill_down: float = 0.05
-    fill_period_s: float = 180.0
+    fill_period_s: float = 300.0
     attainment_s: float = 600.0
     """What the attainment counts over; it is left alone for so long after more was missing than chance brings."""
     look_back_s: float = 300.0

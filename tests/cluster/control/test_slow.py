@@ -455,7 +455,7 @@ def test_misses_for_want_of_replicas_say_nothing_of_the_fill() -> None:
     assert pytest.approx(0.70) == later(600.0, short).fill
     # One more of eleven on its way is chance, and so is a lack of work for those that are there.
     for chance in ({"ready": 10, "starting": 1}, {"ready": 6, "starting": 4}):
-        assert pytest.approx(0.70) == later(180.0, later(0.0, SlowState(fill_at=10_000.0), **chance)).fill
+        assert pytest.approx(0.70) == later(300.0, later(0.0, SlowState(fill_at=10_000.0), **chance)).fill
 
 
 def test_a_noisy_steady_load_moves_nothing_to_and_fro() -> None:
