@@ -53,11 +53,13 @@ up: setup ## start a cluster and keep it until Ctrl-C
 ALONE := cluster or engine or node
 SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
 
+# Tests that fail are run once more at the end, with nothing beside them: a machine that others starve makes time limits
+# pass. What fails twice fails the suite; what does not is named.
 test: setup ## run the whole test suite
 	@status=0; \
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not ($(ALONE))" || status=$$?; \
-	$(BIN)/python -m pytest -m "$(ALONE)" || status=$$?; \
-	exit $$status
+	$(BIN)/python -m pytest --cache-clear $(SIDE_BY_SIDE) -m "not ($(ALONE))" || status=$$?; \
+	$(BIN)/python -m pytest -m "$(ALONE)" || { code=$$?; [ $$status -gt 1 ] || status=$$code; }; \
+	if [ $$status -eq 1 ]; then $(BIN)/python -m tests.again || exit $$?; else exit $$status; fi
 
 test-fast: setup ## run the tests that need no cluster and no engine
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not ($(ALONE))"

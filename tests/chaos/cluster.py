@@ -24,11 +24,12 @@ from cluster.settings import EngineKind, load_settings
 from deployments.engines.vllm.processes import end_all
 from tests.chaos.golden import Golden
 from tests.chaos.history import Failed
-from tests.chaos.node import HOST, Node, free_port, read_metrics
+from tests.chaos.node import HOST, Node, read_metrics
 from tests.chaos.process import Process
 from tests.chaos.proxy import ChaosProxy
 from tests.chaos.release import ROOT, unpack
 from tests.cluster.queue.servers import find_binary
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 POOL = "demo"

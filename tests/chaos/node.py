@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import socket
 import time
 from dataclasses import dataclass, field
@@ -81,13 +80,3 @@ def _http_get(port: int) -> str:
         while part := connection.recv(1 << 16):
             parts.append(part)
     return b"".join(parts).decode().partition("\r\n\r\n")[2]
-
-
-def free_port() -> int:
-    """Find a port for a server that will be restarted on it."""
-    # Below those that the kernel hands out: a proxy, or a connection while the server is down, must not get it.
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((HOST, port))
-            return port

@@ -14,7 +14,8 @@ from pathlib import Path
 import redis
 from redis.crc import key_slot
 
-from tests.cluster.queue.servers import cluster_port, require_binary, wait_answer
+from tests.cluster.queue.servers import require_binary, wait_answer
+from tests.support.ports import free_port
 from tests.support.waiting import until_sync
 
 SLOTS = 16_384
@@ -91,7 +92,7 @@ def running_redis_cluster(key: str) -> Iterator[RedisCluster]:
     """Run one in a folder of its own; a dead primary is replaced after half a second of silence."""
     binary = require_binary("7.0")
     folder = Path(tempfile.mkdtemp(prefix="penstock-cluster-"))
-    *primaries, replica = (cluster_port() for _ in range(4))
+    *primaries, replica = (free_port() for _ in range(4))
     cluster = RedisCluster(primaries, replica, key_slot(key.encode()))
     try:
         for port in (*primaries, replica):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 import redis
 
 from tests.cluster.queue.servers import require_binary, wait_answer
+from tests.support.ports import free_port
 from tests.support.waiting import until_sync
 
 SERVICE = "waitingroom"
@@ -34,15 +34,6 @@ class Sentinels:
         return redis.Redis(port=self.replica_port, protocol=2)
 
 
-def free_ports(count: int) -> list[int]:
-    """Find ports that nobody uses now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 @contextlib.contextmanager
 def running_sentinels() -> Iterator[Sentinels]:
     """Run the set in a folder of its own; sentinels act after half a second of silence."""
@@ -54,7 +45,7 @@ def running_sentinels() -> Iterator[Sentinels]:
             pytest.fail(reason)
         pytest.skip(reason)
     folder = Path(tempfile.mkdtemp(prefix="penstock-sentinel-"))
-    first, second, *watchers = free_ports(5)
+    first, second, *watchers = (free_port() for _ in range(5))
     processes = []
 
     def launch(*command: str) -> subprocess.Popen[bytes]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.support.ports import free_port
 from tests.support.waiting import until_sync
 
 KINDS = ("redis-6.2", "redis-7.0", "redis-cluster")
@@ -86,7 +86,7 @@ def start(kind: str, folder: Path) -> Server:
     """Start a server and wait until it answers."""
     if kind == "redis-cluster":
         binary = find_binary("7.0") or require_binary("6.2")
-        port = cluster_port()
+        port = free_port()
         options = ["--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes"]
         url = f"redis+cluster://127.0.0.1:{port}"
     else:
@@ -95,7 +95,12 @@ def start(kind: str, folder: Path) -> Server:
         url = f"unix://{folder / 's'}"
     command = (binary, *options, "--save", "", "--appendonly", "no", "--dir", str(folder))
     server = Server(kind, url, launch(command), command)
-    _wait_ready(server)
+    try:
+        _wait_ready(server)
+    except BaseException:
+        server.process.kill()
+        server.process.wait()
+        raise
     return server
 
 
@@ -109,7 +114,7 @@ def _wait_ready(server: Server) -> None:
         wait_answer(client)
         if server.kind == "redis-cluster":
             client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
-            until_sync(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 20)
+            until_sync(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 60)
 
 
 def wait_answer(client: redis.Redis) -> None:
@@ -120,15 +125,4 @@ def wait_answer(client: redis.Redis) -> None:
             return bool(client.ping())
         return False
 
-    until_sync(answers, 20)
-
-
-def cluster_port() -> int:
-    """Find a port for a server of a cluster."""
-    # The cluster bus takes this port + 10000.
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port < 55_000:
-            return port
+    until_sync(answers, 60)

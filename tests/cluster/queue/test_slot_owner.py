@@ -19,8 +19,9 @@ from cluster.queue.keys import pool_key
 from cluster.queue.slot_owner import SlotOwner
 from cluster.settings.redis_url import ClusterUrl
 from tests.cluster.queue.backends import POOL, entry
-from tests.cluster.queue.servers import cluster_port, launch, require_binary, wait_answer
+from tests.cluster.queue.servers import launch, require_binary, wait_answer
 from tests.support.certificates import LOOPBACK, Authority
+from tests.support.ports import free_port
 from tests.support.redis_clusters import SLOTS, RedisCluster, running_redis_cluster
 from tests.support.waiting import until
 
@@ -131,7 +132,7 @@ async def test_tls_and_a_password_reach_every_server(tmp_path: Path) -> None:
     authority, stranger = Authority(), Authority("stranger")
     certificate, key = authority.issue("redis", *LOOPBACK).write(tmp_path, "redis")
     ca = authority.write(tmp_path)
-    port = cluster_port()
+    port = free_port()
     command = (
         *(require_binary("7.0"), "--port", "0", "--tls-port", str(port), "--bind", "127.0.0.1", "--save", ""),
         *(

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.chaos.node import free_port
 from tests.k8s.charts import of_kind, one
 from tests.k8s.kubelet.cluster import Kubelet
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 SCRAPE_S = 0.5

@@ -6,7 +6,6 @@ import asyncio
 import csv
 import importlib.util
 import json
-import socket
 import sys
 import urllib.request
 from collections.abc import AsyncIterator
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from cluster.cli.main import main
+from tests.support.ports import free_port
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
 
@@ -35,12 +35,6 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
 
 def target(stack: Stack) -> str:
     return f"127.0.0.1:{stack.routers[0].port}"
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 async def locust(*words: str) -> asyncio.subprocess.Process:
@@ -66,7 +60,7 @@ def text_of(name: str) -> str:
 
 
 async def test_users_of_one_process_are_in_the_csv_the_console_and_the_page(stack: Stack, tmp_path: Path) -> None:
-    port, prefix = free_port(), tmp_path / "out"
+    port, prefix = str(free_port()), tmp_path / "out"
     page = f"http://127.0.0.1:{port}"
     users = ("-u", "6", "-r", "6", "--user-rate", "4", "-t", "3s", "--host", target(stack))
     ui = ("--autostart", "--autoquit", "0", "--web-host", "127.0.0.1", "--web-port", port)
@@ -115,7 +109,7 @@ async def test_workers_send_one_scenario_between_them(stack: Stack, tmp_path: Pa
     """Two workers send each planned request once, and the master has the figures of both. Locust gives its one user to
     one of them, and the test ends with its scenario.
     """
-    figures, port = tmp_path / "figures.json", free_port()
+    figures, port = tmp_path / "figures.json", str(free_port())
     load = ("--scenario", "smoke", "--rate", "15", "--arrivals", "constant", "--duration", "3")
     spread = ("--headless", "--processes", "2", "--master-bind-port", port, "--master-port", port)
     child = await locust(*load, *spread, "--host", target(stack), "--load-json", str(figures))

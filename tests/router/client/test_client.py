@@ -1,7 +1,6 @@
 """Both clients give plain values, close what they open, and retry only where nothing can be doubled."""
 
 import asyncio
-import socket
 
 import pytest
 from penstock.v1 import inference_pb2 as pb
@@ -10,17 +9,11 @@ from penstock.v1 import types_pb2
 from cluster import errors as cluster_errors
 from router import client as api
 from router.client import FinishReason, GenerateOptions, Message, ResumePoint, RetryPolicy, Sampling
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 UNAVAILABLE = cluster_errors.UnavailableError("no", retry_after_s=0.0)
 FULL = cluster_errors.QueueFullError("demo", 1, retry_after_s=0.0)
-
-
-def free_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def collect(stream) -> list[api.Event]:
