@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 
 from cluster.autoscaler.base import ControlStore
@@ -36,6 +36,7 @@ from cluster.telemetry import MetricsServer
 from cluster.tls import LinkDialer, TlsFiles
 from router.admission import RequestLimits
 from router.affinity import CacheSalts
+from router.calls import CallServer, open_server
 from router.dispatch.pool import Pool
 from router.identity import Authenticator, TenantPolicies
 from router.jobs import Executor, JobFeeder, JobServicer
@@ -117,7 +118,7 @@ class Router:
         self._metrics_port = settings.router.metrics_port if metrics_port is None else metrics_port
         self._metrics_server: MetricsServer | None = None
         self._dialer = LinkDialer(settings.replica.tls)
-        self._server: grpc.aio.Server | None = None
+        self._server: CallServer | None = None
         self._serving = False
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
         self.pools: dict[str, Pool] = {}
@@ -208,12 +209,13 @@ class Router:
         self._metrics.watch(self.pools, lambda: self._inference.open_calls)
         self._desk = ControlDesk(self._settings.pools, self._queues.control)
         admin = AdminServicer(self.pools, self.router_id, self._desk)
-        server = grpc.aio.server(
-            options=[
+        server = open_server(
+            settings.grpc_server,
+            [
                 *SERVER_OPTIONS,
                 ("grpc.max_receive_message_length", settings.max_message_bytes),
                 ("grpc.so_reuseport", int(self._shared_port)),
-            ]
+            ],
         )
         server.add_generic_rpc_handlers(
             tuple(
@@ -224,7 +226,7 @@ class Router:
         add_HealthServicer_to_server(self._health, server)
         if settings.reflection:
             names = (*(service.full_name for service in _SERVICES), "grpc.health.v1.Health", reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, server)
+            add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(names), server)  # type: ignore[attr-defined]  # as above
         address = f"{settings.host}:{self.port}"
         try:
             if self._tls is not None:
