@@ -17,8 +17,10 @@ _BUSY_S = 0.005
 """Between looks while calls are open: the time that a cancel needs to be noticed."""
 _QUIET_S = 0.02
 """The same when nothing has ended for a while."""
-_QUIET_LOOKS = 100
-"""Looks that found nothing until it is quiet."""
+_URGENT_LOOKS = 50
+"""Looks that found nothing until nothing is urgent: a client that does not read must not keep the timer running."""
+_QUIET_LOOKS = 150
+"""The same until it is quiet."""
 
 Done = Callable[[Any], None]
 """Takes the event; its `success` says whether the operations did what they should."""
@@ -73,8 +75,9 @@ class Completions:
             self.relax()
 
     def hurry(self) -> None:
-        """Look often, until `relax` is called as often."""
+        """Look often for a while, until `relax` is called as often."""
         self._waiters += 1
+        self._idle_looks = 0
         if self._timer is not None and self._next_at > self._loop.time() + _URGENT_S:
             self._timer.cancel()
             self._arm()
@@ -84,8 +87,10 @@ class Completions:
         self._waiters -= 1
 
     def _arm(self) -> None:
-        quiet = self._idle_looks > _QUIET_LOOKS
-        pause_s = _URGENT_S if self._waiters else _QUIET_S if quiet else _BUSY_S
+        if self._waiters and self._idle_looks < _URGENT_LOOKS:
+            pause_s = _URGENT_S
+        else:
+            pause_s = _BUSY_S if self._idle_looks < _QUIET_LOOKS else _QUIET_S
         self._next_at = self._loop.time() + pause_s
         self._timer = self._loop.call_later(pause_s, self._look)
 

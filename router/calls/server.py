@@ -161,22 +161,23 @@ class DirectServer:
             self._receive(call, handler)
 
     def _receive(self, call: Call, handler: Any) -> None:
-        waiting = True
+        arrived = hurried = False
 
         def received(event: Any) -> None:
-            nonlocal waiting
-            if not waiting:
+            nonlocal arrived
+            arrived = True
+            if hurried:
                 self._completions.relax()
-            waiting = False
             message = event.batch_operations[0].message() if event.success else None
             # None: too large, which the core has answered, or the client is gone.
             if message is not None and not call.gone:
                 self._run(call, handler, message)
 
         call.receive(received)
+        # Short requests come in one packet with their headers.
         self._completions.collect()
-        if waiting:
-            waiting = False
+        if not arrived:
+            hurried = True
             self._completions.hurry()
 
     def _find(self, call: Call, metadata: Any) -> Any:
@@ -191,6 +192,13 @@ class DirectServer:
     def _run(self, call: Call, handler: Any, message: bytes | None) -> None:
         call.task = self._loop.create_task(self._answer(call, handler, message))
         self._calls.add(call)
+        # Not in `_answer`, which never starts when the client leaves at once.
+        call.task.add_done_callback(lambda _task: self._ended(call))
+
+    def _ended(self, call: Call) -> None:
+        self._calls.discard(call)
+        # A cancelled task keeps its frames, and they the call.
+        call.task = None
 
     async def _answer(self, call: Call, handler: Any, message: bytes | None) -> None:
         try:
@@ -213,8 +221,6 @@ class DirectServer:
         except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of an end
             _LOG.exception("call.failed", extra={"method": call.method})
             await call.finish(grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}")
-        finally:
-            self._calls.discard(call)
 
     # --- stop ---------------------------------------------------------------------------------------------------------
 
