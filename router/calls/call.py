@@ -103,9 +103,19 @@ class Call:
             await self._wait_written()
         if self.gone or self._finished:
             raise grpc.aio.InternalError("the call has ended")
-        self._writing = True
+        self.write_now(message)
+
+    def can_write(self) -> bool:
+        """Whether a message would leave now: none is under way, and nobody waits to write."""
+        if self._writing:
+            self._completions.collect()
+        return not self._writing and self._settled is None and not self.gone and not self._finished
+
+    def write_now(self, message: Any) -> None:
+        """Send a message while `can_write`."""
         sent = core.SendMessageOperation(self.serialize(message), NO_FLAGS)
         self._completions.start(self._call, (sent,) if self._greeted else (*self._greeting(), sent), self._wrote)
+        self._writing = True
 
     async def read(self) -> bytes | None:
         """Receive a message; None after the last one, or when there is no valid one."""

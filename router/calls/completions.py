@@ -36,8 +36,6 @@ class Completions:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Belongs to a loop, and is used on its thread alone."""
         self.queue = core.CompletionQueue()
-        self.on_look: Callable[[], None] = lambda: None
-        """Runs at each look of the timer."""
         self.under_way = 0
         self._loop = loop
         self._waiters = 0
@@ -97,7 +95,6 @@ class Completions:
     def _look(self) -> None:
         self._timer = None
         self._idle_looks += 1
-        self.on_look()
         self.collect()
         if self.under_way and self._timer is None:
             self._arm()

@@ -99,7 +99,6 @@ class DirectServer:
         """Serve calls from now on."""
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop)
-        self._completions.on_look = self._accept
         self._shut = asyncio.Event()
         self._server.start()
         self._ask()
@@ -129,7 +128,9 @@ class DirectServer:
                     return
 
     def _accept(self) -> None:
-        """Take the calls that have arrived; in a burst the loop takes them itself, without the thread."""
+        """Take the calls that have arrived. In a burst the loop asks for them itself: the thread would need Python's lock
+        for each, which a busy loop seldom gives away.
+        """
         self._woken = False
         while self._fresh:
             self._arrived(self._fresh.popleft())

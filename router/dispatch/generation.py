@@ -21,6 +21,9 @@ UNHURRIED_S = 0.5
 """How long output collects for who does not stream it."""
 _ANY_NUMBER = 1 << 30
 
+WriteThrough = Callable[[Callable[[], api.StreamGenerateResponse]], bool]
+"""Takes what takes the output as an event; says whether it has used it."""
+
 
 class Generation:
     """Collects the events of its choices. `wait` and `take` are for one reader only."""
@@ -56,6 +59,7 @@ class Generation:
         self._patience_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         """Runs while output collects."""
+        self._through: WriteThrough | None = None
         for choice in self.choices:
             choice.bind(self._wake, self._end_collecting)
 
@@ -92,11 +96,28 @@ class Generation:
         """Whether output may collect now."""
         return self._enough != 1
 
+    def write_through(self, write: WriteThrough | None) -> None:
+        """Offer output to `write` before `wait` returns for it; None stops that. Only plain output is offered: one
+        choice's, in the middle of its stream.
+        """
+        self._through = write
+
     def _wake(self) -> None:
         if self._enough == 1 or self._news.is_set() or not self._may_collect():
-            self._news.set()
+            if self._through is None or not self._passes(self._through):
+                self._news.set()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._collected)
+
+    def _passes(self, write: WriteThrough) -> bool:
+        first = self.choices[0]
+        return (
+            self._enough == 1
+            and first.has_output
+            and not self._news.is_set()
+            and self._streams_one()
+            and write(first.take_output)
+        )
 
     def _may_collect(self) -> bool:
         return all(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import grpc
@@ -21,6 +21,7 @@ from router.admission import (
     check_request,
     check_stream,
 )
+from router.calls import Call
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use
@@ -88,28 +89,45 @@ class InferenceServicer:
         self, generation: Generation, kept: KeptResult | None, context: Any, flush_interval_s: float | None
     ) -> None:
         pace = StreamPace(self._pace, flush_interval_s)
+
+        def note(event: api.StreamGenerateResponse) -> None:
+            if event.HasField("delta"):
+                collecting = pace.wrote(len(event.delta.token_ids))
+                if collecting is not AT_ONCE or generation.collects:
+                    generation.collect(*collecting)
+            elif event.HasField("finished"):
+                self._metrics.finished(generation, event.finished)
+            if kept is not None:
+                kept.add(event)
+
+        def write(take: Callable[[], api.StreamGenerateResponse]) -> bool:
+            if not context.can_write():
+                return False
+            event = take()
+            note(event)
+            context.write_now(event)
+            return True
+
+        if isinstance(context, Call):
+            # Most tokens: from the link to the client's connection, and this coroutine sleeps on.
+            generation.write_through(write)
         try:
-            await self._write_all(generation, kept, context.write, pace)
+            while not generation.finished:
+                await generation.wait()
+                for event in generation.take():
+                    note(event)
+                    await self._write(context, event)
         finally:
+            generation.write_through(None)
             pace.close()
 
-    async def _write_all(self, generation: Generation, kept: KeptResult | None, write: Any, pace: StreamPace) -> None:
-        while not generation.finished:
-            await generation.wait()
-            for event in generation.take():
-                if event.HasField("delta"):
-                    collecting = pace.wrote(len(event.delta.token_ids))
-                    if collecting is not AT_ONCE or generation.collects:
-                        generation.collect(*collecting)
-                elif event.HasField("finished"):
-                    self._metrics.finished(generation, event.finished)
-                if kept is not None:
-                    kept.add(event)
-                try:
-                    await write(event)
-                except grpc.aio.InternalError:
-                    # Nobody is there any more, which gRPC says this way to a write that waited for the reader.
-                    raise asyncio.CancelledError from None
+    @staticmethod
+    async def _write(context: Any, event: api.StreamGenerateResponse) -> None:
+        try:
+            await context.write(event)
+        except grpc.aio.InternalError:
+            # Nobody is there any more, which gRPC says this way to a write that waited for the reader.
+            raise asyncio.CancelledError from None
 
     async def Generate(  # noqa: N802
         self, request: api.GenerateRequest, context: Any, caller: Caller
