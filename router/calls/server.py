@@ -128,8 +128,8 @@ class DirectServer:
                     return
 
     def _accept(self) -> None:
-        """Take the calls that have arrived. In a burst the loop asks for them itself: the thread would need Python's lock
-        for each, which a busy loop seldom gives away.
+        """Take the calls that have arrived. In a burst the loop asks for them itself: for each the thread would need
+        Python's lock, which a busy loop seldom gives away.
         """
         self._woken = False
         while self._fresh:

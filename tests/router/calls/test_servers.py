@@ -19,6 +19,7 @@ from router.calls.server import DirectServer
 from tests.support.waiting import until
 
 MEBIBYTE = 1 << 20
+STREAMS = ("count", "late", "break_off", "pour", "stay", "overtake")
 DETAILS = (("penstock-why-bin", b"\x00\xff"), ("penstock-why", "because"))
 
 
@@ -28,6 +29,7 @@ class Service:
 
     cancelled: int = 0
     written: int = 0
+    at_once: int = 0
     seen: list[Any] = field(default_factory=list)
     go: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -77,6 +79,26 @@ class Service:
             await context.write(b"first")
             await asyncio.Event().wait()
 
+    async def overtake(self, request: bytes, context: Any) -> None:
+        """Write by waiting, and at every turn of the loop without."""
+        turns = asyncio.create_task(self._write_when_possible(context))
+        try:
+            while self.written < int(request):
+                self.written += 1
+                await context.write(b"%d," % self.written + bytes(MEBIBYTE // 4))
+                if self.written % 3 == 0:
+                    await asyncio.sleep(0.002)
+        finally:
+            turns.cancel()
+
+    async def _write_when_possible(self, context: Any) -> None:
+        while True:
+            await asyncio.sleep(0)
+            if context.can_write():
+                self.written += 1
+                self.at_once += 1
+                context.write_now(b"%d," % self.written + bytes(MEBIBYTE // 4))
+
     async def add(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
         return b"%d" % sum([int(request) async for request in requests])
 
@@ -88,14 +110,15 @@ class Service:
     def _noting(self) -> Any:
         try:
             yield
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, grpc.aio.InternalError):
+            # The other is what a write may get that waited for its reader.
             self.cancelled += 1
             raise
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
         methods = {name: unary(getattr(self, name)) for name in ("echo", "greet", "fail", "crash", "hang")}
-        methods |= {name: stream(getattr(self, name)) for name in ("count", "late", "break_off", "pour", "stay")}
+        methods |= {name: stream(getattr(self, name)) for name in STREAMS}
         methods["add"] = grpc.stream_unary_rpc_method_handler(self.add)
         methods["double"] = grpc.stream_stream_rpc_method_handler(self.double)
         return grpc.method_handlers_generic_handler("test.Service", methods)
@@ -298,6 +321,19 @@ async def test_a_port_that_is_taken_is_an_error() -> None:
         second = open_server(kind, [("grpc.so_reuseport", 0)])  # type: ignore[arg-type]
         with pytest.raises(RuntimeError):
             second.add_insecure_port(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("scene", ["direct"], indirect=True)
+async def test_what_is_written_at_once_overtakes_nothing(scene: Scene) -> None:
+    call, got = scene.stream("overtake")(b"200"), []
+    while (message := await call.read()) is not grpc.aio.EOF:
+        got.append(int(message.partition(b",")[0]))
+        # Now and then the client is slow, so that writers wait.
+        if len(got) % 20 == 0:
+            await asyncio.sleep(0.02)
+
+    assert list(range(1, len(got) + 1)) == got
+    assert 0 < scene.service.at_once < len(got)
 
 
 @pytest.mark.parametrize("scene", ["direct"], indirect=True)
