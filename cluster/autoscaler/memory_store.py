@@ -1,4 +1,4 @@
-"""The autoscaler's store in memory: the twin of `redis_store` for tests.
+"""The autoscaler's store in memory: the twin of `redis_store` for tests and simulations.
 
 It lives inside the queue's twin, whose heartbeats bring what is decided here to routers and replicas.
 """

@@ -33,14 +33,24 @@ def add_simulate(commands: Commands) -> None:
     pool.add_argument("--affinity", action="store_true", help="prefer replicas that know the beginning of a prompt")
     pool.add_argument("--no-prefix-cache", action="store_true", help="engines compute every prompt as a whole")
     pool.add_argument(
-        "--queue-timeout", type=_from_zero, default=0.0, help="start within so many seconds (0: no bound)"
+        "--queue-timeout",
+        type=_from_zero,
+        default=0.0,
+        help="start within so many seconds, or be refused: at once when the estimated wait is longer (0: no bound)",
     )
     pool.add_argument("--seed", type=int, default=1, help="of all that is drawn (default %(default)s)")
     engine = parser.add_argument_group("engine", "a step takes base + per-token * tokens + per-kv-token * context read")
     for flag, kind, default, text in ENGINE_FLAGS:
         engine.add_argument(f"--{flag}", type=kind, default=default, help=f"{text} (default %(default)s)")
     scaling = parser.add_argument_group("scaling")
-    scaling.add_argument("--policy", choices=POLICIES, default="static", help="default %(default)s")
+    scaling.add_argument(
+        "--policy",
+        choices=POLICIES,
+        default="static",
+        help="default %(default)s; penstock and penstock-slow do as autoscale.mode = active does: where no replicas are"
+        " to come they give up latency, then batch work, then requests that by estimate would miss --slo-ttft, which "
+        "count as rejected",
+    )
     scaling.add_argument(
         "--metric", choices=("queue", "slots", "kv"), default="slots", help="what hpa looks at (default %(default)s)"
     )
@@ -55,7 +65,7 @@ def add_simulate(commands: Commands) -> None:
     check = parser.add_argument_group("validation", "instead of a trace: hold the engine against a recorded run")
     check.add_argument("--validate", metavar="DIR", help="a folder with requests.jsonl and meta.json")
     check.add_argument("--fit", type=_range, default=(1, 100), metavar="A-B", help="requests to fit on (default 1-100)")
-    report = parser.add_argument_group("report")
+    report = parser.add_argument_group("report", "a rejected request is in no latency and misses its SLO")
     report.add_argument("--slo-ttft", type=_above_zero, default=2.0, help="seconds (default %(default)s)")
     report.add_argument(
         "--slo-itl",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cluster.control.decision import Step
+from cluster.control.decision import Relief, Step
 from cluster.control.replay import Replay, itl_of
 from cluster.control.snapshot import BatchSnapshot
 from cluster.control.step_model import BatchMix, StepModel, StepSample
@@ -62,6 +62,16 @@ class FastRules:
     """Smaller changes of the limit are not worth making, relative."""
     quantum_s: float = 1.0
     """Interactive arrivals of so long are what batch work leaves room for."""
+
+
+_USUAL = FastRules()
+_TO_THE_EDGE = FastRules(aim=1.0, aim_part=ITL_PART)
+"""Without the margins that keep the latency below its SLO in spite of chance."""
+
+
+def rules_under(relief: Relief) -> FastRules:
+    """Return the constants while a pool gives something up: latency goes first, with whatever else."""
+    return _USUAL if relief is Relief.NONE else _TO_THE_EDGE
 
 
 @dataclass(frozen=True, slots=True)

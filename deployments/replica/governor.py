@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cluster.clock import Clock
 from cluster.control.decision import Relief
-from cluster.control.fast import ITL_PART, FastBounds, FastDecision, FastRules, FastState, decide
+from cluster.control.fast import ITL_PART, FastBounds, FastDecision, FastState, decide, rules_under
 from cluster.control.replay import itl_of
 from cluster.control.settings import ControlMode, batch_control_mode, operating_point
 from cluster.control.slo import OperatingPoint
@@ -34,11 +34,6 @@ REPLAYED_STEPS = 600
 """Most steps of the window that a decision replays; they cost some 7 ms."""
 REMEMBERED = 120
 """Decisions that are kept."""
-
-
-_USUAL = FastRules()
-_TO_THE_EDGE = FastRules(aim=1.0, aim_part=ITL_PART)
-"""Without the margins that keep the latency below its SLO in spite of chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +167,7 @@ class Governor:
             await self._let_go()
             return
         seen = self._look()
-        rules = _USUAL if self.relief is Relief.NONE else _TO_THE_EDGE
-        decision = decide(slo, self.bounds, seen, self._state, rules)
+        decision = decide(slo, self.bounds, seen, self._state, rules_under(self.relief))
         self.decision, self._state = decision, decision.state
         if decision.limit != seen.limit:
             await self._change(seen, decision)

@@ -33,8 +33,10 @@ class Figures:
     requests: int
     completed: int
     rejected: int
+    """Those refused by the estimate of their wait included."""
     unfinished: int
     ttft_s: Spread
+    """This, `itl_s`, `e2e_s` and `queue_s`: of completed requests only."""
     itl_s: Spread
     """Of all gaps between tokens."""
     e2e_s: Spread
@@ -56,7 +58,8 @@ class Figures:
     wall_s: float
     cpu_s: float
     classes: Mapping[str, Mapping[str, Any]]
-    """Requests, attainment and output tokens per class; empty where there is one class."""
+    """Requests, those completed and rejected, attainment, TTFT and output tokens per class; empty where there is one
+    class."""
 
     def as_json(self) -> dict[str, Any]:
         """Return what `--json` prints."""
@@ -139,6 +142,7 @@ def _of_class(outcomes: Sequence[Outcome], request_class: RequestClass, slos: Sl
     return {
         "requests": len(ours),
         "completed": len(done),
+        "rejected": sum(each.end is End.REJECTED for each in ours),
         "attainment": _attainment(ours, slos),
         "ttft_s": asdict(spread([each.ttft_s for each in done])),
         "output_tokens": sum(each.output_tokens for each in done),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
+from cluster.control.decision import Relief
 from cluster.models import ReplicaState, RequestClass
 from cluster.settings import SimSettings
 from loadtest.simulate.policies import FastPolicy
@@ -30,6 +31,8 @@ class Member:
     """Steps that the fast policy has been shown."""
     started: list[RequestClass] = field(default_factory=list)
     """Since the fast policy looked last."""
+    relief: Relief = Relief.NONE
+    """What the pool gives up, as the last heartbeat brought it."""
 
     @property
     def name(self) -> str:

@@ -18,7 +18,8 @@ class End(StrEnum):
 
     COMPLETED = "completed"
     REJECTED = "rejected"
-    """Refused at submission, or not started within its queue timeout."""
+    """Refused when it came (no room in line, or it would have waited too long by estimate), or not started within its
+    queue timeout."""
     UNFINISHED = "unfinished"
     """Still there when the run was given up."""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cluster.control import fast, slow
+from cluster.control.decision import Relief
 from cluster.control.fast import FastBounds, FastState
 from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.slow import SlowDecision
@@ -128,7 +129,8 @@ class PenstockFast:
         if self._ticks % self._every:
             return snapshot.limit
         seen = self._seen(snapshot)
-        decision = fast.decide(self._slo_s, FastBounds(1, snapshot.largest_limit), seen, self._state)
+        rules = fast.rules_under(snapshot.relief)
+        decision = fast.decide(self._slo_s, FastBounds(1, snapshot.largest_limit), seen, self._state, rules)
         self._state = decision.state
         return decision.limit
 
@@ -204,7 +206,7 @@ class _ClassMeter:
 
 @dataclass(slots=True)
 class PenstockSlow:
-    """Hosts the slow loop. Its attainment counts what ended lately and what has waited past its SLO."""
+    """Hosts the slow loop. Its attainment counts what ended lately, and what was turned away for want of room."""
 
     point: OperatingPoint
     bounds: GroupBounds
@@ -237,6 +239,11 @@ class PenstockSlow:
         self._state = self.last.state
         return self.last.replicas
 
+    @property
+    def relief(self) -> Relief:
+        """What its last decision gives up."""
+        return Relief.NONE if self.last is None else self.last.relief
+
     def _take(self, snapshot: PoolSnapshot, passed_s: float) -> None:
         classes = {each.request_class for each in snapshot.arrived} | set(snapshot.waiting)
         for each in classes | self._meters.keys():
@@ -250,6 +257,9 @@ class PenstockSlow:
             slo = self.point.of(done.request_class)
             if not slo.empty:
                 self._ended.append((done.at_s, self._met(slo, done)))
+        # As routers count: who is turned away for want of room is a miss.
+        refused = [each for each in snapshot.turned_away if not self.point.of(each).empty]
+        self._ended.extend((snapshot.now_s, False) for _ in refused)
         while self._ended and self._ended[0][0] < snapshot.now_s - ATTAINMENT_S:
             self._ended.popleft()
         spreads = [done.itl_p95_s / done.itl_mean_s for done in snapshot.ended if done.itl_mean_s > 0]

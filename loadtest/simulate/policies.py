@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from cluster.control.decision import Relief
 from cluster.models import ReplicaState, RequestClass
 
 
@@ -51,11 +52,13 @@ class ReplicaSnapshot:
     preemptions: int = 0
     """By a full KV cache, since it started."""
     steps: StepColumns = field(default_factory=StepColumns)
-    """This and what follows: in a fast policy's snapshot only."""
+    """This and what follows, but for `relief`: in a fast policy's snapshot only."""
     running_by_class: Mapping[RequestClass, int] = field(default_factory=dict)
     """Requests that hold a slot."""
     started: Sequence[RequestClass] = ()
     """Of requests that got a slot since the last look."""
+    relief: Relief = Relief.NONE
+    """What the pool gives up, as its last heartbeat brought it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ class PoolSnapshot:
     """Since the last look."""
     ended: Sequence[Ended] = ()
     """Since the last look."""
+    turned_away: Sequence[RequestClass] = ()
+    """Of requests that were refused for want of room since the last look; they are in `arrived` too."""
 
     def count(self, state: ReplicaState) -> int:
         """Return how many replicas are in a state."""

@@ -41,13 +41,18 @@ class Setup:
     routers: int = 1
     limits: QueueLimits = field(default_factory=QueueLimits)
     queue_timeout_s: float = 0.0
-    """A request starts within this time or not at all; 0 is no bound."""
+    """A request starts within this time or not at all, and is refused at once when its estimated wait is longer; 0 is
+    no bound."""
     expected_output_tokens: int = 256
     """As in the router's settings: the estimate that the KV window and shares use."""
     default_class: RequestClass = RequestClass.STANDARD
     heartbeat_s: float = 1.0
     """Also the period of fast policies."""
     slow_period_s: float = 15.0
+    relief: bool = True
+    """Whether what a slow policy gives up for want of replicas takes effect, as under `autoscale.mode = "active"`:
+    latency up to the SLO, then batch work, then requests that would wait longer than their class is promised. False
+    moves the number of replicas only."""
     cold_start_s: float = 180.0
     deaths: tuple[Death, ...] = ()
     prefix_cache: bool = True

@@ -1,8 +1,9 @@
 """The event loop: arrivals, steps, heartbeats and policies on a virtual clock.
 
 Real: the queue's in-memory twin with `fill`, classes, shares, windows, giving way and time limits; the engine's
-scheduler; affinity per router where asked for; heartbeats, and what routers and policies know only through them. Left
-out: the network, the router's own CPU time, and that a real engine also caches the tokens it produced.
+scheduler; affinity per router where asked for; heartbeats, and what routers and policies know only through them; relief
+and refusals by the estimated wait. Left out: the network, the router's own CPU time, and that a real engine also caches
+the tokens it produced.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from cluster.clock import ManualClock
+from cluster.control.decision import Relief
+from cluster.control.slo import OperatingPoint
 from cluster.models import ReplicaState
 from cluster.queue import MemoryQueue, MemoryStore, RouterBeat
 from loadtest.simulate.fleet import Change, Fleet, Member
 from loadtest.simulate.loop import EventLoop, now
 from loadtest.simulate.outcome import Run
 from loadtest.simulate.policies import FastFactory, SlowPolicy
+from loadtest.simulate.relief import ReliefOrders, Relieving
 from loadtest.simulate.setup import Setup
 from loadtest.simulate.steps import StepTimes
 from loadtest.simulate.traffic import Router, Traffic
@@ -25,6 +29,7 @@ from loadtest.simulate.watch import Watch
 from loadtest.traces import TraceRequest
 from router.affinity import Affinity
 
+_POOL = "pool"
 _WARM_UP_BEATS = 10
 """Heartbeats before the first arrival: the amnesty of a fresh pool is over then."""
 
@@ -60,7 +65,11 @@ class Simulation:
         self._clock = ManualClock()
         self._loop = EventLoop(self._clock)
         store = MemoryStore(self._clock)
-        self._queue = MemoryQueue(store, "pool", setup.limits)
+        self._queue = MemoryQueue(store, _POOL, setup.limits)
+        self._orders: ReliefOrders | None = None
+        point = OperatingPoint()
+        if setup.relief and isinstance(slow, Relieving):
+            self._orders, point = ReliefOrders(slow, store, _POOL, setup.slow_period_s), slow.point
         self._routers = [Router(f"router-{n}", affinity() if affinity else None) for n in range(setup.routers)]
         for router in self._routers:
             store.add_bell(router.name, router)  # type: ignore[arg-type]  # only `ring` is called
@@ -77,6 +86,7 @@ class Simulation:
             self._fleet,
             self._watch,
             self._routers,
+            point=point,
             context=min(setup.engine.max_model_len, setup.engine.kv_tokens // block * block),
             rnd=self._random,
             drained=self._remove,
@@ -145,7 +155,8 @@ class Simulation:
             if limit != replica.windows.sequences:
                 replica.set_limit(limit, self._loop.now)
                 self._traffic.drive(member)
-        now(self._queue.heartbeat_replica(replica.beat(self._loop.now, progress=self._traffic.yields)))
+        reply = now(self._queue.heartbeat_replica(replica.beat(self._loop.now, progress=self._traffic.yields)))
+        member.relief = Relief.of(reply.relief)
         self._loop.at(self._loop.now + self._setup.heartbeat_s, self._beat, member)
 
     def _router_turn(self, router: Router) -> None:
@@ -156,14 +167,18 @@ class Simulation:
         started, router.started = tuple(router.started), []
         linked = tuple(name for name, each in self._fleet.members.items() if each.state is not ReplicaState.STARTING)
         reply = now(self._queue.heartbeat_router(RouterBeat(router.name, linked, started)))
+        router.estimate.beat(reply)
+        router.relief = Relief.of(reply.relief)
         if router.affinity is not None:
             router.records = {record.replica_id: record for record in reply.replicas or ()}
         self._traffic.read(router, reply.mail)
 
     def _decide(self, slow: SlowPolicy) -> None:
         setup = self._setup
-        wanted = slow.decide(self._watch.of_pool(self._loop.now))
-        self._apply(self._fleet.want(max(setup.min_replicas, min(wanted, setup.max_replicas)), self._loop.now))
+        wanted = max(setup.min_replicas, min(slow.decide(self._watch.of_pool(self._loop.now)), setup.max_replicas))
+        if self._orders is not None:
+            self._orders.publish(wanted)
+        self._apply(self._fleet.want(wanted, self._loop.now))
         self._loop.at(self._loop.now + setup.slow_period_s, self._decide, slow)
 
     def _apply(self, change: Change) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.control.decision import Relief
+from cluster.control.slo import OperatingPoint
 from cluster.errors import RequestError
 from cluster.models import ReplicaState, RequestClass
 from cluster.queue import MemoryQueue, QueueEntry, Settlement
@@ -19,6 +21,8 @@ from loadtest.simulate.setup import Setup
 from loadtest.simulate.watch import Watch
 from loadtest.traces import TraceRequest
 from router.affinity import Affinity, Trail
+from router.dispatch.estimate import PoolEstimate
+from router.dispatch.in_time import SHED, TimeBounds, refusal, shed_after_s
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +38,9 @@ class Router:
     def __init__(self, name: str, affinity: Affinity | None) -> None:
         self.name = name
         self.affinity = affinity
+        self.estimate = PoolEstimate()
+        self.relief = Relief.NONE
+        """What the pool gives up, as the last heartbeat brought it."""
         self.records: dict[str, ReplicaRecord] = {}
         self.started: list[tuple[str, str]] = []
         self.wishes: dict[str, _Wish] = {}
@@ -51,6 +58,7 @@ class Traffic:
         trace: in the order of arrival.
         setup: the cluster.
         routers: one is drawn for each request.
+        point: what the pool promises, by which routers refuse.
         drained: told when a draining replica has nothing left.
     """
 
@@ -64,6 +72,7 @@ class Traffic:
         watch: Watch,
         routers: Sequence[Router],
         *,
+        point: OperatingPoint,
         context: int,
         rnd: random.Random,
         drained: Callable[[Member], None],
@@ -75,6 +84,7 @@ class Traffic:
         self._watch = watch
         self.routers = routers
         self._by_name = {router.name: router for router in routers}
+        self._point = point
         self._context = context
         self._random = rnd
         self._drained = drained
@@ -136,6 +146,7 @@ class Traffic:
         try:
             answer = now(self._queue.submit(router.name, entry))
         except RequestError:
+            self._watch.turned_away(entry.request_class)
             router.wishes.pop(item.request_id, None)
             self._outcome(self._lost(item, End.REJECTED))
             return
@@ -143,6 +154,24 @@ class Traffic:
         self._watch.waits(item, self._class(request))
         if answer.grant is not None:
             self._granted(router, answer.grant)
+        else:
+            self._check_in_time(router, item, entry, answer.position)
+
+    def _check_in_time(self, router: Router, item: Running, entry: QueueEntry, ahead: int) -> None:
+        """Refuse a request that would wait for too long, as a router does once it is in line."""
+        request_class, timeout_s = entry.request_class, self._setup.queue_timeout_s
+        bounds = TimeBounds(
+            timeout_s or None,
+            shed_after_s(self._point.of(request_class), router.relief),
+            router.estimate.first_token_s or 0.0,
+        )
+        error = refusal(router.estimate.wait_s(request_class, ahead), bounds)
+        if error is None:
+            return
+        if error.bound == SHED:
+            self._watch.turned_away(request_class)
+        now(self._queue.cancel(router.name, entry.tenant, entry.request_id, own=True))
+        self._end(item, self._lost(item, End.REJECTED))
 
     def _wish(self, router: Router, item: Running, kv_tokens: int) -> tuple[str, ...]:
         if router.affinity is None:
@@ -239,6 +268,10 @@ class Traffic:
         self._queue_answers(router, self._queue.release(router.name, item.request_id, item.attempt, settlement))
         outcome = completed(item, self._class(request), self._loop.now)
         self._watch.ended(self._loop.now, outcome)
+        first_at = item.first_token_at
+        if first_at is not None and first_at >= item.started_at:
+            fresh = max(0, request.prompt_tokens - item.cached_tokens)
+            router.estimate.ran(fresh, request.output_tokens, first_at - item.started_at, self._loop.now - first_at)
         self._end(item, outcome)
 
     def again(self, item: Running) -> None:

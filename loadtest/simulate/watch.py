@@ -21,11 +21,16 @@ class Watch:
         self._waiting: dict[str, tuple[RequestClass, float]] = {}
         self._arrived: list[Arrival] = []
         self._ended: list[Ended] = []
+        self._turned_away: list[RequestClass] = []
         self.samples: list[Sample] = []
 
     def arrived(self, now: float, request_class: RequestClass, prompt_tokens: int) -> None:
         """Note an arrival."""
         self._arrived.append(Arrival(now, request_class, prompt_tokens))
+
+    def turned_away(self, request_class: RequestClass) -> None:
+        """Note a request that was refused for want of room."""
+        self._turned_away.append(request_class)
 
     def waits(self, item: Running, request_class: RequestClass) -> None:
         """Note that a request is in line."""
@@ -83,6 +88,7 @@ class Watch:
             columns,
             by_class,
             started,
+            member.relief,
         )
 
     def _class(self, item: Running) -> RequestClass:
@@ -93,6 +99,7 @@ class Watch:
         """Describe the pool; what came and ended since the last look."""
         arrived, self._arrived = self._arrived, []
         ended, self._ended = self._ended, []
+        turned_away, self._turned_away = self._turned_away, []
         oldest: dict[RequestClass, float] = {}
         for request_class, at in self._waiting.values():
             oldest[request_class] = max(oldest.get(request_class, 0.0), now - at)
@@ -105,6 +112,7 @@ class Watch:
             oldest,
             arrived,
             ended,
+            turned_away,
         )
 
     def sample(self, now: float) -> None:

@@ -26,6 +26,7 @@ class PoolEstimate:
         """How much time the rates rest on."""
         self._prefill_s: float | None = None
         """Per prompt token."""
+        self._first_token_s: float | None = None
         self._token_s: float | None = None
         """Per output token after the first."""
         self._output: float | None = None
@@ -51,6 +52,7 @@ class PoolEstimate:
         """Learn from an attempt that ended."""
         if prompt_tokens > 0 and prefill_s > 0:
             self._prefill_s = _mixed(self._prefill_s, prefill_s / prompt_tokens)
+            self._first_token_s = _mixed(self._first_token_s, prefill_s)
         if output_tokens > 1:
             self._token_s = _mixed(self._token_s, decode_s / (output_tokens - 1))
         self._output = _mixed(self._output, output_tokens)
@@ -69,6 +71,11 @@ class PoolEstimate:
         if own_rate <= 0:
             return (ahead + 1) / total
         return min(ahead, urgent_waiting) / total + own / own_rate
+
+    @property
+    def first_token_s(self) -> float | None:
+        """How long attempts take from grant to first token, in seconds: the mean over prompts of all lengths."""
+        return self._first_token_s
 
     def run_s(self, prompt_tokens: int, max_tokens: int) -> float | None:
         """Return how long an attempt runs that produces as much as others do, but at most `max_tokens`, in seconds."""

@@ -40,6 +40,7 @@ from router.dispatch.breaker import BreakerLimits
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.contract import Placement
 from router.dispatch.estimate import PoolEstimate
+from router.dispatch.in_time import shed_after_s
 from router.dispatch.isolation import Isolation
 from router.dispatch.link import ReplicaLink
 from router.dispatch.membership import Membership
@@ -212,10 +213,8 @@ class Pool:
         return None
 
     def shed_after_s(self, request_class: RequestClass) -> float | None:
-        """Return the estimated wait beyond which a request is turned away so that others meet their SLO; None while the
-        pool is not that short of replicas, and for classes that are promised nothing.
-        """
-        return self.arrivals.point.of(request_class).ttft_p99_s if self.relief is Relief.SHED else None
+        """Return the time to the first token, in seconds, beyond which a request is turned away; None for never."""
+        return shed_after_s(self.arrivals.point.of(request_class), self.relief)
 
     def wait_s(self, choice: Choice) -> float | None:
         """Estimate how long a waiting choice still waits."""

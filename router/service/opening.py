@@ -22,6 +22,7 @@ from router.admission import CheckedRequest, ResumePoint, choice_sampling, resol
 from router.affinity import CacheSalts, Trail
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.generation import Generation
+from router.dispatch.in_time import SHED, TimeBounds, refusal
 from router.dispatch.pool import Pool
 from router.identity import Caller, TenantPolicies, require_class
 from router.service.catalog import Catalog
@@ -182,20 +183,22 @@ class Opening:
 
     def _check_in_time(self, admitted: _Admitted, choice: Choice) -> None:
         """Raise NotInTimeError for a choice that waits and, as it looks, will do so for too long."""
-        wait_s = choice.predicted_wait_s
-        if wait_s is None or choice.state is not ChoiceState.WAITING:
+        if choice.predicted_wait_s is None or choice.state is not ChoiceState.WAITING:
             return
-        bound_s = admitted.checked.queue_timeout_s
-        if bound_s is not None and wait_s > bound_s:
-            raise NotInTimeError("queue_timeout", wait_s, bound_s, wait_s - bound_s)
-        shed_s = admitted.pool.shed_after_s(admitted.checked.request_class)
-        if shed_s is not None and wait_s > shed_s:
-            admitted.pool.arrivals.turned_away(admitted.checked.request_class)
-            raise NotInTimeError("ttft_p99_s", wait_s, shed_s, wait_s - shed_s)
-        if admitted.deadline is not None:
-            left_s, run_s = admitted.deadline - time.monotonic(), admitted.run_s() or 0.0
-            if wait_s + run_s > left_s:
-                raise NotInTimeError("deadline", wait_s + run_s, left_s, wait_s + run_s - left_s)
+        request_class = admitted.checked.request_class
+        bounds = TimeBounds(
+            admitted.checked.queue_timeout_s,
+            admitted.pool.shed_after_s(request_class),
+            admitted.pool.estimate.first_token_s or 0.0,
+            None if admitted.deadline is None else admitted.deadline - time.monotonic(),
+            admitted.run_s() or 0.0,
+        )
+        error = refusal(choice.predicted_wait_s, bounds)
+        if error is None:
+            return
+        if error.bound == SHED:
+            admitted.pool.arrivals.turned_away(request_class)
+        raise error
 
     async def _join(self, admitted: _Admitted, request_id: str, received: Sequence[int]) -> Generation | None:
         """Take over the running request of the same key; None when it can't be: it has just ended."""

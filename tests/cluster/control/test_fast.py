@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.control.fast import FastBounds, FastDecision, FastState, decide
+from cluster.control.decision import Relief
+from cluster.control.fast import FastBounds, FastDecision, FastState, decide, rules_under
 from cluster.control.snapshot import BatchSnapshot
 from cluster.control.step_fit import StepFit
 from cluster.control.step_model import BatchMix, StepModel, StepSample
@@ -304,3 +305,15 @@ def test_an_slo_below_every_decode_is_not_given_up_for_prompts() -> None:
 
     assert not decision.given_up
     assert decision.limit < SEEN.limit
+
+
+def test_latency_is_the_first_that_a_pool_gives_up() -> None:
+    """Whatever is given up, batches go to the edge of the SLO."""
+    usual, edge = (
+        decide(0.06, BOUNDS, dataclasses.replace(SEEN, limit=20, running=20), FastState(), rules_under(relief))
+        for relief in (Relief.NONE, Relief.LATENCY)
+    )
+
+    assert usual == decide(0.06, BOUNDS, dataclasses.replace(SEEN, limit=20, running=20), FastState())
+    assert usual.steps[0].value < edge.steps[0].value
+    assert 1 == len({rules_under(relief) for relief in Relief if relief is not Relief.NONE})

@@ -1,0 +1,85 @@
+"""Who is refused because it would start or end too late."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.control.decision import Relief
+from cluster.control.slo import ClassSlo
+from cluster.models import RequestClass
+from cluster.queue.base import Mail, RouterBeatReply
+from router.dispatch.estimate import PoolEstimate
+from router.dispatch.in_time import SHED, WAIT_MARGIN, TimeBounds, refusal, shed_after_s
+
+
+@pytest.mark.parametrize("relief", Relief)
+def test_only_the_last_step_of_relief_refuses(relief: Relief) -> None:
+    slo = ClassSlo(ttft_p99_s=2.0, itl_p95_s=0.1)
+
+    assert (2.0 if relief is Relief.SHED else None) == shed_after_s(slo, relief)
+
+
+def test_a_class_that_is_promised_no_first_token_waits() -> None:
+    assert shed_after_s(ClassSlo(itl_p95_s=0.1), Relief.SHED) is None
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        TimeBounds(),
+        TimeBounds(queue_timeout_s=3.0),
+        TimeBounds(shed_after_s=WAIT_MARGIN * 3.0 + 0.5, first_token_s=0.5),
+        TimeBounds(left_s=5.0, run_s=2.0),
+    ],
+)
+def test_who_is_within_every_bound_waits(bounds: TimeBounds) -> None:
+    assert refusal(3.0, bounds) is None
+
+
+def test_nobody_is_refused_while_nothing_is_known() -> None:
+    assert refusal(None, TimeBounds(queue_timeout_s=0.1, shed_after_s=0.1, left_s=0.1)) is None
+
+
+@pytest.mark.parametrize(
+    ("bounds", "bound", "takes_s", "bound_s"),
+    [
+        (TimeBounds(queue_timeout_s=2.0), "queue_timeout", 3.0, 2.0),
+        (TimeBounds(shed_after_s=4.0, first_token_s=0.5), SHED, WAIT_MARGIN * 3.0 + 0.5, 4.0),
+        (TimeBounds(left_s=4.0, run_s=2.0), "deadline", 5.0, 4.0),
+        # The client's own bound is the reason that it can do most about.
+        (TimeBounds(queue_timeout_s=2.0, shed_after_s=1.0, left_s=1.0), "queue_timeout", 3.0, 2.0),
+    ],
+)
+def test_a_refusal_says_which_bound_and_when_to_come_again(
+    bounds: TimeBounds, bound: str, takes_s: float, bound_s: float
+) -> None:
+    error = refusal(3.0, bounds)
+
+    assert error is not None
+    assert (bound, bound_s) == (error.bound, error.bound_s)
+    assert takes_s == pytest.approx(error.wait_s)
+    assert takes_s - bound_s == pytest.approx(error.retry_after_s)
+
+
+def test_the_estimate_is_what_is_ahead_over_the_rate_of_starts() -> None:
+    estimate = PoolEstimate()
+    for second in range(12):
+        estimate.beat(beat(1000 * second, waiting=20, granted=5 * second))
+
+    assert (10 + 1) / 5 == pytest.approx(estimate.wait_s(RequestClass.STANDARD, ahead=10))
+
+
+def test_the_way_to_the_first_token_is_that_of_all_prompts() -> None:
+    estimate = PoolEstimate()
+    assert estimate.first_token_s is None
+    for _ in range(100):
+        estimate.ran(200, 10, prefill_s=0.4, decode_s=1.0)
+        estimate.ran(800, 10, prefill_s=1.6, decode_s=1.0)
+
+    assert 0.9 < (estimate.first_token_s or 0) < 1.1
+
+
+def beat(time_ms: int, *, waiting: int, granted: int) -> RouterBeatReply:
+    return RouterBeatReply(
+        Mail(), None, 0, (0, waiting, 0), 0, (), {}, "store", granted=(0, granted, 0), time_ms=time_ms
+    )
