@@ -105,7 +105,12 @@ class InferenceServicer:
                 return False
             event = take()
             note(event)
-            context.write_now(event)
+            try:
+                context.write_now(event)
+            except ValueError:
+                # The core takes nothing more for this call. Its coroutine hears of that when it writes; the link that
+                # brought the output has other streams to serve.
+                context.gone = True
             return True
 
         if isinstance(context, Call):
