@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, cast
 import grpc
 
 from router.calls.core import core, missing_in
+from router.calls.server import DirectServer
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,8 +40,6 @@ def open_server(kind: Literal["direct", "aio"], options: Sequence[tuple[str, Any
     """Create a server with these channel arguments; grpc.aio's where this version of gRPC can't carry ours."""
     if kind == "direct":
         if not (missing := missing_in(core)):
-            from router.calls.server import DirectServer
-
             return DirectServer(options)
         _LOG.warning("router.grpc_aio_instead", extra={"grpc": grpc.__version__, "missing": missing})
     return cast(CallServer, grpc.aio.server(options=list(options)))

@@ -30,6 +30,7 @@ class Service:
     cancelled: int = 0
     written: int = 0
     at_once: int = 0
+    entered: int = 0
     seen: list[Any] = field(default_factory=list)
     go: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -108,6 +109,7 @@ class Service:
 
     @contextlib.contextmanager
     def _noting(self) -> Any:
+        self.entered += 1
         try:
             yield
         except (asyncio.CancelledError, grpc.aio.InternalError):
@@ -249,9 +251,8 @@ async def test_a_request_that_is_too_large_is_refused_and_the_connection_lives(s
 @pytest.mark.parametrize("name", ["hang", "stay", "pour"])
 async def test_a_client_that_leaves_ends_its_handler(scene: Scene, name: str) -> None:
     call = scene.unary(name)(b"") if name == "hang" else scene.stream(name)(b"")
-    if name == "hang":
-        await asyncio.sleep(0.05)
-    else:
+    await until(lambda: scene.service.entered == 1)
+    if name != "hang":
         await call.read()
     call.cancel()
 
@@ -295,7 +296,7 @@ async def test_a_stop_lets_calls_end_within_the_grace(scene: Scene) -> None:
     call = scene.stream("late")(b"")
     await call.read()
     stop = asyncio.create_task(scene.server.stop(20))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)
     scene.service.go.set()
 
     assert b"last" == await call.read()
