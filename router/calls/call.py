@@ -107,9 +107,11 @@ class Call:
 
     def can_write(self) -> bool:
         """Whether a message would leave now: none is under way, and nobody waits to write."""
-        if self._writing:
-            self._completions.collect()
-        return not self._writing and self._settled is None and not self.gone and not self._finished
+        while self._writing:
+            # Operations end in the order of their start, so this looks at few that are of other calls.
+            if not self._completions.collect_one():
+                return False
+        return self._settled is None and not self.gone and not self._finished
 
     def write_now(self, message: Any) -> None:
         """Send a message while `can_write`."""

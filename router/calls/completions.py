@@ -13,14 +13,10 @@ _LOG = logging.getLogger(__name__)
 
 _URGENT_S = 0.001
 """Between looks while somebody waits for an operation to end; the finest that libuv's timers know."""
-_BUSY_S = 0.005
+_CALM_S = 0.02
 """Between looks while calls are open: the time that a cancel needs to be noticed."""
-_QUIET_S = 0.02
-"""The same when nothing has ended for a while."""
 _URGENT_LOOKS = 50
 """Looks that found nothing until nothing is urgent: a client that does not read must not keep the timer running."""
-_QUIET_LOOKS = 150
-"""The same until it is quiet."""
 
 Done = Callable[[Any], None]
 """Takes the event; its `success` says whether the operations did what they should."""
@@ -37,6 +33,7 @@ class Completions:
         """Belongs to a loop, and is used on its thread alone."""
         self.queue = core.CompletionQueue()
         self.under_way = 0
+        self._complete = core.CompletionType.operation_complete
         self._loop = loop
         self._waiters = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -52,17 +49,23 @@ class Completions:
 
     def collect(self) -> None:
         """Run what follows the operations that have ended."""
-        poll = self.queue.poll
-        while self.under_way:
-            event = poll(PAST)
-            if event.completion_type != core.CompletionType.operation_complete:
-                return
-            self.under_way -= 1
-            self._idle_looks = 0
-            try:
-                event.tag(event)
-            except Exception:  # noqa: BLE001 - whoever looks is somebody else's handler
-                _LOG.exception("call.completion_failed")
+        while self.collect_one():
+            pass
+
+    def collect_one(self) -> bool:
+        """Run what follows the operation that ended first; says whether there is one."""
+        if not self.under_way:
+            return False
+        event = self.queue.poll(PAST)
+        if event.completion_type != self._complete:
+            return False
+        self.under_way -= 1
+        self._idle_looks = 0
+        try:
+            event.tag(event)
+        except Exception:  # noqa: BLE001 - whoever looks is somebody else's handler
+            _LOG.exception("call.completion_failed")
+        return True
 
     async def wait(self, done: asyncio.Future[None]) -> None:
         """Wait for a future that the end of an operation resolves, with more frequent looks."""
@@ -85,10 +88,7 @@ class Completions:
         self._waiters -= 1
 
     def _arm(self) -> None:
-        if self._waiters and self._idle_looks < _URGENT_LOOKS:
-            pause_s = _URGENT_S
-        else:
-            pause_s = _BUSY_S if self._idle_looks < _QUIET_LOOKS else _QUIET_S
+        pause_s = _URGENT_S if self._waiters and self._idle_looks < _URGENT_LOOKS else _CALM_S
         self._next_at = self._loop.time() + pause_s
         self._timer = self._loop.call_later(pause_s, self._look)
 

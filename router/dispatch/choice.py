@@ -39,6 +39,9 @@ _LOG = logging.getLogger(__name__)
 
 NO_PRICES = Prices()
 
+WriteThrough = Callable[[int, Sequence[int], str], bool]
+"""Sends a delta at once (its offset, token ids and text), or says that it did not."""
+
 
 class ChoiceState(enum.Enum):
     """Is where a choice is in its life."""
@@ -95,6 +98,8 @@ class Choice:
         self.first_token_at = 0.0
         self.announced = True
         """False while a `started` or `resumed` event is owed to the client."""
+        self.through: WriteThrough | None = None
+        """Is offered plain output that nothing is pending before."""
         self._start = start
         self._pool = pool
         self._on_start = on_start
@@ -229,6 +234,10 @@ class Choice:
             self.first_token_at = self.first_token_at or self._began_at
         self.history.add(token_ids, text)
         self.tokens = offset + len(token_ids)
+        through = self.through
+        if through and self.announced and not logprobs and not self._unread and through(offset, token_ids, text):
+            # Nearly every token.
+            return
         self._unread.add(token_ids, text, logprobs)
         self._wake()
 
@@ -297,7 +306,7 @@ class Choice:
     def on_detached(self) -> None:
         """Learn that another router or call took over: nothing more comes here, and the slot is not ours."""
         if self.state is not ChoiceState.ENDED:
-            self.state = ChoiceState.ENDED
+            self.state, self.through = ChoiceState.ENDED, None
             self.error = TakenOverError(self.entry.request_id)
             self._clear()
             self._pool.hand_over(self)
@@ -428,7 +437,7 @@ class Choice:
         self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens))
 
     def _finish(self, end: pb.AttemptEnd) -> None:
-        self.state = ChoiceState.ENDED
+        self.state, self.through = ChoiceState.ENDED, None
         self.end = end
         self._clear()
         self._wake()
@@ -467,7 +476,7 @@ class Choice:
         """Drop the pending output and end: the client does not read it, and hears why once it has read what it was
         sent before.
         """
-        self._unread = Dropped()
+        self._unread, self.through = Dropped(), None
         self.error = error
         self.cancel()
         self._wake()

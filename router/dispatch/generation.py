@@ -13,16 +13,13 @@ from cluster.errors import GenerationFailedError, PenstockError
 from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket
 from cluster.wire import duration_to_wire
-from router.dispatch.choice import Choice, ChoiceState
+from router.dispatch.choice import Choice, ChoiceState, WriteThrough
 
 QUEUED_PERIOD_S = 1.0
 """How often a waiting client hears its position."""
 UNHURRIED_S = 0.5
 """How long output collects for who does not stream it."""
 _ANY_NUMBER = 1 << 30
-
-WriteThrough = Callable[[Callable[[], api.StreamGenerateResponse]], bool]
-"""Takes what takes the output as an event; says whether it has used it."""
 
 
 class Generation:
@@ -98,26 +95,21 @@ class Generation:
 
     def write_through(self, write: WriteThrough | None) -> None:
         """Offer output to `write` before `wait` returns for it; None stops that. Only plain output is offered: one
-        choice's, in the middle of its stream.
+        choice's, in the middle of its stream, without log probabilities, and with none pending before it.
         """
         self._through = write
+        if len(self.choices) == 1:
+            self.choices[0].through = self._pass if write is not None else None
 
     def _wake(self) -> None:
         if self._enough == 1 or self._news.is_set() or not self._may_collect():
-            if self._through is None or not self._passes(self._through):
-                self._news.set()
+            self._news.set()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._collected)
 
-    def _passes(self, write: WriteThrough) -> bool:
-        first = self.choices[0]
-        return (
-            self._enough == 1
-            and first.has_output
-            and not self._news.is_set()
-            and self._streams_one()
-            and write(first.take_output)
-        )
+    def _pass(self, offset: int, token_ids: Sequence[int], text: str) -> bool:
+        write = self._through
+        return write is not None and self._enough == 1 and not self._news.is_set() and write(offset, token_ids, text)
 
     def _may_collect(self) -> bool:
         return all(

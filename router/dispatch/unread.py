@@ -13,6 +13,19 @@ _TEXT_BYTES = 64
 """A short str and its place in a list."""
 
 
+def delta_event(choice_index: int, offset: int, token_ids: Sequence[int], text: str) -> api.StreamGenerateResponse:
+    """Write a delta without log probabilities; `offset` counts the choice's output tokens before it."""
+    event = api.StreamGenerateResponse()
+    # Filled in place: a finished delta given to the constructor would be copied.
+    delta = event.delta
+    if choice_index:
+        delta.choice_index = choice_index
+    delta.text = text
+    delta.token_ids.extend(token_ids)
+    delta.offset = offset
+    return event
+
+
 class Unread:
     """Merges deltas until the client takes them."""
 
@@ -49,15 +62,9 @@ class Unread:
         """Return everything as one event; `tokens` counts the choice's output with it."""
         ids, self._ids = self._ids, []
         texts, self._texts = self._texts, []
-        event = api.StreamGenerateResponse()
-        # Filled in place: a finished delta given to the constructor would be copied.
-        delta = event.delta
-        delta.choice_index = choice_index
-        delta.text = texts[0] if len(texts) == 1 else "".join(texts)
-        delta.token_ids.extend(ids)
-        delta.offset = tokens - len(ids)
+        event = delta_event(choice_index, tokens - len(ids), ids, texts[0] if len(texts) == 1 else "".join(texts))
         if self._logprobs:
-            delta.logprobs.extend(self._logprobs)
+            event.delta.logprobs.extend(self._logprobs)
             self._logprobs = []
         return event
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
-import grpc
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
@@ -21,7 +20,6 @@ from router.admission import (
     check_request,
     check_stream,
 )
-from router.calls import Call
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use
@@ -30,7 +28,8 @@ from router.service.catalog import Catalog
 from router.service.collect import Collector
 from router.service.kept import KeptResult, read_result, replay
 from router.service.opening import Opening
-from router.service.pace import AT_ONCE, Pace, StreamPace
+from router.service.pace import Pace, StreamPace
+from router.service.writer import EventWriter
 
 REQUEST_ID_HEADER = "penstock-request-id"
 RESUME_TOKEN_HEADER = "penstock-resume-token-bin"  # noqa: S105 - a header's name
@@ -81,58 +80,11 @@ class InferenceServicer:
                     await context.write(event)
                 return
             kept = self._kept(opened, checked.generate, caller)
-            await self._guard(opened, kept, self._write_events(opened, kept, context, checked.flush_interval_s))
+            pace = StreamPace(self._pace, checked.flush_interval_s)
+            writer = EventWriter(opened, kept, context, pace, self._metrics)
+            await self._guard(opened, kept, writer.run())
         finally:
             self._leave()
-
-    async def _write_events(
-        self, generation: Generation, kept: KeptResult | None, context: Any, flush_interval_s: float | None
-    ) -> None:
-        pace = StreamPace(self._pace, flush_interval_s)
-
-        def note(event: api.StreamGenerateResponse) -> None:
-            if event.HasField("delta"):
-                collecting = pace.wrote(len(event.delta.token_ids))
-                if collecting is not AT_ONCE or generation.collects:
-                    generation.collect(*collecting)
-            elif event.HasField("finished"):
-                self._metrics.finished(generation, event.finished)
-            if kept is not None:
-                kept.add(event)
-
-        def write(take: Callable[[], api.StreamGenerateResponse]) -> bool:
-            if not context.can_write():
-                return False
-            event = take()
-            note(event)
-            try:
-                context.write_now(event)
-            except ValueError:
-                # The core takes nothing more for this call. Its coroutine hears of that when it writes; the link that
-                # brought the output has other streams to serve.
-                context.gone = True
-            return True
-
-        if isinstance(context, Call):
-            # Most tokens: from the link to the client's connection, and this coroutine sleeps on.
-            generation.write_through(write)
-        try:
-            while not generation.finished:
-                await generation.wait()
-                for event in generation.take():
-                    note(event)
-                    await self._write(context, event)
-        finally:
-            generation.write_through(None)
-            pace.close()
-
-    @staticmethod
-    async def _write(context: Any, event: api.StreamGenerateResponse) -> None:
-        try:
-            await context.write(event)
-        except grpc.aio.InternalError:
-            # Nobody is there any more, which gRPC says this way to a write that waited for the reader.
-            raise asyncio.CancelledError from None
 
     async def Generate(  # noqa: N802
         self, request: api.GenerateRequest, context: Any, caller: Caller

@@ -57,12 +57,25 @@ class Relay:
             writer.transport.abort()
             return
         self.connections += 1
-        other_reader, other_writer = await asyncio.open_connection(self._host, self._port)
-        self._writers.update((writer, other_writer))
+        # Known before the other side is: `cut` and `close` may come meanwhile.
+        self._writers.add(writer)
+        if (task := asyncio.current_task()) is not None:
+            self._follow(task)
+        try:
+            other_reader, other_writer = await asyncio.open_connection(self._host, self._port)
+        except BaseException:
+            writer.transport.abort()
+            raise
+        if not self._open.is_set():
+            other_writer.transport.abort()
+            return
+        self._writers.add(other_writer)
         for source, sink in ((reader, other_writer), (other_reader, writer)):
-            task = asyncio.create_task(self._pump(source, sink))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._follow(asyncio.create_task(self._pump(source, sink)))
+
+    def _follow(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(OSError):

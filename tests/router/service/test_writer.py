@@ -1,0 +1,174 @@
+"""What passes the writer's coroutine by, and what does not: a connection that an engine's steps write to directly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import Mock
+
+import grpc
+import pytest
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
+
+from cluster.errors import SlowReaderError
+from cluster.models import RequestClass
+from cluster.queue.base import QueueEntry
+from cluster.secret import ClusterSecret
+from cluster.settings import MergingSettings
+from cluster.ticket import ResumeTicket
+from router.calls import Call
+from router.dispatch.choice import Choice, ChoiceState
+from router.dispatch.generation import Generation
+from router.service.pace import Pace, StreamPace
+from router.service.writer import EventWriter
+from tests.support.waiting import until
+
+
+class Connection(Call):
+    """Keeps what is written; `busy` has the message before still under way, `dead` has a core that takes nothing."""
+
+    __slots__ = ("awaited", "busy", "dead", "direct", "free")
+
+    def __init__(self) -> None:
+        self.direct: list[api.StreamGenerateResponse] = []
+        self.awaited: list[api.StreamGenerateResponse] = []
+        self.busy = self.dead = self.gone = False
+        self.free = asyncio.Event()
+
+    def can_write(self) -> bool:
+        return not self.busy and not self.gone
+
+    def write_now(self, message: Any) -> None:
+        if self.dead:
+            raise ValueError("too many operations")
+        self.direct.append(message)
+
+    async def write(self, message: Any) -> None:
+        if self.busy:
+            await self.free.wait()
+        if self.gone:
+            raise grpc.aio.InternalError("the call has ended")
+        self.awaited.append(message)
+
+
+class Scene:
+    """Is one generation in the middle of its stream, and its writer."""
+
+    def __init__(self, indices: tuple[int, ...]) -> None:
+        entry = QueueEntry("r", "a", "t", RequestClass.INTERACTIVE, prompt_tokens=1, expected_tokens=1, kv_tokens=1)
+        self.choices = [Choice(index, entry, pb.Start(), Mock()) for index in indices]
+        for choice in self.choices:
+            choice.state = ChoiceState.RUNNING
+        ticket = ResumeTicket("r", "p", "t", 1, ())
+        secret = ClusterSecret(bytes(32))
+        self.generation = Generation(
+            ticket, self.choices, secret, "router", lambda _choice: None, arrived_at=0.0, admitted_at=0.0
+        )
+        self.connection = Connection()
+        pace = StreamPace(Pace(MergingSettings()), None)
+        self.writer = EventWriter(self.generation, None, self.connection, pace, Mock())
+        self.offset = 0
+
+    def step(self, token: int, **more: Any) -> None:
+        """Bring a token, as a link does."""
+        self.choices[0].on_delta(self.offset, [token], f"<{token}>", more.get("logprobs", ()))
+        self.offset += 1
+
+    @property
+    def direct(self) -> list[int]:
+        """Tokens that went straight to the connection."""
+        return [token for event in self.connection.direct for token in event.delta.token_ids]
+
+    @property
+    def awaited(self) -> list[int]:
+        """Tokens that the coroutine wrote."""
+        return [token for event in self.connection.awaited for token in event.delta.token_ids]
+
+
+@asynccontextmanager
+async def streaming(*indices: int) -> AsyncIterator[Scene]:
+    scene = Scene(indices or (0,))
+    task = asyncio.create_task(scene.writer.run())
+    await until(lambda: scene.choices[0].through is not None or len(indices) > 1)
+    # Its first look finds nothing.
+    await asyncio.sleep(0)
+    yield scene
+    if not task.done():
+        scene.generation.close()
+        task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_plain_output_goes_straight_to_the_connection() -> None:
+    async with streaming() as scene:
+        for token in (7, 8, 9):
+            scene.step(token)
+        events = scene.connection.direct
+        assert [7, 8, 9] == scene.direct
+        assert [(0, "<7>"), (1, "<8>"), (2, "<9>")] == [(event.delta.offset, event.delta.text) for event in events]
+        assert not scene.choices[0].has_output
+        assert [7, 8, 9] == list(scene.choices[0].history.token_ids)
+
+
+async def test_while_a_message_is_under_way_the_writer_waits_and_nothing_overtakes() -> None:
+    async with streaming() as scene:
+        scene.connection.busy = True
+        scene.step(1)
+        scene.connection.busy = False
+        scene.step(2)
+        assert [] == scene.direct
+        await until(lambda: scene.awaited == [1, 2])
+        scene.step(3)
+        assert [3] == scene.direct
+
+
+async def test_log_probabilities_go_through_the_writer() -> None:
+    async with streaming() as scene:
+        scene.step(1, logprobs=[types.PositionLogprobs()])
+        assert [] == scene.direct
+        await until(lambda: scene.awaited == [1])
+        assert 1 == len(scene.connection.awaited[0].delta.logprobs)
+
+
+async def test_what_is_not_announced_yet_goes_through_the_writer() -> None:
+    async with streaming() as scene:
+        scene.choices[0].announced = False
+        scene.step(1)
+        await until(lambda: scene.awaited == [1])
+        assert ["started", "delta"] == [event.WhichOneof("event") for event in scene.connection.awaited]
+        assert [] == scene.direct
+
+
+async def test_several_choices_go_through_the_writer() -> None:
+    async with streaming(0, 1) as scene:
+        scene.step(1)
+        await until(lambda: scene.awaited == [1])
+        assert [] == scene.direct
+
+
+async def test_the_index_of_the_choice_goes_along() -> None:
+    async with streaming(3) as scene:
+        scene.step(1)
+        assert [3] == [event.delta.choice_index for event in scene.connection.direct]
+
+
+async def test_output_that_was_dropped_stays_dropped() -> None:
+    async with streaming() as scene:
+        scene.choices[0].stop_unread(SlowReaderError(1, 1))
+        scene.step(1)
+        assert [] == scene.direct
+
+
+async def test_a_connection_that_takes_nothing_ends_its_call_alone() -> None:
+    async with streaming() as scene:
+        scene.connection.dead = True
+        # The link that brings it has other streams to serve: nothing is raised here.
+        scene.step(1)
+        assert scene.connection.gone
+        scene.step(2)
+        with pytest.raises(asyncio.CancelledError):
+            await scene.writer.run()
