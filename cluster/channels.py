@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 MAX_INNER_MESSAGE = 64 << 20
 """Bytes; a frame or a tokenizer never comes near."""
 
@@ -31,12 +29,3 @@ INNER_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # One channel per link: a shared subchannel would let one link's flow control hold up another.
     ("grpc.use_local_subchannel_pool", 1),
 )
-
-_FEWER_HOPS = "-event_engine_client,-event_engine_listener,-event_engine_dns"
-
-
-def poll_with_fewer_threads() -> None:
-    """Let the thread that waits for gRPC's completions read the sockets too, instead of a pool that hands over to it.
-    Counts for the whole process, and only before its first channel or server; what the environment says goes first.
-    """
-    os.environ.setdefault("GRPC_EXPERIMENTS", _FEWER_HOPS)

@@ -12,7 +12,6 @@ from ray import serve
 
 from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.bootstrap.serve_config import DEPLOYMENT
-from cluster.channels import poll_with_fewer_threads
 from cluster.errors import EngineDeadError, QueueUnavailableError
 from cluster.heap import settle_heap
 from cluster.queue.redis_queue import RedisQueue
@@ -34,7 +33,6 @@ class ReplicaHost:
         self, pool: str, settings_file: str, tree: dict[str, Any] | None = None
     ) -> None:
         """Bring the replica up; Serve counts it as running only after this and a first health check."""
-        poll_with_fewer_threads()
         settings = read_settings(settings_file, tree)
         configure_logging(settings.cluster.log_level, settings.cluster.log_format)
         context = serve.get_replica_context()

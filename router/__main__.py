@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.autoscaler.redis_store import RedisControlStore
-from cluster.channels import poll_with_fewer_threads
 from cluster.errors import SetupError
 from cluster.heap import settle_heap
 from cluster.jobs import RedisJobStore, job_limits_from
@@ -61,7 +60,6 @@ def read_settings(json_file: Path | None, toml_file: Path | None) -> Settings:
 
 
 def _run_loop(run: object) -> None:
-    poll_with_fewer_threads()
     try:
         import uvloop
     except ImportError:  # not built for this platform

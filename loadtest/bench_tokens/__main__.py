@@ -1,94 +1,139 @@
-"""`python -m loadtest.bench_tokens`: prints a table, writes JSON."""
+"""`python -m loadtest.bench_tokens`: prints tables, writes JSON.
+
+All paths are up at the same time and take their turns, a few rounds per mode: a shared machine changes its speed within
+minutes, and what is compared should have met the same one. What the idle ones take meanwhile is printed too.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
 from loadtest.bench_tokens import load
-from loadtest.bench_tokens.cpu import cpu_seconds
+from loadtest.bench_tokens.cpu import cpu_seconds, descendants
+from loadtest.bench_tokens.figures import COMPARISONS, MODES, PATHS, Phase, Rounds, fields_of, pooled
 from loadtest.bench_tokens.paths import InProcessPath, ServingPath, in_process, penstock, vllm_http
 
-NAMES = ("inprocess", "vllm_http", "penstock")
 LABELS = {"inprocess": "(a) in process", "vllm_http": "(b) vLLM HTTP", "penstock": "(c) Penstock"}
 OPENERS = {"inprocess": in_process, "vllm_http": vllm_http, "penstock": penstock}
+WARM_UP = 10_000
+"""Number of the first prompt that is not counted."""
+QUIET_S = 1.5
+"""An engine looks for work in a loop for a second after its last step."""
 
+Opened = ServingPath | InProcessPath
 Run = Callable[[], Awaitable[load.LoadResult]]
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Is what one phase of one path gave."""
-
-    tokens_per_s: float
-    ttft_ms_p50: float
-    itl_ms_p50: float
-    cpu_us_per_token: float
-    messages: int
-    tokens: int
-    control_cpu_percent: float
 
 
 def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-tokens", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--rounds", type=int, default=6, help="saturated rounds per path (default %(default)s)")
-    parser.add_argument("--paced-s", type=float, default=20.0, help="seconds of paced load (default %(default)s)")
-    parser.add_argument("--only", choices=NAMES, help="run one path, for profiling")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of every path in every mode (default %(default)s)")
+    parser.add_argument(
+        "--waves", type=int, default=2, help="times all streams per saturated turn (default %(default)s)"
+    )
+    parser.add_argument("--paced-s", type=float, default=10.0, help="seconds of a paced turn (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=25, help="of a single stream's turn (default %(default)s)")
+    parser.add_argument("--only", choices=PATHS, help="run one path, for profiling")
     options = parser.parse_args()
     import uvloop
 
-    return int(uvloop.run(_bench(options, Console())))
+    return int(uvloop.run(_bench(options, Console(width=None if sys.stdout.isatty() else 120))))
 
 
 async def _bench(options: argparse.Namespace, console: Console) -> int:
-    results: dict[str, dict[str, Figures]] = {}
-    half_rate = 0.0
-    # (b) first: its saturated throughput sets the paced rate of all.
-    for name in ("vllm_http", "inprocess", "penstock"):
-        if options.only and name != options.only:
-            continue
-        with console.status(f"{LABELS[name]}: starting"):
+    async with AsyncExitStack() as stack:
+        paths = {}
+        for name in [options.only] if options.only else PATHS:
             began = time.monotonic()
-            async with OPENERS[name](console) as opened:
-                console.print(f"{LABELS[name]}: up after {time.monotonic() - began:.0f} s", highlight=False)
-                results[name] = await _measure(opened, options, half_rate, console)
-        if not half_rate:
-            half_rate = results[name]["saturated"].tokens_per_s / 2 / load.TOKENS
-    _print(results, console)
+            with console.status(f"{LABELS[name]}: starting"):
+                paths[name] = await stack.enter_async_context(OPENERS[name](console))
+            console.print(f"{LABELS[name]}: up after {time.monotonic() - began:.0f} s", highlight=False)
+        phases = await _measure(paths, options, console)
+    fields = fields_of(phases)
+    _print(phases, fields, console)
     if options.json:
-        options.json.write_text(json.dumps(_fields(results), indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
-async def _measure(
-    opened: ServingPath | InProcessPath, options: argparse.Namespace, half_rate: float, console: Console
-) -> dict[str, Figures]:
-    path = opened.path if isinstance(opened, InProcessPath) else opened
-    saturate, pace, alone = _phases(opened)
-    await saturate(1, 10_000)
-    figures = {"saturated": await _phase(path, lambda: saturate(options.rounds, 0))}
-    console.print(f"  saturated: {figures['saturated'].tokens_per_s:.0f} tokens/s", highlight=False)
-    rate = half_rate or figures["saturated"].tokens_per_s / 2 / load.TOKENS
-    figures["paced"] = await _phase(path, lambda: pace(rate, options.paced_s))
-    console.print(f"  paced: {figures['paced'].tokens_per_s:.0f} tokens/s", highlight=False)
-    await alone(5)
-    figures["alone"] = await _phase(path, lambda: alone(60))
-    return figures
+async def _measure(paths: Mapping[str, Opened], options: argparse.Namespace, console: Console) -> dict[str, Rounds]:
+    run = {name: _phases(opened) for name, opened in paths.items()}
+    meter = _Meter({name: _serving(opened) for name, opened in paths.items()})
+    for name in paths:
+        saturate, _pace, alone = run[name]
+        await saturate(1, WARM_UP)
+        await alone(5)
+    phases: dict[str, Rounds] = {}
+
+    async def turns(mode: str, work: Callable[[str, int], Run]) -> None:
+        rounds = []
+        for number in range(options.rounds):
+            found = {}
+            for name in order(tuple(paths), number):
+                with console.status(f"{mode}, round {number + 1} of {options.rounds}: {LABELS[name]}"):
+                    await asyncio.sleep(QUIET_S)
+                    found[name] = await meter.phase(name, work(name, number))
+            rounds.append(found)
+            speeds = ", ".join(f"{LABELS[name]} {found[name].tokens_per_s:,.0f}" for name in paths)
+            console.print(f"{mode}, round {number + 1}: tokens/s {speeds}", highlight=False)
+        phases[mode] = rounds
+
+    await turns("saturated", lambda name, number: lambda: run[name][0](options.waves, number * 1_000))
+    # Half of what (b) can do, for all.
+    full = pooled([each["vllm_http" if "vllm_http" in paths else options.only] for each in phases["saturated"]])
+    rate = full["tokens_per_s"] / 2 / load.TOKENS
+    await turns("paced", lambda name, number: lambda: run[name][1](rate, options.paced_s, number + 1))
+    await turns("alone", lambda name, _number: lambda: run[name][2](options.requests))
+    return phases
 
 
-def _phases(opened: ServingPath | InProcessPath) -> tuple[Any, Any, Any]:
+def order(names: Sequence[str], number: int) -> list[str]:
+    """Let another path begin each round: what drifts meets all of them."""
+    first = number % len(names)
+    return [*names[first:], *names[:first]]
+
+
+class _Meter:
+    """Reads the CPU time of everything that runs."""
+
+    def __init__(self, paths: Mapping[str, ServingPath]) -> None:
+        self._paths = paths
+
+    async def phase(self, name: str, run: Run) -> Phase:
+        path = self._paths[name]
+        serving, control = path.serving(), path.control()
+        others = [other for each, other in self._paths.items() if each != name]
+        beside = [process for other in others for process in _all_of(other)]
+        before = [cpu_seconds(each) for each in (serving, control, beside)]
+        result = await run()
+        used = [cpu_seconds(each) - was for each, was in zip((serving, control, beside), before, strict=True)]
+        return Phase(result, *used)
+
+
+def _all_of(path: ServingPath) -> list[psutil.Process]:
+    """List a path's processes with its engines."""
+    return descendants([process.pid for process in (*path.serving(), *path.control())])
+
+
+def _serving(opened: Opened) -> ServingPath:
+    return opened.path if isinstance(opened, InProcessPath) else opened
+
+
+def _phases(opened: Opened) -> tuple[Any, Any, Any]:
     if isinstance(opened, InProcessPath):
         run = opened.run
 
@@ -98,90 +143,49 @@ def _phases(opened: ServingPath | InProcessPath) -> tuple[Any, Any, Any]:
 
         return (
             lambda rounds, first: remote("saturate", rounds=rounds, first=first),
-            lambda rate, seconds: remote("pace", requests_per_s=rate, seconds=seconds),
+            lambda rate, seconds, seed: remote("pace", requests_per_s=rate, seconds=seconds, seed=seed),
             lambda requests: remote("alone", requests=requests),
         )
     send = opened.send
     return (
         lambda rounds, first: load.saturate(send, rounds, first),
-        lambda rate, seconds: load.pace(send, rate, seconds),
+        lambda rate, seconds, seed: load.pace(send, rate, seconds, seed),
         lambda requests: load.alone(send, requests),
     )
 
 
-async def _phase(path: ServingPath, run: Run) -> Figures:
-    serving, control = path.serving(), path.control()
-    before, control_before = cpu_seconds(serving), cpu_seconds(control)
-    result = await run()
-    used, control_used = cpu_seconds(serving) - before, cpu_seconds(control) - control_before
-    return Figures(
-        tokens_per_s=result.tokens / result.seconds,
-        ttft_ms_p50=statistics.median(result.ttft_ms()),
-        itl_ms_p50=statistics.median(result.itl_ms()),
-        cpu_us_per_token=1e6 * used / result.tokens,
-        messages=result.messages,
-        tokens=result.tokens,
-        control_cpu_percent=100 * control_used / result.seconds,
-    )
-
-
-def _ratios(results: dict[str, dict[str, Figures]]) -> dict[str, float]:
-    if set(results) != set(NAMES):
-        return {}
-    a, b, c = (results[name] for name in NAMES)
-    return {
-        "saturated_cpu_c_over_b": c["saturated"].cpu_us_per_token / b["saturated"].cpu_us_per_token,
-        "saturated_tokens_c_over_b": c["saturated"].tokens_per_s / b["saturated"].tokens_per_s,
-        "saturated_tokens_c_over_a": c["saturated"].tokens_per_s / a["saturated"].tokens_per_s,
-        "paced_cpu_c_over_b": c["paced"].cpu_us_per_token / b["paced"].cpu_us_per_token,
-        "paced_tokens_per_message_c": c["paced"].tokens / c["paced"].messages,
-        "added_ttft_ms": c["alone"].ttft_ms_p50 - a["alone"].ttft_ms_p50,
-    }
-
-
-def _fields(results: dict[str, dict[str, Figures]]) -> dict[str, Any]:
-    modes: dict[str, dict[str, Any]] = {}
-    for name, phases in results.items():
-        for mode, figures in phases.items():
-            modes.setdefault(mode, {})[name] = {
-                field: getattr(figures, field) for field in Figures.__slots__ if field != "tokens"
-            } | {"tokens": figures.tokens}
-    ratios = _ratios(results)
-    return {"modes": modes, "added_ttft_ms": ratios.pop("added_ttft_ms", None), "ratios": ratios}
-
-
-def _print(results: dict[str, dict[str, Figures]], console: Console) -> None:
-    for mode in ("saturated", "paced", "alone"):
+def _print(phases: Mapping[str, Rounds], fields: Mapping[str, Any], console: Console) -> None:
+    for mode in MODES:
         table = Table(title=f"{mode}: {load.STREAMS} streams x {load.TOKENS} tokens" if mode == "saturated" else mode)
-        for column in (
-            "path",
-            "tokens/s",
-            "TTFT p50 ms",
-            "ITL p50 ms",
-            "CPU us/token",
-            "messages",
-            "tokens",
-            "Ray CPU",
-        ):
-            table.add_column(column, justify="left" if column == "path" else "right")
-        for name in NAMES:
-            if name not in results:
-                continue
-            row = results[name][mode]
-            control = f"{row.control_cpu_percent:.0f} %" if name == "penstock" else "-"
+        table.add_column("path")
+        for column in ("tokens/s", "TTFT ms", "ITL ms", "CPU us/token", "messages", "tokens", "Ray CPU", "idle beside"):
+            table.add_column(column, justify="right")
+        for name, row in fields["modes"][mode].items():
             table.add_row(
                 LABELS[name],
-                f"{row.tokens_per_s:,.0f}",
-                f"{row.ttft_ms_p50:.1f}",
-                f"{row.itl_ms_p50:.2f}",
-                f"{row.cpu_us_per_token:.1f}",
-                f"{row.messages:,}",
-                f"{row.tokens:,}",
-                control,
+                f"{row['tokens_per_s']:,.0f}",
+                f"{row['ttft_ms_p50']:.1f}",
+                f"{row['itl_ms_p50']:.2f}",
+                f"{row['cpu_us_per_token']:.1f}",
+                f"{row['messages']:,}",
+                f"{row['tokens']:,}",
+                f"{row['control_cpu_percent']:.0f} %" if name == "penstock" else "-",
+                f"{row['beside_cpu_percent']:.0f} %",
             )
         console.print(table)
-    for name, value in _ratios(results).items():
-        console.print(f"{name:28} {value:.2f}", highlight=False)
+    if "ratios" not in fields:
+        return
+    table = Table(
+        title="round by round", caption="Bars are for the medians. TTFT and ITL above are medians of streams."
+    )
+    for column in ("", "median", "bar", "", "rounds"):
+        table.add_column(column, justify="left" if not column else "right")
+    for each in COMPARISONS:
+        values = each.values(phases[each.mode])
+        median = statistics.median(values)
+        verdict = "" if not each.bar else "held" if each.held(median) else "[red]missed[/red]"
+        table.add_row(each.name, f"{median:.2f}", each.bar, verdict, " ".join(f"{value:.2f}" for value in values))
+    console.print(table)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ async def _phase(send: load.Send, command: dict[str, Any]) -> load.LoadResult:
         case "saturate":
             return await load.saturate(send, command["rounds"], command["first"])
         case "pace":
-            return await load.pace(send, command["requests_per_s"], command["seconds"])
+            return await load.pace(send, command["requests_per_s"], command["seconds"], command["seed"])
         case "alone":
             return await load.alone(send, command["requests"])
         case other:
