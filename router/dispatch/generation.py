@@ -98,8 +98,9 @@ class Generation:
         choice's, in the middle of its stream, without log probabilities, and with none pending before it.
         """
         self._through = write
+        first = self.choices[0]
         if len(self.choices) == 1:
-            self.choices[0].through = self._pass if write is not None else None
+            first.through = self._pass if write is not None and first.error is None else None
 
     def _wake(self) -> None:
         if self._enough == 1 or self._news.is_set() or not self._may_collect():

@@ -163,6 +163,13 @@ async def test_output_that_was_dropped_stays_dropped() -> None:
         assert [] == scene.direct
 
 
+async def test_output_that_was_dropped_before_the_writer_began_stays_dropped() -> None:
+    scene = Scene((0,))
+    scene.choices[0].stop_unread(SlowReaderError(1, 1))
+    scene.generation.write_through(lambda _offset, _ids, _text: True)
+    assert scene.choices[0].through is None
+
+
 async def test_a_connection_that_takes_nothing_ends_its_call_alone() -> None:
     async with streaming() as scene:
         scene.connection.dead = True
