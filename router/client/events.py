@@ -84,7 +84,7 @@ class Resumed:
     offset: int
     """Where the next delta starts."""
     exact: bool
-    """The output is still what an undisturbed run would have given."""
+    """The output is still what an undisturbed run would have given, up to the engine's rounding."""
     resume_token: bytes = b""
     replica_id: str = ""
 

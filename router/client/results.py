@@ -80,7 +80,7 @@ class Receipt:
     gpu_seconds: float
     cost: float
     exact: bool
-    """The output is what an undisturbed run would have given."""
+    """The output is what an undisturbed run would have given, up to the engine's rounding."""
     router_id: str
 
     @classmethod

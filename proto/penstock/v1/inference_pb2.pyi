@@ -432,7 +432,7 @@ class Resumed(_message.Message):
     offset: _builtins.int
     """Is the number of output tokens the client has; the next delta starts here."""
     exact: _builtins.bool
-    """Says that the output is still what an undisturbed run would have given."""
+    """Says that the output is still what an undisturbed run would have given, up to the engine's rounding."""
     resume_token: _builtins.bytes
     """Continues this request at any router; opaque and signed; replaces earlier tokens."""
     replica_id: _builtins.str

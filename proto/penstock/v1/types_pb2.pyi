@@ -604,7 +604,9 @@ class Receipt(_message.Message):
     cost: _builtins.float
     """Is gpu_seconds times the group's price per second, in the currency of the settings; 0 without a price."""
     exact: _builtins.bool
-    """Says that the output is what an undisturbed run would have given; false after a resume that could not be exact."""
+    """Says that the output is what an undisturbed run would have given; false after a resume that could not be exact.
+    Rounding is left out: an engine that computes in 16 bits may tip a near tie of greedy output after a resume.
+    """
     router_id: _builtins.str
     """Names the router that answered."""
     @_builtins.property
