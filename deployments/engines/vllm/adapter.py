@@ -1,19 +1,16 @@
 """Everything on the frontend side that relies on vLLM's internals. Written for vLLM 0.32.
 
 vLLM's public way out of the engine, `AsyncLLM.generate`, builds two objects per token and wakes a task for them. Here
-each token calls our sink directly from vLLM's output task. What that relies on:
+each token goes from the socket to our sink in one turn of the loop (`pump.py`). What that relies on:
 
-- `AsyncLLM(...)`: inside a running loop it creates its output task at once, which has not run yet when the constructor
-  returns; `_run_output_handler()` creates another one, with the `log_stats` and `logger_manager` of that moment.
+- `AsyncLLM(...)`: inside a running loop it creates its output task, and its client the one that reads the socket, at
+  once; neither has run yet when the constructor returns. Without an output task it counts as running.
+- `AsyncMPClient.resources`: `output_socket`; `output_queue_task`, which is created anew where it is None and cancelled
+  when the sockets close, also by the thread that sees the engine process die; `engine_dead`; `validate_alive`.
+- `AsyncMPClient.decoder` turns frames into EngineCoreOutputs.
 - `AsyncLLM.input_processor.process_inputs` and `.assign_request_id`: checks and the unique internal id.
-- `AsyncLLM.output_processor.add_request(request, prompt, parent, index, queue)`: makes a `RequestState` in
-  `request_states[request_id]`.
-- `IncrementalDetokenizer.update(ids, stopped)`: returns the stop string that these ids complete, or None.
-- `OutputProcessor.process_outputs`: per output calls `_update_stats_from_output`, then the state's
-  `detokenizer.update` and `logprobs_processor.update_from_output`, then `make_request_output`, and does nothing more
-  when that returns None. Nothing else in the output task looks at a running request.
-- `OutputProcessor.propagate_error`: called once, when the output task dies with the engine.
-- `OutputProcessor.abort_requests(ids, internal=True)`: forgets states and returns the ids to send to the engine.
+- `IncrementalDetokenizer.update(ids, stopped)`: returns the stop string that these ids complete, or None;
+  `.decode_next(id)` is the part of it without stop strings.
 - `engine_core.add_request_async`, `.abort_requests_async`, `.call_utility_async`: utilities run between steps, and
   after all aborts that were sent before. `engine_core.utility_results` holds the futures of calls under way.
 - SchedulerStats come once per step although the frontend's `log_stats` is off, as the engine process has its own.
@@ -22,52 +19,42 @@ each token calls our sink directly from vLLM's output task. What that relies on:
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from vllm.inputs.engine import tokens_input
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.core_client import AsyncMPClient
-from vllm.v1.engine.detokenizer import IncrementalDetokenizer
-from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+from vllm.v1.engine.core_client import AsyncMPClient, BackgroundResources
+from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer, IncrementalDetokenizer
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 from vllm.v1.metrics.stats import SchedulerStats
 
 from cluster.errors import EngineRequestError, EngineStartError
-from deployments.engines.vllm.logprobs import to_positions
+from deployments.engines.vllm.pump import OutputPump
 from deployments.engines.vllm.sequence import VllmSequence
+from deployments.engines.vllm.text import PlainText, StoppableText
 
 __all__ = ["Frontend", "FrontendEvents", "SchedulerStats", "UsageContext"]
 
 _EXPECTED_PARAMETERS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
-    (OutputProcessor.add_request, ("self", "request", "prompt", "parent_req", "request_index", "queue")),
-    (
-        OutputProcessor._update_stats_from_output,
-        ("self", "req_state", "engine_core_output", "engine_core_timestamp", "iteration_stats"),
-    ),
-    (OutputProcessor.abort_requests, ("self", "request_ids", "internal")),
-    (OutputProcessor.propagate_error, ("self", "e")),
-    (
-        RequestState.make_request_output,
-        (
-            "self",
-            "new_token_ids",
-            "pooling_output",
-            "finish_reason",
-            "stop_reason",
-            "kv_transfer_params",
-            "ec_transfer_params",
-            "error",
-        ),
-    ),
+    (BackgroundResources.validate_alive, ("self", "frames")),
+    (IncrementalDetokenizer.from_new_request, ("tokenizer", "request")),
+    (BaseIncrementalDetokenizer.update, ("self", "new_token_ids", "stop_terminated")),
+    (BaseIncrementalDetokenizer.get_next_output_text, ("self", "finished", "delta")),
+    (BaseIncrementalDetokenizer.decode_next, ("self", "next_token_id")),
     (AsyncMPClient.add_request_async, ("self", "request")),
     (AsyncMPClient.abort_requests_async, ("self", "request_ids")),
     (AsyncMPClient.call_utility_async, ("self", "method", "args")),
-    (AsyncLLM._run_output_handler, ("self",)),
+)
+_EXPECTED_FIELDS: tuple[tuple[Any, tuple[str, ...]], ...] = (
+    (EngineCoreOutputs, ("outputs", "scheduler_stats", "timestamp", "utility_output")),
+    (
+        EngineCoreOutput,
+        ("request_id", "new_token_ids", "new_logprobs", "finish_reason", "stop_reason", "events", "prefill_stats"),
+    ),
 )
 
 
@@ -95,7 +82,8 @@ class Frontend:
         """Start the engine processes; blocks the running loop until they are ready."""
         check_internals()
         self._events = events
-        self._step_ended_at: float | None = None
+        self._sequences: dict[str, VllmSequence] = {}
+        """vLLM's id of the request to who takes its output."""
         self.llm = AsyncLLM.from_vllm_config(
             config,
             usage_context=UsageContext.API_SERVER,
@@ -104,8 +92,10 @@ class Frontend:
             disable_log_stats=True,
         )
         unregister_vllm_metrics()
-        self._replace_output_handler()
-        self._replace_hooks()
+        if self.llm.output_handler is not None:
+            self.llm.output_handler.cancel()
+            self.llm.output_handler = None
+        self._pump = OutputPump(self.llm.engine_core, self._deliver, events.on_death)
         self._tasks: tuple[str, ...] = ("generate",)
 
     async def add(
@@ -149,24 +139,23 @@ class Frontend:
             # It looks at nothing but the request; the libraries behind it raise all kinds of exceptions.
             raise EngineRequestError(str(error)) from error
         llm.input_processor.assign_request_id(request)
-        llm.output_processor.add_request(request, None, None, 0, sequence)
-        state = llm.output_processor.request_states[request.request_id]
         if prior:
-            state.detokenizer, match = self._detokenizer_after(request, prompt, prior, delivered_characters, sequence)
+            detokenizer, match = self._detokenizer_after(request, prompt, prior, delivered_characters, sequence)
             if match is not None:
-                self.forget([request.request_id])
                 return match
-        if params.logprobs is not None:
-            state.logprobs_processor = _LogprobsTap(sequence)
+            sequence.text = StoppableText(detokenizer)
+        else:
+            detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, request)
+            sequence.text = StoppableText(detokenizer) if params.stop else PlainText(detokenizer.decode_next)
         sequence.internal_id = request.request_id
-        sequence.next_text = state.detokenizer.get_next_output_text
-        state.make_request_output = sequence.take
+        self._sequences[request.request_id] = sequence
         await llm.engine_core.add_request_async(request)
         return None
 
     def forget(self, internal_ids: Sequence[str]) -> None:
         """Deliver nothing more for these requests."""
-        self.llm.output_processor.abort_requests(internal_ids, internal=True)
+        for internal_id in internal_ids:
+            self._sequences.pop(internal_id, None)
 
     async def stop(self, internal_ids: Sequence[str]) -> None:
         """Tell the engine to drop requests; returns when the message is sent."""
@@ -192,35 +181,30 @@ class Frontend:
 
     def silence(self) -> None:
         """Deliver nothing more, not even the end of the engine."""
-        if self.llm.output_handler is not None:
-            self.llm.output_handler.cancel()
+        self._pump.close()
 
     def close(self) -> None:
         """Stop the engine processes; blocks until they are gone."""
         self.llm.shutdown(timeout=10)
 
-    def _replace_output_handler(self) -> None:
-        llm = self.llm
-        if llm.output_handler is not None:
-            llm.output_handler.cancel()
-            llm.output_handler = None
-        llm.log_stats = False
-        llm.output_processor.log_stats = False
-        llm.logger_manager = self
-        llm._run_output_handler()
+    def _deliver(self, outputs: Any) -> None:
+        sequences, at = self._sequences, outputs.timestamp
+        for output in outputs.outputs:
+            # None: it was given up meanwhile.
+            if (sequence := sequences.get(output.request_id)) is None:
+                continue
+            if output.events is not None:
+                _note(sequence, output.events)
+            if output.prefill_stats is not None and not sequence.output_tokens:
+                sequence.cached_tokens = output.prefill_stats.num_cached_tokens
+            sequence.take(output, at)
+            if sequence.finish_reason is not None:
+                sequences.pop(output.request_id, None)
+        self._events.on_step(outputs.scheduler_stats, at)
 
-    def _replace_hooks(self) -> None:
-        processor = self.llm.output_processor
-        processor._update_stats_from_output = self._observe
-        client = self.llm.engine_core
-
-        def propagate_error(error: Exception) -> None:
-            for call in list(client.utility_results.values()):
-                if not call.done():
-                    call.set_exception(error)
-            self._events.on_death(error)
-
-        processor.propagate_error = propagate_error
+    @property
+    def _tokenizer(self) -> Any:
+        return self.llm.output_processor.tokenizer
 
     def _detokenizer_after(
         self, request: Any, prompt: list[int], prior: Sequence[int], delivered: int, sequence: VllmSequence
@@ -229,7 +213,7 @@ class Frontend:
         ended the output if it had ended there.
         """
         original = msgspec.structs.replace(request, prompt_token_ids=prompt)
-        detokenizer = IncrementalDetokenizer.from_new_request(self.llm.output_processor.tokenizer, original)
+        detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, original)
         # It counts prior tokens as output, so the bound must not be the rest.
         detokenizer.min_tokens = sequence.sampling.min_tokens
         match = None
@@ -243,34 +227,12 @@ class Frontend:
             match = ""
         return detokenizer, match
 
-    def record(self, *, scheduler_stats: SchedulerStats | None, **_others: Any) -> None:
-        """Stand in for StatLoggerManager.record, called once per message from the engine, after its outputs."""
-        # A step without output, of a long prefill, has no time of its own.
-        ended_at, self._step_ended_at = self._step_ended_at or time.monotonic(), None
-        self._events.on_step(scheduler_stats, ended_at)
-
-    def _observe(self, state: Any, output: Any, timestamp: float | None, _iteration_stats: Any) -> None:
-        """Stand in for OutputProcessor._update_stats_from_output; runs per token, so it looks at next to nothing."""
-        sequence: VllmSequence = state.queue
-        # The engine process's monotonic clock is the machine's.
-        self._step_ended_at = timestamp
-        sequence.last_output_at = timestamp or 0.0
-        sequence.left_engine = output.finish_reason is not None
-        if output.events is not None:
-            for event in output.events:
-                if event.type == EngineCoreEventType.SCHEDULED:
-                    sequence.scheduled(event.timestamp)
-                elif event.type == EngineCoreEventType.PREEMPTED:
-                    sequence.preemptions += 1
-        if output.prefill_stats is not None and state.is_prefilling:
-            sequence.cached_tokens = output.prefill_stats.num_cached_tokens
-
 
 def check_internals() -> None:
     """Compare the internals that we call or replace with what they were in vLLM 0.32.
 
     Raises:
-        EngineStartError: one has other parameters.
+        EngineStartError: one has other parameters, or a field is missing.
     """
     for function, expected in _EXPECTED_PARAMETERS:
         found = tuple(inspect.signature(function).parameters)
@@ -278,18 +240,18 @@ def check_internals() -> None:
             raise EngineStartError(
                 f"this vLLM does not fit: {function.__qualname__} takes {', '.join(found)}, not {', '.join(expected)}"
             )
+    for struct, fields in _EXPECTED_FIELDS:
+        if missing := [field for field in fields if field not in struct.__struct_fields__]:
+            raise EngineStartError(f"this vLLM does not fit: {struct.__name__} has no {', '.join(missing)}")
 
 
-class _LogprobsTap:
-    """Stands in for vLLM's LogprobsProcessor, which would also decode every alternative to text."""
-
-    def __init__(self, sequence: VllmSequence) -> None:
-        self._sequence = sequence
-
-    def update_from_output(self, output: Any) -> None:
-        if output.new_logprobs is not None:
-            lists = output.new_logprobs
-            self._sequence.logprobs = to_positions(lists.logprob_token_ids, lists.logprobs)
+def _note(sequence: VllmSequence, events: Sequence[Any]) -> None:
+    for event in events:
+        if event.type == EngineCoreEventType.SCHEDULED:
+            # The engine process's monotonic clock is the machine's.
+            sequence.scheduled(event.timestamp)
+        elif event.type == EngineCoreEventType.PREEMPTED:
+            sequence.preemptions += 1
 
 
 class _NoLogger:

@@ -1,12 +1,14 @@
-"""One live sequence of the vLLM engine: from vLLM's output task to the sink."""
+"""One live sequence of the vLLM engine: from the engine's output to the sink."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from cluster.models import FinishReason, GenerationSpec, PositionLogprobs, SequenceEnd
+from cluster.models import FinishReason, GenerationSpec, SequenceEnd
 from deployments.engines.base import TokenSink
+from deployments.engines.vllm.logprobs import to_positions
+from deployments.engines.vllm.text import Text
 
 
 class SequenceOwner(Protocol):
@@ -22,12 +24,12 @@ class SequenceOwner(Protocol):
 
 
 class VllmSequence:
-    """Takes the output of one request. vLLM sees it as the request's output queue."""
+    """Takes the output of one request."""
 
     __slots__ = (
         "_owner", "_sink", "arrived_at", "cached_tokens", "finish_reason", "first_token_at", "internal_id",
-        "last_output_at", "left_engine", "logprobs", "next_text", "output_tokens", "preemptions", "prompt_tokens",
-        "sampling", "scheduled_at", "sequence_id", "stop_match",
+        "last_output_at", "left_engine", "output_tokens", "preemptions", "prompt_tokens", "sampling", "scheduled_at",
+        "sequence_id", "stop_match", "text",
     )  # fmt: skip
 
     def __init__(
@@ -38,8 +40,7 @@ class VllmSequence:
         """vLLM's id of the request."""
         self.sampling = spec.sampling
         self.prompt_tokens = len(spec.prompt_token_ids) + (len(spec.resume.prior_token_ids) if spec.resume else 0)
-        self.next_text: Callable[[bool, bool], str]
-        self.logprobs: list[PositionLogprobs] | None = None
+        self.text: Text
         # Moments are seconds of the machine's monotonic clock, the same in all processes; 0 is "not yet".
         self.arrived_at = arrived_at
         self.scheduled_at = 0.0
@@ -60,36 +61,30 @@ class VllmSequence:
         if not self.scheduled_at:
             self.scheduled_at = moment
 
-    def take(
-        self,
-        new_token_ids: list[int],
-        pooling_output: Any,
-        finish_reason: Any,
-        stop_reason: Any,
-        kv_transfer_params: Any = None,
-        ec_transfer_params: Any = None,
-        error: Any = None,
-    ) -> None:
-        """Stand in for RequestState.make_request_output; returns nothing, so that vLLM does nothing more."""
+    def take(self, output: Any, at: float) -> None:
+        """Take one vLLM EngineCoreOutput of a step that ended `at`. Runs per token."""
         if self.finish_reason is not None:
             return
-        text = self.next_text(finish_reason is not None, True)
-        if new_token_ids:
+        self.last_output_at = at
+        reason = "" if output.finish_reason is None else str(output.finish_reason)
+        token_ids = output.new_token_ids
+        text = self.text.feed(token_ids, stop_token=reason == "stop", last=reason != "")
+        if token_ids:
             if not self.output_tokens:
-                self.first_token_at = self.last_output_at
+                self.first_token_at = at
                 self._owner.on_first_token(self)
-            self.output_tokens += len(new_token_ids)
-        if new_token_ids or text:
-            logprobs, self.logprobs = self.logprobs, None
-            self._sink.on_tokens(new_token_ids, text, logprobs)
-        if finish_reason is not None:
-            self.finish_reason = _REASONS[str(finish_reason)]
-            if isinstance(stop_reason, str):
-                self.stop_match = stop_reason
+            self.output_tokens += len(token_ids)
+        if token_ids or text:
+            found = output.new_logprobs
+            logprobs = (
+                None if found is None else to_positions(found.logprob_token_ids, found.logprobs)[: len(token_ids)]
+            )
+            self._sink.on_tokens(token_ids, text, logprobs)
+        if reason or self.text.match:
+            self.left_engine = reason != ""
+            self.stop_match = self.text.match
+            self.finish_reason = FinishReason.STOP if self.text.match else _REASONS[reason]
             self._owner.on_output_end(self)
-
-    def put(self, _error: Exception) -> None:
-        """Take what vLLM puts into a request's queue: nothing but errors, which the owner hears of by itself."""
 
     def end(
         self,
