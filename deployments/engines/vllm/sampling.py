@@ -30,8 +30,9 @@ def to_vllm(spec: GenerationSpec, *, penalties_resume: bool = True) -> vllm.Samp
     Raises:
         EngineRequestError: nothing is left to generate, or the engine cannot resume what was asked for.
     """
-    from vllm import SamplingParams as VllmSamplingParams
+    # Not from `vllm` itself, which looks names up anew each time.
     from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import SamplingParams as VllmSamplingParams
 
     prior = spec.resume.prior_token_ids if spec.resume else ()
     own = _rest_of(spec.sampling, len(prior))
