@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
@@ -13,13 +14,26 @@ from cluster.errors import GenerationFailedError, PenstockError
 from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket
 from cluster.wire import duration_to_wire
-from router.dispatch.choice import Choice, ChoiceState, WriteThrough
+from router.dispatch.choice import Choice, ChoiceState
+from router.dispatch.unread import delta_event
 
 QUEUED_PERIOD_S = 1.0
 """How often a waiting client hears its position."""
 UNHURRIED_S = 0.5
 """How long output collects for who does not stream it."""
 _ANY_NUMBER = 1 << 30
+
+
+class WayOut(Protocol):
+    """Takes output past the reader."""
+
+    def ready(self) -> bool:
+        """Whether an event would leave now."""
+        ...
+
+    def write(self, event: api.StreamGenerateResponse) -> None:
+        """Send an event while `ready`; does not raise."""
+        ...
 
 
 class Generation:
@@ -56,7 +70,7 @@ class Generation:
         self._patience_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         """Runs while output collects."""
-        self._through: WriteThrough | None = None
+        self._way: WayOut | None = None
         for choice in self.choices:
             choice.bind(self._wake, self._end_collecting)
 
@@ -93,38 +107,49 @@ class Generation:
         """Whether output may collect now."""
         return self._enough != 1
 
-    def write_through(self, write: WriteThrough | None) -> None:
-        """Offer output to `write` before `wait` returns for it; None stops that. Only plain output is offered: one
-        choice's, in the middle of its stream, without log probabilities, and with none pending before it.
+    def write_through(self, way: WayOut | None) -> None:
+        """Write output to `way`, when it is ready, before `wait` returns for it; None stops that. Only output in the
+        middle of a stream with one choice goes there, and none that something else has to leave before.
         """
-        self._through = write
+        self._way = way
         first = self.choices[0]
         if len(self.choices) == 1:
-            first.through = self._pass if write is not None and first.error is None else None
+            first.through = self._pass if way is not None and first.error is None else None
+
+    def _pass(self, offset: int, token_ids: Sequence[int], text: str) -> bool:
+        way = self._way
+        if way is None or self._enough != 1 or self._news.is_set() or not way.ready():
+            return False
+        way.write(delta_event(self.choices[0].index, offset, token_ids, text))
+        return True
+
+    def _pass_collected(self) -> bool:
+        way, first = self._way, self.choices[0]
+        if way is None or not self._streams_one() or first.error is not None or self._news.is_set() or not way.ready():
+            return False
+        self._stop_timer()
+        way.write(first.take_output())
+        return True
 
     def _wake(self) -> None:
         if self._enough == 1 or self._news.is_set() or not self._may_collect():
             self._news.set()
+        elif any(choice.tokens_unread >= self._enough for choice in self.choices):
+            if not self._pass_collected():
+                self._news.set()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._collected)
 
-    def _pass(self, offset: int, token_ids: Sequence[int], text: str) -> bool:
-        write = self._through
-        return write is not None and self._enough == 1 and not self._news.is_set() and write(offset, token_ids, text)
-
     def _may_collect(self) -> bool:
         return all(
-            choice.announced
-            and choice.state is not ChoiceState.WAITING
-            and choice.error is None
-            and choice.tokens_unread < self._enough
+            choice.announced and choice.state is not ChoiceState.WAITING and choice.error is None
             for choice in self.choices
         )
 
     def _collected(self) -> None:
         self._enough = 1
         self._stop_timer()
-        if any(choice.has_output for choice in self.choices):
+        if any(choice.has_output for choice in self.choices) and not self._pass_collected():
             self._news.set()
 
     def _end_collecting(self) -> None:

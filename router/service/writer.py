@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -11,16 +10,15 @@ from penstock.v1 import inference_pb2 as api
 
 from router.calls import Call
 from router.dispatch.generation import Generation
-from router.dispatch.unread import delta_event
 from router.metrics import RouterMetrics
 from router.service.kept import KeptResult
 from router.service.pace import AT_ONCE, StreamPace
 
 
 class EventWriter:
-    """Is one streaming call's way out: `run` writes what changes; nearly all output passes it by in `_pass`."""
+    """Is one streaming call's way out: `run` writes what changes; nearly all output passes it by in `write`."""
 
-    __slots__ = ("_choice_index", "_context", "_generation", "_kept", "_metrics", "_pace")
+    __slots__ = ("_context", "_generation", "_kept", "_metrics", "_pace")
 
     def __init__(
         self, generation: Generation, kept: KeptResult | None, context: Any, pace: StreamPace, metrics: RouterMetrics
@@ -31,7 +29,6 @@ class EventWriter:
         self._context = context
         self._pace = pace
         self._metrics = metrics
-        self._choice_index = generation.choices[0].index
 
     async def run(self) -> None:
         """Write everything, to the last event.
@@ -43,7 +40,7 @@ class EventWriter:
         generation = self._generation
         if isinstance(self._context, Call):
             # Most tokens: from the link to the client's connection, and this coroutine sleeps on.
-            generation.write_through(self._pass)
+            generation.write_through(self)
         try:
             while not generation.finished:
                 await generation.wait()
@@ -54,31 +51,36 @@ class EventWriter:
             generation.write_through(None)
             self._pace.close()
 
-    def _pass(self, offset: int, token_ids: Sequence[int], text: str) -> bool:
-        context = self._context
-        if not context.can_write():
-            return False
-        event = delta_event(self._choice_index, offset, token_ids, text)
-        if (collecting := self._pace.wrote(len(token_ids))) is not AT_ONCE:
-            self._generation.collect(*collecting)
+    # --- past the coroutine (WayOut) ----------------------------------------------------------------------------------
+
+    def ready(self) -> bool:
+        """Whether an event would leave now."""
+        return bool(self._context.can_write())
+
+    def write(self, event: api.StreamGenerateResponse) -> None:
+        """Send output while `ready`."""
+        self._note_delta(event)
         if self._kept is not None:
             self._kept.add(event)
         try:
-            context.write_now(event)
+            self._context.write_now(event)
         except ValueError:
             # The core takes nothing more for this call. Its coroutine hears of that when it writes; the link that
             # brought the output has other streams to serve.
-            context.gone = True
-        return True
+            self._context.gone = True
+
+    # --- in the coroutine ---------------------------------------------------------------------------------------------
+
+    def _note_delta(self, event: api.StreamGenerateResponse) -> None:
+        collecting = self._pace.wrote(len(event.delta.token_ids))
+        if collecting is not AT_ONCE or self._generation.collects:
+            self._generation.collect(*collecting)
 
     def _note(self, event: api.StreamGenerateResponse) -> None:
-        generation = self._generation
         if event.HasField("delta"):
-            collecting = self._pace.wrote(len(event.delta.token_ids))
-            if collecting is not AT_ONCE or generation.collects:
-                generation.collect(*collecting)
+            self._note_delta(event)
         elif event.HasField("finished"):
-            self._metrics.finished(generation, event.finished)
+            self._metrics.finished(self._generation, event.finished)
         if self._kept is not None:
             self._kept.add(event)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+_ACCEPT_TURNS = 5
+
 
 class Relay:
     """Listens on a port of its own and passes bytes to a target until told otherwise."""
@@ -51,14 +53,21 @@ class Relay:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A connection that was accepted a moment ago reaches `_accept` some turns of the loop later.
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        for writer in list(self._writers):
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Known before the other side is: `cut` and `close` may come meanwhile.
+        self._writers.add(writer)
         if not self._open.is_set():
             writer.transport.abort()
             return
         self.connections += 1
-        # Known before the other side is: `cut` and `close` may come meanwhile.
-        self._writers.add(writer)
         if (task := asyncio.current_task()) is not None:
             self._follow(task)
         try:

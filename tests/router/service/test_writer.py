@@ -114,6 +114,54 @@ async def test_plain_output_goes_straight_to_the_connection() -> None:
         assert [7, 8, 9] == list(scene.choices[0].history.token_ids)
 
 
+async def test_collected_output_goes_straight_to_the_connection_as_one_message() -> None:
+    async with streaming() as scene:
+        scene.generation.collect(3, 60.0)
+        scene.step(1)
+        scene.step(2)
+        assert [] == scene.direct
+        scene.step(3)
+        assert [(0, [1, 2, 3])] == [(e.delta.offset, list(e.delta.token_ids)) for e in scene.connection.direct]
+        # It says anew how the next output should collect.
+        scene.step(4)
+        assert [1, 2, 3, 4] == scene.direct
+        await asyncio.sleep(0)
+        assert [] == scene.awaited
+
+
+async def test_the_time_for_collecting_ends_in_the_connection() -> None:
+    async with streaming() as scene:
+        scene.generation.collect(1 << 30, 0.01)
+        scene.step(1)
+        scene.step(2, logprobs=[types.PositionLogprobs()])
+        assert [] == scene.direct
+        await until(lambda: scene.direct == [1, 2])
+        assert 1 == len(scene.connection.direct[0].delta.logprobs)
+        assert [] == scene.awaited
+
+
+async def test_collected_output_waits_for_a_message_under_way() -> None:
+    async with streaming() as scene:
+        scene.generation.collect(2, 60.0)
+        scene.connection.busy = True
+        scene.step(1)
+        scene.step(2)
+        scene.connection.busy = False
+        scene.step(3)
+        assert [] == scene.direct
+        await until(lambda: scene.awaited == [1, 2, 3])
+
+
+async def test_what_ends_while_output_collects_comes_after_it() -> None:
+    async with streaming() as scene:
+        scene.generation.collect(9, 60.0)
+        scene.step(1)
+        scene.choices[0].on_end(pb.AttemptEnd(sink=0, finish_reason=types.FINISH_REASON_LENGTH, output_tokens=1))
+        await until(lambda: scene.generation.finished)
+        assert ["delta", "finished"] == [event.WhichOneof("event") for event in scene.connection.awaited]
+        assert [] == scene.direct
+
+
 async def test_while_a_message_is_under_way_the_writer_waits_and_nothing_overtakes() -> None:
     async with streaming() as scene:
         scene.connection.busy = True
@@ -166,7 +214,7 @@ async def test_output_that_was_dropped_stays_dropped() -> None:
 async def test_output_that_was_dropped_before_the_writer_began_stays_dropped() -> None:
     scene = Scene((0,))
     scene.choices[0].stop_unread(SlowReaderError(1, 1))
-    scene.generation.write_through(lambda _offset, _ids, _text: True)
+    scene.generation.write_through(scene.writer)
     assert scene.choices[0].through is None
 
 
