@@ -27,12 +27,13 @@ _ANY_NUMBER = 1 << 30
 class WayOut(Protocol):
     """Takes output past the reader."""
 
-    def ready(self) -> bool:
-        """Whether an event would leave now."""
+    @property
+    def ready(self) -> Callable[[], bool]:
+        """Says whether an event would leave now."""
         ...
 
-    def write(self, event: api.StreamGenerateResponse) -> None:
-        """Send an event while `ready`; does not raise."""
+    def write(self, event: api.StreamGenerateResponse, tokens: int) -> None:
+        """Send a delta of so many tokens while `ready`, and say how the next ones collect; does not raise."""
         ...
 
 
@@ -120,7 +121,7 @@ class Generation:
         way = self._way
         if way is None or self._enough != 1 or self._news.is_set() or not way.ready():
             return False
-        way.write(delta_event(self.choices[0].index, offset, token_ids, text))
+        way.write(delta_event(self.choices[0].index, offset, token_ids, text), len(token_ids))
         return True
 
     def _pass_collected(self) -> bool:
@@ -128,23 +129,27 @@ class Generation:
         if way is None or not self._streams_one() or first.error is not None or self._news.is_set() or not way.ready():
             return False
         self._stop_timer()
-        way.write(first.take_output())
+        self._enough = 1
+        tokens = first.tokens_unread
+        way.write(first.take_output(), tokens)
         return True
 
     def _wake(self) -> None:
-        if self._enough == 1 or self._news.is_set() or not self._may_collect():
+        if self._enough == 1 or self._news.is_set():
             self._news.set()
-        elif any(choice.tokens_unread >= self._enough for choice in self.choices):
+            return
+        # Runs per token while output collects.
+        enough = False
+        for choice in self.choices:
+            if not choice.announced or choice.state is ChoiceState.WAITING or choice.error is not None:
+                self._news.set()
+                return
+            enough = enough or choice.tokens_unread >= self._enough
+        if enough:
             if not self._pass_collected():
                 self._news.set()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._collected)
-
-    def _may_collect(self) -> bool:
-        return all(
-            choice.announced and choice.state is not ChoiceState.WAITING and choice.error is None
-            for choice in self.choices
-        )
 
     def _collected(self) -> None:
         self._enough = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -18,7 +19,7 @@ from router.service.pace import AT_ONCE, StreamPace
 class EventWriter:
     """Is one streaming call's way out: `run` writes what changes; nearly all output passes it by in `write`."""
 
-    __slots__ = ("_context", "_generation", "_kept", "_metrics", "_pace")
+    __slots__ = ("_context", "_generation", "_kept", "_metrics", "_pace", "ready")
 
     def __init__(
         self, generation: Generation, kept: KeptResult | None, context: Any, pace: StreamPace, metrics: RouterMetrics
@@ -29,6 +30,8 @@ class EventWriter:
         self._context = context
         self._pace = pace
         self._metrics = metrics
+        # Straight to the call: this is asked per token.
+        self.ready: Callable[[], bool] = context.can_write if isinstance(context, Call) else _never
 
     async def run(self) -> None:
         """Write everything, to the last event.
@@ -53,13 +56,10 @@ class EventWriter:
 
     # --- past the coroutine (WayOut) ----------------------------------------------------------------------------------
 
-    def ready(self) -> bool:
-        """Whether an event would leave now."""
-        return bool(self._context.can_write())
-
-    def write(self, event: api.StreamGenerateResponse) -> None:
+    def write(self, event: api.StreamGenerateResponse, tokens: int) -> None:
         """Send output while `ready`."""
-        self._note_delta(event)
+        if (collecting := self._pace.wrote(tokens)) is not AT_ONCE:
+            self._generation.collect(*collecting)
         if self._kept is not None:
             self._kept.add(event)
         try:
@@ -71,14 +71,11 @@ class EventWriter:
 
     # --- in the coroutine ---------------------------------------------------------------------------------------------
 
-    def _note_delta(self, event: api.StreamGenerateResponse) -> None:
-        collecting = self._pace.wrote(len(event.delta.token_ids))
-        if collecting is not AT_ONCE or self._generation.collects:
-            self._generation.collect(*collecting)
-
     def _note(self, event: api.StreamGenerateResponse) -> None:
         if event.HasField("delta"):
-            self._note_delta(event)
+            collecting = self._pace.wrote(len(event.delta.token_ids))
+            if collecting is not AT_ONCE or self._generation.collects:
+                self._generation.collect(*collecting)
         elif event.HasField("finished"):
             self._metrics.finished(self._generation, event.finished)
         if self._kept is not None:
@@ -90,3 +87,7 @@ class EventWriter:
         except grpc.aio.InternalError:
             # Nobody is there any more, which gRPC says this way to a write that waited for the reader.
             raise asyncio.CancelledError from None
+
+
+def _never() -> bool:
+    return False
