@@ -78,6 +78,8 @@ class ChaosProxy:
         self._counters: dict[str, Counters] = {}
         self._changed = asyncio.Condition()
         self._pairs: dict[tuple[asyncio.StreamWriter, asyncio.StreamWriter], str] = {}
+        self._accepting: set[asyncio.Task[None]] = set()
+        """Those that hold connections which are not passed on yet."""
         self._owner = TaskOwner(f"proxy.{name}")
         self._server: asyncio.Server | None = None
         self._closed = False
@@ -97,9 +99,14 @@ class ChaosProxy:
         self._closed = True
         if self._server is not None:
             self._server.close()
+        # Connections that a blackhole holds would wait for ever.
+        await self.heal()
+        await asyncio.gather(*self._accepting)
         await self._owner.close()
         for pair in list(self._pairs):
             _abort(*pair)
+        # An aborted connection closes its socket in a later turn of the loop.
+        await asyncio.sleep(0)
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -147,6 +154,13 @@ class ChaosProxy:
     # --- bytes --------------------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+        await self._pass_on(reader, writer)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = self._whose(writer.get_extra_info("peername")[1]) if self._whose is not None else ""
         self._count(peer, "connections")
         if self._toxic(peer).refuse:

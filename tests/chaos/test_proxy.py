@@ -50,6 +50,15 @@ async def dial(proxy: ChaosProxy) -> tuple[asyncio.StreamReader, asyncio.StreamW
     return reader, writer
 
 
+async def test_a_connection_in_a_hole_ends_with_the_proxy() -> None:
+    async with proxied() as proxy:
+        await proxy.poison(Toxic(blackhole="both"))
+        reader, _writer = await dial(proxy)
+        await until(lambda: proxy.counters().held > 0)
+    with contextlib.suppress(ConnectionError):
+        assert b"" == await reader.read()
+
+
 async def test_without_a_toxic_bytes_pass() -> None:
     async with proxied() as proxy:
         reader, writer = await dial(proxy)
