@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from cluster.autoscaler.base import Commit, Leadership, Stored, StoredRecord
 from cluster.errors import LeadershipLostError, QueueUnavailableError
-from cluster.queue.base import QueueLimits
+from cluster.queue.entries import QueueLimits
 from cluster.queue.memory_queue import MemoryStore
 from cluster.queue.memory_state import PoolState
 

@@ -31,7 +31,8 @@ from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
 from cluster.errors import ActuatorError, LeadershipLostError
-from cluster.queue.base import PoolView, Queue
+from cluster.queue.base import Queue
+from cluster.queue.beats import PoolView
 from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.settings import AutoscalerSettings, AutoscaleSettings, PoolSettings

@@ -1,27 +1,28 @@
 """The waiting room: contract in `base`, Redis in `redis_queue`, the in-memory twin in `memory_queue`."""
 
-from cluster.queue.base import (
-    MAX_CHOICES,
-    NO_QUOTA,
-    Adopted,
-    Bell,
-    Grant,
-    KnownRequest,
-    Mail,
-    Mark,
-    Marks,
-    Order,
+from cluster.queue.base import Bell, Queue
+from cluster.queue.beats import (
     PoolView,
-    Queue,
-    QueueEntry,
-    QueueLimits,
-    Quota,
     ReplicaBeat,
     ReplicaBeatReply,
     ReplicaRecord,
     RouterBeat,
     RouterBeatReply,
     RouterReport,
+)
+from cluster.queue.entries import (
+    MAX_CHOICES,
+    NO_QUOTA,
+    Adopted,
+    Grant,
+    KnownRequest,
+    Mail,
+    Mark,
+    Marks,
+    Order,
+    QueueEntry,
+    QueueLimits,
+    Quota,
     Settlement,
     Submitted,
     UsageLine,

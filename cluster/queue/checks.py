@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cluster.queue.base import QueueEntry
+from cluster.queue.entries import QueueEntry
 
 _ID = re.compile(r"[A-Za-z0-9._/-]{1,256}")
 _SEPARATOR = "\0"

@@ -9,7 +9,16 @@ import msgpack
 
 from cluster.errors import KeyReusedError, QueueFullError, QuotaExceededError
 from cluster.models import ReplicaState, Windows
-from cluster.queue.base import (
+from cluster.queue.beats import (
+    PoolView,
+    ReplicaBeat,
+    ReplicaBeatReply,
+    ReplicaRecord,
+    RouterBeat,
+    RouterBeatReply,
+    RouterReport,
+)
+from cluster.queue.entries import (
     Adopted,
     Grant,
     KnownRequest,
@@ -17,15 +26,8 @@ from cluster.queue.base import (
     Mark,
     Marks,
     Order,
-    PoolView,
     QueueEntry,
     QueueLimits,
-    ReplicaBeat,
-    ReplicaBeatReply,
-    ReplicaRecord,
-    RouterBeat,
-    RouterBeatReply,
-    RouterReport,
     Settlement,
     Submitted,
     UsageLine,

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from cluster.models import ReplicaState, RequestClass
-from cluster.queue.base import (
-    Grant,
-    Mail,
-    Order,
+from cluster.queue.beats import (
     PoolView,
     ReplicaBeat,
     ReplicaBeatReply,
@@ -15,6 +12,7 @@ from cluster.queue.base import (
     RouterBeatReply,
     RouterReport,
 )
+from cluster.queue.entries import Grant, Mail, Order
 from cluster.queue.memory_fill import give_back, run_fills
 from cluster.queue.memory_leases import drop, mark_started, reap, tick, unpark
 from cluster.queue.memory_line import position

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cluster.errors import KeyReusedError
-from cluster.queue.base import KnownRequest, QueueEntry
+from cluster.queue.entries import KnownRequest, QueueEntry
 from cluster.queue.memory_state import KEYS_PER_CALL, Entry, PoolState
 
 _CHOICE = re.compile(r"([^/]+)/\d+")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.queue.base import Settlement, UsageLine
+from cluster.queue.entries import Settlement, UsageLine
 from cluster.queue.memory_state import KEYS_PER_CALL, PoolState
 
 DAY_MS = 86_400_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.queue.base import Mark, Marks
+from cluster.queue.entries import Mark, Marks
 from cluster.queue.memory_state import MARKS, PoolState
 
 

@@ -10,26 +10,22 @@ from contextlib import contextmanager
 
 from cluster.clock import Clock, SystemClock
 from cluster.errors import QueueFullError, QueueUnavailableError
-from cluster.queue.base import (
+from cluster.queue.beats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
+from cluster.queue.checks import check_entry, check_id
+from cluster.queue.codec import RETRY_FULL_S
+from cluster.queue.entries import (
     Adopted,
     Grant,
     Mail,
     Mark,
     Marks,
-    PoolView,
     QueueEntry,
     QueueLimits,
-    ReplicaBeat,
-    ReplicaBeatReply,
-    RouterBeat,
-    RouterBeatReply,
     Settlement,
     Submitted,
     UsageLine,
     choice_ids,
 )
-from cluster.queue.checks import check_entry, check_id
-from cluster.queue.codec import RETRY_FULL_S
 from cluster.queue.memory_beats import beat_replica, beat_router, mailbox, view
 from cluster.queue.memory_fill import (
     find_room,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cluster.models import ReplicaState, Windows
-from cluster.queue.base import QueueEntry, QueueLimits
+from cluster.queue.entries import QueueEntry, QueueLimits
 from cluster.queue.ordered import ScoredSet
 
 MIDDLE = 5_000_000_000_000_000

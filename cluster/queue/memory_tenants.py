@@ -7,7 +7,7 @@ from bisect import bisect_right
 from itertools import accumulate
 
 from cluster.errors import QuotaExceededError
-from cluster.queue.base import Quota
+from cluster.queue.entries import Quota
 from cluster.queue.memory_state import KEYS_PER_CALL, Entry, PoolState, Used
 
 BUCKETS = 32

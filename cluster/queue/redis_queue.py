@@ -7,24 +7,10 @@ from typing import Any
 
 from cluster.clock import Clock
 from cluster.queue import codec
-from cluster.queue.base import (
-    Adopted,
-    Mail,
-    Mark,
-    Marks,
-    PoolView,
-    QueueEntry,
-    QueueLimits,
-    ReplicaBeat,
-    ReplicaBeatReply,
-    RouterBeat,
-    RouterBeatReply,
-    Settlement,
-    Submitted,
-    UsageLine,
-)
+from cluster.queue.beats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
 from cluster.queue.checks import check_entry, check_id
 from cluster.queue.connections import ConnectionSource, RedisTarget
+from cluster.queue.entries import Adopted, Mail, Mark, Marks, QueueEntry, QueueLimits, Settlement, Submitted, UsageLine
 from cluster.queue.keys import pool_keys
 from cluster.queue.lane import Lane
 from cluster.queue.scripts import Script, load_scripts

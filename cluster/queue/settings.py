@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.queue.base import QueueLimits
+from cluster.queue.entries import QueueLimits
 from cluster.settings import QueueSettings
 
 

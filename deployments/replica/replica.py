@@ -34,7 +34,8 @@ from cluster.models import (
     SamplingParams,
     SequenceEnd,
 )
-from cluster.queue.base import Queue, ReplicaBeat, ReplicaBeatReply
+from cluster.queue.base import Queue
+from cluster.queue.beats import ReplicaBeat, ReplicaBeatReply
 from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings

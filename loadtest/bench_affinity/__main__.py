@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.models import ReplicaState, Windows
-from cluster.queue.base import ReplicaRecord
+from cluster.queue.beats import ReplicaRecord
 from cluster.settings import AffinitySettings, SimSettings
 from loadtest.bench_affinity.simulation import Load, Result, Simulation
 from loadtest.bench_affinity.trace import TraceRequest, ideal_hit_rate, load_trace

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from cluster.clock import ManualClock
 from cluster.models import RequestClass
 from cluster.queue import MemoryQueue, MemoryStore, QueueEntry, QueueLimits, RouterBeat, Settlement
-from cluster.queue.base import Grant, ReplicaRecord
+from cluster.queue.beats import ReplicaRecord
+from cluster.queue.entries import Grant
 from cluster.settings import SimSettings
 from loadtest.bench_affinity.trace import BLOCK_TOKENS
 from loadtest.simulate.replica import Running, SimReplica

@@ -12,7 +12,8 @@ from cluster.control.slo import OperatingPoint
 from cluster.errors import RequestError
 from cluster.models import ReplicaState, RequestClass
 from cluster.queue import MemoryQueue, QueueEntry, Settlement
-from cluster.queue.base import Grant, Mail, ReplicaRecord
+from cluster.queue.beats import ReplicaRecord
+from cluster.queue.entries import Grant, Mail
 from loadtest.simulate.fleet import Fleet, Member
 from loadtest.simulate.loop import EventLoop, now
 from loadtest.simulate.outcome import End, Outcome, completed

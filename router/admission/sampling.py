@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.v1 import types_pb2
 
-from cluster.queue.base import MAX_CHOICES
+from cluster.queue.entries import MAX_CHOICES
 from cluster.settings import LimitSettings
 from router.admission.structured import check_structured
 from router.admission.violations import Violations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cluster.models import ReplicaState
-from cluster.queue.base import ReplicaRecord
+from cluster.queue.beats import ReplicaRecord
 from router.affinity.rendezvous import Rendezvous
 
 LOAD_FACTOR = 1.25

@@ -18,7 +18,8 @@ from cluster.models import (
     StructuredOutput,
     TokenLogprob,
 )
-from router.client.aio import AsyncClient, AsyncStream
+from router.client.aio import AsyncClient
+from router.client.aio_stream import AsyncStream
 from router.client.batch_fields import BatchFileError
 from router.client.batch_input import Batch, BatchLine, read_batch, read_line
 from router.client.batch_output import result_line, result_object

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 
-from cluster.queue.base import Settlement
+from cluster.queue.entries import Settlement
 from cluster.settings import PoolSettings
 from cluster.wire import duration_to_wire
 from router.dispatch.estimate import PoolEstimate

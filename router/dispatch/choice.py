@@ -22,7 +22,7 @@ from cluster.errors import (
     QueueTimeoutError,
     TakenOverError,
 )
-from cluster.queue.base import Grant, QueueEntry
+from cluster.queue.entries import Grant, QueueEntry
 from cluster.ticket import TicketChoice
 from router.dispatch.account import Account, Prices, Ran
 from router.dispatch.continuity import Continuity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.models import RequestClass
-from cluster.queue.base import RouterBeatReply
+from cluster.queue.beats import RouterBeatReply
 
 MEMORY_S = 10.0
 """How far back rates look, by exponential weights."""

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from cluster.errors import QueueUnavailableError
 from cluster.keeper import LeaseKeeper
-from cluster.queue.base import Queue, RouterBeat, RouterBeatReply
+from cluster.queue.base import Queue
+from cluster.queue.beats import RouterBeat, RouterBeatReply
 from cluster.settings import QueueSettings
 
 _LOG = logging.getLogger(__name__)

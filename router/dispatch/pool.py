@@ -18,18 +18,9 @@ from cluster.control.settings import operating_point
 from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.lifecycle import TaskOwner
 from cluster.models import RequestClass
-from cluster.queue.base import (
-    Adopted,
-    Grant,
-    KnownRequest,
-    Mail,
-    Queue,
-    RouterBeat,
-    RouterBeatReply,
-    Settlement,
-    UsageLine,
-    choice_ids,
-)
+from cluster.queue.base import Queue
+from cluster.queue.beats import RouterBeat, RouterBeatReply
+from cluster.queue.entries import Adopted, Grant, KnownRequest, Mail, Settlement, UsageLine, choice_ids
 from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
 from cluster.tls import LinkDialer

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from cluster.lifecycle import TaskOwner
 from cluster.models import ReplicaState
-from cluster.queue.base import ReplicaRecord
+from cluster.queue.beats import ReplicaRecord
 from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.tls import LinkDialer

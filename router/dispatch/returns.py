@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from cluster.errors import QueueUnavailableError
 from cluster.lifecycle import TaskOwner
-from cluster.queue.base import Mail, Queue, QueueEntry, Settlement
+from cluster.queue.base import Queue
+from cluster.queue.entries import Mail, QueueEntry, Settlement
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cluster.queue.base import Quota
+from cluster.queue.entries import Quota
 from cluster.settings import QueueSettings, QuotaSettings, Settings, TenantSettings
 
 

@@ -14,7 +14,7 @@ from penstock.v1 import replica_pb2 as pb
 from cluster.errors import GenerationFailedError, InvalidRequestError, NotInTimeError, QueueUnavailableError
 from cluster.lifecycle import uninterrupted
 from cluster.models import ModelInfo, SamplingParams
-from cluster.queue.base import Adopted, KnownRequest, QueueEntry
+from cluster.queue.entries import Adopted, KnownRequest, QueueEntry
 from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket, TicketChoice
 from cluster.wire import request_class_to_wire, sampling_to_wire

@@ -22,7 +22,7 @@ ROWS = (
     Row(2, "SIGTERM to a router under load"),
     Row(3, "kill -9 of an engine worker"),
     Row(4, "SIGSTOP of a replica"),
-    Row(5, "engine wedge: healthy, no tokens", "also tests/router/dispatch/test_replica_death.py"),
+    Row(5, "engine wedge: healthy, no tokens", "also tests/router/dispatch/test_silence.py"),
     Row(6, "kill -9 of Redis, restart from its file, its end torn off"),
     Row(7, "Sentinel failover", "READONLY here; a real failover: tests/router/service/test_failover.py"),
     Row(8, "Redis out of memory"),

@@ -19,7 +19,7 @@ from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.slow_rules import SlowState
 from cluster.control.step_model import Shape, StepModel
 from cluster.models import ReplicaState, RequestClass, Windows
-from cluster.queue.base import PoolView, ReplicaRecord, RouterReport
+from cluster.queue.beats import PoolView, ReplicaRecord, RouterReport
 
 FACTS = GroupFacts(cold_start_s=180.0, gpus_per_replica=1)
 STORED = StepModel(0.02, 1e-5, 1e-8)

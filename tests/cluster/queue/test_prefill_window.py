@@ -6,7 +6,7 @@ from collections import Counter
 
 from cluster.models import Windows
 from cluster.queue import QueueLimits, Settlement
-from cluster.queue.base import Grant
+from cluster.queue.entries import Grant
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 WINDOW = 8_192

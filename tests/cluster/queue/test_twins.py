@@ -29,7 +29,7 @@ from cluster.queue import (
     Settlement,
     Submitted,
 )
-from cluster.queue.base import Mail
+from cluster.queue.entries import Mail
 from cluster.queue.keys import pool_key
 from tests.cluster.queue.backends import KEPT_WHEN_IDLE, POOL, flush, memory_sizes, redis_sizes
 from tests.cluster.queue.servers import KINDS, Server

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from cluster.models import ReplicaState, Windows
-from cluster.queue.base import ReplicaRecord
+from cluster.queue.beats import ReplicaRecord
 from cluster.settings import AffinitySettings
 from router.affinity import Affinity
 

@@ -4,20 +4,16 @@ import asyncio
 
 import pytest
 from penstock.v1 import inference_pb2 as pb
-from penstock.v1 import types_pb2
 
 from cluster import errors as cluster_errors
 from router import client as api
 from router.client import FinishReason, GenerateOptions, Message, ResumePoint, RetryPolicy, Sampling
+from tests.router.client.events import collect, kinds
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
 UNAVAILABLE = cluster_errors.UnavailableError("no", retry_after_s=0.0)
 FULL = cluster_errors.QueueFullError("demo", 1, retry_after_s=0.0)
-
-
-async def collect(stream) -> list[api.Event]:
-    return [event async for event in stream]
 
 
 class Reader:
@@ -33,10 +29,6 @@ class Reader:
             self.events.append(event)
             if isinstance(event, api.Delta):
                 self.delta.set()
-
-
-def kinds(events: list[api.Event]) -> list[str]:
-    return [type(event).__name__ for event in events]
 
 
 async def test_generate_returns_everything(client):
@@ -257,160 +249,6 @@ async def test_attempts_are_bounded(client, fake):
     assert len(fake.requests) == 6
 
 
-def started(token: bytes, choice: int = 0) -> pb.StreamGenerateResponse:
-    return pb.StreamGenerateResponse(started=pb.Started(request_id="r", resume_token=token, choice_index=choice))
-
-
-def output(offset: int, *ids: int, choice: int = 0) -> pb.StreamGenerateResponse:
-    return pb.StreamGenerateResponse(delta=pb.Delta(choice_index=choice, offset=offset, token_ids=ids))
-
-
-END = pb.StreamGenerateResponse(finished=pb.Finished(request_id="r"))
-
-
-async def test_a_stream_whose_router_goes_away_goes_on(client, fake):
-    """The newest token, and what was received of each choice; breaks follow each other."""
-    fake.script = [started(b"t1"), started(b"t2", 1), output(0, 1, 2), output(0, 9, choice=1), UNAVAILABLE]
-    fake.resumed_script = [started(b"t3"), output(2, 3), END]
-    fake.failures.extend([None, UNAVAILABLE, UNAVAILABLE])
-    stream = client.stream("demo", "hi", Sampling(n=2), flush_interval=0.5)
-
-    events = await collect(stream)
-
-    assert [event.token_ids for event in events if isinstance(event, api.Delta)] == [(1, 2), (9,), (3,)]
-    first, *again = fake.requests
-    assert len(again) == 3
-    assert not first.HasField("resume")
-    for request in again:
-        assert (request.resume.resume_token, list(request.resume.received_tokens)) == (b"t2", [2, 1])
-        assert (request.generate, request.flush_interval) == (first.generate, first.flush_interval)
-    assert stream.resume_point == ResumePoint(b"t3", (3, 1))
-
-
-async def test_a_unary_generation_whose_router_goes_away_goes_on(client, fake):
-    """It is not asked for again, because it may still run."""
-    fake.broken = UNAVAILABLE
-    fake.failures.extend([None, UNAVAILABLE])
-
-    completion = await client.generate("demo", "hi", Sampling(max_tokens=3, n=2))
-
-    assert completion.request_id == "req-1"
-    assert [choice.token_ids for choice in completion.choices] == [(0, 1, 2), (0, 1, 2)]
-    assert completion.text == "w0 w1 w2 "
-    assert (completion.usage.output_tokens, completion.choices[1].finish_reason) == (6, FinishReason.LENGTH)
-    unary, *streams = fake.requests
-    assert len(streams) == 2
-    for request in streams:
-        assert request.generate == unary
-        assert (request.resume.resume_token, list(request.resume.received_tokens)) == (b"t1", [])
-
-
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        (types_pb2.FINISH_REASON_CANCELLED, api.CancelledError),
-        (types_pb2.FINISH_REASON_DEADLINE, api.DeadlineExceededError),
-    ],
-)
-async def test_a_generation_that_was_stopped_after_its_router_went_away_is_an_error(client, fake, reason, kind):
-    fake.broken = UNAVAILABLE
-    ends = [pb.ChoiceEnd(index=0, finish_reason=reason, output_tokens=1)]
-    fake.script = [output(0, 1), pb.StreamGenerateResponse(finished=pb.Finished(request_id="r", choices=ends))]
-
-    with pytest.raises(kind):
-        await client.generate("demo", "hi")
-
-
-async def test_tokens_that_a_resumed_stream_repeats_are_an_error(client, fake):
-    fake.script = [started(b"t"), output(0, 1, 2), UNAVAILABLE]
-    fake.resumed_script = [output(1, 2, 3), END]
-
-    with pytest.raises(api.InternalError, match="continues at token 1, expected 2"):
-        await collect(client.stream("demo", "hi"))
-
-
-async def test_a_stream_that_can_not_go_on_ends_with_its_error(client, fake):
-    fake.script = [started(b"t"), output(0, 1), cluster_errors.GenerationFailedError("r", 1)]
-    with pytest.raises(api.GenerationFailedError):
-        await collect(client.stream("demo", "hi"))
-    fake.script = [started(b""), output(0, 1), UNAVAILABLE]
-    with pytest.raises(api.UnavailableError):
-        await collect(client.stream("demo", "hi"))
-
-    assert len(fake.requests) == 2
-
-
-async def test_streams_are_left_to_the_caller_where_it_wants_so(connect, port, fake):
-    fake.script = [pb.StreamGenerateResponse(queued=pb.Queued(request_id="r", resume_token=b"t")), UNAVAILABLE]
-    client = connect(f"127.0.0.1:{port}", retry=RetryPolicy(resume_for=0.0))
-    stream = client.stream("demo", "hi")
-
-    with pytest.raises(api.UnavailableError):
-        await collect(stream)
-
-    assert len(fake.requests) == 1
-    assert stream.resume_point == ResumePoint(b"t")
-
-
-@pytest.mark.parametrize(
-    ("failure", "kind", "reason", "retry_after"),
-    [
-        (cluster_errors.InvalidRequestError.of("n", "bad"), api.InvalidArgumentError, "INVALID_REQUEST", None),
-        (cluster_errors.ModelNotFoundError("m", []), api.NotFoundError, "MODEL_NOT_FOUND", None),
-        (cluster_errors.QueueFullError("p", 1, 60.0), api.QueueFullError, "QUEUE_FULL", 60.0),
-        (
-            cluster_errors.QuotaExceededError("p", "acme", "concurrency", 1, 60.0),
-            api.QuotaExceededError,
-            "QUOTA_EXCEEDED",
-            60.0,
-        ),
-        (cluster_errors.KeyReusedError("k", "r"), api.AlreadyExistsError, "IDEMPOTENCY_KEY_REUSED", None),
-        (cluster_errors.TakenOverError("r"), api.TakenOverError, "TAKEN_OVER", None),
-        (cluster_errors.QueueTimeoutError(1.0), api.DeadlineExceededError, "QUEUE_TIMEOUT", None),
-        (cluster_errors.CancelledError(), api.CancelledError, "CANCELLED", None),
-        (cluster_errors.NoReplicaError("none", 45.0), api.UnavailableError, "NO_REPLICA", 45.0),
-        (cluster_errors.GenerationFailedError("r", 3), api.GenerationFailedError, "GENERATION_FAILED", None),
-        (RuntimeError("bug"), api.InternalError, "INTERNAL", None),
-    ],
-    ids=lambda value: getattr(value, "__name__", None),
-)
-async def test_every_status_becomes_its_own_error(client, fake, failure, kind, reason, retry_after):
-    for call in (lambda: client.generate("demo", "hi"), lambda: collect(client.stream("demo", "hi"))):
-        fake.failures.append(failure)
-        with pytest.raises(kind) as caught:
-            await call()
-        assert type(caught.value) is kind
-        assert (caught.value.reason, caught.value.retry_after) == (reason, retry_after)
-
-    assert len(fake.requests) == 2
-
-
-async def test_wrong_fields_are_listed(client):
-    with pytest.raises(api.InvalidArgumentError) as caught:
-        await client.generate("demo", "hi", Sampling(temperature=9, n=99))
-
-    assert [violation.field for violation in caught.value.violations] == ["sampling.temperature", "sampling.n"]
-    assert "99" in caught.value.violations[1].description
-
-
-async def test_facts_about_an_error_are_kept(client):
-    with pytest.raises(api.NotFoundError, match="known models: demo") as caught:
-        await client.generate("other", "hi")
-
-    assert caught.value.details.metadata == {"model": "other"}
-
-
-async def test_an_error_of_grpc_itself_has_no_reason(connect, port):
-    """A message above the client's own limit must not look like a full queue, which would be tried again."""
-    small = connect(f"127.0.0.1:{port}", channel_options=[("grpc.max_receive_message_length", 10)])
-
-    with pytest.raises(api.PenstockClientError) as caught:
-        await small.generate("demo", "hi")
-
-    assert type(caught.value) is api.PenstockClientError
-    assert caught.value.reason == ""
-
-
 async def test_a_timeout_ends_calls(client, fake):
     fake.hold_after = 1
     with pytest.raises(api.DeadlineExceededError):
@@ -452,53 +290,6 @@ async def test_a_router_that_is_not_there_is_unavailable(connect):
         await client.list_models()
     with pytest.raises(api.UnavailableError):
         await collect(client.stream("demo", "hi"))
-
-
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        ([], "without its last event"),
-        ([pb.StreamGenerateResponse(delta=pb.Delta(offset=1, token_ids=[1]))], "continues at token 1, expected 0"),
-        (
-            [pb.StreamGenerateResponse(delta=pb.Delta(offset=0, token_ids=[1]))] * 2,
-            "continues at token 0, expected 1",
-        ),
-        (
-            [pb.StreamGenerateResponse(finished=pb.Finished())] * 2,
-            "went on after its last event",
-        ),
-    ],
-    ids=["no finished", "gap", "repeat", "after finished"],
-)
-async def test_a_stream_that_breaks_its_promise_is_an_error(client, fake, script, message):
-    fake.script = script
-
-    with pytest.raises(api.InternalError, match=message) as caught:
-        await collect(client.stream("demo", "hi"))
-
-    assert caught.value.reason == "PROTOCOL"
-
-
-async def test_events_of_a_newer_router_are_passed_over(client, fake):
-    fake.script = [pb.StreamGenerateResponse(), pb.StreamGenerateResponse(finished=pb.Finished())]
-
-    assert kinds(await collect(client.stream("demo", "hi"))) == ["Finished"]
-
-
-async def test_resumed_events_are_passed_on(client, fake):
-    fake.script = [
-        pb.StreamGenerateResponse(delta=pb.Delta(offset=0, token_ids=[1, 2], text="a")),
-        pb.StreamGenerateResponse(resumed=pb.Resumed(offset=2, exact=True, resume_token=b"t2", replica_id="r2")),
-        pb.StreamGenerateResponse(delta=pb.Delta(offset=2, token_ids=[3], text="b")),
-        pb.StreamGenerateResponse(finished=pb.Finished(request_id="r")),
-    ]
-
-    stream = client.stream("demo", "hi")
-    events = await collect(stream)
-
-    assert events[1] == api.Resumed(0, 2, True, b"t2", "r2")
-    # The token of the lost attempt leads nowhere any more.
-    assert stream.resume_point == ResumePoint(b"t2", (3,))
 
 
 @pytest.mark.parametrize("targets", [[], "", ["a:1", ""]])

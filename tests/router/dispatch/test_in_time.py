@@ -7,7 +7,8 @@ import pytest
 from cluster.control.decision import Relief
 from cluster.control.slo import ClassSlo
 from cluster.models import RequestClass
-from cluster.queue.base import Mail, RouterBeatReply
+from cluster.queue.beats import RouterBeatReply
+from cluster.queue.entries import Mail
 from router.dispatch.estimate import PoolEstimate
 from router.dispatch.in_time import SHED, WAIT_MARGIN, TimeBounds, refusal, shed_after_s
 

@@ -16,7 +16,7 @@ from penstock.v1 import replica_pb2_grpc as pb_grpc
 
 from cluster.channels import INNER_CHANNEL_OPTIONS
 from cluster.link_auth import caller_metadata, check_caller
-from cluster.queue.base import ReplicaBeat
+from cluster.queue.beats import ReplicaBeat
 from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.settings import ReplicaTlsSettings

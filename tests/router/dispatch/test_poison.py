@@ -18,7 +18,7 @@ from deployments.engines.base import TokenSink
 from deployments.engines.factory import resolve_model
 from deployments.engines.sim.engine import SimEngine
 from router.dispatch.poison import Suspects
-from tests.router.dispatch.test_replica_death import error_of
+from tests.router.dispatch.streams import error_of
 from tests.support.stack import MODEL, Stack, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
 

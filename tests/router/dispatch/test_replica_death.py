@@ -10,60 +10,25 @@ from typing import Any
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
-from grpc_status import rpc_status
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
-from cluster.errors import EngineDeadError
-from cluster.settings import EngineKind, PoolSettings, SimSettings
-from deployments.engines.base import Engine
-from deployments.engines.factory import build_engine
 from router.dispatch.recovery import Failure
+from tests.router.dispatch.streams import (
+    LONG,
+    SIM,
+    Events,
+    error_of,
+    plain,
+    read_into,
+    read_until_resumed,
+    replica_of,
+    resumed_of,
+)
 from tests.router.dispatch.test_links import RelayedReplica, read_until
 from tests.router.dispatch.test_lost_leases import lose_lease
-from tests.support.stack import MODEL, Stack, collect, ids_of, running_stack, stream_request, text_of
+from tests.support.stack import collect, ids_of, running_stack, stream_request, text_of
 from tests.support.waiting import until
-
-LONG = {"max_tokens": 300, "ignore_eos": True}
-SIM = {"base_ms": 4.0}
-Events = list[api.StreamGenerateResponse]
-
-
-async def plain(stack: Stack, **sampling: Any) -> Events:
-    """Return the undisturbed stream."""
-    return await collect(stack.inference().StreamGenerate(stream_request(**sampling)))
-
-
-def replica_of(stack: Stack, events: Events) -> int:
-    """Return the number of the replica that the stream runs on."""
-    newest = next(
-        event.resumed.replica_id or event.started.replica_id
-        for event in reversed(events)
-        if event.HasField("resumed") or event.HasField("started")
-    )
-    return [replica.plan.replica_id for replica in stack.replicas].index(newest)
-
-
-def resumed_of(events: Events) -> list[api.Resumed]:
-    return [event.resumed for event in events if event.HasField("resumed")]
-
-
-async def read_until_resumed(call: Any, times: int = 1) -> Events:
-    """Read a stream until it went on so many times."""
-    events: Events = []
-    while len(resumed_of(events)) < times:
-        events.append(await call.read())
-    return events
-
-
-def error_of(error: grpc.aio.AioRpcError) -> tuple[str, dict[str, str]]:
-    """Return reason and facts."""
-    status = rpc_status.from_call(error)
-    assert status is not None
-    info = error_details_pb2.ErrorInfo()
-    assert any(detail.Unpack(info) for detail in status.details)
-    return info.reason, dict(info.metadata)
 
 
 @pytest.mark.parametrize(
@@ -221,106 +186,6 @@ async def test_nothing_is_started_on_a_dead_engine_before_the_pool_knows(
         assert 1 == sum(pool.losses.values())
 
 
-async def test_a_hung_engine_is_found_by_its_replica(tmp_path: Path) -> None:
-    """No token, no step, no answer to an abort: the replica gives the engine up, and stays given up if it recovers."""
-    async with running_stack(tmp_path, replicas=2, sim=SIM) as stack:
-        expected = await plain(stack, **LONG)
-        call = stack.inference().StreamGenerate(stream_request(**LONG))
-        events = await read_until(call, 30)
-        victim = stack.replicas[replica_of(stack, events)]
-        engine: Any = victim._engine
-        engine._stall_s = 0.3
-        engine.wedge()
-        events += await read_until_resumed(call)
-        engine._moving.set()
-        events += await collect(call)
-
-        assert ids_of(expected) == ids_of(events)
-        assert events[-1].finished.receipt.exact
-        assert 0 == victim.table.sequences
-        with pytest.raises(Exception, match="no step"):
-            await victim.check_health()
-
-
-async def test_a_replica_that_stood_still_itself_does_not_give_its_engine_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its loop was blocked for longer than an engine may be without a step: the steps were only not counted."""
-    back_at = float("inf")
-
-    async def not_counted_yet() -> None:
-        if 0 <= time.monotonic() - back_at < 0.05:
-            raise EngineDeadError("no step for 2 s")
-
-    # Router and replica share the loop that is blocked here.
-    limits, queue = {"link_ping_s": 30.0}, {"lease_s": 10.0}
-    async with running_stack(tmp_path, sim=SIM, queue=queue, router=limits) as stack:
-        monkeypatch.setattr(stack.replicas[0]._engine, "check_health", not_counted_yet)
-        call = stack.inference().StreamGenerate(stream_request(**LONG))
-        events = await read_until(call, 30)
-        time.sleep(2.0)  # noqa: ASYNC251 - it blocks the loop on purpose
-        back_at = time.monotonic()
-        events += await collect(call)
-
-        assert 300 == len(ids_of(events))
-        assert 1 == len(events[-1].finished.receipt.attempts)
-        await until(lambda: time.monotonic() - back_at > 0.2)
-        # It would raise what the replica's own look at its engine had found.
-        await stack.replicas[0].check_health()
-
-
-async def test_silence_is_noticed_by_the_router_where_the_replica_does_not(tmp_path: Path) -> None:
-    limits = {"token_timeout_s": 0.5, "first_token_timeout_s": 0.5, "link_ping_s": 0.2}
-    async with running_stack(tmp_path, replicas=2, sim=SIM, router=limits) as stack:
-        expected = await plain(stack, **LONG)
-        call = stack.inference().StreamGenerate(stream_request(**LONG))
-        events = await read_until(call, 30)
-        victim = replica_of(stack, events)
-        engine: Any = stack.replicas[victim]._engine
-        engine.wedge()
-        events += await read_until_resumed(call)
-        # Nothing is sent there until it shows a sign of life: the answer to the abort.
-        pool, name = stack.routers[0].pools["demo"], stack.replicas[victim].plan.replica_id
-        assert name not in pool.replicas.connected()
-        engine._moving.set()
-        await until(lambda: name in pool.replicas.connected())
-        await until(lambda: stack.replicas[victim].table.sequences == 0)
-        events += await collect(call)
-
-        assert ids_of(expected) == ids_of(events)
-        assert events[-1].finished.receipt.exact
-
-
-async def test_a_stopped_replica_that_goes_on_is_fenced_and_told_to_stop(tmp_path: Path) -> None:
-    """SIGSTOP and SIGCONT: the other replica goes on meanwhile; late tokens reach nobody."""
-    queue = {"attach_grace_s": 60.0}
-    async with running_stack(tmp_path, routers=0, sim=SIM, queue=queue, router={"link_ping_s": 0.2}) as stack:
-        relay = await RelayedReplica().install(stack)
-        stopped = stack.replicas[0]
-        engine: Any = stopped._engine
-        await stack.add_router()
-        expected = await plain(stack, **LONG)
-        call = stack.inference().StreamGenerate(stream_request(**LONG))
-        events = await read_until(call, 30)
-        other = await stack.add_replica()
-        with pytest.MonkeyPatch.context() as patch:
-            engine.wedge()
-            relay.freeze()
-            await lose_lease(stack, stopped, patch)
-            events += await read_until_resumed(call)
-            assert other.plan.replica_id == resumed_of(events)[0].replica_id
-            assert 1 == stopped.table.sequences
-        engine._moving.set()
-        relay.mend()
-        # Well within the minute that it would keep parked work.
-        await until(lambda: stopped.table.sequences == 0)
-        events += await collect(call)
-
-        assert ids_of(expected) == ids_of(events)
-        assert 2 == len(events[-1].finished.receipt.attempts)
-        await relay.close()
-
-
 async def test_a_living_lease_means_reattach_and_no_second_run(tmp_path: Path) -> None:
     async with running_stack(tmp_path, routers=0, sim=SIM) as stack:
         relay = await RelayedReplica().install(stack)
@@ -370,7 +235,7 @@ async def test_attempts_are_bounded_and_the_error_tells_the_usage(tmp_path: Path
         events += await read_until(call, 5)
         stack.replicas[replica_of(stack, events)]._engine.die()  # type: ignore[attr-defined]
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await _read_into(events, call)
+            await read_into(events, call)
 
         assert grpc.StatusCode.ABORTED is caught.value.code()
         reason, facts = error_of(caught.value)
@@ -380,11 +245,6 @@ async def test_attempts_are_bounded_and_the_error_tells_the_usage(tmp_path: Path
         assert int(facts["prompt_tokens"]) > 0
         lost = {"pool": "demo", "failure": "engine_died"}
         assert 2 == stack.routers[0]._metrics.registry.get_sample_value("penstock_router_lost_attempts_total", lost)
-
-
-async def _read_into(events: Events, call: Any) -> None:
-    while (event := await call.read()) is not grpc.aio.EOF:
-        events.append(event)
 
 
 async def test_a_cancelled_choice_of_a_dead_replica_ends_as_cancelled(tmp_path: Path) -> None:
@@ -400,69 +260,6 @@ async def test_a_cancelled_choice_of_a_dead_replica_ends_as_cancelled(tmp_path: 
 
         assert types.FINISH_REASON_CANCELLED == events[-1].finished.choices[0].finish_reason
         assert len(ids_of(events)) == events[-1].finished.usage.output_tokens
-
-
-def of_group(ranks: int, context: int = 32_768) -> Engine:
-    """Build an engine of another group: other ranks, or another context length, which counts as other weights."""
-    sim = SimSettings(base_ms=SIM["base_ms"], max_model_len=context)
-    return build_engine(PoolSettings(model=MODEL, engine=EngineKind.SIM, tensor_parallel_size=ranks, sim=sim))
-
-
-async def test_the_same_group_is_waited_for(tmp_path: Path) -> None:
-    # Longer than two replicas take to start.
-    longer = {**LONG, "max_tokens": 1_500}
-    async with running_stack(tmp_path, sim={**SIM, "max_num_seqs": 1}) as stack:
-        expected = await plain(stack, **longer)
-        call = stack.inference().StreamGenerate(stream_request(**longer))
-        events = await read_until(call, 30)
-        foreign = await stack.add_replica(engine=of_group(2))
-        same = await stack.add_replica()
-        # At first the only free slots are in the other group.
-        same.table.windows = replace(same.table.windows, sequences=0)
-        same._report_now()
-        pool = stack.routers[0].pools["demo"]
-        await until(lambda: pool.replicas.capacity() == 1 + foreign.table.windows.sequences)
-        await stack.kill_replica(0)
-        await until(lambda: next(iter(pool._choices.values())).continuity.given_back > 0)
-        same.table.windows = foreign.table.windows
-        same._report_now()
-        events += await collect(call)
-
-        assert ids_of(expected) == ids_of(events)
-        assert same.plan.replica_id == resumed_of(events)[0].replica_id
-        assert events[-1].finished.receipt.exact
-
-
-async def test_in_another_group_of_the_same_weights_it_goes_on_and_says_so(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, sim=SIM) as stack:
-        call = stack.inference().StreamGenerate(stream_request(**LONG))
-        events = await read_until(call, 30)
-        await stack.add_replica(engine=of_group(2))
-        await stack.kill_replica(0)
-        events += await collect(call)
-
-        assert 300 == len(ids_of(events))
-        assert [False] == [resumed.exact for resumed in resumed_of(events)]
-        end = events[-1].finished
-        assert not end.receipt.exact
-        assert 2 == len({attempt.group_id for attempt in end.receipt.attempts})
-
-
-async def test_outputs_of_two_models_are_never_joined(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, sim=SIM) as stack:
-        call = stack.inference().StreamGenerate(stream_request(**LONG))
-        events = await read_until(call, 30)
-        other = await stack.add_replica(engine=of_group(1, context=4096))
-        await stack.kill_replica(0)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await _read_into(events, call)
-
-        reason, facts = error_of(caught.value)
-        assert ("GENERATION_FAILED", "1") == (reason, facts["attempts"])
-        assert str(len(ids_of(events))) == facts["delivered_tokens"]
-        assert 0 == other.table.sequences
-        # Its slot there is free again, and new requests run.
-        assert 2 == (await stack.inference().Generate(stream_request(max_tokens=2).generate)).usage.output_tokens
 
 
 async def test_it_goes_on_although_the_queue_has_forgotten_it(tmp_path: Path) -> None:

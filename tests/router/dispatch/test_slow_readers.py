@@ -16,7 +16,7 @@ from penstock.v1 import inference_pb2_grpc
 
 from cluster.errors import SlowReaderError
 from router.dispatch.slow_readers import WORTH_FOLLOWING, SlowReaders
-from tests.router.dispatch.test_replica_death import error_of
+from tests.router.dispatch.streams import error_of
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until
 

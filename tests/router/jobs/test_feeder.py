@@ -63,9 +63,13 @@ class FlakyStore(MemoryJobStore):
     """Is a client whose Redis can go away."""
 
     away = False
+    sweeps = 0
+    """Begun so far; each of a feeder's looks begins with one."""
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
+        if name == "sweep":
+            self.sweeps += 1
         if name in ("store", "renew", "claim", "sweep", "backlog", "block") and super().__getattribute__("away"):
 
             async def fail(*_args: Any, **_options: Any) -> None:
@@ -136,6 +140,12 @@ def feeder_of(
     **options: Any,
 ) -> JobFeeder:
     return JobFeeder(name, {"demo": store}, engine, settings, capacity, **options)
+
+
+async def looked(store: FlakyStore) -> None:
+    """Wait until the only feeder of this store has looked once more, from its beginning to its end."""
+    before = store.sweeps
+    await until(lambda: store.sweeps >= before + 2)
 
 
 async def finished(store: MemoryJobStore, job_id: str = "demo.1") -> None:
@@ -261,11 +271,12 @@ async def test_a_feeder_that_vanished_is_followed_after_its_lease(
     await until(lambda: len(engine.running) == 4)
     # Frozen: its tasks stay, but its Redis does not hear from it.
     store.away = True
-    standby = feeder_of(FlakyStore(shared, JobLimits(lease_ms=1_000)), engine, "B")
+    other = FlakyStore(shared, JobLimits(lease_ms=1_000))
+    standby = feeder_of(other, engine, "B")
     feeders.append(standby)
     standby.start()
     clock.advance(0.9)
-    await asyncio.sleep(0.1)
+    await looked(other)
     assert 0 == standby.runs
     clock.advance(0.2)
     await until(lambda: standby.runs == 1)
@@ -306,11 +317,11 @@ async def test_after_an_outage_feeders_get_one_lease_to_come_back(
     store.away = True
     feeders.append(feeder_of(store, engine, monotonic=clock.monotonic))
     feeders[0].start()
-    await asyncio.sleep(0.05)
+    await looked(store)
     clock.advance(5)
-    await asyncio.sleep(0.05)
+    await looked(store)
     store.away = False
-    await asyncio.sleep(0.1)
+    await looked(store)
     assert 0 == engine.executions.total()
     clock.advance(SETTINGS.lease_s)
     await finished(store)
@@ -326,7 +337,8 @@ async def test_draining_ends_what_is_in_flight_and_gives_the_job_back(
     first.start()
     await until(lambda: len(engine.running) == 4)
     drain = asyncio.create_task(first.drain(10.0))
-    await asyncio.sleep(0.05)
+    # Its first turn, in which it stops the runs.
+    await asyncio.sleep(0)
     engine.open.set()
     await drain
 
@@ -401,7 +413,7 @@ async def test_results_that_redis_lost_are_made_again(
 
 
 async def test_a_router_feeds_only_so_many_jobs(shared: MemoryJobs, engine: Engine, feeders: list[JobFeeder]) -> None:
-    store = MemoryJobStore(shared, JobLimits(tenant_feeding=100))
+    store = FlakyStore(shared, JobLimits(tenant_feeding=100))
     for number in range(5):
         await submit(store, 2, f"demo.{number}")
     engine.open.clear()
@@ -409,7 +421,7 @@ async def test_a_router_feeds_only_so_many_jobs(shared: MemoryJobs, engine: Engi
     feeders.append(feeder_of(store, engine, settings=settings))
     feeders[0].start()
     await until(lambda: len(engine.running) == 2)
-    await asyncio.sleep(0.1)
+    await looked(store)
     assert 2 == feeders[0].runs
     engine.open.set()
     for number in range(5):

@@ -145,8 +145,9 @@ async def test_a_router_that_streams_much_merges_where_that_is_left_open(tmp_pat
         merged, single = [await collect(stack.inference().StreamGenerate(asked)) for asked in (left_open, every)]
 
     assert ids_of(merged) == ids_of(single)
-    counts = [sum(event.HasField("delta") for event in events) for events in (merged, single)]
-    assert counts[0] < 0.6 * counts[1]
+    messages, of_every = [sum(event.HasField("delta") for event in events) for events in (merged, single)]
+    # A machine that is behind merges what it was asked not to, too, if not as much.
+    assert messages < min(0.6 * 400, of_every)
 
 
 async def test_a_cancelled_stream_frees_its_slot_and_ends_with_finished(stack: Stack) -> None:

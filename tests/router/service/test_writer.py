@@ -16,7 +16,7 @@ from penstock.v1 import types_pb2 as types
 
 from cluster.errors import SlowReaderError
 from cluster.models import RequestClass
-from cluster.queue.base import QueueEntry
+from cluster.queue.entries import QueueEntry
 from cluster.secret import ClusterSecret
 from cluster.settings import MergingSettings
 from cluster.ticket import ResumeTicket
