@@ -55,8 +55,11 @@ async def test_a_connection_in_a_hole_ends_with_the_proxy() -> None:
         await proxy.poison(Toxic(blackhole="both"))
         reader, _writer = await dial(proxy)
         await until(lambda: proxy.counters().held > 0)
-    with contextlib.suppress(ConnectionError):
-        assert b"" == await reader.read()
+        await proxy.close()
+        # Before this end is closed, too.
+        async with asyncio.timeout(5):
+            with contextlib.suppress(ConnectionError):
+                assert b"" == await reader.read()
 
 
 async def test_without_a_toxic_bytes_pass() -> None:

@@ -7,7 +7,7 @@ each token goes from the socket to our sink in one turn of the loop (`pump.py`).
   once; neither has run yet when the constructor returns. Without an output task it counts as running.
 - `AsyncMPClient.resources`: `output_socket`; `output_queue_task`, which is created anew where it is None and cancelled
   when the sockets close, also by the thread that sees the engine process die; `engine_dead`; `validate_alive`.
-- `AsyncMPClient.decoder` turns frames into EngineCoreOutputs.
+- `AsyncMPClient.decoder` turns frames into EngineCoreOutputs; `._format_exception` names a dead engine as the cause.
 - `AsyncLLM.input_processor.process_inputs` and `.assign_request_id`: checks and the unique internal id.
 - `IncrementalDetokenizer.update(ids, stopped)`: returns the stop string that these ids complete, or None;
   `.decode_next(id)` is the part of it without stop strings.
@@ -45,6 +45,7 @@ _EXPECTED_PARAMETERS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (BaseIncrementalDetokenizer.update, ("self", "new_token_ids", "stop_terminated")),
     (BaseIncrementalDetokenizer.get_next_output_text, ("self", "finished", "delta")),
     (BaseIncrementalDetokenizer.decode_next, ("self", "next_token_id")),
+    (AsyncMPClient._format_exception, ("self", "e")),
     (AsyncMPClient.add_request_async, ("self", "request")),
     (AsyncMPClient.abort_requests_async, ("self", "request_ids")),
     (AsyncMPClient.call_utility_async, ("self", "method", "args")),
