@@ -49,9 +49,11 @@ class PoolMemory:
         )
 
     def to_bytes(self) -> bytes:
-        """Write as JSON. The needs of two hours are most of it, some 20 KB."""
+        """Write as JSON. The needs of two hours are most of it, some 25 KB."""
         slow, starts = asdict(self.slow), asdict(self.starts)
-        slow["needs"] = [[round(n.at, 3), float(f"{n.work:.6g}"), n.replicas] for n in self.slow.needs]
+        slow["needs"] = [
+            [round(n.at, 3), float(f"{n.work:.6g}"), n.replicas, float(f"{n.requests:.6g}")] for n in self.slow.needs
+        ]
         slow["moves"] = [[move.at, move.replicas] for move in self.slow.moves]
         starts["known"] = sorted(self.starts.known)
         return json.dumps({"slow": slow, "meter": asdict(self.meter), "starts": starts}).encode()

@@ -35,6 +35,13 @@ class LoadRules:
     burst_variance: float = 4.0
     """Variance over mean of the number of requests, as if all were alike: they come in groups, and their lengths
     differ."""
+    lengths_s: float = 180.0
+    """Requests that ask for more work each than those before are looked for in the last while; 0 never looks."""
+    lengths_deviations: float = 4.0
+    """They count where their mean is so many standard errors over that of those before; the work of one request is
+    taken to scatter by as much as it is."""
+    lengths_least: float = 12.0
+    """Fewer requests, before or after, say nothing."""
     known_after_s: float = 300.0
     """Before, nothing is compared and no burst is seen: output lengths are known at their end, those of short ones
     first, and averages begin at 0."""
@@ -65,6 +72,8 @@ class Need:
     """Replica-seconds that arrived per second."""
     replicas: int
     """Needed, before rails."""
+    requests: float = 0.0
+    """That arrived per second, averaged as `work` is; 0 where nobody wrote it down."""
 
 
 @dataclass(frozen=True, slots=True)

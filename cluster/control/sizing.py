@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from cluster.control.decision import Step
 from cluster.control.demand import Demand, demand_of
-from cluster.control.load import burst_work, growth, steady_window_s, steady_work
+from cluster.control.lengths import longer_work
+from cluster.control.load import Need, burst_work, growth, steady_window_s, steady_work
 from cluster.control.slo import OperatingPoint
 from cluster.control.slow_rules import SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
@@ -30,6 +31,8 @@ class Sizing:
         passed_s = seen.at - state.needs[-1].at if state.needs else 0.0
         self.known = bool(state.needs) and seen.at - state.needs[0].at >= rules.load.known_after_s
         self.check = state.check.next(seen, passed_s, rules.load) if self.known else state.check
+        self.requests = sum(each.rate for each in seen.demands if each.deadline_s is None)
+        """That arrive per second."""
         self.fresh = self._checked()
         """The demand of the last minute, corrected."""
         self.demand = self._steady(self.fresh)
@@ -54,20 +57,32 @@ class Sizing:
         """Average over what a cold start lasts, unless something has piled up."""
         if demand is None:
             return None
-        window_s = steady_window_s(self.seen.cold_start_s, self.rules.load)
-        requests = sum(each.rate for each in self.seen.demands if each.deadline_s is None)
-        work = steady_work(demand.work, requests, self.state.needs, self.seen.at - window_s, self.rules.load)
+        rules, needs, at, requests = self.rules.load, self.state.needs, self.seen.at, self.requests
+        window_s = steady_window_s(self.seen.cold_start_s, rules)
+        work = steady_work(demand.work, requests, needs, at - window_s, rules)
         if demand.backlog:
             work = max(work, demand.work)
-        burst = (
-            burst_work(demand.work, requests, self.state.needs, self.seen.at, self.rules.load) if self.known else None
-        )
+        usual = work
+        longer = self._longer(demand, window_s)
+        if longer > work:
+            self.note("lengths", longer, f"requests of late ask for more each than those before; {work:.3g} if not")
+            work = longer
+        burst = burst_work(demand.work, requests, needs, at, rules) if self.known else None
         if burst is not None and burst > work and self.without != "burst":
             self.note("burst", burst, f"what came lately, far over {work:.3g}: no chance")
             work = burst
-        elif work != demand.work:
+        if work == usual != demand.work:
             self.note("steady", work, f"the average of {window_s:.0f} s, where {demand.work:.3g} came lately")
         return replace(demand, work=work)
+
+    def _longer(self, demand: Demand, window_s: float) -> float:
+        """Return the work of as many requests as usual where each asks for more than before, else 0."""
+        rules, needs, at = self.rules.load, self.state.needs, self.seen.at
+        each = longer_work(demand.work, self.requests, needs, at, rules) if self.known else None
+        if each is None or self.without == "lengths":
+            return 0.0
+        counts = [Need(need.at, need.requests, 0) for need in needs if need.requests > 0]
+        return each * steady_work(self.requests, self.requests, counts, at - window_s, rules)
 
     @property
     def within_s(self) -> float:

@@ -22,7 +22,7 @@ from cluster.control.slo import OperatingPoint
 from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
 
-TERMS = ("check", "burst", "growth", "backlog", "batch", "running")
+TERMS = ("check", "lengths", "burst", "growth", "backlog", "batch", "running")
 """What a decision is made again without."""
 
 
@@ -221,7 +221,8 @@ class _Tick(Sizing):
     def next_state(self, needed: int, wanted: int) -> SlowState:
         seen, state, rules = self.seen, self.state, self.rules
         work = self.fresh.work if self.fresh else 0.0
-        needs = (*(n for n in state.needs if n.at > seen.at - rules.history_s), Need(seen.at, work, needed))
+        kept_needs = (need for need in state.needs if need.at > seen.at - rules.history_s)
+        needs = (*kept_needs, Need(seen.at, work, needed, self.requests))
         kept = max(rules.rails.up_window_s, rules.rails.down_window_s, rules.hold_s)
         moves = tuple(move for move in state.moves if move.at > seen.at - kept)
         if wanted != seen.coming:

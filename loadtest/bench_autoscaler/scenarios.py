@@ -196,13 +196,13 @@ def _even(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
 
 
 FASTER = 6.0
-"""The 14-day series is played so many times as fast."""
+"""The 14-day series is played so many times as fast, where it is not played at its own pace."""
 
 
-def _series(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
-    """Take a window of the 14-day series from its busier days, thinned."""
+def _series(rnd: random.Random, seconds: float, data: Path, faster: float = FASTER) -> list[TraceRequest]:
+    """Take a window of the 14-day series, thinned."""
     rates = _rates(data / "servegen_language_m-large_rate_10min.csv")
-    span = FASTER * seconds / 600.0
+    span = faster * seconds / 600.0
     start = rnd.uniform(0.0, len(rates) - span - 2)
     top = max(rates[int(start) : int(start + span) + 2])
 
@@ -212,6 +212,10 @@ def _series(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest
         return ((1 - place + low) * rates[low] + (place - low) * rates[low + 1]) / top
 
     return _drawn(rate, rnd, seconds, data)
+
+
+def _own_pace(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
+    return _series(rnd, seconds, data, faster=1.0)
 
 
 @cache
@@ -225,6 +229,7 @@ def _rates(path: Path) -> list[float]:
 SCENARIOS = (
     Scenario("azure", _window("azure_llm_2023_conv.csv")),
     Scenario("mooncake", _window("mooncake_conversation.jsonl"), engine=LONG_ENGINE, slo=LONG_SLO),
+    Scenario("series at its own pace", _own_pace),
     Scenario("series", _series),
     Scenario("series/cold 30 s", _series, cold_start_s=30.0),
     Scenario("series/cold 420 s", _series, cold_start_s=420.0),

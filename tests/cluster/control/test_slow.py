@@ -228,6 +228,21 @@ def test_a_burst_counts_before_the_average_knows() -> None:
     assert "burst" not in names(decide(POINT, BOUNDS, group(4, few), SlowState(needs=lately(3.0, 3.0))))
 
 
+def test_longer_requests_count_before_the_average_knows() -> None:
+    """A third more work in all is no jump; that each request asks for twice as much is no chance."""
+    kept = math.exp(-TICK_S / 60.0)
+    half, now = (3.0 * (2.0 - kept**n) for n in (1, 2))
+    rate = interactive(now).rate
+    times = [10_000.0 - TICK_S * n for n in range(200, 0, -1)]
+    works = [3.0] * 199 + [half]
+    needs = tuple(Need(at, work, 1, rate) for at, work in zip(times, works, strict=True))
+    decision = decide(POINT, BOUNDS, group(4, interactive(now)), SlowState(needs=needs))
+
+    assert pytest.approx(6.0) == next(step.value for step in decision.steps if step.name == "lengths")
+    without = {each.without: each.replicas for each in decision.counterfactuals}
+    assert without["lengths"] < decision.replicas
+
+
 @pytest.mark.parametrize("error", [0.7, 1.4])
 def test_a_wrong_model_is_found_out_by_what_runs(error: float) -> None:
     """Work is as much as in truth, however far the model is off."""
