@@ -37,12 +37,12 @@ class SlowRules:
     fill_period_s: float = 300.0
     attainment_s: float = 600.0
     """What the attainment counts over; it is left alone for so long after more was missing than chance brings."""
-    look_back_s: float = 300.0
+    look_back_s: float = 420.0
     """Removal goes down to what was needed in `look_back_starts` cold starts, at most so long: what would be wanted
     again sooner costs less if it is kept."""
     look_back_part: float = 0.95
     """For so much of that time what is left must have been enough: the very most is what chance brought for a tick."""
-    look_back_starts: float = 2.0
+    look_back_starts: float = 3.0
     look_back_least_s: float = 180.0
     up_band: float = 0.1
     up_band_least: float = 0.5

@@ -41,10 +41,10 @@ def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-tokens", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of every path in every mode (default %(default)s)")
-    parser.add_argument("--waves", type=int, default=2, help="of all streams in a saturated turn (default %(default)s)")
-    parser.add_argument("--paced-s", type=float, default=10.0, help="seconds of a paced turn (default %(default)s)")
-    parser.add_argument("--requests", type=int, default=25, help="of a single stream's turn (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of every path in every mode (default %(default)s)")
+    parser.add_argument("--waves", type=int, default=1, help="of all streams in a saturated turn (default %(default)s)")
+    parser.add_argument("--paced-s", type=float, default=8.0, help="seconds of a paced turn (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=15, help="of a single stream's turn (default %(default)s)")
     parser.add_argument("--only", choices=PATHS, help="run one path, for profiling")
     options = parser.parse_args()
     import uvloop

@@ -276,7 +276,7 @@ def test_what_runs_keeps_its_places() -> None:
 # --- down -------------------------------------------------------------------------------------------------------------
 
 
-def test_removal_looks_back_two_cold_starts_and_takes_a_quarter() -> None:
+def test_removal_looks_back_three_cold_starts_and_takes_a_quarter() -> None:
     seen = group(12, interactive(1.5))
     state = long_ago(needed=2)
     burst = [Need(9_700.0 + TICK_S * n, 8.0, 11) for n in range(8)]
