@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 from cluster.autoscaler.meter import ClassRates, Meter
@@ -49,11 +49,9 @@ class PoolMemory:
         )
 
     def to_bytes(self) -> bytes:
-        """Write as JSON. The needs of two hours are most of it, some 25 KB."""
+        """Write as JSON. The needs of two hours are most of it, some 35 KB."""
         slow, starts = asdict(self.slow), asdict(self.starts)
-        slow["needs"] = [
-            [round(n.at, 3), float(f"{n.work:.6g}"), n.replicas, float(f"{n.requests:.6g}")] for n in self.slow.needs
-        ]
+        slow["needs"] = [_need_fields(need) for need in self.slow.needs]
         slow["moves"] = [[move.at, move.replicas] for move in self.slow.moves]
         starts["known"] = sorted(self.starts.known)
         return json.dumps({"slow": slow, "meter": asdict(self.meter), "starts": starts}).encode()
@@ -63,13 +61,28 @@ class PoolMemory:
         """Read what `to_bytes` wrote; raises ValueError, KeyError or TypeError for anything else."""
         fields = json.loads(text)
         slow, starts = fields["slow"], fields["starts"]
-        slow["needs"] = tuple(Need(*need) for need in slow["needs"])
+        slow["needs"] = tuple(map(_need, slow["needs"]))
         slow["moves"] = tuple(Move(*move) for move in slow["moves"])
         slow["check"] = Check(**slow.get("check", {}))
         starts["known"] = frozenset(starts["known"])
         for name in ("asked", "samples"):
             starts[name] = tuple(starts[name])
         return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts))
+
+
+def _need_fields(need: Need) -> list[float]:
+    shape = () if need.shape is None else astuple(need.shape)
+    return [round(need.at, 3), _short(need.work), need.replicas, _short(need.requests), *map(_short, shape)]
+
+
+def _need(fields: Sequence[float]) -> Need:
+    # A release that did not write the last ones down may have led before.
+    at, work, replicas, *more = fields
+    return Need(at, work, int(replicas), more[0] if more else 0.0, Shape(*more[1:]) if more[1:] else None)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def _clamped(value: float | None, most: float) -> float | None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.control.snapshot import GroupSnapshot
+from cluster.control.step_model import Shape
 
 _TREND_TICKS = 8
 """Fewer make no trend."""
@@ -38,10 +39,19 @@ class LoadRules:
     lengths_s: float = 180.0
     """Requests that ask for more work each than those before are looked for in the last while; 0 never looks."""
     lengths_deviations: float = 4.0
-    """They count where their mean is so many standard errors over that of those before; the work of one request is
-    taken to scatter by as much as it is."""
+    """They count where their mean is so many standard errors over that of those before."""
+    lengths_jump: float = 0.25
+    """And by this part of it; less is left to the average."""
     lengths_least: float = 12.0
     """Fewer requests, before or after, say nothing."""
+    lengths_known_s: float = 1800.0
+    """How much requests differ is taken from so long a time."""
+    lengths_variance: float = 4.0
+    """Variance of the work of single requests over the square of its mean, while too little was seen of it."""
+    lengths_variance_least: float = 1.0
+    """It is not taken to be less."""
+    lengths_fewer: float = 2.0
+    """Fewer requests than usual by so many standard deviations are fewer, and no chance."""
     known_after_s: float = 300.0
     """Before, nothing is compared and no burst is seen: output lengths are known at their end, those of short ones
     first, and averages begin at 0."""
@@ -73,7 +83,9 @@ class Need:
     replicas: int
     """Needed, before rails."""
     requests: float = 0.0
-    """That arrived per second, averaged as `work` is; 0 where nobody wrote it down."""
+    """That arrived per second, averaged as `work` is."""
+    shape: Shape | None = None
+    """Of those requests on average; None where nobody wrote it down."""
 
 
 @dataclass(frozen=True, slots=True)

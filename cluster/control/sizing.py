@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from cluster.control.decision import Step
-from cluster.control.demand import Demand, demand_of
+from cluster.control.demand import Demand, demand_of, mean_shape
 from cluster.control.lengths import longer_work
 from cluster.control.load import Need, burst_work, growth, steady_window_s, steady_work
 from cluster.control.slo import OperatingPoint
@@ -31,8 +31,12 @@ class Sizing:
         passed_s = seen.at - state.needs[-1].at if state.needs else 0.0
         self.known = bool(state.needs) and seen.at - state.needs[0].at >= rules.load.known_after_s
         self.check = state.check.next(seen, passed_s, rules.load) if self.known else state.check
-        self.requests = sum(each.rate for each in seen.demands if each.deadline_s is None)
+        arriving = tuple(each for each in seen.demands if each.deadline_s is None and each.rate > 0)
+        self.requests = sum(each.rate for each in arriving)
         """That arrive per second."""
+        self.shape = mean_shape(arriving)
+        self.model = seen.model
+        """Corrected."""
         self.fresh = self._checked()
         """The demand of the last minute, corrected."""
         self.demand = self._steady(self.fresh)
@@ -50,7 +54,8 @@ class Sizing:
         factor = self.check.factor if self.without != "check" else 1.0
         if model is not None and factor != 1.0:
             self.note("check", factor, f"steps are taken to be x{factor:.2f} as long, as so much more or less runs")
-            seen = replace(seen, model=model.times(factor))
+            self.model = model.times(factor)
+            seen = replace(seen, model=self.model)
         return demand_of(self.point, seen)
 
     def _steady(self, demand: Demand | None) -> Demand | None:
@@ -76,13 +81,15 @@ class Sizing:
         return replace(demand, work=work)
 
     def _longer(self, demand: Demand, window_s: float) -> float:
-        """Return the work of as many requests as usual where each asks for more than before, else 0."""
-        rules, needs, at = self.rules.load, self.state.needs, self.seen.at
-        each = longer_work(demand.work, self.requests, needs, at, rules) if self.known else None
-        if each is None or self.without == "lengths":
+        """Return the work of requests that each ask for more than those before, else 0."""
+        model = self.model
+        if not self.known or model is None or self.without == "lengths":
             return 0.0
-        counts = [Need(need.at, need.requests, 0) for need in needs if need.requests > 0]
-        return each * steady_work(self.requests, self.requests, counts, at - window_s, rules)
+        rules, needs, at = self.rules.load, self.state.needs, self.seen.at
+        counts = [Need(need.at, need.requests, 0) for need in needs if need.shape is not None]
+        usual = steady_work(self.requests, self.requests, counts, at - window_s, rules)
+        now = Need(at, demand.work, 0, self.requests, self.shape)
+        return longer_work(now, usual, needs, lambda shape: model.gpu_seconds(shape, demand.batch), rules) or 0.0
 
     @property
     def within_s(self) -> float:

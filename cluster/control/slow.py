@@ -222,7 +222,7 @@ class _Tick(Sizing):
         seen, state, rules = self.seen, self.state, self.rules
         work = self.fresh.work if self.fresh else 0.0
         kept_needs = (need for need in state.needs if need.at > seen.at - rules.history_s)
-        needs = (*kept_needs, Need(seen.at, work, needed, self.requests))
+        needs = (*kept_needs, Need(seen.at, work, needed, self.requests, self.shape))
         kept = max(rules.rails.up_window_s, rules.rails.down_window_s, rules.hold_s)
         moves = tuple(move for move in state.moves if move.at > seen.at - kept)
         if wanted != seen.coming:

@@ -103,7 +103,11 @@ class Call:
             await self._wait_written()
         if self.gone or self._finished:
             raise grpc.aio.InternalError("the call has ended")
-        self.write_now(message)
+        try:
+            self.write_now(message)
+        except ValueError as error:
+            self.gone = True
+            raise grpc.aio.InternalError(str(error)) from error
 
     def can_write(self) -> bool:
         """Whether a message would leave now: none is under way, and nobody waits to write."""
@@ -114,7 +118,11 @@ class Call:
         return self._settled is None and not self.gone and not self._finished
 
     def write_now(self, message: Any) -> None:
-        """Send a message while `can_write`."""
+        """Send a message while `can_write`.
+
+        Raises:
+            ValueError: the core takes nothing more for this call.
+        """
         sent = core.SendMessageOperation(self.serialize(message), NO_FLAGS)
         self._completions.start(self._call, (sent,) if self._greeted else (*self._greeting(), sent), self._wrote)
         self._writing = True

@@ -41,8 +41,13 @@ class Completions:
         self._idle_looks = 0
 
     def start(self, call: Any, operations: tuple[Any, ...], done: Done) -> None:
-        """Start operations as one batch; `done` runs when all of them have ended, in this loop's thread."""
-        call.start_server_batch(operations, done)
+        """Start operations as one batch; `done` runs when all of them have ended, in this loop's thread.
+
+        Raises:
+            ValueError: the core takes none of them, and `done` never runs.
+        """
+        if refused := call.start_server_batch(operations, done):
+            raise ValueError(f"the core refused operations: {refused}")
         self.under_way += 1
         if self._timer is None:
             self._arm()

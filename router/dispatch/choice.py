@@ -218,7 +218,7 @@ class Choice:
     def on_delta(self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[object]) -> None:
         """Take new output; what is already here (after a re-attach) is dropped."""
         if offset != self.tokens:
-            if offset + len(token_ids) <= self.tokens:
+            if offset + len(token_ids) <= self.tokens or self.state is ChoiceState.ENDED:
                 return
             _LOG.error("choice.gap", extra={"request": self.entry.request_id, "have": self.tokens, "got": offset})
             if self.link is not None:
@@ -396,6 +396,8 @@ class Choice:
             self.link.close_sink(self.sink, acknowledge=acknowledge)
         self.state, self.link, self.sink = ChoiceState.WAITING, None, 0
         self._queued_at = time.monotonic()
+        # Its place in line is news, and is told again each second; nothing else may come for long.
+        self._wake()
 
     def _note_attempt(self, end: pb.AttemptEnd) -> None:
         place = self._placement

@@ -221,6 +221,8 @@ class ReplicaLink:
                 await self._session()
             except LinkError as error:
                 _LOG.info("link.down", extra={"replica": self.replica_id, "error": str(error)})
+            except Exception:  # noqa: BLE001 - left alone, the link would look up and carry nothing
+                _LOG.exception("link.failed", extra={"replica": self.replica_id})
             was_up = self.up
             self._set_up(False)
             now = time.monotonic()
@@ -383,8 +385,17 @@ class ReplicaLink:
                 item.offset = offset + count
                 item.begun = True
                 positions = logprobs.get(index, ()) if logprobs is not None else ()
-                item.receiver.on_delta(offset, tokens[at:end], text, positions)
+                try:
+                    item.receiver.on_delta(offset, tokens[at:end], text, positions)
+                except Exception:  # noqa: BLE001 - the other streams of this link go on
+                    _LOG.exception("link.receiver_failed", extra={"replica": self.replica_id, "sink": sink})
+                    self._give_up(sink, item)
             at = end
+
+    def _give_up(self, sink: int, item: _Sink) -> None:
+        self._send(pb.LinkCommand(abort=pb.Abort(sink=sink)))
+        del self._sinks[sink]
+        item.receiver.on_lost(Failure.LINK)
 
     def _lose_all(self, failure: Failure) -> None:
         lost, self._sinks = self._sinks, {}

@@ -59,7 +59,8 @@ class KeptResult:
         if isinstance(self.generation.error, TakenOverError | ShuttingDownError):
             return
         ends = self._collector.finished.choices
-        complete = self._whole and self.generation.finished and all(end.finish_reason in _COMPLETE for end in ends)
+        ended = len(ends) == len(self.generation.choices) and all(end.finish_reason in _COMPLETE for end in ends)
+        complete = self._whole and self.generation.finished and ended
         result = pack_result(self._collector.response(), self._ends) if complete else b""
         await self._pool.finish_key(self._tenant, self._key, self.generation.request_id, result)
 

@@ -47,8 +47,11 @@ class EventWriter:
         try:
             while not generation.finished:
                 await generation.wait()
-                for event in generation.take():
+                events = generation.take()
+                # All of them first: who leaves during a write must not cut off what a key keeps, or what is counted.
+                for event in events:
                     self._note(event)
+                for event in events:
                     await self._write(event)
         finally:
             generation.write_through(None)

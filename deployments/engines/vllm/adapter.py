@@ -10,7 +10,7 @@ each token goes from the socket to our sink in one turn of the loop (`pump.py`).
 - `AsyncMPClient.decoder` turns frames into EngineCoreOutputs; `._format_exception` names a dead engine as the cause.
 - `AsyncLLM.input_processor.process_inputs` and `.assign_request_id`: checks and the unique internal id.
 - `IncrementalDetokenizer.update(ids, stopped)`: returns the stop string that these ids complete, or None;
-  `.decode_next(id)` is the part of it without stop strings.
+  `FastIncrementalDetokenizer.decode_next(id)` is the part of it without stop strings.
 - `engine_core.add_request_async`, `.abort_requests_async`, `.call_utility_async`: utilities run between steps, and
   after all aborts that were sent before. `engine_core.utility_results` holds the futures of calls under way.
 - SchedulerStats come once per step although the frontend's `log_stats` is off, as the engine process has its own.
@@ -28,14 +28,18 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import AsyncMPClient, BackgroundResources
-from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer, IncrementalDetokenizer
+from vllm.v1.engine.detokenizer import (
+    BaseIncrementalDetokenizer,
+    FastIncrementalDetokenizer,
+    IncrementalDetokenizer,
+)
 from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 from vllm.v1.metrics.stats import SchedulerStats
 
 from cluster.errors import EngineRequestError, EngineStartError
 from deployments.engines.vllm.pump import OutputPump
 from deployments.engines.vllm.sequence import VllmSequence
-from deployments.engines.vllm.text import PlainText, StoppableText
+from deployments.engines.vllm.text import PlainText, StoppableText, Text
 
 __all__ = ["Frontend", "FrontendEvents", "SchedulerStats", "UsageContext"]
 
@@ -44,7 +48,7 @@ _EXPECTED_PARAMETERS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (IncrementalDetokenizer.from_new_request, ("tokenizer", "request")),
     (BaseIncrementalDetokenizer.update, ("self", "new_token_ids", "stop_terminated")),
     (BaseIncrementalDetokenizer.get_next_output_text, ("self", "finished", "delta")),
-    (BaseIncrementalDetokenizer.decode_next, ("self", "next_token_id")),
+    (FastIncrementalDetokenizer.decode_next, ("self", "next_token_id")),
     (AsyncMPClient._format_exception, ("self", "e")),
     (AsyncMPClient.add_request_async, ("self", "request")),
     (AsyncMPClient.abort_requests_async, ("self", "request_ids")),
@@ -147,7 +151,7 @@ class Frontend:
             sequence.text = StoppableText(detokenizer)
         else:
             detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, request)
-            sequence.text = StoppableText(detokenizer) if params.stop else PlainText(detokenizer.decode_next)
+            sequence.text = text_of(detokenizer, stops=bool(params.stop))
         sequence.internal_id = request.request_id
         self._sequences[request.request_id] = sequence
         await llm.engine_core.add_request_async(request)
@@ -227,6 +231,19 @@ class Frontend:
         if prior[-1] in ends and len(prior) > sequence.sampling.min_tokens:
             match = ""
         return detokenizer, match
+
+
+def text_of(detokenizer: Any, *, stops: bool) -> Text:
+    """Choose how a sequence's text is made. Only the fast detokenizer keeps all that it decodes from to itself; the
+    slow one looks at tokens that `update` notes.
+
+    Args:
+        detokenizer: vLLM's, of this sequence.
+        stops: whether the sequence has stop strings.
+    """
+    if stops or not isinstance(detokenizer, FastIncrementalDetokenizer):
+        return StoppableText(detokenizer)
+    return PlainText(detokenizer.decode_next)
 
 
 def check_internals() -> None:

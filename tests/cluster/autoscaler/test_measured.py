@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -271,13 +272,20 @@ def test_the_spread_is_measured_within_reason() -> None:
 
 def test_a_leaders_memory_survives_the_handover() -> None:
     memory = PoolMemory(
-        SlowState((Need(1.0, 0.5, 2),), (Move(1.0, 3),), 0.7, 5.0, None),
+        SlowState((Need(1.0, 0.5, 2), Need(16.0, 0.5, 2, 3.0, UNKNOWN_SHAPE)), (Move(1.0, 3),), 0.7, 5.0, None),
         metered((0, {"a": counts(0)}), (10, {"a": counts(30, judged=4, met=1)})),
         Starts((1.0,), frozenset({"r1"}), (40.0,), 2, 3.0, 7),
     )
 
     assert memory == PoolMemory.from_bytes(memory.to_bytes())
     assert PoolMemory() == PoolMemory.from_bytes(PoolMemory().to_bytes())
+
+
+def test_a_leader_takes_over_from_a_release_that_wrote_less_down() -> None:
+    fields = json.loads(PoolMemory(SlowState((Need(1.0, 0.5, 2, 3.0, UNKNOWN_SHAPE),))).to_bytes())
+    fields["slow"]["needs"] = [need[:3] for need in fields["slow"]["needs"]]
+
+    assert (Need(1.0, 0.5, 2),) == PoolMemory.from_bytes(json.dumps(fields).encode()).slow.needs
 
 
 def test_what_lies_ahead_is_forgotten_when_another_store_is_behind() -> None:

@@ -228,19 +228,32 @@ def test_a_burst_counts_before_the_average_knows() -> None:
     assert "burst" not in names(decide(POINT, BOUNDS, group(4, few), SlowState(needs=lately(3.0, 3.0))))
 
 
-def test_longer_requests_count_before_the_average_knows() -> None:
-    """A third more work in all is no jump; that each request asks for twice as much is no chance."""
-    kept = math.exp(-TICK_S / 60.0)
-    half, now = (3.0 * (2.0 - kept**n) for n in (1, 2))
-    rate = interactive(now).rate
-    times = [10_000.0 - TICK_S * n for n in range(200, 0, -1)]
-    works = [3.0] * 199 + [half]
-    needs = tuple(Need(at, work, 1, rate) for at, work in zip(times, works, strict=True))
-    decision = decide(POINT, BOUNDS, group(4, interactive(now)), SlowState(needs=needs))
+def changing(*, prompts: float, batch: float, ticks: int = 4) -> SlowDecision:
+    """Decide on what came for half an hour and then changed for some ticks."""
+    state, kept = SlowState(), math.exp(-TICK_S / 60.0)
+    rate, prompt = interactive(3.0).rate, SHAPE.prompt_tokens
+    for tick in range(120 + ticks):
+        changed = tick >= 120
+        prompt = kept * prompt + (1 - kept) * SHAPE.prompt_tokens * (prompts if changed else 1.0)
+        demand = ClassDemand(RequestClass.INTERACTIVE, rate, dataclasses.replace(SHAPE, prompt_tokens=prompt))
+        live = batch if changed else 64.0
+        decision = decide(
+            POINT, BOUNDS, dataclasses.replace(group(6, demand), at=tick * TICK_S, live_batch=live), state
+        )
+        state = decision.state
+    return decision
 
-    assert pytest.approx(6.0) == next(step.value for step in decision.steps if step.name == "lengths")
+
+def test_longer_requests_count_before_the_average_knows() -> None:
+    decision = changing(prompts=3.0, batch=64.0)
+
+    assert "lengths" in names(decision)
     without = {each.without: each.replicas for each in decision.counterfactuals}
     assert without["lengths"] < decision.replicas
+
+
+def test_smaller_batches_are_no_longer_requests() -> None:
+    assert "lengths" not in names(changing(prompts=1.0, batch=40.0))
 
 
 @pytest.mark.parametrize("error", [0.7, 1.4])

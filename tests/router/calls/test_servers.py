@@ -8,6 +8,7 @@ import gc
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from cluster.channels import SERVER_OPTIONS
 from router.calls import CallServer, open_server
 from router.calls.call import Call
+from router.calls.completions import Completions
 from router.calls.server import DirectServer
 from tests.support.waiting import until
 
@@ -372,3 +374,12 @@ async def test_a_version_that_can_not_gets_grpc_aio_and_says_so(
     assert ["router.grpc_aio_instead"] == [record.message for record in caplog.records]
     assert "Call.start_server_batch" in caplog.records[0].missing  # type: ignore[attr-defined]
     assert "CompletionQueue" in caplog.records[0].missing  # type: ignore[attr-defined]
+
+
+async def test_what_the_core_refuses_is_not_waited_for() -> None:
+    completions = Completions(asyncio.get_running_loop())
+    refusing = Mock(start_server_batch=Mock(return_value=8))
+    with pytest.raises(ValueError, match="refused operations: 8"):
+        completions.start(refusing, (), Mock())
+    assert 0 == completions.under_way
+    completions.close()

@@ -139,6 +139,32 @@ async def test_a_silent_link_is_found_by_its_ping_and_replaced(tmp_path: Path) -
         await relay.close()
 
 
+async def test_output_that_cannot_be_taken_disturbs_no_other_stream(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, sim={"base_ms": 5.0}) as stack:
+        expected = await golden(stack, **LONG)
+        pool = stack.routers[0].pools["demo"]
+        hurt = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(hurt, 20)
+        [choice] = pool._choices.values()
+        other = stack.inference().StreamGenerate(stream_request(**LONG))
+        await read_until(other, 5)
+        failures = []
+
+        def broken(*_: object) -> None:
+            failures.append(choice.attempt)
+            del choice.on_delta
+            raise RuntimeError("a bug")
+
+        choice.on_delta = broken  # type: ignore[method-assign]
+        events.extend(await collect(hurt))
+        assert 1 == len(failures)
+        assert expected == ids_of(events)
+        assert 2 == len(events[-1].finished.receipt.attempts)
+        end = (await collect(other))[-1].finished
+        assert 1 == len(end.receipt.attempts)
+        await until(lambda: stack.replicas[0].table.sequences == 0)
+
+
 async def test_a_silent_replica_is_given_up_after_the_grace_although_it_is_connected(tmp_path: Path) -> None:
     async with running_stack(tmp_path, routers=0, queue={"attach_grace_s": 0.4}, sim={"base_ms": 2.0}) as stack:
         relay = await RelayedReplica().install(stack)

@@ -23,6 +23,7 @@ from cluster.ticket import ResumeTicket
 from router.calls import Call
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.generation import Generation
+from router.service.kept import KeptResult, read_result
 from router.service.pace import Pace, StreamPace
 from router.service.writer import EventWriter
 from tests.support.waiting import until
@@ -227,3 +228,45 @@ async def test_a_connection_that_takes_nothing_ends_its_call_alone() -> None:
         scene.step(2)
         with pytest.raises(asyncio.CancelledError):
             await scene.writer.run()
+
+
+class Keys:
+    """Takes what keys keep."""
+
+    def __init__(self) -> None:
+        self.kept: list[bytes] = []
+
+    async def finish_key(self, _tenant: str, _key: str, _request_id: str, result: bytes) -> None:
+        self.kept.append(result)
+
+
+@pytest.mark.parametrize("indices", [(0,), (0, 1)])
+async def test_who_leaves_during_a_write_does_not_cut_off_what_a_key_keeps(indices: tuple[int, ...]) -> None:
+    scene, keys = Scene(indices), Keys()
+    kept = KeptResult(scene.generation, keys, "tenant", "key")  # type: ignore[arg-type]
+    scene.writer = EventWriter(
+        scene.generation, kept, scene.connection, StreamPace(Pace(MergingSettings()), None), Mock()
+    )
+    for choice in scene.choices:
+        choice.on_delta(0, [7], "<7>", ())
+        choice.on_end(pb.AttemptEnd(finish_reason=types.FINISH_REASON_STOP, output_tokens=1))
+    scene.connection.gone = True
+    with pytest.raises(asyncio.CancelledError):
+        await scene.writer.run()
+    assert [] == scene.awaited
+    await kept.settle()
+
+    response, _ = read_result(keys.kept[0])
+    assert "r" == response.request_id
+    assert [[7]] * len(indices) == [list(choice.token_ids) for choice in response.choices]
+    assert [types.FINISH_REASON_STOP] * len(indices) == [choice.finish_reason for choice in response.choices]
+
+
+async def test_a_place_in_line_is_told_again_after_a_slot_was_lost() -> None:
+    async with streaming() as scene:
+        scene.step(1)
+        [choice] = scene.choices
+        choice.ordered("preempt")
+        choice.on_end(pb.AttemptEnd(finish_reason=types.FINISH_REASON_CANCELLED))
+        assert ChoiceState.WAITING is choice.state
+        await until(lambda: any(event.HasField("queued") for event in scene.connection.awaited))
