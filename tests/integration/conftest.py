@@ -34,8 +34,8 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def engines(tmp_path_factory: pytest.TempPathFactory, random_model: Path) -> Iterator[ClusterThread]:
-    """A cluster whose pools are `demo` (TP=1), `wide` (TP=2), `toy` (two simulated replicas), `elastic` (one to three),
-    and `full` (one, and never more).
+    """A cluster whose pools are `demo` (TP=1), `wide` (TP=2), `toy` (two simulated replicas), and `elastic` (one to
+    three).
     """
     settings = load_settings(
         flags={
@@ -59,13 +59,6 @@ def engines(tmp_path_factory: pytest.TempPathFactory, random_model: Path) -> Ite
                     "sim": {"base_ms": 20.0, "per_token_us": 1.0, "max_num_seqs": 4},
                     "slo": {"interactive": {"ttft_p99_s": 2.0}},
                     "autoscale": {"mode": "active", "max_replicas": 3, **PATIENCE},
-                },
-                "full": {
-                    "engine": "sim",
-                    "model": "demo",
-                    "sim": {"base_ms": 20.0, "per_token_us": 1.0, "max_num_seqs": 4},
-                    "slo": {"interactive": {"ttft_p99_s": 2.0}},
-                    "autoscale": {"mode": "active", "max_replicas": 1, **PATIENCE},
                 },
             },
         },
