@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from cluster.lifecycle import TaskOwner
@@ -52,6 +53,8 @@ class ReplicaSet:
         self.strays = Strays(attach_grace_s)
         self._on_change = on_change
         self._links: dict[str, ReplicaLink] = {}
+        self._awaited: Counter[str] = Counter()
+        """Replicas whose links somebody waits for, though the registry may not know them."""
         self._owner = TaskOwner(f"replicas.{pool}")
         self.records: dict[str, ReplicaRecord] = {}
         self.announcements: dict[str, Announcement] = {}
@@ -79,7 +82,7 @@ class ReplicaSet:
             # Its lease is gone, but streams go on as long as the link does.
             if complete:
                 link.lease_lost()
-            if not link.up and not link.busy:
+            if not link.up and not link.busy and not self._awaited[replica_id]:
                 del self._links[replica_id]
                 self._breakers.pop(replica_id, None)
                 self.announcements.pop(replica_id, None)
@@ -128,7 +131,11 @@ class ReplicaSet:
         longer than `seconds`.
         """
         link = self._links.get(replica_id) or self._dial(replica_id, address)
-        return link if link.up or await link.wait_up(seconds) else None
+        self._awaited[replica_id] += 1
+        try:
+            return link if link.up or await link.wait_up(seconds) else None
+        finally:
+            self._awaited[replica_id] -= 1
 
     def connected(self) -> tuple[str, ...]:
         """List the replicas that can be given work over a link that is up; safe to call from another thread."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,13 @@ from router.client import GenerateOptions as Options
 from tests.integration.conftest import PATIENCE
 from tests.support.running import ClusterThread
 
-pytestmark = [pytest.mark.engine, pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.cluster,
+    pytest.mark.timeout(300),
+    # Whether two seconds are kept says nothing where other machines take a third of the time.
+    pytest.mark.skipif(os.environ.get("PENSTOCK_RELIEF") != "1", reason="needs a quiet machine; PENSTOCK_RELIEF=1"),
+]
 
 TOKENS = 40
 """A request takes 0.8 s and four run at a time, so the one replica serves five a second."""

@@ -16,6 +16,8 @@ from penstock.v1 import types_pb2 as types
 
 from cluster.link_auth import caller_metadata
 from cluster.secret import ClusterSecret
+from cluster.tls import LinkDialer
+from router.dispatch.replicas import ReplicaSet
 from router.server import Router
 from tests.support.flaky import Relay
 from tests.support.stack import SECRET, Stack, collect, ids_of, request, running_stack, stream_request, text_of
@@ -136,6 +138,27 @@ async def test_a_silent_link_is_found_by_its_ping_and_replaced(tmp_path: Path) -
         events.extend(await collect(call))
 
         assert expected == ids_of(events)
+        await relay.close()
+
+
+async def test_whom_the_registry_does_not_know_is_not_hung_up_on_while_it_is_dialled(tmp_path: Path) -> None:
+    """As after a restart of the store: a client that comes back names its replica before that has reported again."""
+    async with running_stack(tmp_path, routers=0) as stack:
+        replica = stack.replicas[0]
+        relay = Relay(replica.address)
+        address = await relay.start()
+        relay.cut()
+        replicas = ReplicaSet(
+            "demo", "router-x", SECRET, LinkDialer(None), ping_s=1.0, attach_grace_s=30.0, on_change=int
+        )
+        reaching = asyncio.create_task(replicas.reach(replica.plan.replica_id, address, 20.0))
+        await until(lambda: replicas.link(replica.plan.replica_id) is not None)
+        replicas.update([])
+        relay.mend()
+        link = await reaching
+        assert link is not None
+        assert link.up
+        await replicas.close()
         await relay.close()
 
 
