@@ -152,7 +152,7 @@ async def test_whom_the_registry_does_not_know_is_not_hung_up_on_while_it_is_dia
             "demo", "router-x", SECRET, LinkDialer(None), ping_s=1.0, attach_grace_s=30.0, on_change=int
         )
         reaching = asyncio.create_task(replicas.reach(replica.plan.replica_id, address, 20.0))
-        await until(lambda: replicas.link(replica.plan.replica_id) is not None)
+        await until(lambda: bool(replicas._links))
         replicas.update([])
         relay.mend()
         link = await reaching
