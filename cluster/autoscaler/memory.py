@@ -10,6 +10,7 @@ from typing import Any
 from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.report import ClassCounts
 from cluster.autoscaler.starts import Starts
+from cluster.control.decision import Relief
 from cluster.control.guard import Move
 from cluster.control.load import Check, Need
 from cluster.control.slow_rules import SlowState
@@ -64,6 +65,7 @@ class PoolMemory:
         slow["needs"] = tuple(map(_need, slow["needs"]))
         slow["moves"] = tuple(Move(*move) for move in slow["moves"])
         slow["check"] = Check(**slow.get("check", {}))
+        slow["relief"] = Relief.of(slow.get("relief", ""))
         starts["known"] = frozenset(starts["known"])
         for name in ("asked", "samples"):
             starts[name] = tuple(starts[name])

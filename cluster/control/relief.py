@@ -31,3 +31,29 @@ def relief_of(demand: Demand, ready: int, to_come: int, wanted: int, fill: float
     else:
         found, why = Relief.SHED, "requests that would wait too long are to be refused"
     return Step(f"relief_{found.value}", wanted, f"{load:.3g} replicas' work for {ready} ready ones: {why}")
+
+
+def relief_without_model(
+    last: Relief, urgent_waiting: float, waiting: float, crowded_at: float, to_come: int, wanted: int
+) -> Step | None:
+    """Say what to give up while no step model can be relied on: work can't be counted then, a line can.
+
+    Who is refused follows from how fast the line moves, not from the model, so nobody is who would be in time.
+
+    Args:
+        last: what was given up before. That holds while somebody waits: a short line may be what it has brought about.
+        urgent_waiting: requests that wait, without batch work.
+        waiting: all requests that wait.
+        crowded_at: so many may wait.
+        to_come: replicas that are asked for and not there yet.
+        wanted: the number decided.
+    """
+    if urgent_waiting > crowded_at or (last is Relief.SHED and urgent_waiting > 0):
+        found, why = Relief.SHED, "requests that would wait too long are to be refused"
+        if to_come > 0:
+            found, why = Relief.PREEMPT_BATCH, f"{to_come} are to come, so nobody is refused"
+    elif last is not Relief.NONE and waiting > 0:
+        found, why = min(last, Relief.PREEMPT_BATCH, key=list(Relief).index), "as before"
+    else:
+        return None
+    return Step(f"relief_{found.value}", wanted, f"{waiting:.0f} wait and no step model tells for how long: {why}")

@@ -16,11 +16,12 @@ from cluster.control import guard
 from cluster.control.decision import Counterfactual, Relief, Step
 from cluster.control.guard import Move
 from cluster.control.load import Need
-from cluster.control.relief import relief_of
+from cluster.control.relief import relief_of, relief_without_model
 from cluster.control.sizing import Sizing
 from cluster.control.slo import OperatingPoint
 from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
+from cluster.models import RequestClass
 
 TERMS = ("check", "lengths", "burst", "growth", "backlog", "batch", "running")
 """What a decision is made again without."""
@@ -77,14 +78,15 @@ def _decide(
     needed = tick.needed()
     wanted = tick.change(needed)
     wanted = tick.rails(wanted)
+    relief = tick.relief(wanted)
     return SlowDecision(
         replicas=wanted,
         needed=needed,
-        relief=tick.relief(wanted),
+        relief=relief,
         alarms=tick.alarms(),
         steps=tuple(tick.steps),
         counterfactuals=(),
-        state=tick.next_state(needed, wanted),
+        state=tick.next_state(needed, wanted, relief),
     )
 
 
@@ -201,10 +203,15 @@ class _Tick(Sizing):
 
     def relief(self, wanted: int) -> Relief:
         """Say what to give up until there are enough. What came in the last minute counts: it waits now."""
-        if self.fresh is None:
-            return Relief.NONE
-        to_come = max(wanted, self.seen.coming) - self.seen.ready
-        step = relief_of(self.fresh, self.seen.ready, to_come, wanted, self.fill, self.within_s)
+        seen, rules = self.seen, self.rules
+        to_come = max(wanted, seen.coming) - seen.ready
+        if self.fresh is not None:
+            step = relief_of(self.fresh, seen.ready, to_come, wanted, self.fill, self.within_s)
+        else:
+            batch = sum(each.queued for each in seen.demands if each.request_class is RequestClass.BATCH)
+            crowded_at = seen.ready * rules.fallback_waiting * (1.0 + rules.fallback_tolerance)
+            urgent = max(0.0, seen.waiting - batch)
+            step = relief_without_model(self.state.relief, urgent, seen.waiting, crowded_at, to_come, wanted)
         if step is None:
             return Relief.NONE
         self.steps.append(step)
@@ -218,7 +225,7 @@ class _Tick(Sizing):
             found.append(f"values are {self.seen.age_s:.0f} s old")
         return tuple(found)
 
-    def next_state(self, needed: int, wanted: int) -> SlowState:
+    def next_state(self, needed: int, wanted: int, relief: Relief) -> SlowState:
         seen, state, rules = self.seen, self.state, self.rules
         work = self.fresh.work if self.fresh else 0.0
         kept_needs = (need for need in state.needs if need.at > seen.at - rules.history_s)
@@ -230,7 +237,7 @@ class _Tick(Sizing):
         active = bool(work or seen.running or seen.waiting or seen.filled)
         active_at = seen.at if active or state.active_at is None else state.active_at
         fill, fill_at = self._adapted()
-        return SlowState(needs, moves, fill, fill_at, active_at, self.check)
+        return SlowState(needs, moves, fill, fill_at, active_at, self.check, relief)
 
     def _short(self) -> bool:
         """Whether there is more work than the ready replicas do, and more than chance brings is on its way."""

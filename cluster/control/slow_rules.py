@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cluster.control.decision import Relief
 from cluster.control.guard import Move, RailRules
 from cluster.control.load import Check, LoadRules, Need
 
@@ -80,3 +81,5 @@ class SlowState:
     """When there was work last."""
     check: Check = field(default_factory=Check)
     """Of the demand, by what runs."""
+    relief: Relief = Relief.NONE
+    """What was given up."""

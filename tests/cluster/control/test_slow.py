@@ -12,62 +12,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.control import slow
-from cluster.control.decision import Counterfactual, Relief
+from cluster.control.decision import Counterfactual
 from cluster.control.guard import Move
 from cluster.control.load import LoadRules, Need, growth, steady_work
-from cluster.control.slo import ClassSlo, OperatingPoint
+from cluster.control.slo import OperatingPoint
 from cluster.control.slow import SlowDecision
-from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
+from cluster.control.slow_rules import GroupBounds, SlowState
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
 from cluster.models import RequestClass
-
-MODEL = StepModel(a=0.013, b=45e-6, g=0.08e-6)
-SHAPE = Shape(prompt_tokens=500, output_tokens=200)
-POINT = OperatingPoint(interactive=ClassSlo(ttft_p99_s=2.0, itl_p95_s=0.05))
-BOUNDS = GroupBounds(1, 100)
-TICK_S = 15.0
-
-
-def seconds_per_request() -> float:
-    """Return a request's replica-seconds at the batch that the SLO allows."""
-    batch = MODEL.batch_for_itl(0.05, SHAPE.mix)
-    return MODEL.gpu_seconds(SHAPE, min(256.0, batch))
-
-
-def interactive(replicas: float, **more: object) -> ClassDemand:
-    """Make arrivals that keep so many replicas busy all the time."""
-    return ClassDemand(RequestClass.INTERACTIVE, replicas / seconds_per_request(), SHAPE, **more)  # type: ignore[arg-type]
-
-
-RULES = SlowRules(fill=0.75)
-"""Round numbers."""
-
-
-def decide(
-    point: OperatingPoint, bounds: GroupBounds, seen: GroupSnapshot, state: SlowState, rules: SlowRules = RULES
-) -> SlowDecision:
-    return slow.decide(point, bounds, seen, state, rules)
-
-
-def group(ready: int, *demands: ClassDemand, **more: object) -> GroupSnapshot:
-    return GroupSnapshot(at=10_000.0, ready=ready, demands=demands, model=MODEL, kv_usage=0.3, **more)  # type: ignore[arg-type]
-
-
-def long_ago(needed: int = 1, work: float = 1.0) -> SlowState:
-    """Make the state of a loop that has needed so many replicas for the last hour."""
-    times = [10_000.0 - TICK_S * n for n in range(240, 0, -1)]
-    return SlowState(needs=tuple(Need(at, work, needed) for at in times), active_at=10_000.0)
-
-
-def names(decision: SlowDecision) -> list[str]:
-    return [step.name for step in decision.steps]
-
-
-def reason(decision: SlowDecision, name: str) -> str:
-    return next(step.reason for step in decision.steps if step.name == name)
-
+from tests.cluster.control.groups import (
+    BOUNDS,
+    MODEL,
+    POINT,
+    RULES,
+    SHAPE,
+    TICK_S,
+    decide,
+    group,
+    interactive,
+    long_ago,
+    names,
+    reason,
+    seconds_per_request,
+)
 
 # --- up ---------------------------------------------------------------------------------------------------------------
 
@@ -415,49 +383,6 @@ def test_without_a_model_waiting_requests_and_kv_usage_decide() -> None:
     assert 5 == decide(POINT, BOUNDS, dataclasses.replace(blind, kv_usage=0.95), SlowState()).replicas
     assert 4 == decide(POINT, BOUNDS, dataclasses.replace(blind, kv_usage=0.8), SlowState()).replicas
     assert "no step model" in reason(decide(POINT, BOUNDS, blind, SlowState()), "fallback")
-
-
-@pytest.mark.parametrize(
-    ("ready", "starting", "most", "relief"),
-    [
-        (4, 0, 4, Relief.SHED),
-        (4, 1, 5, Relief.PREEMPT_BATCH),
-        # Asked for in this very decision.
-        (4, 0, 6, Relief.PREEMPT_BATCH),
-    ],
-)
-def test_nobody_is_refused_while_replicas_are_to_come(ready: int, starting: int, most: int, relief: Relief) -> None:
-    decision = decide(POINT, GroupBounds(1, most), group(ready, interactive(6.0), starting=starting), SlowState())
-
-    assert relief is decision.relief
-    assert (relief is Relief.SHED) == ("nobody is refused" not in reason(decision, f"relief_{relief.value}"))
-
-
-def test_starts_that_failed_are_not_to_come() -> None:
-    seen = group(4, interactive(6.0), failed_starts=3, last_failure_at=9_999.0)
-
-    assert Relief.SHED is decide(POINT, BOUNDS, seen, SlowState()).relief
-
-
-def test_what_has_piled_up_may_take_a_cold_start() -> None:
-    queued = round(100.0 / seconds_per_request())
-    seen = group(4, interactive(2.6, queued=queued, oldest_wait_s=1e6))
-
-    assert Relief.LATENCY is decide(POINT, GroupBounds(1, 4), seen, SlowState()).relief
-    hasty = dataclasses.replace(seen, cold_start_s=30.0)
-    assert Relief.SHED is decide(POINT, GroupBounds(1, 4), hasty, SlowState()).relief
-
-
-@pytest.mark.parametrize(
-    ("load", "batch_load", "relief"),
-    [(2.5, 0.0, Relief.NONE), (3.5, 0.0, Relief.LATENCY), (3.0, 2.0, Relief.PREEMPT_BATCH), (6.0, 0.0, Relief.SHED)],
-)
-def test_what_cannot_be_added_is_given_up_in_order(load: float, batch_load: float, relief: Relief) -> None:
-    batch = ClassDemand(RequestClass.BATCH, batch_load / seconds_per_request(), SHAPE)
-    decision = decide(POINT, GroupBounds(1, 4), group(4, interactive(load), batch), SlowState())
-
-    assert relief is decision.relief
-    assert (relief is Relief.NONE) == (f"relief_{relief.value}" not in names(decision))
 
 
 def test_the_fill_follows_the_attainment() -> None:
