@@ -44,6 +44,8 @@ class Attempt:
     prompt_tokens: int
     keep_until: float = float("inf")
     """Monotonic seconds; a parked or unacknowledged attempt is dropped then."""
+    deadline: float = float("inf")
+    """Monotonic seconds; it is stopped then, whoever takes its output."""
     prefilling: bool = True
     interactive: bool = False
 
@@ -115,10 +117,12 @@ class AttemptTable:
         *,
         alone: bool = False,
         interactive: bool = False,
+        time_left_s: float | None = None,
     ) -> tuple[Refused, str] | None:
         """Start an attempt and send its output to `outlet`; returns why not, or None. The same attempt again only
         re-attaches from the beginning, so a repeated command does no harm. `alone`: not while another one is without
-        output, and no other one until it has output. `interactive`: of that class.
+        output, and no other one until it has output. `interactive`: of that class. `time_left_s`: `sweep` stops it
+        when that is over; None for never.
         """
         key = (request_id, attempt)
         if key in self._attempts:
@@ -133,7 +137,8 @@ class AttemptTable:
             return Refused.WINDOW_FULL, "an attempt that may kill the engine runs without others"
         log = OutputLog(request_id, attempt, self._changed, spec.resume)
         log.outlet, log.sink = outlet, sink
-        self._attempts[key] = Attempt(log, prompt_tokens, interactive=interactive)
+        deadline = float("inf") if time_left_s is None else self._clock.monotonic() + time_left_s
+        self._attempts[key] = Attempt(log, prompt_tokens, deadline=deadline, interactive=interactive)
         self.interactive_started += interactive
         self._alone = key if alone else None
         self.sequences += 1
@@ -206,8 +211,10 @@ class AttemptTable:
     # --- housekeeping -------------------------------------------------------------------------------------------------
 
     async def sweep(self) -> None:
-        """Abort parked attempts and drop finished ones whose time is over."""
+        """Abort attempts whose deadline is over and parked ones, and drop finished ones, whose grace is."""
         now = self._clock.monotonic()
+        if late := [key for key, item in self._attempts.items() if item.live and item.deadline <= now]:
+            await self.abort(late, FinishReason.DEADLINE)
         # Where others come back, so may these; not for ever.
         until = now - (HERD_GRACES - 1.0) * self._grace_s if now - self._attached_at < self._grace_s else now
         expired = [(key, item) for key, item in self._attempts.items() if item.keep_until <= until]

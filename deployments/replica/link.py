@@ -34,8 +34,6 @@ class LinkSession:
         self._router_id = router_id
         self._keys: dict[int, tuple[str, str]] = {}
         """Receiver number to (request id, attempt)."""
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-        """Receiver number to the timer of its deadline."""
         self._dirty: list[OutputLog] = []
         self._extra = pb.LinkResponse()
         """Everything of the next frame that is not output."""
@@ -79,8 +77,6 @@ class LinkSession:
                 await write(self._next_frame())
         finally:
             parked = self._table.park(self)
-            for timer in self._timers.values():
-                timer.cancel()
             await self._owner.close()
             _LOG.info("link.closed", extra={"router": self._router_id, "parked": parked})
 
@@ -140,22 +136,18 @@ class LinkSession:
         self._keys[start.sink] = key
         interactive = start.request_class == types.REQUEST_CLASS_INTERACTIVE
         refusal = await self._table.start(
-            *key, spec_from_wire(start), self, start.sink, alone=start.alone, interactive=interactive
+            *key,
+            spec_from_wire(start),
+            self,
+            start.sink,
+            alone=start.alone,
+            interactive=interactive,
+            time_left_s=start.time_left_ms / 1000 if start.time_left_ms else None,
         )
         if refusal is not None:
             self._refuse(start.sink, *refusal)
-        elif start.time_left_ms:
-            loop = asyncio.get_running_loop()
-            self._timers[start.sink] = loop.call_later(start.time_left_ms / 1000, self._late, start.sink)
-
-    def _late(self, sink: int) -> None:
-        self._timers.pop(sink, None)
-        if (key := self._keys.get(sink)) is not None:
-            self._owner.spawn(self._table.abort([key], FinishReason.DEADLINE), "deadline")
 
     def _forget(self, sink: int) -> tuple[str, str] | None:
-        if (timer := self._timers.pop(sink, None)) is not None:
-            timer.cancel()
         return self._keys.pop(sink, None)
 
     def _attach(self, attach: pb.Attach) -> None:

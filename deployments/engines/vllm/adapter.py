@@ -19,6 +19,7 @@ each token goes from the socket to our sink in one turn of the loop (`pump.py`).
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -40,6 +41,8 @@ from cluster.errors import EngineRequestError, EngineStartError
 from deployments.engines.vllm.pump import OutputPump
 from deployments.engines.vllm.sequence import VllmSequence
 from deployments.engines.vllm.text import PlainText, StoppableText, Text
+
+_LOG = logging.getLogger(__name__)
 
 __all__ = ["Frontend", "FrontendEvents", "SchedulerStats", "UsageContext"]
 
@@ -202,7 +205,12 @@ class Frontend:
                 _note(sequence, output.events)
             if output.prefill_stats is not None and not sequence.output_tokens:
                 sequence.cached_tokens = output.prefill_stats.num_cached_tokens
-            sequence.take(output, at)
+            try:
+                sequence.take(output, at)
+            except Exception:  # noqa: BLE001
+                # A tokenizer's fault in one text must not end the others' output.
+                _LOG.exception("sequence.failed", extra={"sequence": sequence.sequence_id})
+                sequence.fail(left_engine=output.finish_reason is not None)
             if sequence.finish_reason is not None:
                 sequences.pop(output.request_id, None)
         self._events.on_step(outputs.scheduler_stats, at)

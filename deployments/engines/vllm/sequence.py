@@ -86,6 +86,12 @@ class VllmSequence:
             self.finish_reason = FinishReason.STOP if self.text.match else _REASONS[reason]
             self._owner.on_output_end(self)
 
+    def fail(self, *, left_engine: bool) -> None:
+        """Take no more; it ends with an error. `left_engine`: the engine itself has ended it."""
+        self.left_engine = left_engine
+        self.finish_reason = FinishReason.ERROR
+        self._owner.on_output_end(self)
+
     def end(
         self,
         reason: FinishReason,

@@ -77,10 +77,18 @@ class Case:
         )
 
     async def start(
-        self, name: str, tokens: int = 3, attempt: str = "a.1", *, alone: bool = False
+        self,
+        name: str,
+        tokens: int = 3,
+        attempt: str = "a.1",
+        *,
+        alone: bool = False,
+        time_left_s: float | None = None,
     ) -> tuple[Refused, str] | None:
         spec = GenerationSpec(list(range(tokens)), SamplingParams(max_tokens=8))
-        return await self.table.start(name, attempt, spec, self.outlet, hash(name) & 0xFFFF, alone=alone)
+        return await self.table.start(
+            name, attempt, spec, self.outlet, hash(name) & 0xFFFF, alone=alone, time_left_s=time_left_s
+        )
 
 
 @pytest.fixture
@@ -191,6 +199,21 @@ async def test_the_old_receiver_learns_that_another_took_over(case: Case) -> Non
     await case.start("one")
     assert case.table.attach("one", "a.1", Outlet(), 5, 0) is None
     assert [hash("one") & 0xFFFF] == case.outlet.detached
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+async def test_a_deadline_ends_an_attempt_whoever_takes_its_output(case: Case, taken_over: bool) -> None:
+    await case.start("one", time_left_s=3.0)
+    await case.start("endless")
+    if taken_over:
+        case.table.park(case.outlet)
+        case.table.attach("one", "a.1", Outlet(), 5, 0)
+    case.clock.advance(2.9)
+    await case.table.sweep()
+    assert not case.ends
+    case.clock.advance(0.2)
+    await case.table.sweep()
+    assert [FinishReason.DEADLINE] == [end.reason for end in case.ends]
 
 
 async def test_parked_work_is_aborted_when_the_grace_is_over(case: Case) -> None:

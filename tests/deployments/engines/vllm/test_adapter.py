@@ -1,0 +1,76 @@
+"""What our side of vLLM does with the output of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.models import FinishReason, GenerationSpec, SamplingParams
+from tests.deployments.engines.recorder import Recorder
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(300),
+    # Of the libraries that vLLM imports.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+class Text:
+    """Is one sequence's text; one that is broken raises as a tokenizer's library may."""
+
+    match = ""
+
+    def __init__(self, *, broken: bool) -> None:
+        self.broken = broken
+
+    def feed(self, token_ids: list[int], *, stop_token: bool, last: bool) -> str:
+        if self.broken:
+            raise ValueError("no such token")
+        return "x"
+
+
+class Owner:
+    """Hears what the engine would."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.steps = 0
+
+    def on_first_token(self, sequence: Any) -> None:
+        pass
+
+    def on_output_end(self, sequence: Any) -> None:
+        self.ended.append(sequence.sequence_id)
+
+    def on_step(self, stats: Any, ended_at: float) -> None:
+        self.steps += 1
+
+    def on_death(self, error: Exception) -> None:
+        raise AssertionError(error)
+
+
+async def test_text_that_cannot_be_made_ends_its_own_sequence() -> None:
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+
+    from deployments.engines.vllm.adapter import Frontend
+    from deployments.engines.vllm.sequence import VllmSequence
+
+    owner, recorders = Owner(), {name: Recorder() for name in ("first", "broken", "last")}
+    frontend = object.__new__(Frontend)
+    frontend._events, frontend._sequences = owner, {}
+    for name, recorder in recorders.items():
+        spec = GenerationSpec([1, 2], SamplingParams(max_tokens=8))
+        sequence = VllmSequence(name, spec, recorder, owner, arrived_at=1.0)
+        sequence.text = Text(broken=name == "broken")
+        frontend._sequences[name] = sequence
+    broken = frontend._sequences["broken"]
+
+    for _ in range(2):
+        outputs = [EngineCoreOutput(request_id=name, new_token_ids=[5]) for name in recorders]
+        frontend._deliver(EngineCoreOutputs(outputs=outputs, timestamp=2.0))
+
+    assert ([5, 5], [], [5, 5]) == tuple(recorder.tokens for recorder in recorders.values())
+    assert (["broken"], 2) == (owner.ended, owner.steps)
+    assert (FinishReason.ERROR, False) == (broken.finish_reason, broken.left_engine)
