@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from penstock.v1 import types_pb2 as types
 
@@ -37,6 +36,7 @@ from router.dispatch.link import ReplicaLink
 from router.dispatch.membership import Membership
 from router.dispatch.recovery import Failure, RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
+from router.dispatch.resubmission import Resubmission
 from router.dispatch.returns import Returns
 from router.dispatch.slow_readers import SlowReaders
 
@@ -95,24 +95,21 @@ class Pool:
         """Choices that wait or run here, by their queue id."""
         self._parked: set[str] = set()
         """Requests that were left to other routers."""
-        self.returns = Returns(router_id, queue, self._owner, self._deliver, self._submit_again)
+        self.resubmission = Resubmission(
+            name, router_id, queue, self._choices, lambda choice: choice in self.isolation.held, self._granted
+        )
+        self.returns = Returns(router_id, queue, self._owner, self._deliver, self.resubmission.submit)
         self.losses = dict.fromkeys(Failure, 0)
         """Attempts that were lost, since start."""
         self.isolation = Isolation(
             router_id, queue, self._owner, router_settings.quarantine_s, self._choices, self.requeue
         )
-        self.store_changes = 0
-        """How often the store was found to be another one: restarted, failed over or emptied."""
-        self.submitted_again = 0
-        """Waiting choices that were put in line again after that."""
         self.slow_readers = SlowReaders(
             self._choices,
             round(router_settings.max_unread_mb * (1 << 20)),
             round(router_settings.max_unread_total_mb * (1 << 20)),
         )
         self._collecting = False
-        self._run_id = ""
-        """The store's identity, as last heard."""
         self._doubt_until = 0.0
         """Until then a replica may be missing in the registry because the store lost it."""
         self.beat: RouterBeatReply | None = None
@@ -196,7 +193,7 @@ class Pool:
             self._choices.pop(choice.entry.request_id, None)
             return submitted.known
         choice.position = submitted.position
-        choice.run_id = self._run_id
+        choice.run_id = self.resubmission.run_id
         if submitted.grant is not None:
             self._granted(submitted.grant)
         else:
@@ -222,7 +219,7 @@ class Pool:
         if adopted is not None:
             self.take(choice)
             choice.position = adopted.position
-            choice.run_id = self._run_id
+            choice.run_id = self.resubmission.run_id
         return adopted
 
     def take(self, choice: Choice) -> None:
@@ -354,43 +351,6 @@ class Pool:
         elif self._choices.pop(choice.entry.request_id, None) is not None:
             self.returns.withdraw(choice.entry)
 
-    async def _submit_all_again(self) -> None:
-        """Put everything that waits in line again, after the store may have forgotten it."""
-        waiting = [
-            choice
-            for name, choice in self._choices.items()
-            if choice.state is ChoiceState.WAITING and choice.run_id and name not in self.isolation.held
-        ]
-        waiting.sort(key=lambda choice: choice.submitted_at)
-        _LOG.warning("pool.store_changed", extra={"pool": self.name, "waiting": len(waiting)})
-        for choice in waiting:
-            try:
-                await self._submit_again(choice.entry.request_id)
-                self.submitted_again += 1
-            except QueueUnavailableError:
-                # The next heartbeat that comes through finds another store, or this one with all that is in it.
-                self._run_id = "?"
-                return
-
-    async def _submit_again(self, request_id: str) -> None:
-        """Put a choice in line if the store has forgotten it; harmless where it has not."""
-        choice = self._choices.get(request_id)
-        if choice is None or choice.state is not ChoiceState.WAITING or choice.run_id == self._run_id:
-            return
-        entry = choice.entry_now()
-        try:
-            submitted = await self._queue.submit(self._router_id, entry)
-            known = submitted.known is not None
-        except (QueueFullError, QuotaExceededError, KeyReusedError):
-            known = True
-        if known:
-            # Its place, its quota and its key were given when it came; what has happened since does not take them away.
-            submitted = await self._queue.submit(self._router_id, replace(entry, resume=True, client_key=""))
-        choice.run_id = self._run_id
-        choice.position = submitted.position
-        if submitted.grant is not None:
-            self._granted(submitted.grant)
-
     # --- mail ---------------------------------------------------------------------------------------------------------
 
     def ring(self) -> None:
@@ -470,12 +430,10 @@ class Pool:
             self.arrivals.point = point_in_force(reply.point, self._point)
         self.relief = Relief.of(reply.relief)
         now = time.monotonic()
-        if reply.run_id != self._run_id:
-            forgotten = bool(self._run_id)
-            self._run_id, self._doubt_until = reply.run_id, now + self.queue_settings.lease_s
-            if forgotten:
-                self.store_changes += 1
-                self._owner.spawn(self._submit_all_again(), "submit_again")
+        if reply.run_id != self.resubmission.run_id:
+            self._doubt_until = now + self.queue_settings.lease_s
+            if self.resubmission.heard(reply.run_id):
+                self._owner.spawn(self.resubmission.submit_all(), "submit_again")
         if reply.replicas is not None:
             self.replicas.update(reply.replicas, complete=now >= self._doubt_until)
         for request_id, position in reply.positions.items():

@@ -84,16 +84,16 @@ async def test_requests_that_waited_when_the_store_forgot_them_are_put_in_line_a
         assert all(request_ids)
 
         pool = stack.routers[1].pools["demo"]
-        before = pool._run_id
+        before = pool.resubmission.run_id
         if store_url:
             with contextlib.closing(redis.Redis.from_url(store_url.replace("+cluster", ""))) as client:
                 client.flushall()
         else:
             stack.store.restart(forget=True)
         # One of the other router's is known again.
-        await until(lambda: before != pool._run_id == pool._choices[request_ids[5]].run_id)
-        pools = [router.pools["demo"] for router in stack.routers]
-        await until(lambda: [(1, 4), (1, 3)] == [(pool.store_changes, pool.submitted_again) for pool in pools])
+        await until(lambda: before != pool.resubmission.run_id == pool._choices[request_ids[5]].run_id)
+        again = [router.pools["demo"].resubmission for router in stack.routers]
+        await until(lambda: [(1, 4), (1, 3)] == [(each.changes, each.submitted) for each in again])
         await stack.inference(0).Cancel(api.CancelRequest(request_id=request_ids[5]))
 
         await collect(slot)

@@ -1,0 +1,91 @@
+"""Puts what waits here in line again when the store turns out to be another one: restarted, failed over or emptied."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
+from cluster.queue.base import Queue
+from cluster.queue.entries import Grant
+from router.dispatch.choice import Choice, ChoiceState
+
+_LOG = logging.getLogger(__name__)
+
+
+class Resubmission:
+    """Belongs to one pool of one router."""
+
+    def __init__(
+        self,
+        pool: str,
+        router_id: str,
+        queue: Queue,
+        choices: Mapping[str, Choice],
+        held: Callable[[str], bool],
+        granted: Callable[[Grant], None],
+    ) -> None:
+        """`choices` are those that wait or run; `held` says which of them keep their slots for now, although they wait;
+        `granted` takes the grants of those that find one at once.
+        """
+        self._pool = pool
+        self._router_id = router_id
+        self._queue = queue
+        self._choices = choices
+        self._held = held
+        self._granted = granted
+        self.run_id = ""
+        """The store's identity, as last heard."""
+        self.changes = 0
+        """How often the store was found to be another one, since start."""
+        self.submitted = 0
+        """Waiting choices that were put in line again after that."""
+
+    def heard(self, run_id: str) -> bool:
+        """Learn the store's identity; returns whether `submit_all` has to follow."""
+        forgotten = bool(self.run_id)
+        self.run_id = run_id
+        self.changes += forgotten
+        return forgotten
+
+    async def submit_all(self) -> None:
+        """Put everything that waits in line again, after the store may have forgotten it."""
+        waiting = [
+            choice
+            for name, choice in self._choices.items()
+            if choice.state is ChoiceState.WAITING and choice.run_id and not self._held(name)
+        ]
+        waiting.sort(key=lambda choice: choice.submitted_at)
+        _LOG.warning("pool.store_changed", extra={"pool": self._pool, "waiting": len(waiting)})
+        for choice in waiting:
+            try:
+                await self.submit(choice.entry.request_id)
+                self.submitted += 1
+            except QueueUnavailableError:
+                # The next heartbeat that comes through finds another store, or this one with all that is in it.
+                self.run_id = "?"
+                return
+
+    async def submit(self, request_id: str) -> None:
+        """Put a choice in line if the store has forgotten it; harmless where it has not.
+
+        Raises:
+            QueueUnavailableError: the queue does not answer.
+        """
+        choice = self._choices.get(request_id)
+        if choice is None or choice.state is not ChoiceState.WAITING or choice.run_id == self.run_id:
+            return
+        entry = choice.entry_now()
+        try:
+            submitted = await self._queue.submit(self._router_id, entry)
+            known = submitted.known is not None
+        except (QueueFullError, QuotaExceededError, KeyReusedError):
+            known = True
+        if known:
+            # Its place, its quota and its key were given when it came; what has happened since does not take them away.
+            submitted = await self._queue.submit(self._router_id, replace(entry, resume=True, client_key=""))
+        choice.run_id = self.run_id
+        choice.position = submitted.position
+        if submitted.grant is not None:
+            self._granted(submitted.grant)
