@@ -96,9 +96,6 @@ chaos: setup ## break a cluster of real processes and check what its clients saw
 chaos-ray: setup ## kill Ray's controller, its gcs_server and its whole head under load
 	PENSTOCK_RAY_FAULTS=1 $(BIN)/python -m pytest tests/integration/test_ray_faults.py
 
-shed-live: setup ## offer a live pool that may not grow twice its load: who is let in keeps the SLO (a quiet machine)
-	PENSTOCK_RELIEF=1 $(BIN)/python -m pytest tests/integration/test_relief.py
-
 soak: setup ## mixed load with random faults for MINUTES=n (20), nothing lost, flat memory, nothing left (JSON=file)
 	$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JSON),--json $(JSON))
 
@@ -143,4 +140,4 @@ record-run: setup ## replay a load through the whole stack on the CPU engine, fo
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
 	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray shed-live soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run

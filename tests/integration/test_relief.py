@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,20 +18,14 @@ from router.client import GenerateOptions as Options
 from tests.integration.conftest import PATIENCE
 from tests.support.running import ClusterThread
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.cluster,
-    pytest.mark.timeout(300),
-    # Whether two seconds are kept says nothing where other machines take a third of the time.
-    pytest.mark.skipif(os.environ.get("PENSTOCK_RELIEF") != "1", reason="needs a quiet machine; PENSTOCK_RELIEF=1"),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 TOKENS = 40
 """A request takes 0.8 s and four run at a time, so the one replica serves five a second."""
 PER_S = 12.0
 TTFT_S = 2.0
-SETTLED = 8
-"""So many refusals, and the line that came before the first of them is gone, or nearly so."""
+SETTLED = 24
+"""So many refusals, and the line that came before the first of them is gone, or nearly so, and both routers refuse."""
 ENOUGH = 60
 """Requests let in after that."""
 
@@ -142,7 +135,9 @@ async def test_who_is_let_in_keeps_the_slo_and_the_rest_is_told_when_to_retry(fu
         assert "ttft_p99_s" == bound
         assert all(error.retry_after for error in crowd.refused)
         kept = sum(first <= TTFT_S for first in crowd.ttft_s) / len(crowd.ttft_s)
-        assert kept >= 0.9, sorted(crowd.ttft_s)[-10:]
+        # Without refusals nearly nobody would, without a margin for the estimate's error half of them. The rest is for
+        # machines that stand still for a second.
+        assert kept >= 0.8, sorted(crowd.ttft_s)[-10:]
         # Nothing is refused for good.
         await relieved(Relief.NONE)
         done = await client.generate("full", "Still there?", Sampling(max_tokens=4), timeout=60)
