@@ -26,5 +26,6 @@ def check_entry(entry: QueueEntry) -> None:
         raise ValueError("tenant must not be empty, and neither it nor client_key may contain NUL")
     if not 0 < entry.weight < float("inf"):
         raise ValueError(f"weight must be above 0 and finite, got {entry.weight}")
-    if min(entry.prompt_tokens, entry.expected_tokens, entry.kv_tokens, entry.start_within_ms) < 0:
-        raise ValueError("token counts and start_within_ms must not be negative")
+    counts = (entry.prompt_tokens, entry.expected_tokens, entry.kv_tokens, entry.start_within_ms, entry.late_after_ms)
+    if min(counts) < 0:
+        raise ValueError("token counts, start_within_ms and late_after_ms must not be negative")

@@ -86,6 +86,7 @@ def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
             int(entry.quota.strict),
         ),
         entry.digest,
+        entry.late_after_ms,
     )
 
 

@@ -24,7 +24,8 @@ class QueueLimits:
     """How long a dead router's waiting entries keep their place, and a broken link's output is kept."""
     max_waiting: int = 100_000
     lookahead: int = 16
-    """How many candidates `fill` looks at, and how often one may be passed over."""
+    """How many candidates `fill` looks at, and how often one may be passed over: by those that prefer the replica or
+    fit there, and, where it is late, by those that are not."""
     grant_heartbeats: int = 3
     """A grant that its router has not listed as started after so many heartbeats is revoked."""
     class_shares: tuple[float, float, float] = (0.0, 0.2, 0.05)
@@ -79,6 +80,9 @@ class QueueEntry:
     """Estimated KV cache use in tokens; must fit the replica's KV window."""
     start_within_ms: int = 0
     """Not granted later than this after submit; 0 is no bound."""
+    late_after_ms: int = 0
+    """Waiting for longer than this after submit, it lets those of its class and tenant pass that do not; 0 is never.
+    Who has missed what its class is promised gains little from its place in front, and makes others miss it too."""
     client_key: str = ""
     """The client's idempotency key, unique per tenant; empty for none."""
     preferred_replicas: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from cluster.queue.beats import (
 from cluster.queue.entries import Grant, Mail, Order
 from cluster.queue.memory_fill import give_back, run_fills
 from cluster.queue.memory_leases import drop, mark_started, reap, tick, unpark
-from cluster.queue.memory_line import position
+from cluster.queue.memory_line import late_head, position
 from cluster.queue.memory_preempt import preempt
 from cluster.queue.memory_state import IN_FLIGHT, REPLICAS_SHOWN, TENANTS_SEEN, Load, PoolState, Slots
 
@@ -135,8 +135,12 @@ def view(pool: PoolState) -> PoolView:
 
 
 def _longest(pool: PoolState, class_: int) -> int:
-    firsts = [pool.lines[class_, tenant][0][1] for _, tenant in pool.active[class_].first(TENANTS_SEEN)]
-    return max((pool.now - pool.entries[name].submitted for name in firsts), default=0)
+    waits = [0]
+    for _, tenant in pool.active[class_].first(TENANTS_SEEN):
+        line = class_, tenant
+        oldest = (pool.entries[pool.lines[line][0][1]], late_head(pool, line))
+        waits += [pool.now - entry.submitted for entry in oldest if entry is not None]
+    return max(waits)
 
 
 def _revoke_stale(pool: PoolState, router: str) -> None:

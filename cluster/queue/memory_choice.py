@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cluster.models import RequestClass
+from cluster.queue.memory_line import falls_behind, late_head
 from cluster.queue.memory_state import WAITING, Entry, Load, PoolState
 
 _BATCH = int(RequestClass.BATCH)
@@ -50,6 +51,8 @@ def choose(pool: PoolState, replica: str, load: Load) -> Entry | None:
     for entry in _candidates(pool, replica, load):
         worn = pool.skips.get(entry.id, 0) >= lookahead
         if fits(load, entry):
+            if fallback is not None and entry.late and not fallback.late:
+                break
             if not wanted or replica in entry.request.preferred_replicas:
                 return _take(pool, entry, passed)
             if fallback is None:
@@ -71,6 +74,9 @@ def choose(pool: PoolState, replica: str, load: Load) -> Entry | None:
 def _take(pool: PoolState, entry: Entry, passed: list[Entry]) -> Entry:
     for other in passed:
         pool.skips[other.id] = pool.skips.get(other.id, 0) + 1
+    late = None if entry.late else late_head(pool, entry.line)
+    if late is not None:
+        pool.skips[late.id] = pool.skips.get(late.id, 0) + 1
     return entry
 
 
@@ -102,9 +108,12 @@ def _candidates(pool: PoolState, replica: str, load: Load) -> Iterator[Entry]:
 
 @dataclass(slots=True, eq=False)
 class _Tenant:
+    name: str
     service: float
     places: list[tuple[int, str]]
+    """The line itself."""
     taken: int = 0
+    begun: bool = False
 
 
 class Walk:
@@ -125,11 +134,24 @@ class Walk:
             self._limit = 0
         while self._tenants:
             best = min(self._tenants, key=lambda tenant: tenant.service)
-            if best.taken < len(best.places):
-                best.taken += 1
+            entry = self._pull(best)
+            if entry is not None:
                 self._last = best
-                return self._pool.entries[best.places[best.taken - 1][1]]
+                return entry
             self._tenants.remove(best)
+        return None
+
+    def _pull(self, tenant: _Tenant) -> Entry | None:
+        if not tenant.begun:
+            tenant.begun = True
+            late = late_head(self._pool, (self._class, tenant.name))
+            if late is not None and self._pool.skips.get(late.id, 0) >= self._pool.limits.lookahead:
+                return late
+        while tenant.taken < len(tenant.places):
+            entry = self._pool.entries[tenant.places[tenant.taken][1]]
+            if not falls_behind(self._pool, entry):
+                tenant.taken += 1
+                return entry
         return None
 
     def charge(self, entry: Entry) -> None:
@@ -140,4 +162,4 @@ class Walk:
 
     def _load(self, n: int) -> list[_Tenant]:
         first = self._pool.active[self._class].first(n)
-        return [_Tenant(service, self._pool.lines[self._class, tenant]) for service, tenant in first]
+        return [_Tenant(tenant, service, self._pool.lines[self._class, tenant]) for service, tenant in first]

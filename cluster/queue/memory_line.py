@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
-from cluster.queue.memory_state import WAITING, Entry, PoolState, insert_place, remove_place
+from cluster.queue.memory_state import (
+    LATE_FROM,
+    LATE_PER_CALL,
+    LATE_SHIFT,
+    WAITING,
+    Entry,
+    PoolState,
+    insert_place,
+    remove_place,
+)
 
 
 def floor_of(pool: PoolState, class_: int) -> tuple[float, bool]:
@@ -101,6 +110,28 @@ def leave_line(pool: PoolState, entry: Entry) -> None:
     if not places:
         del pool.lines[entry.line]
         _deactivate(pool, class_, tenant)
+
+
+def late_head(pool: PoolState, line: tuple[int, str]) -> Entry | None:
+    """Return the oldest late entry of a class and tenant."""
+    places = pool.lines.get(line, [])
+    first = bisect_left(places, (LATE_FROM, ""))
+    return pool.entries[places[first][1]] if first < len(places) else None
+
+
+def falls_behind(pool: PoolState, entry: Entry) -> bool:
+    """Whether an entry of the line has become late, and is behind the others of its tenant from now on."""
+    if not entry.late_at or pool.now < entry.late_at or entry.late or pool.fell_behind == LATE_PER_CALL:
+        return False
+    pool.fell_behind += 1
+    waiting, places = pool.owned(entry.owner).waiting, pool.lines[entry.line]
+    remove_place(places, (entry.place, entry.id))
+    remove_place(waiting, (entry.place, entry.id))
+    entry.place += LATE_SHIFT
+    insert_place(places, (entry.place, entry.id))
+    insert_place(waiting, (entry.place, entry.id))
+    pool.skips.pop(entry.id, None)
+    return True
 
 
 def position(pool: PoolState, entry: Entry) -> int:

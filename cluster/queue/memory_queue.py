@@ -152,7 +152,7 @@ class MemoryQueue:
             enter_ledger(pool, entry.request.tenant, used)
             if entry.order == "f":
                 entry.preemptions += 1
-            entry.start_by = 0
+            entry.start_by = entry.late_at = 0
             give_back(pool, entry)
             if entry.state == WAITING:
                 place(pool, entry)
@@ -303,6 +303,7 @@ class MemoryQueue:
             start_by=pool.now + request.start_within_ms if request.start_within_ms else 0,
             submitted=pool.now,
             adopted_run=pool.run_id,
+            late_at=pool.now + request.late_after_ms if request.late_after_ms else 0,
         )
         if not request.resume:
             most = request.quota.max_waiting

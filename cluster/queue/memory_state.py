@@ -11,6 +11,8 @@ from cluster.queue.entries import QueueEntry, QueueLimits
 from cluster.queue.ordered import ScoredSet
 
 MIDDLE = 5_000_000_000_000_000
+LATE_FROM = 7_000_000_000_000_000
+LATE_SHIFT = 4_000_000_000_000_000
 CHUNK = 1000
 GRANTS_PER_REPLICA = 32
 GRANTS_PER_CALL = 128
@@ -19,6 +21,7 @@ PREEMPT_SCAN = 16
 REPLICAS_TRIED = 32
 REPLICAS_SHOWN = 64
 TENANTS_SEEN = 64
+LATE_PER_CALL = 128
 MARKS = 256
 
 _NO_WINDOWS = Windows(0, 0, 0)
@@ -36,6 +39,7 @@ class Entry:
     start_by: int
     submitted: int
     adopted_run: str
+    late_at: int = 0
     number: int = 0
     attempt: str = ""
     replica: str = ""
@@ -55,6 +59,11 @@ class Entry:
     def id(self) -> str:
         """The request id."""
         return self.request.request_id
+
+    @property
+    def late(self) -> bool:
+        """Whether it is behind those of its line that are not late."""
+        return self.place >= LATE_FROM
 
     @property
     def line(self) -> tuple[int, str]:
@@ -179,7 +188,7 @@ class PoolState:
         self.caused: list[Entry] | None = None
         self.reads_mail = False
         self.todo: list[str] = []
-        self.granted = 0
+        self.granted = self.fell_behind = 0
         self.limits = QueueLimits()
 
     def open(self, raw_ms: int, limits: QueueLimits, caller: str) -> None:

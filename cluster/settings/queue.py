@@ -35,7 +35,10 @@ class QueueSettings(Section):
     max_waiting_per_tenant: int = Field(default=20_000, ge=1)
     """Requests of one tenant and class that may wait in a pool."""
     lookahead: int = Field(default=16, ge=1, le=64)
-    """Waiting requests that are looked at for one that prefers the free replica."""
+    """Waiting requests that are looked at for one that prefers the free replica, and how often one is passed over."""
+    late_last: bool = True
+    """Whether requests that have missed the time to first token that their class is promised let those of their tenant
+    pass that have not; false serves each tenant in the order of arrival."""
     class_shares: ClassShares = ClassShares()
     preempt_after_s: float = Field(default=0.5, ge=0, le=600)
     """Batch work gives way to interactive requests that have waited so long; 0 is never."""

@@ -55,6 +55,8 @@ class Setup:
     moves the number of replicas only."""
     cold_start_s: float = 180.0
     deaths: tuple[Death, ...] = ()
+    late_last: bool = True
+    """Whether requests of `default_class` that can't keep `slo` any more let others pass, as `queue.late_last` says."""
     prefix_cache: bool = True
     """Only for traces that say which prompts begin alike."""
     slo: Slo = field(default_factory=Slo)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.control.decision import Relief
-from cluster.control.slo import OperatingPoint
+from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.errors import RequestError
 from cluster.models import ReplicaState, RequestClass
 from cluster.queue import MemoryQueue, QueueEntry, Settlement
@@ -23,7 +23,7 @@ from loadtest.simulate.watch import Watch
 from loadtest.traces import TraceRequest
 from router.affinity import Affinity, Trail
 from router.dispatch.estimate import PoolEstimate
-from router.dispatch.in_time import SHED, TimeBounds, refusal, shed_after_s
+from router.dispatch.in_time import SHED, TimeBounds, late_after_s, refusal, shed_after_s
 
 
 @dataclass(slots=True, eq=False)
@@ -143,6 +143,7 @@ class Traffic:
             kv_tokens,
             start_within_ms=int(1000 * self._setup.queue_timeout_s),
             preferred_replicas=self._wish(router, item, kv_tokens),
+            late_after_ms=self._late_after_ms(router, self._class(request)),
         )
         try:
             answer = now(self._queue.submit(router.name, entry))
@@ -157,6 +158,12 @@ class Traffic:
             self._granted(router, answer.grant)
         else:
             self._check_in_time(router, item, entry, answer.position)
+
+    def _late_after_ms(self, router: Router, request_class: RequestClass) -> int:
+        if not self._setup.late_last or request_class is not self._setup.default_class:
+            return 0
+        after_s = late_after_s(ClassSlo(self._setup.slo.ttft_s), router.estimate.first_token_s)
+        return 0 if after_s is None else max(1, int(1000 * after_s))
 
     def _check_in_time(self, router: Router, item: Running, entry: QueueEntry, ahead: int) -> None:
         """Refuse a request that would wait for too long, as a router does once it is in line."""

@@ -128,13 +128,19 @@ class Choice:
 
     def entry_now(self) -> QueueEntry:
         """Describe it to a store that does not know it."""
-        bound_ms = self.entry.start_within_ms
         if self.waited_s is not None:
             # It goes on: charged already, and its wait is not bounded any more.
-            return replace(self.entry, resume=True, start_within_ms=0, client_key="")
-        if bound_ms:
-            bound_ms = max(1, bound_ms - int((time.monotonic() - self.submitted_at) * 1000))
-        return replace(self.entry, start_within_ms=bound_ms)
+            return replace(self.entry, resume=True, start_within_ms=0, late_after_ms=0, client_key="")
+        passed_ms = int((time.monotonic() - self.submitted_at) * 1000)
+        bounds = (self.entry.start_within_ms, self.entry.late_after_ms)
+        start_ms, late_ms = (max(1, bound - passed_ms) if bound else 0 for bound in bounds)
+        return replace(self.entry, start_within_ms=start_ms, late_after_ms=late_ms)
+
+    @property
+    def late(self) -> bool:
+        """Whether it waits for so long that it lets others pass."""
+        after_ms = self.entry.late_after_ms
+        return self.waited_s is None and 0 < after_ms <= (time.monotonic() - self.submitted_at) * 1000
 
     # --- from the pool ------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""Whether a request that waits is refused because, as it looks, it would start or end too late.
+"""Whether a request that waits is refused because, as it looks, it would start or end too late; and from when on it has
+missed what its class is promised, so that it lets others pass.
 
 Pure: routers ask when a request has been put in line, and the simulator asks the same.
 """
@@ -46,6 +47,19 @@ def shed_after_s(slo: ClassSlo, relief: Relief) -> float | None:
         relief: what the pool gives up. Only the last step refuses: latency and batch work are given up before.
     """
     return slo.ttft_p99_s if relief is Relief.SHED else None
+
+
+def late_after_s(slo: ClassSlo, first_token_s: float | None) -> float | None:
+    """Return how long a request may wait and still meet its time to first token, in seconds; None is for ever.
+
+    Args:
+        slo: what its class is promised.
+        first_token_s: from a start to the first token, seconds: that of all requests, or long prompts would have to
+            start before short ones. None where nothing is known. It counts for half of the promise at most.
+    """
+    if slo.ttft_p99_s is None:
+        return None
+    return slo.ttft_p99_s - min(first_token_s or 0.0, slo.ttft_p99_s / 2)
 
 
 def refusal(wait_s: float | None, bounds: TimeBounds) -> NotInTimeError | None:

@@ -30,7 +30,7 @@ from router.dispatch.breaker import BreakerLimits
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.contract import Placement
 from router.dispatch.estimate import PoolEstimate
-from router.dispatch.in_time import shed_after_s
+from router.dispatch.in_time import late_after_s, shed_after_s
 from router.dispatch.isolation import Isolation
 from router.dispatch.link import ReplicaLink
 from router.dispatch.membership import Membership
@@ -204,9 +204,16 @@ class Pool:
         """Return the time to the first token, in seconds, beyond which a request is turned away; None for never."""
         return shed_after_s(self.arrivals.point.of(request_class), self.relief)
 
+    def late_after_ms(self, request_class: RequestClass) -> int:
+        """Return how long a request may wait before it lets others pass, milliseconds; 0 is for ever."""
+        if not self.queue_settings.late_last:
+            return 0
+        after_s = late_after_s(self.arrivals.point.of(request_class), self.estimate.first_token_s)
+        return 0 if after_s is None else max(1, int(after_s * 1000))
+
     def wait_s(self, choice: Choice) -> float | None:
-        """Estimate how long a waiting choice still waits."""
-        return self.estimate.wait_s(choice.entry.request_class, choice.position)
+        """Estimate how long a waiting choice still waits. Nobody can tell for one that others may pass."""
+        return None if choice.late else self.estimate.wait_s(choice.entry.request_class, choice.position)
 
     async def adopt(self, choice: Choice) -> Adopted | None:
         """Make an entry of the queue this choice's; None when there is none. A call of this router that had it is told.

@@ -263,6 +263,7 @@ class Opening:
             expected_tokens=expected,
             kv_tokens=prompt_tokens + expected,
             start_within_ms=admitted.start_within_ms(),
+            late_after_ms=pool.late_after_ms(checked.request_class),
             client_key=checked.idempotency_key if index == 0 else "",
             weight=policy.weight,
             max_tokens=params.max_tokens,

@@ -87,8 +87,12 @@ function Q.class_order(waiting, l)
   return order
 end
 
+function Q.skips_of(id) return tonumber(call('HGET', K[SKIPS], id)) or 0 end
+
 -- Entries of one class in fair order: the tenant of least service first, charged for what it would get. The first entry
--- costs two reads; further tenants are read as their turn comes.
+-- costs two reads; further tenants are read as their turn comes. A tenant's late entries come behind its others: they are
+-- too late already, and in front of the line they would make everybody late. But one that was passed over `lookahead`
+-- times comes first.
 function Q.class_candidates(class, raw_limit)
   local tenants, page_size, last, more = {}, 1, 0, true -- last: least service that an unread tenant may have
   local function load_tenants()
@@ -96,22 +100,32 @@ function Q.class_candidates(class, raw_limit)
     local page = call('ZRANGE', K[ACTIVE + class], from, math.min(from + page_size, raw_limit) - 1, 'WITHSCORES')
     for i = 1, #page, 2 do
       last = tonumber(page[i + 1])
-      tenants[#tenants + 1] = {page[i], last, {}, 0, 0}
+      tenants[#tenants + 1] = {page[i], last, {}, 0, 0, false}
     end
     more = #tenants == from + page_size and #tenants < raw_limit
     page_size = Q.lookahead
   end
-  local function pull(tenant) -- name, service, page of members, offset of the page, taken of the page
-    if tenant[5] == #tenant[3] then
-      tenant[4] = tenant[4] + #tenant[3]
-      local prefix = class .. '\0' .. tenant[1] .. '\0'
-      tenant[3] = call('ZRANGEBYLEX', K[LINE], '[' .. prefix, '(' .. class .. '\0' .. tenant[1] .. '\1',
-        'LIMIT', tenant[4], tenant[4] == 0 and 1 or Q.lookahead)
-      tenant[5] = 0
-      if #tenant[3] == 0 then return nil end
+  local function pull(tenant) -- name, service, page of members, offset of the page, taken of the page, begun
+    if not tenant[6] then
+      tenant[6] = true
+      local late = Q.late_head(class, tenant[1])
+      if late and Q.skips_of(late) >= Q.lookahead then return late end
     end
-    tenant[5] = tenant[5] + 1
-    return Q.split(tenant[3][tenant[5]])[4]
+    while true do
+      if tenant[5] == #tenant[3] then
+        local size = #tenant[3] == 0 and 1 or Q.lookahead
+        tenant[4] = tenant[4] + #tenant[3]
+        local prefix = class .. '\0' .. tenant[1] .. '\0'
+        tenant[3] = call('ZRANGEBYLEX', K[LINE], '[' .. prefix, '(' .. class .. '\0' .. tenant[1] .. '\1',
+          'LIMIT', tenant[4], size)
+        tenant[5] = 0
+        if #tenant[3] == 0 then return nil end
+      end
+      tenant[5] = tenant[5] + 1
+      local id = Q.split(tenant[3][tenant[5]])[4]
+      if not Q.falls_behind(id, Q.get(id)) then return id end
+      tenant[4] = tenant[4] - 1 -- what followed it has moved up
+    end
   end
   return function()
     while true do
@@ -132,8 +146,6 @@ function Q.class_candidates(class, raw_limit)
   end
 end
 
-function Q.skips_of(id) return tonumber(call('HGET', K[SKIPS], id)) or 0 end
-
 -- Choose the entry that this replica takes next: the first of `lookahead` candidates that prefers it, else the first
 -- that fits. One that was passed over `lookahead` times is passed no more; too big for what is free, it reserves the
 -- replica.
@@ -144,6 +156,11 @@ function Q.choose(replica, l, waiting)
   local mark = '\0' .. replica .. '\0'
   local function take(id, ahead)
     for i = 1, ahead do call('HINCRBY', K[SKIPS], passed[i], 1) end
+    local e = Q.get(id)
+    if not Q.is_late(e) then
+      local late = Q.late_head(e[CLASS], e[TENANT])
+      if late then call('HINCRBY', K[SKIPS], late, 1) end
+    end
     return id
   end
   for _, class in ipairs(Q.class_order(waiting, l)) do
@@ -157,6 +174,8 @@ function Q.choose(replica, l, waiting)
         seen = seen + 1
         tenant[2] = tenant[2] + (e[PROMPT] + e[EXPECTED]) / e[WEIGHT]
         if Q.fits(l, e) then
+          -- The wish of one that is late does not count against one that is not.
+          if fallback and Q.is_late(e) and not Q.is_late(Q.get(fallback)) then return take(fallback, fallback_at) end
           if not wanted or string.find(e[PREFERRED], mark, 1, true) then return take(id, #passed) end
           if not fallback then fallback, fallback_at = id, #passed end
           if Q.skips_of(id) >= Q.lookahead then return take(fallback, fallback_at) end
@@ -281,6 +300,7 @@ function Q.forget(id, e, ended)
       Q.set(P_S + class, 0)
     end
     Q.set(P_SERVED, 0)
+    if P[P_LATE] then Q.set(P_LATE, 0) end
   end
 end
 

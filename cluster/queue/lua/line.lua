@@ -89,6 +89,34 @@ function Q.enter_line(id, e)
   Q.put(id, e)
 end
 
+function Q.is_late(e) return tonumber(e[PLACE]) >= LATE_FROM end
+
+-- The oldest late entry of a tenant.
+function Q.late_head(class, tenant)
+  if not P[P_LATE] or P[P_LATE] == 0 then return nil end
+  local prefix = class .. '\0' .. tenant .. '\0'
+  local member = call('ZRANGEBYLEX', K[LINE], '[' .. prefix .. string.format('%016.0f', LATE_FROM),
+    '(' .. class .. '\0' .. tenant .. '\1', 'LIMIT', 0, 1)[1]
+  return member and Q.split(member)[4]
+end
+
+-- Whether an entry of the line has become late, and is behind the others of its tenant from now on.
+function Q.falls_behind(id, e)
+  local at = e[LATE_AT] or 0
+  if at == 0 or Q.now < at or Q.is_late(e) or Q.fell_behind == LATE_PER_CALL then return false end
+  Q.fell_behind = Q.fell_behind + 1
+  if not P[P_MARKS] then Q.set(P_MARKS, 0) end -- no holes
+  Q.set(P_LATE, 1)
+  call('ZREM', K[LINE], Q.line_member(id, e))
+  call('ZREM', K[OWNERS], Q.waiting_member('w', id, e))
+  e[PLACE] = string.format('%016.0f', tonumber(e[PLACE]) + LATE_SHIFT)
+  call('ZADD', K[LINE], 0, Q.line_member(id, e))
+  call('ZADD', K[OWNERS], 0, Q.waiting_member('w', id, e))
+  call('HDEL', K[SKIPS], id)
+  Q.put(id, e)
+  return true
+end
+
 function Q.drop_reservation(id, e)
   local replica = e[RESERVED]
   if replica == '' then return end

@@ -53,6 +53,7 @@ P_YIELDING = 19 -- entries in flight that were told to give way
 P_RESULTS = 20 -- bytes of stored results
 P_BORN = 21 -- ms, when this pool began: another one after everything was lost
 P_MARKS = 22 -- counts the writes to QUARANTINED; nil before the first
+P_LATE = 23 -- 1 from the first entry that is moved behind the others until the pool is empty; nil before
 
 -- An entry.
 OWNER = 1
@@ -85,6 +86,7 @@ PREEMPTIONS = 27
 HELD_TOKENS = 28 -- of its tenant's quota, until it is settled; 0 when there is nothing to settle
 TOKEN_RATE = 29 -- tokens per minute of that quota
 COUNTED_OPEN = 30 -- 1 when it counts against its tenant's concurrency
+LATE_AT = 31 -- ms, from when on it lets others of its tenant pass; 0 or nil is never
 
 -- A load.
 W_SEQUENCES = 1
@@ -104,6 +106,8 @@ HELD_BATCH = 14 -- slots of that class; true while W_BATCH is not -1
 
 -- Bounds.
 MIDDLE = 5000000000000000 -- first place; arrivals count up, returns count down, exact in a double
+LATE_FROM = 7000000000000000 -- places from here on are those of late entries, behind all that are not
+LATE_SHIFT = 4000000000000000 -- what being late adds to a place: late entries keep their order
 CHUNK = 1000 -- entries that one call parks or forgets, so that none takes more than some milliseconds
 GRANTS_PER_REPLICA = 32 -- in one call
 GRANTS_PER_CALL = 128 -- what is left waits for the next heartbeat, of which each replica sends one a second
@@ -112,5 +116,6 @@ KEYS_PER_CALL = 64 -- keys, tenants or days that one call forgets
 CHOICES = 16 -- most choices of a request; they are entries of their own, "id/0" and so on
 PREEMPT_SCAN = 16 -- waiting entries that are looked at for whom others might give way
 TENANTS_SEEN = 64 -- tenants per class whose oldest entry `observe` reads
+LATE_PER_CALL = 128 -- entries that one call moves behind; those that are left keep their turn for now
 MARKS = 256 -- contents in quarantine; those that end first make room
 REPLICAS_SHOWN = 64 -- registries up to this size come back with every heartbeat

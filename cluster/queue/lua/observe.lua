@@ -22,10 +22,12 @@ local waiting, longest = {}, {}
 for class = 0, 2 do
   waiting[class + 1] = Q.count(K[LINE], class .. '\0')
   local wait = 0
-  -- The oldest of a tenant is its first; of many tenants a part is enough to see that somebody waits too long.
+  -- The oldest of a tenant is its first, or the first that is late; of many tenants a part is enough to see that somebody waits too long.
   for _, tenant in ipairs(call('ZRANGE', K[ACTIVE + class], 0, TENANTS_SEEN - 1)) do
     local first = Q.members(K[LINE], class .. '\0' .. tenant .. '\0', 1)[1]
     if first then wait = math.max(wait, Q.now - Q.get(Q.split(first)[4])[SUBMITTED]) end
+    local late = Q.late_head(class, tenant)
+    if late then wait = math.max(wait, Q.now - Q.get(late)[SUBMITTED]) end
   end
   longest[class + 1] = wait
 end

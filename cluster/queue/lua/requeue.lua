@@ -13,6 +13,7 @@ Q.caused = {}
 Q.enter_ledger(e, 0, 0, 0, 0, A[5], A[6])
 if e[ORDER] == 'f' then e[PREEMPTIONS] = e[PREEMPTIONS] + 1 end
 e[START_BY] = 0
+e[LATE_AT] = 0
 Q.give_back(id, e)
 if e[STATE] == 'w' then Q.place(id, e) end
 Q.run_fills()

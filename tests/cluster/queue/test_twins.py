@@ -136,6 +136,7 @@ class Pair:
             expected_tokens=rnd.choice((1, 7, 50, 300)),
             kv_tokens=rnd.choice((10, 60, 150, 390)),
             start_within_ms=rnd.choice((0, 0, 0, 1500, 6000)),
+            late_after_ms=rnd.choice((0, 0, 700, 3000)),
             client_key=rnd.choice(("", "", "k1", "k2")),
             preferred_replicas=tuple(rnd.sample(REPLICAS, rnd.choice((0, 0, 1, 2)))),
             weight=rnd.choice((1.0, 1.0, 3.0, 0.7)),

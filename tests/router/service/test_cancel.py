@@ -37,6 +37,7 @@ class Clueless:
     def run_s(self, *_: object) -> None:
         return None
 
+    first_token_s = None
     wait_s = beat = ran = run_s
 
 

@@ -1,0 +1,182 @@
+"""Who has waited for longer than its class is promised lets others pass, and is not forgotten."""
+
+from __future__ import annotations
+
+from cluster.models import RequestClass, Windows
+from cluster.queue import Grant, Settlement
+from cluster.queue.memory_state import LATE_PER_CALL
+from tests.cluster.queue.backends import Scene, entry
+
+ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)
+USED = Settlement(10)
+
+
+async def busy(scene: Scene) -> Grant:
+    """Bring up one replica that has one slot, and take it."""
+    await scene.start({"r1": ONE})
+    grant: Grant = (await scene.queue.submit("A", entry("q0"))).grant
+    return grant
+
+
+async def wait(scene: Scene, seconds: float, grant: Grant) -> None:
+    """Let time pass while the slot stays taken."""
+    running = {"r1": [(grant.request_id, grant.attempt)]}
+    for _ in range(round(seconds * 2)):
+        scene.clock.advance(0.5)
+        await scene.beat_replica("r1", running=tuple(running["r1"]))
+        await scene.beat_router("A", started=((grant.request_id, grant.attempt),))
+
+
+async def serve(scene: Scene, grant: Grant, most: int) -> list[str]:
+    """End what holds the slot, again and again; return who got it."""
+    order = []
+    for _ in range(most):
+        mail = await scene.queue.release("A", grant.request_id, grant.attempt, USED)
+        if not mail.grants:
+            break
+        (grant,) = mail.grants
+        order.append(grant.request_id)
+    return order
+
+
+async def test_late_ones_let_those_pass_that_are_not(scene: Scene) -> None:
+    grant = await busy(scene)
+    for name in ("old1", "old2"):
+        await scene.queue.submit("A", entry(name, late_after_ms=2000))
+    await wait(scene, 3, grant)
+    for name in ("new1", "new2"):
+        await scene.queue.submit("A", entry(name, late_after_ms=2000))
+
+    assert await serve(scene, grant, 4) == ["new1", "new2", "old1", "old2"]
+
+
+async def test_nobody_passes_one_that_is_late_just_now(scene: Scene) -> None:
+    grant = await busy(scene)
+    await scene.queue.submit("A", entry("in_time", late_after_ms=2000))
+    await wait(scene, 1.5, grant)
+    await scene.queue.submit("A", entry("new", late_after_ms=2000))
+
+    assert await serve(scene, grant, 2) == ["in_time", "new"]
+
+
+async def test_without_a_bound_the_order_is_that_of_arrival(scene: Scene) -> None:
+    grant = await busy(scene)
+    await scene.queue.submit("A", entry("old"))
+    await wait(scene, 60, grant)
+    await scene.queue.submit("A", entry("new"))
+
+    assert await serve(scene, grant, 2) == ["old", "new"]
+
+
+async def test_one_late_request_comes_after_lookahead_others(scene: Scene) -> None:
+    grant = await busy(scene)
+    await scene.queue.submit("A", entry("old1", late_after_ms=1000))
+    await scene.queue.submit("A", entry("old2", late_after_ms=1000))
+    await wait(scene, 2, grant)
+    lookahead = scene.queue.limits.lookahead
+    for number in range(2 * lookahead + 2):
+        await scene.queue.submit("A", entry(f"new{number}", late_after_ms=60_000))
+
+    order = await serve(scene, grant, 3 * lookahead)
+
+    assert order.index("old1") == lookahead
+    assert order.index("old2") == 2 * lookahead + 1
+    assert [name for name in order if name.startswith("new")] == [f"new{n}" for n in range(2 * lookahead + 2)]
+
+
+async def test_tenants_and_classes_keep_their_shares(scene: Scene) -> None:
+    grant = await busy(scene)
+    await scene.queue.submit("A", entry("chat", late_after_ms=1000, request_class=RequestClass.INTERACTIVE))
+    await scene.queue.submit("A", entry("old", late_after_ms=1000, tenant="other"))
+    await wait(scene, 2, grant)
+    await scene.queue.submit("A", entry("mine1", late_after_ms=1000))
+    await scene.queue.submit("A", entry("mine2", late_after_ms=1000))
+
+    assert await serve(scene, grant, 4) == ["chat", "old", "mine1", "mine2"]
+
+
+async def test_what_goes_on_is_never_late(scene: Scene) -> None:
+    grant = await busy(scene)
+    await scene.queue.submit("A", entry("moved", late_after_ms=1000))
+    await scene.queue.release("A", "q0", grant.attempt, USED)
+    (moved,) = (await scene.beat_router("A")).mail.grants
+    for name in ("w1", "w2"):
+        await scene.queue.submit("A", entry(name, late_after_ms=60_000))
+    await wait(scene, 2, moved)
+
+    mail = await scene.queue.requeue("A", "moved", moved.attempt, USED)
+
+    assert [each.request_id for each in mail.grants] == ["moved"]
+
+
+async def test_a_late_wish_does_not_pass_one_that_is_in_time(scene: Scene) -> None:
+    grant = await busy(scene)
+    await scene.queue.submit("A", entry("old", late_after_ms=1000, preferred_replicas=("r1",)))
+    await wait(scene, 2, grant)
+    await scene.queue.submit("A", entry("new", late_after_ms=1000, preferred_replicas=("r2",)))
+
+    assert await serve(scene, grant, 2) == ["new", "old"]
+
+
+async def test_positions_count_those_that_pass(scene: Scene) -> None:
+    grant = await busy(scene)
+    await scene.queue.submit("A", entry("old", late_after_ms=1000))
+    await scene.queue.submit("A", entry("next", late_after_ms=60_000))
+    await wait(scene, 2, grant)
+
+    mail = await scene.queue.release("A", "q0", grant.attempt, USED)
+    submitted = await scene.queue.submit("A", entry("new", late_after_ms=1000))
+
+    assert [each.request_id for each in mail.grants] == ["next"]
+    assert submitted.position == 0
+    assert (await scene.queue.submit("A", entry("old"))).position == 1
+
+
+async def test_the_longest_wait_is_that_of_late_ones_too(scene: Scene) -> None:
+    grant = await busy(scene)
+    await scene.queue.submit("A", entry("old", late_after_ms=1000))
+    await scene.queue.submit("A", entry("next", late_after_ms=60_000))
+    await wait(scene, 4, grant)
+    (grant,) = (await scene.queue.release("A", "q0", grant.attempt, USED)).grants
+    await scene.queue.submit("A", entry("new", late_after_ms=1000))
+
+    assert (await scene.queue.observe()).longest_wait_ms[RequestClass.STANDARD] == 4000
+
+
+async def test_a_late_one_may_be_cancelled_adopted_and_expire(scene: Scene) -> None:
+    await scene.start({"r1": ONE}, routers=("A", "B"))
+    grant = (await scene.queue.submit("A", entry("q0"))).grant
+    for name in ("cancelled", "adopted", "expires"):
+        bound = 5000 if name == "expires" else 0
+        await scene.queue.submit("A", entry(name, late_after_ms=1000, start_within_ms=bound))
+    await wait(scene, 2, grant)
+    await scene.queue.submit("A", entry("new", late_after_ms=1000))
+    (grant,) = (await scene.queue.release("A", "q0", grant.attempt, USED)).grants
+    assert grant.request_id == "new"
+
+    await scene.beat_router("B")
+    assert (await scene.queue.adopt("B", "acme", "adopted")).position == 1
+    await scene.queue.cancel("A", "acme", "cancelled", own=True)
+    await wait(scene, 4, grant)
+    orders = (await scene.beat_router("A", started=(("new", grant.attempt),))).mail.orders
+    await scene.beat_router("B")
+
+    assert [(each.request_id, each.kind) for each in orders if each.kind == "expired"] == [("expires", "expired")]
+    await scene.queue.release("A", "new", grant.attempt, USED)
+    (last,) = (await scene.beat_router("B")).mail.grants
+    assert last.request_id == "adopted"
+    await scene.queue.release("B", "adopted", last.attempt, USED)
+    await scene.queue.collect("A")
+
+
+async def test_one_call_moves_a_bounded_number(scene: Scene) -> None:
+    grant = await busy(scene)
+    for number in range(LATE_PER_CALL + 10):
+        await scene.queue.submit("A", entry(f"old{number}", late_after_ms=1000))
+    await wait(scene, 2, grant)
+    await scene.queue.submit("A", entry("new", late_after_ms=60_000))
+
+    # The first call gets no further than to those that it could not move.
+    first, second = await serve(scene, grant, 2)
+
+    assert (first, second) == (f"old{LATE_PER_CALL}", "new")
