@@ -43,7 +43,7 @@ def preempt(pool: PoolState, replica: str, load: Load, produced: Mapping[tuple[s
         return
     victims.sort(key=lambda victim: victim[:2])
     taken = 0
-    for waiting in _late(pool, replica, load, elsewhere):
+    for waiting in _due(pool, replica, load, elsewhere):
         before = taken
         need = waiting.request.kv_tokens
         while (sequences < 1 or kv < need) and taken < len(victims):
@@ -57,8 +57,8 @@ def preempt(pool: PoolState, replica: str, load: Load, produced: Mapping[tuple[s
         order(pool, entry, "f")
 
 
-def _late(pool: PoolState, replica: str, load: Load, spared: int) -> list[Entry]:
-    late: list[Entry] = []
+def _due(pool: PoolState, replica: str, load: Load, spared: int) -> list[Entry]:
+    due: list[Entry] = []
     walk = Walk(pool, int(RequestClass.INTERACTIVE), PREEMPT_SCAN)
     for _ in range(PREEMPT_SCAN):
         entry = walk.next()
@@ -69,5 +69,5 @@ def _late(pool: PoolState, replica: str, load: Load, spared: int) -> list[Entry]
             if spared > 0:
                 spared -= 1
             else:
-                late.append(entry)
-    return late
+                due.append(entry)
+    return due

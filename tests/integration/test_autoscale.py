@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 import urllib.request
@@ -12,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from cluster.bootstrap.local import LocalCluster
-from cluster.settings import load_settings
 from router.client import AsyncClient, Decision, FinishReason, RequestClass, Sampling
 from router.client import GenerateOptions as Options
 from tests.integration.conftest import PATIENCE
-from tests.support.running import ClusterThread
+from tests.support.running import ClusterThread, running_cluster
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -27,28 +24,21 @@ QUICK: dict[str, Any] = {"tick_s": 0.5, "lease_s": 3.0}
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterThread]:
     """A cluster whose one pool may have one or two real replicas, each for two sequences at a time."""
-    settings = load_settings(
-        flags={
-            "cluster": {"state_dir": str(tmp_path_factory.mktemp("cluster"))},
-            "router": {"port": 0, "drain_s": 2.0},
-            "replica": {"drain_s": 20.0},
-            "autoscaler": QUICK,
-            "pools": {
-                "demo": {
-                    "model": "demo",
-                    "vllm": {"max_num_seqs": 2, "kv_cache_memory_mb": 64},
-                    "autoscale": {"mode": "active", "max_replicas": 2, **PATIENCE, "cold_start_s": 30.0},
-                }
-            },
+    sections: dict[str, Any] = {
+        "cluster": {"state_dir": str(tmp_path_factory.mktemp("cluster"))},
+        "router": {"port": 0, "drain_s": 2.0},
+        "replica": {"drain_s": 20.0},
+        "autoscaler": QUICK,
+        "pools": {
+            "demo": {
+                "model": "demo",
+                "vllm": {"max_num_seqs": 2, "kv_cache_memory_mb": 64},
+                "autoscale": {"mode": "active", "max_replicas": 2, **PATIENCE, "cold_start_s": 30.0},
+            }
         },
-        environ={},
-    )
-    log = logging.getLogger("tests.cluster")
-    cluster = LocalCluster(settings, lambda step, text: log.warning("%s: %s", step, text), same_port=False)
-    running = ClusterThread(cluster)
-    running.start()
-    yield running
-    running.stop()
+    }
+    with running_cluster(sections) as running:
+        yield running
 
 
 class Load:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
-from cluster.bootstrap.local import LocalCluster
 from cluster.control.decision import Relief
-from cluster.settings import load_settings
 from router.client import AsyncClient, Decision, PenstockClientError, RequestClass, RetryPolicy, Sampling
 from router.client import GenerateOptions as Options
 from tests.integration.conftest import PATIENCE
-from tests.support.running import ClusterThread
+from tests.support.running import ClusterThread, running_cluster
 
 pytestmark = [pytest.mark.engine, pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -33,31 +31,24 @@ ENOUGH = 60
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterThread]:
     """A cluster whose one pool has one simulated replica and may have no more."""
-    settings = load_settings(
-        flags={
-            "cluster": {"state_dir": str(tmp_path_factory.mktemp("cluster"))},
-            "router": {"port": 0, "processes": 2, "drain_s": 2.0},
-            "replica": {"drain_s": 2.0},
-            # Relief ends by itself after three ticks, and a tick may take a second on a busy machine.
-            "autoscaler": {"tick_s": 2.0, "lease_s": 6.0},
-            "pools": {
-                "full": {
-                    "engine": "sim",
-                    "model": "demo",
-                    "sim": {"base_ms": 20.0, "per_token_us": 1.0, "max_num_seqs": 4},
-                    "slo": {"interactive": {"ttft_p99_s": TTFT_S}},
-                    "autoscale": {"mode": "active", "max_replicas": 1, **PATIENCE},
-                }
-            },
+    sections: dict[str, Any] = {
+        "cluster": {"state_dir": str(tmp_path_factory.mktemp("cluster"))},
+        "router": {"port": 0, "processes": 2, "drain_s": 2.0},
+        "replica": {"drain_s": 2.0},
+        # Relief ends by itself after three ticks, and a tick may take a second on a busy machine.
+        "autoscaler": {"tick_s": 2.0, "lease_s": 6.0},
+        "pools": {
+            "full": {
+                "engine": "sim",
+                "model": "demo",
+                "sim": {"base_ms": 20.0, "per_token_us": 1.0, "max_num_seqs": 4},
+                "slo": {"interactive": {"ttft_p99_s": TTFT_S}},
+                "autoscale": {"mode": "active", "max_replicas": 1, **PATIENCE},
+            }
         },
-        environ={},
-    )
-    log = logging.getLogger("tests.cluster")
-    cluster = LocalCluster(settings, lambda step, text: log.warning("%s: %s", step, text), same_port=False)
-    running = ClusterThread(cluster)
-    running.start()
-    yield running
-    running.stop()
+    }
+    with running_cluster(sections) as running:
+        yield running
 
 
 @dataclass

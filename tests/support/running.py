@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from cluster.bootstrap.local import LocalCluster
+from cluster.settings import load_settings
 
 Result = TypeVar("Result")
 
@@ -44,3 +47,15 @@ class ClusterThread:
     def target(self, router: int = 0) -> str:
         """host:port of a router."""
         return f"{self.cluster.settings.router.host}:{self.cluster.routers[router].port}"
+
+
+@contextlib.contextmanager
+def running_cluster(sections: dict[str, Any]) -> Iterator[ClusterThread]:
+    """Run a cluster of these settings, and of nothing that the environment says."""
+    log = logging.getLogger("tests.cluster")
+    settings = load_settings(flags=sections, environ={})
+    cluster = LocalCluster(settings, lambda step, text: log.warning("%s: %s", step, text), same_port=False)
+    running = ClusterThread(cluster)
+    running.start()
+    yield running
+    running.stop()

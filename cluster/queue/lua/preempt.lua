@@ -24,7 +24,7 @@ function Q.preempt(replica, l, produced)
   end
   if #victims == 0 then return end
 
-  local late = {}
+  local due = {}
   local following = Q.class_candidates(0, PREEMPT_SCAN)
   for _ = 1, PREEMPT_SCAN do
     local id, tenant = following()
@@ -33,12 +33,12 @@ function Q.preempt(replica, l, produced)
     tenant[2] = tenant[2] + (e[PROMPT] + e[EXPECTED]) / e[WEIGHT]
     if Q.now - e[SUBMITTED] >= after and Q.suits(replica, l, e) then
       -- On other replicas, some were told to give way already.
-      if elsewhere > 0 then elsewhere = elsewhere - 1 else late[#late + 1] = e end
+      if elsewhere > 0 then elsewhere = elsewhere - 1 else due[#due + 1] = e end
     end
   end
   table.sort(victims, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
   local taken = 0
-  for _, e in ipairs(late) do
+  for _, e in ipairs(due) do
     local from = taken
     while (sequences < 1 or kv < e[KV]) and victims[taken + 1] do
       taken = taken + 1

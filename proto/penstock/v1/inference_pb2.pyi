@@ -307,10 +307,12 @@ class Queued(_message.Message):
     resume_token: _builtins.bytes
     """Continues this request at any router; opaque and signed."""
     position: _builtins.int
-    """Counts the requests ahead of it in its class, 0 when it is next."""
+    """Counts the requests ahead of it in its class, 0 when it is next. Grows where it has waited for longer than its class is
+    promised, and requests of its tenant pass it that have not.
+    """
     @_builtins.property
     def eta(self) -> _duration_pb2.Duration:
-        """Estimates the rest of the wait. Absent while the cluster has no estimate."""
+        """Estimates the rest of the wait. Absent while the cluster has no estimate, and once others may pass it."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from cluster.models import RequestClass
 from cluster.queue.beats import RouterBeatReply
 from cluster.queue.entries import Mail
 from router.dispatch.estimate import PoolEstimate
-from router.dispatch.in_time import SHED, WAIT_MARGIN, TimeBounds, refusal, shed_after_s
+from router.dispatch.in_time import SHED, WAIT_MARGIN, TimeBounds, late_after_s, refusal, shed_after_s
 
 
 @pytest.mark.parametrize("relief", Relief)
@@ -22,6 +22,33 @@ def test_only_the_last_step_of_relief_refuses(relief: Relief) -> None:
 
 def test_a_class_that_is_promised_no_first_token_waits() -> None:
     assert shed_after_s(ClassSlo(itl_p95_s=0.1), Relief.SHED) is None
+
+
+@pytest.mark.parametrize(
+    ("first_token_s", "after_s"),
+    [(None, 2.0), (0.5, 1.5), (0.999, 1.001), (1.5, 1.0), (60.0, 1.0)],
+)
+def test_who_waits_is_late_once_the_first_token_cannot_come_in_time(
+    first_token_s: float | None, after_s: float
+) -> None:
+    assert after_s == pytest.approx(late_after_s(ClassSlo(ttft_p99_s=2.0), first_token_s))
+
+
+def test_a_class_that_is_promised_no_first_token_is_never_late() -> None:
+    assert late_after_s(ClassSlo(itl_p95_s=0.1), 0.5) is None
+
+
+@pytest.mark.parametrize("first_token_s", [0.0, 0.4, 1.0, 1.9])
+def test_who_is_let_in_while_others_are_refused_is_not_expected_to_be_late(first_token_s: float) -> None:
+    slo = ClassSlo(ttft_p99_s=2.0)
+    bounds = TimeBounds(shed_after_s=shed_after_s(slo, Relief.SHED), first_token_s=first_token_s)
+    waits = [each / 100 for each in range(300)]
+
+    longest = max(wait for wait in waits if refusal(wait, bounds) is None)
+
+    late_after = late_after_s(slo, first_token_s)
+    assert late_after is not None
+    assert longest < late_after
 
 
 @pytest.mark.parametrize(
