@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgpack
+import redis
+
 from cluster.models import RequestClass, Windows
 from cluster.queue import Grant, Settlement
+from cluster.queue.keys import pool_keys
 from cluster.queue.memory_state import LATE_PER_CALL
-from tests.cluster.queue.backends import Scene, entry
+from tests.cluster.queue.backends import POOL, Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)
 USED = Settlement(10)
@@ -180,3 +186,29 @@ async def test_one_call_moves_a_bounded_number(scene: Scene) -> None:
     first, second = await serve(scene, grant, 2)
 
     assert (first, second) == (f"old{LATE_PER_CALL}", "new")
+
+
+async def test_entries_of_an_older_release_are_never_late(redis_backend: Backend) -> None:
+    scene = Scene(redis_backend.queue(), redis_backend.clock)
+    grant = await busy(scene)
+    for name in ("older", "late"):
+        await scene.queue.submit("A", entry(name, late_after_ms=1000))
+    assert redis_backend.server is not None
+    client = redis_backend.server.client()
+    try:
+        _cut(client, pool_keys(POOL), "older")
+    finally:
+        client.close()
+    await wait(scene, 2, grant)
+    await scene.queue.submit("A", entry("new", late_after_ms=1000))
+
+    assert await serve(scene, grant, 3) == ["older", "new", "late"]
+
+
+def _cut(client: redis.Redis, keys: Sequence[str], name: str) -> None:
+    """Leave what an older release wrote: a pool that nobody marked anything in, and an entry without its last field."""
+    pool, entries = keys[:2]
+    fields = msgpack.unpackb(client.get(pool), raw=True)
+    client.set(pool, msgpack.packb(fields[:21], use_bin_type=False))
+    fields = msgpack.unpackb(client.hget(entries, name), raw=True)
+    client.hset(entries, name, msgpack.packb(fields[:30], use_bin_type=False))
