@@ -45,14 +45,14 @@ class SlowRules:
     """For so much of that time what is left must have been enough: the very most is what chance brought for a tick."""
     look_back_starts: float = 3.0
     look_back_least_s: float = 180.0
-    up_band: float = 0.1
+    up_band: float = 0.25
     up_band_least: float = 0.5
     """While nothing has piled up, this part of the replicas, or so many, may be missing before one is added, if those
     that are there get no fuller than `drain_fill`."""
     history_s: float = 7200.0
     hold_s: float = 30.0
     """Between two changes."""
-    down_band: float = 0.1
+    down_band: float = 0.15
     """Less than this part of the replicas too many, and less than one, is not removed."""
     down_step: float = 0.25
     """Largest part that goes at once."""

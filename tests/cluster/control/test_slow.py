@@ -70,8 +70,8 @@ def test_large_groups_are_planned_to_be_fuller_than_small_ones() -> None:
 
 
 def test_a_load_a_little_over_the_plan_adds_nothing() -> None:
-    assert 4 == decide(POINT, BOUNDS, group(4, interactive(3.15)), SlowState()).replicas
-    assert 5 == decide(POINT, BOUNDS, group(4, interactive(3.55)), SlowState()).replicas
+    assert 4 == decide(POINT, BOUNDS, group(4, interactive(3.55)), SlowState()).replicas
+    assert 5 == decide(POINT, BOUNDS, group(4, interactive(3.85)), SlowState()).replicas
 
 
 def test_what_has_piled_up_fills_what_is_there_first() -> None:
