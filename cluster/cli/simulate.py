@@ -75,6 +75,7 @@ def add_simulate(commands: Commands) -> None:
     )
     report.add_argument("--json", action="store_true", help="print JSON")
     report.add_argument("--html", metavar="FILE", help="write a page with the course of the run")
+    report.add_argument("--png", metavar="FILE", help="write the same as a picture")
     parser.set_defaults(run=_simulate)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from cluster.errors import SettingsError
 from cluster.models import RequestClass
 from cluster.settings import AffinitySettings, SimSettings
 from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
-from loadtest.simulate.figures import figures_of
+from loadtest.simulate.figures import Figures, figures_of
 from loadtest.simulate.imitations import Dynamo, Wva
+from loadtest.simulate.outcome import Run
 from loadtest.simulate.penstock import PenstockFast, model_of, penstock_slow, point_of
 from loadtest.simulate.policies import FastFactory, SlowPolicy
 from loadtest.simulate.report import error_table, table_of
@@ -39,6 +40,8 @@ def run_simulate(options: argparse.Namespace) -> int:
         return run_validate(options)
     if not options.trace:
         raise SettingsError("one of trace and validate must be given")
+    for name in ("html", "png"):
+        _check_folder(name, getattr(options, name))
     console = Console(stderr=True)
     trace = scale_rate(read_trace(Path(options.trace), options.limit), options.scale_rate)
     setup = setup_of(options)
@@ -55,15 +58,36 @@ def run_simulate(options: argparse.Namespace) -> int:
         )
         run = simulation.run()
     figures = figures_of(run, slo)
-    if options.html:
-        from loadtest.simulate.html import write_html
-
-        write_html(Path(options.html), run, figures, setup, _title(trace, options))
+    _draw(options, run, figures, setup, _title(trace, options))
     if options.json:
         sys.stdout.write(json.dumps(figures.as_json(), indent=2) + "\n")
     else:
         Console().print(table_of(figures, _title(trace, options)))
     return 0
+
+
+def _check_folder(name: str, path: str | None) -> None:
+    """Fail before a long run, not after it."""
+    if path and not Path(path).absolute().parent.is_dir():
+        raise SettingsError(f"{name} must name a file in a folder that exists, got {path}")
+
+
+def _draw(options: argparse.Namespace, run: Run, figures: Figures, setup: Setup, title: str) -> None:
+    if options.html:
+        from loadtest.simulate.html import write_html
+
+        _written("html", options.html, lambda path: write_html(path, run, figures, setup, title))
+    if options.png:
+        from loadtest.simulate.png import write_png
+
+        _written("png", options.png, lambda path: write_png(path, run, setup, title))
+
+
+def _written(name: str, path: str, write: Callable[[Path], None]) -> None:
+    try:
+        write(Path(path))
+    except OSError as error:
+        raise SettingsError(f"{name}: {path} cannot be written: {error.strerror}") from error
 
 
 def run_validate(options: argparse.Namespace) -> int:

@@ -57,6 +57,32 @@ def test_the_table_and_the_page_show_a_run(
     assert "http" not in text
 
 
+def test_the_picture_shows_the_panels_of_the_page_below_each_other(
+    trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "run.png"
+    status, _, err = run(capsys, "--trace", trace, "--png", picture, "--json")
+
+    assert (0, "") == (status, err)
+    content = picture.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n")
+    width, height = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
+    assert height > 1.4 * width
+
+
+@pytest.mark.parametrize("flag", ["--html", "--png"])
+def test_a_report_that_cannot_be_written_is_said(
+    trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str
+) -> None:
+    status, _, err = run(capsys, "--trace", trace, flag, tmp_path / "none" / "run")
+    assert status != 0
+    assert f"{flag[2:]} must name a file in a folder that exists, got {tmp_path}/none/run" in " ".join(err.split())
+
+    status, _, err = run(capsys, "--trace", trace, flag, tmp_path)
+    assert status != 0
+    assert f"{flag[2:]}: {tmp_path} cannot be written: Is a directory" in " ".join(err.split())
+
+
 def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "--trace", trace, "--limit", "7", "--class", "batch", "--affinity", "--json")
     assert 7 == json.loads(out)["requests"]

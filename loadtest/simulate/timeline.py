@@ -1,0 +1,111 @@
+"""The course of a run over time: what the page and the picture of a simulation show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadtest.simulate.chart import Line
+from loadtest.simulate.outcome import End, Run
+from loadtest.simulate.setup import Setup
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Is one chart of several over the same time."""
+
+    title: str
+    unit: str
+    lines: Sequence[Line]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Is all of them."""
+
+    times_s: Sequence[float]
+    panels: Sequence[Panel]
+
+
+def timeline_of(run: Run, setup: Setup) -> Timeline | None:
+    """Draw up demand, replicas, batch limits, queue, TTFT and ITL; None where a run was too short for that."""
+    samples = run.samples
+    times = [sample.at_s for sample in samples]
+    if len(times) < 2:
+        return None
+    width = times[1] - times[0]
+    done = [each for each in run.outcomes if each.end is End.COMPLETED]
+    came = _binned(times, [each.arrival_s for each in run.outcomes], [1.0] * len(run.outcomes), _sum)
+    tokens = [float(each.prompt_tokens + each.output_tokens) for each in run.outcomes]
+    asked = _binned(times, [each.arrival_s for each in run.outcomes], tokens, _sum)
+    ended = [each.arrival_s + each.e2e_s for each in done]
+    ttft = ([each.arrival_s + each.ttft_s for each in done], [each.ttft_s for each in done])
+    decoded = [(at, each) for at, each in zip(ended, done, strict=True) if each.output_tokens > 1]
+    itl_at = [at for at, _ in decoded]
+    itl_p95 = [1e3 * each.itl_p95_s for _, each in decoded]
+    itl = [1e3 * each.itl_mean_s for _, each in decoded]
+    slo = setup.slo
+    flat = [1.0] * len(times)
+    panels = [
+        Panel("Demand", "requests/s", [Line("arrivals", [each / width for each in came])]),
+        Panel("Demand", "1,000 tokens/s", [Line("prompt and output", [each / width / 1e3 for each in asked])]),
+        Panel(
+            "Replicas",
+            "count",
+            [
+                Line("ready", [sample.ready for sample in samples]),
+                Line("starting", [sample.starting for sample in samples]),
+                Line("draining", [sample.draining for sample in samples]),
+                Line("desired", [sample.desired for sample in samples]),
+            ],
+        ),
+        Panel(
+            "Batch",
+            "sequences",
+            [
+                Line("limits", [sample.limit for sample in samples]),
+                Line("running", [sample.running for sample in samples]),
+            ],
+        ),
+        Panel("KV cache", "%", [Line("used", [100 * sample.kv_usage for sample in samples])]),
+        Panel("Queue", "requests", [Line("waiting", [sample.waiting for sample in samples])]),
+        Panel(
+            "TTFT",
+            "s",
+            [
+                Line("p50", _binned(times, *ttft, _part(50))),
+                Line("p95", _binned(times, *ttft, _part(95))),
+                Line("SLO", [slo.ttft_s * each for each in flat]),
+            ],
+        ),
+        Panel(
+            "ITL of requests that end",
+            "ms",
+            [
+                Line("p50 of means", _binned(times, itl_at, itl, _part(50))),
+                Line("p95 of p95", _binned(times, itl_at, itl_p95, _part(95))),
+                Line("SLO", [1e3 * slo.itl_s * each for each in flat]),
+            ],
+        ),
+    ]
+    return Timeline(times, panels)
+
+
+def _binned(
+    times: Sequence[float], at: Sequence[float], values: Sequence[float], figure: Callable[[Sequence[float]], float]
+) -> list[float]:
+    bins: list[list[float]] = [[] for _ in times]
+    for place, value in zip(np.searchsorted(times, at, side="right"), values, strict=True):
+        bins[max(0, int(place) - 1)].append(value)
+    return [figure(each) for each in bins]
+
+
+def _sum(values: Sequence[float]) -> float:
+    return float(sum(values))
+
+
+def _part(percent: float) -> Callable[[Sequence[float]], float]:
+    return lambda values: float(np.percentile(values, percent)) if values else math.nan
