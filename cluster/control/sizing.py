@@ -59,14 +59,14 @@ class Sizing:
         return demand_of(self.point, seen)
 
     def _steady(self, demand: Demand | None) -> Demand | None:
-        """Average over what a cold start lasts, unless something has piled up."""
+        """Average over what a cold start lasts, unless it jumps. Also while something has piled up: that is added by
+        itself, and the largest of several ticks' chances would be ordered.
+        """
         if demand is None:
             return None
         rules, needs, at, requests = self.rules.load, self.state.needs, self.seen.at, self.requests
         window_s = steady_window_s(self.seen.cold_start_s, rules)
         work = steady_work(demand.work, requests, needs, at - window_s, rules)
-        if demand.backlog:
-            work = max(work, demand.work)
         usual = work
         longer = self._longer(demand, window_s)
         if longer > work:

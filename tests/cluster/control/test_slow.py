@@ -174,6 +174,17 @@ def test_work_that_scatters_is_averaged_over_a_cold_start() -> None:
     assert 5 == fresh.needed
 
 
+def test_work_that_scatters_is_averaged_too_while_something_has_piled_up() -> None:
+    """With few replicas for some time its chances would be added up, one tick after the other."""
+    queued = round(20.0 / seconds_per_request())
+    seen = group(4, interactive(3.4, queued=queued, oldest_wait_s=1e6))
+    decision = decide(POINT, BOUNDS, seen, SlowState(needs=lately(*[3.0, 2.6] * 6)))
+
+    assert "backlog" in names(decision)
+    assert "3.4 came lately" in reason(decision, "steady")
+    assert 4 == decision.needed
+
+
 def test_work_that_jumps_counts_at_once() -> None:
     decision = decide(POINT, BOUNDS, group(4, interactive(4.0)), SlowState(needs=lately(3.0)))
 
