@@ -173,6 +173,7 @@ def forget(pool: PoolState, entry: Entry, *, ended: bool = False) -> None:
         for idle in pool.idle:
             idle.clear()
         pool.virtual, pool.served, pool.served_all = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0], 0.0
+        pool.moved_at = 0
 
 
 def withdraw(pool: PoolState, entry: Entry) -> None:

@@ -7,7 +7,9 @@ from bisect import bisect_left
 
 from cluster.queue.memory_state import (
     LATE_FROM,
+    LATE_LEAST,
     LATE_PER_CALL,
+    LATE_PER_MS,
     LATE_SHIFT,
     WAITING,
     Entry,
@@ -121,9 +123,10 @@ def late_head(pool: PoolState, line: tuple[int, str]) -> Entry | None:
 
 def falls_behind(pool: PoolState, entry: Entry) -> bool:
     """Whether an entry of the line has become late, and is behind the others of its tenant from now on."""
-    if not entry.late_at or pool.now < entry.late_at or entry.late or pool.fell_behind == LATE_PER_CALL:
+    if not entry.late_at or pool.now < entry.late_at or entry.late or pool.fell_behind >= _may_fall(pool):
         return False
     pool.fell_behind += 1
+    pool.moved_at = pool.now
     waiting, places = pool.owned(entry.owner).waiting, pool.lines[entry.line]
     remove_place(places, (entry.place, entry.id))
     remove_place(waiting, (entry.place, entry.id))
@@ -132,6 +135,12 @@ def falls_behind(pool: PoolState, entry: Entry) -> bool:
     insert_place(waiting, (entry.place, entry.id))
     pool.skips.pop(entry.id, None)
     return True
+
+
+def _may_fall(pool: PoolState) -> int:
+    if pool.may_fall is None:
+        pool.may_fall = min(LATE_PER_CALL, LATE_LEAST + LATE_PER_MS * max(0, pool.now - pool.moved_at))
+    return pool.may_fall
 
 
 def position(pool: PoolState, entry: Entry) -> int:

@@ -22,6 +22,8 @@ REPLICAS_TRIED = 32
 REPLICAS_SHOWN = 64
 TENANTS_SEEN = 64
 LATE_PER_CALL = 128
+LATE_LEAST = 4
+LATE_PER_MS = 2
 MARKS = 256
 
 _NO_WINDOWS = Windows(0, 0, 0)
@@ -171,7 +173,7 @@ class PoolState:
         """Belongs to the autoscaler's store, which keeps what it wants under names of its own."""
         self.quarantined: dict[bytes, tuple[str, int]] = {}
         """Content to incident and until when (ms)."""
-        self.marks = 0
+        self.marks = self.moved_at = 0
         self.yielding = 0
         self.skips: dict[str, int] = {}
         self.preferences: dict[str, int] = {}
@@ -189,6 +191,7 @@ class PoolState:
         self.reads_mail = False
         self.todo: list[str] = []
         self.granted = self.fell_behind = 0
+        self.may_fall: int | None = None
         self.limits = QueueLimits()
 
     def open(self, raw_ms: int, limits: QueueLimits, caller: str) -> None:

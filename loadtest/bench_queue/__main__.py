@@ -66,16 +66,18 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
             )
             measured: list[Cell] = []
             corners: Corners | None = None
+            late: Corners | None = None
             if options.only != "end-to-end":
                 measured, corners = await _cells(options, server.url, client, meter, console)
+                late = await _late(options, server.url, client, meter, console)
             ends = [] if options.only == "cells" else await _ends(options, server.url, meter, console)
         finally:
             await client.aclose()
             await server.stop()
-    _print_cells(measured, corners, console)
+    _print_cells(measured, corners, late, console)
     _print_ends(ends, console)
     if options.json:
-        fields = {"redis": version} | _fields(trips, measured, corners, ends)
+        fields = {"redis": version} | _fields(trips, measured, corners, late, ends)
         options.json.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
     return 0
 
@@ -106,7 +108,23 @@ async def _cells(
             ground.scene(waitings[-1], replicas[-1]) as large,
         ):
             corners = await cells.compare(small, large, meter)
+    await small_ground.clear()
+    await ground.clear()
     return measured, corners
+
+
+async def _late(
+    options: argparse.Namespace, url: str, client: redis.asyncio.Redis, meter: Meter, console: Console
+) -> Corners:
+    """Compare a line in which everybody is late, and has still to be moved, with one in which nobody is."""
+    waitings, replicas, tenants = sorted(options.waiting), min(options.replicas), min(options.tenants)
+    waiting = waitings[len(waitings) // 2]
+    usual, late = (Ground(url, client, tenants, f"late-{after_ms}", after_ms) for after_ms in (0, 1))
+    for ground in (usual, late):
+        await _load(ground, waiting, console)
+    with console.status(f"{waiting:,} late requests against as many that are not"):
+        async with usual.scene(waiting, replicas) as small, late.scene(waiting, replicas) as large:
+            return await cells.compare(small, large, meter)
 
 
 async def _load(ground: Ground, waiting: int, console: Console) -> None:
@@ -128,11 +146,13 @@ async def _ends(options: argparse.Namespace, url: str, meter: Meter, console: Co
 
 
 def _fields(
-    trips: RoundTrips, measured: list[Cell], corners: Corners | None, ends: list[EndToEnd]
+    trips: RoundTrips, measured: list[Cell], corners: Corners | None, late: Corners | None, ends: list[EndToEnd]
 ) -> dict[str, object]:
     fields: dict[str, object] = {"round_trips": asdict(trips), "cells": [asdict(cell) for cell in measured]}
     if corners is not None:
         fields["largest_over_smallest"] = asdict(corners)
+    if late is not None:
+        fields["late_over_usual"] = asdict(late)
     if ends:
         full, roomy = ends
         fields |= {
@@ -143,8 +163,8 @@ def _fields(
     return fields
 
 
-def _print_cells(measured: list[Cell], corners: Corners | None, console: Console) -> None:
-    if corners is None:
+def _print_cells(measured: list[Cell], corners: Corners | None, late: Corners | None, console: Console) -> None:
+    if corners is None or late is None:
         return
     table = Table(title="CPU of Redis per call, us (in brackets: wall time inside the script)")
     for column in ("waiting", "replicas", "tenants", "submit", "fill", "release", "router beat", "replica beat"):
@@ -162,7 +182,10 @@ def _print_cells(measured: list[Cell], corners: Corners | None, console: Console
         )
     console.print(table)
     for name, value in asdict(corners).items():
-        console.print(f"{name:8} largest over smallest cell {value:.2f}", highlight=False)
+        ratio = asdict(late)[name]
+        console.print(
+            f"{name:8} largest over smallest cell {value:.2f}, all late over none {ratio:.2f}", highlight=False
+        )
 
 
 def _print_ends(ends: list[EndToEnd], console: Console) -> None:

@@ -53,7 +53,7 @@ def check_memory(waiting: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Corners:
-    """Compares the largest cell with the smallest: medians of the ratios of rounds that took turns."""
+    """Compares a cell with another one: medians of the ratios of rounds that took turns."""
 
     submit: float
     fill: float
@@ -112,11 +112,12 @@ class Scene:
 class Ground:
     """Is a pool without replicas that grows from cell to cell, in a server of the benchmark's own."""
 
-    def __init__(self, url: str, client: redis.asyncio.Redis, tenants: int, name: str) -> None:
+    def __init__(self, url: str, client: redis.asyncio.Redis, tenants: int, name: str, late_after_ms: int = 0) -> None:
         self.tenants = tenants
         self._url = url
         self._client = client
-        self._crew = Crew(url, name, tenants)
+        self._late_after_ms = late_after_ms
+        self._crew = Crew(url, name, tenants, late_after_ms=late_after_ms)
 
     async def grow(self, waiting: int, tick: Callable[[int], None] = lambda _: None) -> None:
         """Submit until so many entries wait."""
@@ -130,7 +131,7 @@ class Ground:
     @asynccontextmanager
     async def scene(self, waiting: int, replicas: int) -> AsyncIterator[Scene]:
         """Give a copy of the pool with so many full replicas and waiting entries; it is gone afterwards."""
-        crew = Crew(self._url, f"{self._crew.queue.pool}-copy", self.tenants, self._crew.submitted)
+        crew = Crew(self._url, f"{self._crew.queue.pool}-copy", self.tenants, self._crew.submitted, self._late_after_ms)
         for source, target in zip(pool_keys(self._crew.queue.pool), pool_keys(crew.queue.pool), strict=True):
             await self._client.copy(source, target)
         scene = Scene(self._client, crew, waiting, replicas)

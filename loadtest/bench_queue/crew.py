@@ -30,7 +30,7 @@ class Running:
     grant: Grant
 
 
-def entry(number: int, tenants: int) -> QueueEntry:
+def entry(number: int, tenants: int, late_after_ms: int = 0) -> QueueEntry:
     """Build the entry of a number; the same number gives the same entry."""
     source = random.Random(number)
     prompt, expected = source.randint(16, 2048), source.randint(16, 512)
@@ -43,13 +43,14 @@ def entry(number: int, tenants: int) -> QueueEntry:
         expected_tokens=expected,
         kv_tokens=prompt + expected,
         start_within_ms=_HOUR_MS,
+        late_after_ms=late_after_ms,
     )
 
 
 class Crew:
     """Is everybody who works on one pool, in one process. All routers reach all replicas."""
 
-    def __init__(self, url: str, pool: str, tenants: int, first: int = 0) -> None:
+    def __init__(self, url: str, pool: str, tenants: int, first: int = 0, late_after_ms: int = 0) -> None:
         """Start with the entry of number `first`."""
         self.queue = RedisQueue(url, pool, _LIMITS, _TIMEOUT_S)
         self.replicas: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class Crew:
         """By replica, by request id, oldest first."""
         self.submitted = first
         self._tenants = tenants
+        self._late_after_ms = late_after_ms
 
     @property
     def attempts(self) -> int:
@@ -123,7 +125,7 @@ class Crew:
 
     async def _submit(self, number: int) -> None:
         owner = ROUTERS[number % len(ROUTERS)]
-        submitted = await self.queue.submit(owner, entry(number, self._tenants))
+        submitted = await self.queue.submit(owner, entry(number, self._tenants, self._late_after_ms))
         if submitted.grant is not None:
             self._note(owner, submitted.grant)
 

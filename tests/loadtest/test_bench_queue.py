@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import redis.asyncio
 
+from cluster.queue.memory_state import LATE_FROM
 from loadtest.bench_queue import cells
 from loadtest.bench_queue.cells import Ground
 from loadtest.bench_queue.crew import SEQUENCES, entry
@@ -40,6 +41,25 @@ async def test_a_cell_has_every_cost_and_leaves_nothing_behind(server: Server, c
     assert min(cell.submit_us, cell.release_us, cell.router_beat_us, cell.replica_beat_us) > 0
     assert min(cell.submit_script_us, cell.release_script_us) > 0
     assert [] == await client.keys("*")
+
+
+async def test_a_late_line_is_compared_with_one_that_is_not(server: Server, client: redis.asyncio.Redis) -> None:
+    usual, late = Ground(server.url, client, 3, "usual"), Ground(server.url, client, 3, "late", late_after_ms=1)
+    for ground in (usual, late):
+        await ground.grow(400)
+
+    async with usual.scene(300, 5) as small, late.scene(300, 5) as large:
+        ratios = await cells.compare(small, large, Meter(client), rounds=2)
+        places = {name: await _places(client, f"penstock:1:{{{name}-copy}}:line") for name in ("usual", "late")}
+    for ground in (usual, late):
+        await ground.clear()
+
+    assert min(ratios.submit, ratios.release) > 0
+    assert max(places["usual"]) < LATE_FROM < max(places["late"])
+
+
+async def _places(client: redis.asyncio.Redis, line: str) -> list[int]:
+    return [int(member.split(b"\0")[2]) for member in await client.zrange(line, 0, -1)]
 
 
 async def test_a_scene_keeps_its_size_over_the_rounds(server: Server, client: redis.asyncio.Redis) -> None:

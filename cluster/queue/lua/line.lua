@@ -100,13 +100,21 @@ function Q.late_head(class, tenant)
   return member and Q.split(member)[4]
 end
 
+-- How many late entries this call may move. Were it as many in each, a long late line would slow every call.
+function Q.most_to_fall()
+  if not Q.may_fall then
+    Q.may_fall = math.min(LATE_PER_CALL, LATE_LEAST + LATE_PER_MS * math.max(0, Q.now - (P[P_LATE] or 0)))
+  end
+  return Q.may_fall
+end
+
 -- Whether an entry of the line has become late, and is behind the others of its tenant from now on.
 function Q.falls_behind(id, e)
   local at = e[LATE_AT] or 0
-  if at == 0 or Q.now < at or Q.is_late(e) or Q.fell_behind == LATE_PER_CALL then return false end
+  if at == 0 or Q.now < at or Q.is_late(e) or Q.fell_behind >= Q.most_to_fall() then return false end
   Q.fell_behind = Q.fell_behind + 1
   if not P[P_MARKS] then Q.set(P_MARKS, 0) end -- no holes
-  Q.set(P_LATE, 1)
+  Q.set(P_LATE, Q.now)
   call('ZREM', K[LINE], Q.line_member(id, e))
   call('ZREM', K[OWNERS], Q.waiting_member('w', id, e))
   e[PLACE] = string.format('%016.0f', tonumber(e[PLACE]) + LATE_SHIFT)

@@ -53,7 +53,7 @@ P_YIELDING = 19 -- entries in flight that were told to give way
 P_RESULTS = 20 -- bytes of stored results
 P_BORN = 21 -- ms, when this pool began: another one after everything was lost
 P_MARKS = 22 -- counts the writes to QUARANTINED; nil before the first
-P_LATE = 23 -- 1 from the first entry that is moved behind the others until the pool is empty; nil before
+P_LATE = 23 -- ms when an entry was last moved behind the others, 0 once the pool was empty; nil before the first
 
 -- An entry.
 OWNER = 1
@@ -117,5 +117,7 @@ CHOICES = 16 -- most choices of a request; they are entries of their own, "id/0"
 PREEMPT_SCAN = 16 -- waiting entries that are looked at for whom others might give way
 TENANTS_SEEN = 64 -- tenants per class whose oldest entry `observe` reads
 LATE_PER_CALL = 128 -- entries that one call moves behind; those that are left keep their turn for now
+LATE_LEAST = 4 -- of them in any call
+LATE_PER_MS = 2 -- and so many more for each millisecond since the last: each takes some 25 us
 MARKS = 256 -- contents in quarantine; those that end first make room
 REPLICAS_SHOWN = 64 -- registries up to this size come back with every heartbeat
