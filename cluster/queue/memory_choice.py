@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from cluster.models import RequestClass
-from cluster.queue.memory_line import falls_behind, late_head
+from cluster.queue.memory_line import falls_behind, late_head, late_ones
 from cluster.queue.memory_state import WAITING, Entry, Load, PoolState
 
 _BATCH = int(RequestClass.BATCH)
@@ -43,16 +43,18 @@ def choose(pool: PoolState, replica: str, load: Load) -> Entry | None:
 
     One that was passed over `lookahead` times is passed no more; too big for what is free, it reserves the replica.
     """
-    lookahead = pool.limits.lookahead
     wanted = replica in pool.preferences
     passed: list[Entry] = []
     fallback: Entry | None = None
     fallback_at = 0
-    for entry in _candidates(pool, replica, load):
-        worn = pool.skips.get(entry.id, 0) >= lookahead
+
+    def gives_way(entry: Entry) -> bool:
+        in_time = fallback is not None and not fallback.late
+        return in_time and entry.late and not _worn(pool, entry)
+
+    for entry in _candidates(pool, replica, load, gives_way):
+        worn = _worn(pool, entry)
         if fits(load, entry):
-            if fallback is not None and entry.late and not fallback.late:
-                break
             if not wanted or replica in entry.request.preferred_replicas:
                 return _take(pool, entry, passed)
             if fallback is None:
@@ -74,10 +76,15 @@ def choose(pool: PoolState, replica: str, load: Load) -> Entry | None:
 def _take(pool: PoolState, entry: Entry, passed: list[Entry]) -> Entry:
     for other in passed:
         pool.skips[other.id] = pool.skips.get(other.id, 0) + 1
-    late = None if entry.late else late_head(pool, entry.line)
-    if late is not None:
-        pool.skips[late.id] = pool.skips.get(late.id, 0) + 1
+    if not entry.late and late_head(pool, entry.line) is not None:
+        pool.late_skips[entry.line] = pool.late_skips.get(entry.line, 0) + 1
     return entry
+
+
+def _worn(pool: PoolState, entry: Entry) -> bool:
+    """Whether nobody may pass an entry any more. Late ones count together."""
+    most = pool.limits.lookahead
+    return pool.skips.get(entry.id, 0) >= most or (entry.late and pool.late_skips.get(entry.line, 0) >= most)
 
 
 def _class_order(pool: PoolState, load: Load) -> list[int]:
@@ -90,8 +97,10 @@ def _class_order(pool: PoolState, load: Load) -> list[int]:
     return below + [c for c in waiting if c not in below and not batch_full(load, c)]
 
 
-def _candidates(pool: PoolState, replica: str, load: Load) -> Iterator[Entry]:
-    """Yield the first `lookahead` entries in fair order that suit the replica, out of the first 8 times as many."""
+def _candidates(pool: PoolState, replica: str, load: Load, gives_way: Callable[[Entry], bool]) -> Iterator[Entry]:
+    """Yield the first `lookahead` entries in fair order that suit the replica, out of the first 8 times as many. Behind
+    one that gives way all of its tenant do.
+    """
     seen, raw, raw_limit = 0, 0, 8 * pool.limits.lookahead
     for class_ in _class_order(pool, load):
         walk = Walk(pool, class_, raw_limit)
@@ -100,7 +109,9 @@ def _candidates(pool: PoolState, replica: str, load: Load) -> Iterator[Entry]:
             if entry is None:
                 break
             raw += 1
-            if suits(pool, replica, load, entry):
+            if gives_way(entry):
+                walk.drop()
+            elif suits(pool, replica, load, entry):
                 seen += 1
                 walk.charge(entry)
                 yield entry
@@ -113,7 +124,10 @@ class _Tenant:
     places: list[tuple[int, str]]
     """The line itself."""
     taken: int = 0
-    begun: bool = False
+    first: list[Entry] | None = None
+    """Late ones that were passed too often, and come first."""
+    shown: set[str] = field(default_factory=set)
+    """Those of them that came."""
 
 
 class Walk:
@@ -142,17 +156,27 @@ class Walk:
         return None
 
     def _pull(self, tenant: _Tenant) -> Entry | None:
-        if not tenant.begun:
-            tenant.begun = True
-            late = late_head(self._pool, (self._class, tenant.name))
-            if late is not None and self._pool.skips.get(late.id, 0) >= self._pool.limits.lookahead:
-                return late
+        pool, line = self._pool, (self._class, tenant.name)
+        if tenant.first is None:
+            worn = pool.late_skips.get(line, 0) >= pool.limits.lookahead
+            tenant.first = late_ones(pool, line)[: pool.limits.lookahead] if worn else []
+        if tenant.first:
+            entry = tenant.first.pop(0)
+            tenant.shown.add(entry.id)
+            return entry
         while tenant.taken < len(tenant.places):
-            entry = self._pool.entries[tenant.places[tenant.taken][1]]
-            if not falls_behind(self._pool, entry):
-                tenant.taken += 1
+            entry = pool.entries[tenant.places[tenant.taken][1]]
+            if falls_behind(pool, entry):
+                continue
+            tenant.taken += 1
+            if entry.id not in tenant.shown:
                 return entry
         return None
+
+    def drop(self) -> None:
+        """Show no more of the tenant of the last entry."""
+        if self._last is not None:
+            self._tenants.remove(self._last)
 
     def charge(self, entry: Entry) -> None:
         """Charge the tenant of the last entry for it."""

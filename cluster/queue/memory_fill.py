@@ -49,6 +49,8 @@ def grant(pool: PoolState, entry: Entry, replica: str, load: Load, *, alone: boo
             _account(pool, entry, tokens)
     serve(pool, entry, tokens / request.weight, at_grant=True)
     if entry.state == WAITING:
+        if entry.late:
+            pool.late_skips.pop(entry.line, None)
         leave_line(pool, entry)
     pool.granted += 1
     pool.granted_ever[entry.line[0]] += 1

@@ -109,6 +109,8 @@ def leave_line(pool: PoolState, entry: Entry) -> None:
             del pool.preferences[replica]
     pool.deadlines.discard(entry.id)
     _drop_reservation(pool, entry)
+    if entry.late and late_head(pool, entry.line) is None:
+        pool.late_skips.pop(entry.line, None)
     if not places:
         del pool.lines[entry.line]
         _deactivate(pool, class_, tenant)
@@ -119,6 +121,12 @@ def late_head(pool: PoolState, line: tuple[int, str]) -> Entry | None:
     places = pool.lines.get(line, [])
     first = bisect_left(places, (LATE_FROM, ""))
     return pool.entries[places[first][1]] if first < len(places) else None
+
+
+def late_ones(pool: PoolState, line: tuple[int, str]) -> list[Entry]:
+    """Return the late entries of a class and tenant, oldest first."""
+    places = pool.lines.get(line, [])
+    return [pool.entries[id_] for _, id_ in places[bisect_left(places, (LATE_FROM, "")) :]]
 
 
 def falls_behind(pool: PoolState, entry: Entry) -> bool:

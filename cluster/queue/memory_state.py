@@ -176,6 +176,8 @@ class PoolState:
         self.marks = self.moved_at = 0
         self.yielding = 0
         self.skips: dict[str, int] = {}
+        self.late_skips: dict[tuple[int, str], int] = {}
+        """How often the late ones of a line were passed by its others since one of them was last served."""
         self.preferences: dict[str, int] = {}
         self.deadlines = ScoredSet()
         self.bells: set[str] = set()

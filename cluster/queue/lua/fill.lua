@@ -44,7 +44,10 @@ function Q.grant(id, e, replica, l, waiting)
     if waiting then Q.account(e, tokens, waiting) end
   end
   Q.serve(e[CLASS], e[TENANT], tokens / e[WEIGHT], true)
-  if e[STATE] == 'w' then Q.leave_line(id, e) end
+  if e[STATE] == 'w' then
+    if Q.is_late(e) then call('HDEL', K[SKIPS], e[CLASS] .. '\0' .. e[TENANT]) end
+    Q.leave_line(id, e)
+  end
   Q.granted = Q.granted + 1
   Q.set(P_GRANTED + e[CLASS], P[P_GRANTED + e[CLASS]] + 1)
   e[NUMBER] = e[NUMBER] + 1
@@ -89,10 +92,15 @@ end
 
 function Q.skips_of(id) return tonumber(call('HGET', K[SKIPS], id)) or 0 end
 
+-- Whether nobody may pass an entry any more. Late ones count together: the first of them may not suit this replica.
+function Q.is_worn(id, e)
+  return Q.skips_of(id) >= Q.lookahead or (Q.is_late(e) and Q.late_skips(e[CLASS], e[TENANT]) >= Q.lookahead)
+end
+
 -- Entries of one class in fair order: the tenant of least service first, charged for what it would get. The first entry
 -- costs two reads; further tenants are read as their turn comes. A tenant's late entries come behind its others: they are
--- too late already, and in front of the line they would make everybody late. But one that was passed over `lookahead`
--- times comes first.
+-- too late already, and in front of the line they would make everybody late. But once they were passed `lookahead` times
+-- the oldest of them come first.
 function Q.class_candidates(class, raw_limit)
   local tenants, page_size, last, more = {}, 1, 0, true -- last: least service that an unread tenant may have
   local function load_tenants()
@@ -100,22 +108,29 @@ function Q.class_candidates(class, raw_limit)
     local page = call('ZRANGE', K[ACTIVE + class], from, math.min(from + page_size, raw_limit) - 1, 'WITHSCORES')
     for i = 1, #page, 2 do
       last = tonumber(page[i + 1])
-      tenants[#tenants + 1] = {page[i], last, {}, 0, 0, false}
+      tenants[#tenants + 1] = {page[i], last, {}, 0, 0, nil, {}}
     end
     more = #tenants == from + page_size and #tenants < raw_limit
     page_size = Q.lookahead
   end
-  local function pull(tenant) -- name, service, page of members, offset of the page, taken of the page, begun
+  local function pull(tenant) -- name, service, page, its offset, taken of the page, late ones that come first, these ids
+    local prefix = class .. '\0' .. tenant[1] .. '\0'
     if not tenant[6] then
-      tenant[6] = true
-      local late = Q.late_head(class, tenant[1])
-      if late and Q.skips_of(late) >= Q.lookahead then return late end
+      tenant[6] = {}
+      if P[P_LATE] and P[P_LATE] > 0 and Q.late_skips(class, tenant[1]) >= Q.lookahead then
+        tenant[6] = call('ZRANGEBYLEX', K[LINE], '[' .. prefix .. string.format('%016.0f', LATE_FROM),
+          '(' .. class .. '\0' .. tenant[1] .. '\1', 'LIMIT', 0, Q.lookahead)
+      end
+    end
+    if tenant[6][1] then
+      local id = Q.split(table.remove(tenant[6], 1))[4]
+      tenant[7][id] = true
+      return id
     end
     while true do
       if tenant[5] == #tenant[3] then
         local size = #tenant[3] == 0 and 1 or Q.lookahead
         tenant[4] = tenant[4] + #tenant[3]
-        local prefix = class .. '\0' .. tenant[1] .. '\0'
         tenant[3] = call('ZRANGEBYLEX', K[LINE], '[' .. prefix, '(' .. class .. '\0' .. tenant[1] .. '\1',
           'LIMIT', tenant[4], size)
         tenant[5] = 0
@@ -123,8 +138,15 @@ function Q.class_candidates(class, raw_limit)
       end
       tenant[5] = tenant[5] + 1
       local id = Q.split(tenant[3][tenant[5]])[4]
-      if not Q.falls_behind(id, Q.get(id)) then return id end
-      tenant[4] = tenant[4] - 1 -- what followed it has moved up
+      if Q.falls_behind(id, Q.get(id)) then
+        tenant[4] = tenant[4] - 1 -- what followed it has moved up
+        -- Among late ones it is on this page again, perhaps.
+        if tonumber(Q.split(tenant[3][#tenant[3]])[3]) >= LATE_FROM then
+          for at = #tenant[3], tenant[5] + 1, -1 do tenant[3][at] = nil end
+        end
+      elseif not tenant[7][id] then
+        return id
+      end
     end
   end
   return function()
@@ -157,9 +179,8 @@ function Q.choose(replica, l, waiting)
   local function take(id, ahead)
     for i = 1, ahead do call('HINCRBY', K[SKIPS], passed[i], 1) end
     local e = Q.get(id)
-    if not Q.is_late(e) then
-      local late = Q.late_head(e[CLASS], e[TENANT])
-      if late then call('HINCRBY', K[SKIPS], late, 1) end
+    if not Q.is_late(e) and Q.late_head(e[CLASS], e[TENANT]) then
+      call('HINCRBY', K[SKIPS], e[CLASS] .. '\0' .. e[TENANT], 1)
     end
     return id
   end
@@ -170,18 +191,19 @@ function Q.choose(replica, l, waiting)
       if not id then break end
       raw = raw + 1
       local e = Q.get(id)
-      if Q.suits(replica, l, e) then
+      if fallback and Q.is_late(e) and not Q.is_late(Q.get(fallback)) and not Q.is_worn(id, e) then
+        -- The wish of one that is late does not count against one that is not. All that follow of its tenant are late.
+        tenant[3] = nil
+      elseif Q.suits(replica, l, e) then
         seen = seen + 1
         tenant[2] = tenant[2] + (e[PROMPT] + e[EXPECTED]) / e[WEIGHT]
         if Q.fits(l, e) then
-          -- The wish of one that is late does not count against one that is not.
-          if fallback and Q.is_late(e) and not Q.is_late(Q.get(fallback)) then return take(fallback, fallback_at) end
           if not wanted or string.find(e[PREFERRED], mark, 1, true) then return take(id, #passed) end
           if not fallback then fallback, fallback_at = id, #passed end
-          if Q.skips_of(id) >= Q.lookahead then return take(fallback, fallback_at) end
+          if Q.is_worn(id, e) then return take(fallback, fallback_at) end
           passed[#passed + 1] = id
         elseif e[RESERVED] == '' then
-          if Q.skips_of(id) >= Q.lookahead then
+          if Q.is_worn(id, e) then
             if fallback then return take(fallback, fallback_at) end
             e[RESERVED] = replica
             Q.put(id, e)

@@ -100,6 +100,9 @@ function Q.late_head(class, tenant)
   return member and Q.split(member)[4]
 end
 
+-- How often the late ones of a tenant were passed by its others since one of them was last served.
+function Q.late_skips(class, tenant) return tonumber(call('HGET', K[SKIPS], class .. '\0' .. tenant)) or 0 end
+
 -- How many late entries this call may move. Were it as many in each, a long late line would slow every call.
 function Q.most_to_fall()
   if not Q.may_fall then
@@ -146,6 +149,7 @@ function Q.leave_line(id, e)
   Q.count_preferences(e, -1)
   if e[START_BY] > 0 then call('ZREM', K[DEADLINES], id) end
   Q.drop_reservation(id, e)
+  if Q.is_late(e) and not Q.late_head(class, tenant) then call('HDEL', K[SKIPS], class .. '\0' .. tenant) end
   if #Q.members(K[LINE], Q.tenant_prefix(e), 1) == 0 then
     local score = tonumber(call('ZSCORE', K[ACTIVE + class], tenant))
     call('ZREM', K[ACTIVE + class], tenant)

@@ -151,7 +151,7 @@ def memory_sizes(store: MemoryStore, pool: str = POOL) -> dict[str, int]:
         "parted": len(state.parted),
         "links": sum(map(len, state.links.values())),
         "keys": len(state.client_keys),
-        "skips": len(state.skips),
+        "skips": len(state.skips) + len(state.late_skips),
         "prefs": len(state.preferences),
         "deadlines": len(state.deadlines),
         "bells": len(state.bells),
