@@ -72,15 +72,17 @@ def test_the_picture_shows_the_panels_of_the_page_below_each_other(
 
 @pytest.mark.parametrize("flag", ["--html", "--png"])
 def test_a_report_that_cannot_be_written_is_said(
-    trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str
+    trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
-    status, _, err = run(capsys, "--trace", trace, flag, tmp_path / "none" / "run")
+    # Long paths would be wrapped.
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run(capsys, "--trace", trace, flag, "none/run")
     assert status != 0
-    assert f"{flag[2:]} must name a file in a folder that exists, got {tmp_path}/none/run" in " ".join(err.split())
+    assert f"{flag[2:]} must name a file in a folder that exists, got none/run" in err
 
-    status, _, err = run(capsys, "--trace", trace, flag, tmp_path)
+    status, _, err = run(capsys, "--trace", trace, flag, ".")
     assert status != 0
-    assert f"{flag[2:]}: {tmp_path} cannot be written: Is a directory" in " ".join(err.split())
+    assert f"{flag[2:]}: . cannot be written: Is a directory" in err
 
 
 def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
