@@ -65,6 +65,11 @@ def add_simulate(commands: Commands) -> None:
     check = parser.add_argument_group("validation", "instead of a trace: hold the engine against a recorded run")
     check.add_argument("--validate", metavar="DIR", help="a folder with requests.jsonl and meta.json")
     check.add_argument("--fit", type=_range, default=(1, 100), metavar="A-B", help="requests to fit on (default 1-100)")
+    _add_report(parser)
+    parser.set_defaults(run=_simulate)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
     report = parser.add_argument_group("report", "a rejected request is in no latency and misses its SLO")
     report.add_argument("--slo-ttft", type=_above_zero, default=2.0, help="seconds (default %(default)s)")
     report.add_argument(
@@ -76,7 +81,6 @@ def add_simulate(commands: Commands) -> None:
     report.add_argument("--json", action="store_true", help="print JSON")
     report.add_argument("--html", metavar="FILE", help="write a page with the course of the run")
     report.add_argument("--png", metavar="FILE", help="write the same as a picture")
-    parser.set_defaults(run=_simulate)
 
 
 def _simulate(options: argparse.Namespace) -> int:
