@@ -3,7 +3,7 @@
 Demand is counted in replica-seconds of work that arrive per second, by length and not by requests, so that longer
 prompts show at once; averaged over a cold start, because nothing that is over sooner can be helped, unless it jumps;
 and corrected by how many sequences really run. To it comes what has piled up. Replicas that are starting count as
-there. Removal looks back seven minutes at most and is tried out on the model before it is done. Every term and every
+there. Removal looks back five minutes at most and is tried out on the model before it is done. Every term and every
 rail leaves a step, and the decision is made again without each term, so that one can say what it was good for.
 """
 

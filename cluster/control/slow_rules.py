@@ -38,7 +38,7 @@ class SlowRules:
     fill_period_s: float = 300.0
     attainment_s: float = 600.0
     """What the attainment counts over; it is left alone for so long after more was missing than chance brings."""
-    look_back_s: float = 420.0
+    look_back_s: float = 300.0
     """Removal goes down to what was needed in `look_back_starts` cold starts, at most so long: what would be wanted
     again sooner costs less if it is kept."""
     look_back_part: float = 0.95
@@ -52,7 +52,7 @@ class SlowRules:
     history_s: float = 7200.0
     hold_s: float = 30.0
     """Between two changes."""
-    down_band: float = 0.15
+    down_band: float = 0.25
     """Less than this part of the replicas too many, and less than one, is not removed."""
     down_step: float = 0.25
     """Largest part that goes at once."""

@@ -149,7 +149,7 @@ class AutoscaleSettings(Section):
     """What has piled up beyond the SLO is to be worked off in so long."""
     hold_s: float = Field(default=30.0, ge=0, le=3600)
     """Between a change and a removal."""
-    look_back_s: float = Field(default=420.0, ge=1, le=86_400)
+    look_back_s: float = Field(default=300.0, ge=1, le=86_400)
     """Removal goes down to the most that was needed in so long."""
     idle_s: float = Field(default=900.0, ge=1, le=86_400)
     """Without a request for so long a pool may go to 0, where min_replicas is 0."""
