@@ -151,8 +151,21 @@ class _Live(Collector):
             linked.add_metric([name], len(pool.replicas.connected()))
             held.add_metric([name], float(pool.available))
         yield from (waiting, running, ready, linked, held, relief)
+        yield from self._promises()
         yield from self._affinity()
         yield from self._troubles()
+
+    def _promises(self) -> Iterable[Metric]:
+        judged = CounterMetricFamily(
+            "penstock_router_slo_choices",
+            "Choices that ended and were promised an SLO, by what became of it: met, ttft, itl, ttft_and_itl, or "
+            "not_served for those that were refused for want of room or failed. ITL is the mean of the choice.",
+            labels=["pool", "class", "outcome"],
+        )
+        for name, pool in self._pools.items():
+            for (request_class, verdict), count in pool.arrivals.verdicts.items():
+                judged.add_metric([name, request_class.name.lower(), verdict.value], count)
+        yield judged
 
     def _affinity(self) -> Iterable[Metric]:
         affinity = CounterMetricFamily(

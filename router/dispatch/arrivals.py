@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 
 from cluster.autoscaler.report import JobWork, empty_counts, pack_report
@@ -10,6 +11,19 @@ from cluster.models import RequestClass
 
 LEARNING = 0.02
 """Weight of a new request in the averages."""
+
+
+class Verdict(enum.Enum):
+    """Is what became of a promise to one choice of a request."""
+
+    MET = "met"
+    TTFT = "ttft"
+    """The first token came too late."""
+    ITL = "itl"
+    """The tokens came too slowly."""
+    BOTH = "ttft_and_itl"
+    NOT_SERVED = "not_served"
+    """Refused for want of room, or failed."""
 
 
 class Arrivals:
@@ -22,6 +36,8 @@ class Arrivals:
     def __init__(self, point: OperatingPoint) -> None:
         self.point = point
         """What is promised now."""
+        self.verdicts = {(each, verdict): 0 for each in RequestClass for verdict in Verdict}
+        """Of all choices that were promised something, since the start."""
         self._counts = empty_counts()
         self._outputs: dict[RequestClass, float] = {}
         self._cached: dict[RequestClass, float] = {}
@@ -66,13 +82,26 @@ class Arrivals:
             return
         late = slo.ttft_p99_s is not None and ttft_s is not None and ttft_s > slo.ttft_p99_s
         slow = slo.itl_p95_s is not None and itl_s is not None and itl_s > slo.itl_p95_s
-        self._counts[request_class].judged += 1
-        self._counts[request_class].met += not (late or slow)
+        match late, slow:
+            case True, True:
+                verdict = Verdict.BOTH
+            case True, False:
+                verdict = Verdict.TTFT
+            case False, True:
+                verdict = Verdict.ITL
+            case _:
+                verdict = Verdict.MET
+        self._count(request_class, verdict)
 
     def turned_away(self, request_class: RequestClass) -> None:
-        """Count a request that was refused for want of room: a miss."""
+        """Count a request that was refused for want of room, or failed: a miss."""
         if not self.point.of(request_class).empty:
-            self._counts[request_class].judged += 1
+            self._count(request_class, Verdict.NOT_SERVED)
+
+    def _count(self, request_class: RequestClass, verdict: Verdict) -> None:
+        self.verdicts[request_class, verdict] += 1
+        self._counts[request_class].judged += 1
+        self._counts[request_class].met += verdict is Verdict.MET
 
     def report(self, jobs: Sequence[JobWork] = ()) -> bytes:
         """Write what was counted since the start, and what is left of jobs now."""

@@ -7,6 +7,9 @@ from typing import Any
 from tests.k8s.autoscaler_board import AUTOSCALER
 from tests.k8s.panels import POOL, WINDOW, Panel, highest, quantiles, rate
 
+PROMISES = "penstock_router_slo_choices_total"
+MET, MISSED = 'outcome="met"', 'outcome!="met"'
+
 BOARDS: dict[str, tuple[str, list[Panel]]] = {
     "golden-signals": (
         "Golden signals",
@@ -25,6 +28,20 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
             Panel("Time to first token", quantiles("penstock_router_ttft_seconds"), "s"),
             Panel("Time between tokens", quantiles("penstock_router_inter_token_seconds"), "s"),
             Panel("Whole request", quantiles("penstock_router_request_seconds"), "s"),
+            Panel(
+                "Promises kept",
+                {
+                    "{{pool}} {{class}}": f"{rate(PROMISES, 'pool, class', MET)} / {rate(PROMISES, 'pool, class')}",
+                },
+                "percentunit",
+                "Of choices whose class has an SLO. A gap: none ended.",
+            ),
+            Panel(
+                "Promises missed",
+                {"{{pool}} {{class}} {{outcome}}": rate(PROMISES, "pool, class, outcome", MISSED)},
+                "reqps",
+                "ttft, itl: too late, too slow. not_served: refused for want of room, or failed.",
+            ),
             Panel("Open generations", {"all routers": "sum(penstock_router_open_calls)"}),
             Panel("Tokens", {"{{pool}} {{kind}}": rate("penstock_router_tokens_total", "pool, kind")}, "ops"),
             Panel("How choices end", {"{{pool}} {{reason}}": rate("penstock_router_choices_total", "pool, reason")}),

@@ -20,9 +20,10 @@ class Panel:
     stack: bool = field(default=False)
 
 
-def rate(metric: str, by: str = "pool") -> str:
-    """Return what a counter grows by per second."""
-    return f"sum by ({by}) (rate({metric}{{{POOL}}}{WINDOW}))"
+def rate(metric: str, by: str = "pool", where: str = "") -> str:
+    """Return what a counter grows by per second; `where` narrows it down further."""
+    selector = f"{POOL},{where}" if where else POOL
+    return f"sum by ({by}) (rate({metric}{{{selector}}}{WINDOW}))"
 
 
 def quantile(metric: str, part: float) -> str:

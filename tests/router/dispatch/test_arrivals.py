@@ -9,7 +9,7 @@ import pytest
 from cluster.autoscaler.report import unpack_report
 from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.models import RequestClass
-from router.dispatch.arrivals import Arrivals
+from router.dispatch.arrivals import Arrivals, Verdict
 
 INTERACTIVE, BATCH = RequestClass.INTERACTIVE, RequestClass.BATCH
 POINT = OperatingPoint(interactive=ClassSlo(ttft_p99_s=1.0, itl_p95_s=0.05))
@@ -45,14 +45,22 @@ def test_lengths_follow_what_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ttft_s", "itl_s", "met"),
-    [(0.9, 0.04, 1), (1.1, 0.04, 0), (0.9, 0.06, 0), (0.9, None, 1), (None, None, 1)],
+    ("ttft_s", "itl_s", "verdict"),
+    [
+        (0.9, 0.04, Verdict.MET),
+        (1.1, 0.04, Verdict.TTFT),
+        (0.9, 0.06, Verdict.ITL),
+        (1.1, 0.06, Verdict.BOTH),
+        (0.9, None, Verdict.MET),
+        (None, None, Verdict.MET),
+    ],
 )
-def test_an_ended_request_is_held_against_the_slo(ttft_s: float | None, itl_s: float | None, met: int) -> None:
+def test_an_ended_request_is_held_against_the_slo(ttft_s: float | None, itl_s: float | None, verdict: Verdict) -> None:
     arrivals = Arrivals(POINT)
     arrivals.judge(INTERACTIVE, ttft_s, itl_s)
 
-    assert (1, met) == counted(arrivals)[4:]
+    assert (1, int(verdict is Verdict.MET)) == counted(arrivals)[4:]
+    assert {(INTERACTIVE, verdict): 1} == {which: count for which, count in arrivals.verdicts.items() if count}
 
 
 def test_who_is_turned_away_is_a_miss_and_who_is_promised_nothing_is_not_judged() -> None:
@@ -66,3 +74,5 @@ def test_who_is_turned_away_is_a_miss_and_who_is_promised_nothing_is_not_judged(
     arrivals.point = OperatingPoint(batch=ClassSlo(ttft_p99_s=200.0))
     arrivals.judge(BATCH, 100.0, 1.0)
     assert (1, 1) == counted(arrivals, BATCH)[4:]
+    found = {which: count for which, count in arrivals.verdicts.items() if count}
+    assert {(INTERACTIVE, Verdict.NOT_SERVED): 1, (BATCH, Verdict.MET): 1} == found

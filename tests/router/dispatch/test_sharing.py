@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from penstock.v1 import admin_pb2
 from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 
 from tests.support.stack import collect, ids_of, request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
@@ -195,6 +196,21 @@ async def test_metrics_of_router_and_replica_count_what_happened(tmp_path: Path)
         assert 1 == value(replica, "penstock_replica_prefill_seconds_count")
         for name in ("running", "kv_usage", "batch_limit", "steps_total", "cached_tokens_total"):
             assert f"penstock_replica_{name}" in replica
+
+
+async def test_metrics_say_which_promises_were_kept(tmp_path: Path) -> None:
+    slo = {"interactive": {"ttft_p99_s": 60.0}, "standard": {"ttft_p99_s": 0.001}}
+    async with running_stack(tmp_path, pools={"demo": {**sim_pool(base_ms=5.0), "slo": slo}}) as stack:
+        for request_class in (types.REQUEST_CLASS_INTERACTIVE, types.REQUEST_CLASS_STANDARD, types.REQUEST_CLASS_BATCH):
+            asked = request(max_tokens=2, ignore_eos=True)
+            asked.request_class = request_class
+            await stack.inference().Generate(asked)
+        text = await asyncio.to_thread(metrics_of, stack.routers[0].metrics_port)
+
+    counts = re.findall(
+        r'^penstock_router_slo_choices_total\{class="(\w+)",outcome="(\w+)",pool="demo"\} 1', text, re.M
+    )
+    assert [("interactive", "met"), ("standard", "ttft")] == sorted(counts)
 
 
 async def test_prompts_and_outputs_never_reach_the_logs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
