@@ -2,6 +2,7 @@
 
 from cluster.queue.base import Bell, Queue
 from cluster.queue.beats import (
+    POSITIONS,
     PoolView,
     ReplicaBeat,
     ReplicaBeatReply,
@@ -36,6 +37,7 @@ from cluster.queue.settings import limits_from
 __all__ = [
     "MAX_CHOICES",
     "NO_QUOTA",
+    "POSITIONS",
     "Adopted",
     "Bell",
     "Grant",

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from cluster.models import ReplicaState, Windows
 from cluster.queue.entries import Mail
 
+POSITIONS = 256
+"""Entries whose position one heartbeat may ask for."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
@@ -39,6 +42,8 @@ class RouterBeat:
     """The version of the registry it has, -1 for none."""
     report: bytes = b""
     """What it counted of its requests, for `observe`; opaque to the queue."""
+    positions_of: tuple[str, ...] = ()
+    """Waiting entries of its own whose position it wants, at most `POSITIONS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class RouterBeatReply:
     routers: tuple[str, ...]
     """Routers with a live lease."""
     positions: Mapping[str, int]
-    """Waiting entries ahead, for each of this router's waiting entries (the first 256 of them)."""
+    """Waiting entries ahead, for each of those asked for that waits and is this router's."""
     run_id: str
     """The store's identity; changes when it restarted, or lost everything, and may have forgotten something."""
     granted: tuple[int, int, int] = (0, 0, 0)

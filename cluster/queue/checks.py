@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from cluster.queue.beats import POSITIONS, RouterBeat
 from cluster.queue.entries import QueueEntry
 
 _ID = re.compile(r"[A-Za-z0-9._/-]{1,256}")
@@ -14,6 +15,15 @@ def check_id(what: str, name: str) -> None:
     """Raise ValueError unless a router, replica, request or attempt id is made of [A-Za-z0-9._/-], 1 to 256 of them."""
     if not _ID.fullmatch(name):
         raise ValueError(f"{what} must be 1 to 256 of A-Z a-z 0-9 . _ / -, got {name!r}")
+
+
+def check_router_beat(beat: RouterBeat) -> None:
+    """Raise ValueError where a heartbeat's names cannot be stored, or it asks for too much."""
+    check_id("router_id", beat.router_id)
+    for replica in beat.connected:
+        check_id("connected replica", replica)
+    if len(beat.positions_of) > POSITIONS:
+        raise ValueError(f"positions_of must be at most {POSITIONS} entries, got {len(beat.positions_of)}")
 
 
 def check_entry(entry: QueueEntry) -> None:

@@ -98,7 +98,8 @@ def pack_settlement(router_id: str, request_id: str, attempt: str, settlement: S
 
 def pack_router_beat(beat: RouterBeat) -> bytes:
     """Write the arguments of `heartbeat_router`."""
-    return pack(beat.router_id, beat.connected, _flat(beat.started), beat.registry_version, beat.report)
+    started = _flat(beat.started)
+    return pack(beat.router_id, beat.connected, started, beat.registry_version, beat.report, beat.positions_of)
 
 
 def pack_replica_beat(beat: ReplicaBeat) -> bytes:

@@ -17,10 +17,9 @@ from cluster.queue.memory_fill import give_back, run_fills
 from cluster.queue.memory_leases import drop, mark_started, reap, tick, unpark
 from cluster.queue.memory_line import late_head, position
 from cluster.queue.memory_preempt import preempt
-from cluster.queue.memory_state import IN_FLIGHT, REPLICAS_SHOWN, TENANTS_SEEN, Load, PoolState, Slots
+from cluster.queue.memory_state import IN_FLIGHT, REPLICAS_SHOWN, TENANTS_SEEN, WAITING, Load, PoolState, Slots
 
 _ORDER_KINDS = {"c": "cancel", "d": "moved", "e": "expired", "f": "preempt"}
-_POSITIONS = 256
 
 
 def mailbox(pool: PoolState, router: str) -> Mail:
@@ -60,8 +59,8 @@ def beat_router(pool: PoolState, beat: RouterBeat, run_id: str) -> RouterBeatRep
     reap(pool)
     pool.want_free(8)
     run_fills(pool)
-    owned = pool.owners.get(router)
-    waiting = owned.waiting[:_POSITIONS] if owned else []
+    asked = ((name, pool.entries.get(name)) for name in beat.positions_of)
+    waiting = {name: entry for name, entry in asked if entry and entry.state == WAITING and entry.owner == router}
     return RouterBeatReply(
         mail=mailbox(pool, router),
         replicas=_registry(pool, beat.registry_version),
@@ -69,7 +68,7 @@ def beat_router(pool: PoolState, beat: RouterBeat, run_id: str) -> RouterBeatRep
         waiting=(pool.line_counts[0], pool.line_counts[1], pool.line_counts[2]),
         running=pool.slot_count,
         routers=tuple(sorted(pool.live_names(pool.routers))),
-        positions={name: position(pool, pool.entries[name]) for _, name in waiting},
+        positions={name: position(pool, entry) for name, entry in waiting.items()},
         run_id=pool.store_id,
         granted=(pool.granted_ever[0], pool.granted_ever[1], pool.granted_ever[2]),
         time_ms=pool.now,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from cluster.clock import Clock, SystemClock
 from cluster.errors import QueueFullError, QueueUnavailableError
 from cluster.queue.beats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
-from cluster.queue.checks import check_entry, check_id
+from cluster.queue.checks import check_entry, check_id, check_router_beat
 from cluster.queue.codec import RETRY_FULL_S
 from cluster.queue.entries import (
     Adopted,
@@ -231,9 +231,7 @@ class MemoryQueue:
 
     async def heartbeat_router(self, beat: RouterBeat) -> RouterBeatReply:
         """See `Queue.heartbeat_router`."""
-        check_id("router_id", beat.router_id)
-        for replica in beat.connected:
-            check_id("connected replica", replica)
+        check_router_beat(beat)
         with self._call(beat.router_id) as pool:
             return beat_router(pool, beat, self._store.run_id)
 

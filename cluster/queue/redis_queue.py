@@ -8,7 +8,7 @@ from typing import Any
 from cluster.clock import Clock
 from cluster.queue import codec
 from cluster.queue.beats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
-from cluster.queue.checks import check_entry, check_id
+from cluster.queue.checks import check_entry, check_id, check_router_beat
 from cluster.queue.connections import ConnectionSource, RedisTarget
 from cluster.queue.entries import Adopted, Mail, Mark, Marks, QueueEntry, QueueLimits, Settlement, Submitted, UsageLine
 from cluster.queue.keys import pool_keys
@@ -102,9 +102,7 @@ class RedisQueue:
 
     async def heartbeat_router(self, beat: RouterBeat) -> RouterBeatReply:
         """See `Queue.heartbeat_router`."""
-        check_id("router_id", beat.router_id)
-        for replica in beat.connected:
-            check_id("connected replica", replica)
+        check_router_beat(beat)
         return codec.read_router_reply(await self._call("heartbeat_router", codec.pack_router_beat(beat)))
 
     async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cluster.models import ReplicaState, RequestClass, Windows
-from cluster.queue import Grant, Mail, QueueEntry, QueueLimits, RedisQueue, ReplicaBeat, RouterBeat, Settlement
+from cluster.queue import (
+    POSITIONS,
+    Grant,
+    Mail,
+    QueueEntry,
+    QueueLimits,
+    RedisQueue,
+    ReplicaBeat,
+    RouterBeat,
+    Settlement,
+)
 
 SEQUENCES = 64
 """Slots of a replica."""
@@ -102,8 +113,11 @@ class Crew:
 
     async def beat_routers(self) -> None:
         """Have every router send its heartbeat."""
-        for router in ROUTERS:
-            reply = await self.queue.heartbeat_router(RouterBeat(router, self.replicas))
+        for which, router in enumerate(ROUTERS):
+            # The newest wait, if any do.
+            newest = (number for number in range(self.submitted - 1, -1, -1) if number % len(ROUTERS) == which)
+            asked = tuple(entry(number, 1).request_id for number in itertools.islice(newest, POSITIONS))
+            reply = await self.queue.heartbeat_router(RouterBeat(router, self.replicas, positions_of=asked))
             self._take(router, reply.mail)
 
     async def collect(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cluster.lifecycle import TaskOwner
-from cluster.queue import Grant, Mail, RedisBell, RedisQueue, RouterBeat, Settlement
+from cluster.queue import POSITIONS, Grant, Mail, RedisBell, RedisQueue, RouterBeat, Settlement
 from loadtest.bench_queue.crew import entry
 
 _BEAT_S = 1.0
@@ -106,7 +106,9 @@ class BareRouter:
 
     async def _beat(self) -> None:
         started, self._started = self._started, []
-        reply = await self._queue.heartbeat_router(RouterBeat(self._router_id, self._connected, tuple(started)))
+        asked = tuple(itertools.islice(self._waiting, POSITIONS))
+        beat = RouterBeat(self._router_id, self._connected, tuple(started), positions_of=asked)
+        reply = await self._queue.heartbeat_router(beat)
         self._deliver(reply.mail)
 
 

@@ -74,6 +74,8 @@ class Choice:
         self.attempt = ""
         self.position = 0
         """Waiting entries ahead, as last heard."""
+        self.watched = False
+        """Whether its client is told its position."""
         self.end: pb.AttemptEnd | None = None
         self.error: PenstockError | None = None
         """Why the choice can't go on; the request then ends with it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from penstock.v1 import inference_pb2 as api
@@ -65,6 +65,7 @@ class Generation:
         self._news = asyncio.Event()
         self._news.set()
         self._queued_at = float("-inf")
+        self._tells_position = True
         self._finished = False
         self._enough = 1
         """Tokens of a choice that are worth a message."""
@@ -80,7 +81,7 @@ class Generation:
     async def wait(self) -> None:
         """Wait until `take` has something: output, a change, or the time to tell the position again."""
         news = self._news
-        if self._streams_one() or not self._waiting():
+        if self._streams_one() or not (self._tells_position and self._waiting()):
             if not news.is_set():
                 await news.wait()
             news.clear()
@@ -187,7 +188,7 @@ class Generation:
                 events.append(api.StreamGenerateResponse(resumed=self._resumed(choice)))
             if choice.has_output:
                 events.append(choice.take_output())
-        if self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
+        if self._tells_position and self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
             self._queued_at = time.monotonic()
             events.append(api.StreamGenerateResponse(queued=self._queued()))
         if all(choice.state is ChoiceState.ENDED for choice in self.choices):
@@ -203,11 +204,22 @@ class Generation:
             self.cancel()
         return events
 
-    def take_unhurried(self) -> list[api.StreamGenerateResponse]:
-        """Like `take`, for who needs no stream: what comes next may collect for a while."""
-        events = self.take()
-        self.collect(_ANY_NUMBER, UNHURRIED_S)
-        return events
+    async def unhurried(self) -> AsyncIterator[api.StreamGenerateResponse]:
+        """Yield what is left, up to `finished`, to who needs no stream: output collects for a while, and nobody is told
+        positions.
+
+        Raises:
+            PenstockError: as `take`.
+        """
+        self._tells_position = False
+        for choice in self.choices:
+            choice.watched = False
+        while not self._finished:
+            await self.wait()
+            events = self.take()
+            self.collect(_ANY_NUMBER, UNHURRIED_S)
+            for event in events:
+                yield event
 
     @property
     def finished(self) -> bool:
@@ -268,6 +280,8 @@ class Generation:
         position = max(choice.position for choice in self.choices if choice.state is ChoiceState.WAITING)
         queued = api.Queued(request_id=self.request_id, resume_token=self.token(), position=position)
         waiting = [choice for choice in self.choices if choice.state is ChoiceState.WAITING]
+        for choice in waiting:
+            choice.watched = True
         waits = [self._predict(choice) for choice in waiting]
         known = [wait for wait in waits if wait is not None]
         if known and len(known) == len(waits):

@@ -34,6 +34,7 @@ from router.dispatch.in_time import late_after_s, shed_after_s
 from router.dispatch.isolation import Isolation
 from router.dispatch.link import ReplicaLink
 from router.dispatch.membership import Membership
+from router.dispatch.positions import Positions
 from router.dispatch.recovery import Failure, RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
 from router.dispatch.resubmission import Resubmission
@@ -93,6 +94,7 @@ class Pool:
         self.affinity = Affinity(router_settings.affinity)
         self._choices: dict[str, Choice] = {}
         """Choices that wait or run here, by their queue id."""
+        self._positions = Positions(self._choices)
         self._parked: set[str] = set()
         """Requests that were left to other routers."""
         self.resubmission = Resubmission(
@@ -427,7 +429,12 @@ class Pool:
 
     def _describe(self) -> RouterBeat:
         # Runs on the membership's thread.
-        return RouterBeat(self._router_id, self.replicas.connected(), report=self.arrivals.report(self.job_work()))
+        return RouterBeat(
+            self._router_id,
+            self.replicas.connected(),
+            report=self.arrivals.report(self.job_work()),
+            positions_of=self._positions.ask(),
+        )
 
     def _beaten(self, reply: RouterBeatReply) -> None:
         self.beat = reply
@@ -443,9 +450,7 @@ class Pool:
                 self._owner.spawn(self.resubmission.submit_all(), "submit_again")
         if reply.replicas is not None:
             self.replicas.update(reply.replicas, complete=now >= self._doubt_until)
-        for request_id, position in reply.positions.items():
-            if (choice := self._choices.get(request_id)) is not None:
-                choice.position = position
+        self._positions.heard(reply.positions)
         if reply.marks != self.isolation.marks:
             self._owner.spawn(self._follow(), "follow_marks")
         self._deliver(reply.mail)

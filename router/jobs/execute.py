@@ -34,10 +34,8 @@ class Executor:
             raise TypeError("an item of a job has no idempotency key, so there is no kept result for it")
         try:
             collector = Collector()
-            while not generation.finished:
-                await generation.wait()
-                for event in generation.take_unhurried():
-                    collector.add(event)
+            async for event in generation.unhurried():
+                collector.add(event)
         finally:
             generation.close()
         self._metrics.finished(generation, collector.finished)

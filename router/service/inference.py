@@ -110,12 +110,10 @@ class InferenceServicer:
         await context.send_initial_metadata(
             ((REQUEST_ID_HEADER, generation.request_id), (RESUME_TOKEN_HEADER, generation.token()))
         )
-        while not generation.finished:
-            await generation.wait()
-            for event in generation.take_unhurried():
-                collector.add(event)
-                if kept is not None:
-                    kept.add(event)
+        async for event in generation.unhurried():
+            collector.add(event)
+            if kept is not None:
+                kept.add(event)
         self._metrics.finished(generation, collector.finished)
 
     # --- ends ---------------------------------------------------------------------------------------------------------
@@ -148,10 +146,8 @@ class InferenceServicer:
         generation = kept.generation
         try:
             async with asyncio.timeout(self._pools[generation.pool].queue_settings.attach_grace_s):
-                while not generation.finished:
-                    await generation.wait()
-                    for event in generation.take_unhurried():
-                        kept.add(event)
+                async for event in generation.unhurried():
+                    kept.add(event)
         except (TimeoutError, PenstockError):
             # Nobody came, it failed, or another call took over.
             pass

@@ -2,7 +2,7 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, list of connected replicas, flat list of (request id, attempt) started, registry version it has,
---    what it reports of its requests (opaque, "" for nothing)
+--    what it reports of its requests (opaque, "" for nothing), list of its waiting entries whose position it wants
 -- Reply: {mail, replicas or nil, registry version, waiting per class, running, live routers, flat positions, run id,
 --        grants ever made per class, pool time (ms), operating point or nil, relief, marks as in quarantine.lua};
 --        a replica is {id, record, state, windows x3, sequences, KV tokens, prefill tokens, age (ms), stats}
@@ -50,10 +50,12 @@ local function registry()
 end
 
 local positions, counts = {}, {}
-for _, member in ipairs(Q.members(K[OWNERS], A[1] .. '\0w\0', 256)) do
-  local id = Q.split(member)[4]
-  positions[#positions + 1] = id
-  positions[#positions + 1] = Q.position(id, Q.get(id), counts)
+for _, id in ipairs(A[6]) do
+  local e = Q.get(id)
+  if e and e[STATE] == 'w' and e[OWNER] == A[1] then
+    positions[#positions + 1] = id
+    positions[#positions + 1] = Q.position(id, e, counts)
+  end
 end
 local replicas = registry()
 Q.close_pool()

@@ -205,11 +205,17 @@ class Scene:
         await self.queue.heartbeat_replica(ReplicaBeat(name, running=running, **fields))
 
     async def beat_router(
-        self, name: str, started: tuple[tuple[str, str], ...] = (), connected: tuple[str, ...] | None = None
+        self,
+        name: str,
+        started: tuple[tuple[str, str], ...] = (),
+        connected: tuple[str, ...] | None = None,
+        positions_of: tuple[str, ...] = (),
     ) -> RouterBeatReply:
         """Send a router's heartbeat."""
         links = tuple(self.replicas) if connected is None else connected
-        reply: RouterBeatReply = await self.queue.heartbeat_router(RouterBeat(name, links, started))
+        reply: RouterBeatReply = await self.queue.heartbeat_router(
+            RouterBeat(name, links, started, positions_of=positions_of)
+        )
         return reply
 
     async def pass_time(self, seconds: float, *, routers: list[str], replicas: list[str], **running: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
+
 from cluster.models import RequestClass, Windows
 from cluster.queue import QueueLimits, Settlement
 from tests.cluster.queue.backends import Backend, Scene, entry
@@ -170,8 +172,16 @@ async def test_positions_count_who_is_ahead(scene: Scene) -> None:
         await scene.queue.submit("A", entry(f"b{i}", tenant="b"))
     await scene.queue.submit("A", entry("urgent", request_class=RequestClass.INTERACTIVE))
 
-    reply = await scene.beat_router("A")
+    names = ("running", "a0", "a1", "a2", "b0", "b1", "urgent", "nobody")
+    reply = await scene.beat_router("A", positions_of=names)
 
     assert reply.positions == {"urgent": 0, "a0": 1, "b0": 2, "a1": 3, "b1": 4, "a2": 5}
+    assert (await scene.beat_router("B", positions_of=names)).positions == {}
     assert reply.waiting == (1, 5, 0)
     assert reply.running == 1
+
+
+async def test_a_heartbeat_asks_for_so_many_positions_at_most(scene: Scene) -> None:
+    await scene.beat_router("A", positions_of=("a",) * 256)
+    with pytest.raises(ValueError, match="positions_of must be at most 256 entries, got 257"):
+        await scene.beat_router("A", positions_of=("a",) * 257)

@@ -224,7 +224,9 @@ class Pair:
         started = tuple(rnd.sample(known, min(len(known), rnd.choice((0, 1, 4)))))
         version = rnd.choice((-1, 1, 1_000_003))
         report = rnd.choice((b"", b"seen", b"\x00\xff"))
-        await self.both(lambda queue: queue.heartbeat_router(RouterBeat(router, connected, started, version, report)))
+        asked = tuple(rnd.sample(list(self.entries), min(len(self.entries), rnd.choice((0, 2, 50)))))
+        beat = RouterBeat(router, connected, started, version, report, asked)
+        await self.both(lambda queue: queue.heartbeat_router(beat))
 
     async def beat_replica(self, replica: str = "") -> None:
         rnd = self.random

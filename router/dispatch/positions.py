@@ -1,0 +1,51 @@
+"""Which waiting choices hear from the queue how many are ahead of them, and when.
+
+Each position costs Redis some 10 us, so a heartbeat asks for so many at most, and only for choices whose client is
+told. In a longer line half of them are those that are nearly served, and the others take turns.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+
+from cluster.queue.beats import POSITIONS
+from router.dispatch.choice import Choice, ChoiceState
+
+
+class Positions:
+    """Belongs to the router's loop; `ask` is called from another thread."""
+
+    def __init__(self, choices: Mapping[str, Choice]) -> None:
+        """`choices` are those that wait or run here, by their queue id; read, never changed."""
+        self._choices = choices
+        self._asked: dict[str, int] = {}
+        """The round in which a choice's turn came last."""
+        self._round = 0
+
+    def ask(self) -> tuple[str, ...]:
+        """Return the choices to ask for now, at most `POSITIONS`."""
+        # A copy in one go: the loop changes what it is made of.
+        choices = list(self._choices.values())
+        waiting = {
+            choice.entry.request_id: choice.position
+            for choice in choices
+            if choice.state is ChoiceState.WAITING and choice.watched
+        }
+        if len(waiting) <= POSITIONS:
+            self._asked.clear()
+            return tuple(waiting)
+        self._round += 1
+        first = heapq.nsmallest(POSITIONS // 2, waiting, key=waiting.__getitem__)
+        asked = {name: self._asked.get(name, 0) for name in waiting}
+        asked.update(dict.fromkeys(first, self._round))
+        turns = heapq.nsmallest(POSITIONS - len(first), asked, key=asked.__getitem__)
+        asked.update(dict.fromkeys(turns, self._round))
+        self._asked = asked
+        return (*first, *turns)
+
+    def heard(self, positions: Mapping[str, int]) -> None:
+        """Take what the queue answered."""
+        for request_id, position in positions.items():
+            if (choice := self._choices.get(request_id)) is not None:
+                choice.position = position

@@ -1,0 +1,94 @@
+"""Which waiting choices a heartbeat asks positions for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import router.dispatch.positions
+from cluster.queue.beats import POSITIONS
+from router.dispatch.choice import ChoiceState
+from router.dispatch.positions import Positions
+from tests.support.stack import request, running_stack, sim_pool, stream_request
+from tests.support.waiting import until
+
+
+def choice(name: str, position: int, state: ChoiceState = ChoiceState.WAITING, *, watched: bool = True) -> Any:
+    return SimpleNamespace(entry=SimpleNamespace(request_id=name), position=position, state=state, watched=watched)
+
+
+def line(length: int) -> dict[str, Any]:
+    return {f"q{number}": choice(f"q{number}", number) for number in range(length)}
+
+
+def test_a_short_line_is_asked_for_whole_each_time() -> None:
+    positions = Positions(line(POSITIONS))
+    for _ in range(3):
+        assert sorted(line(POSITIONS)) == sorted(positions.ask())
+
+
+def test_in_a_long_line_the_first_are_asked_for_each_time_and_the_others_in_turn() -> None:
+    choices = line(4 * POSITIONS)
+    positions = Positions(choices)
+    rounds = [positions.ask() for _ in range(8)]
+
+    assert {POSITIONS} == {len(set(asked)) for asked in rounds}
+    often = Counter(name for asked in rounds for name in asked)
+    assert {f"q{number}" for number in range(POSITIONS // 2)} == {name for name, count in often.items() if count == 8}
+    # Seven eighths of the line take turns in what is left: seven rounds, and it begins anew.
+    assert set(choices) == set(often)
+
+
+def test_who_comes_later_gets_a_turn_and_who_has_gone_is_forgotten() -> None:
+    choices = line(2 * POSITIONS)
+    positions = Positions(choices)
+    positions.ask()
+    choices["new"] = choice("new", 10_000)
+    assert any("new" in positions.ask() for _ in range(3))
+    del choices["new"]
+    assert all("new" not in positions.ask() for _ in range(4))
+    assert set(positions._asked) == set(choices)
+
+
+def test_only_those_that_wait_and_whose_client_is_told_are_asked_for() -> None:
+    choices = {
+        "waits": choice("waits", 3),
+        "runs": choice("runs", 0, ChoiceState.RUNNING),
+        "ended": choice("ended", 0, ChoiceState.ENDED),
+        "unary": choice("unary", 4, watched=False),
+    }
+    positions = Positions(choices)
+    assert ("waits",) == positions.ask()
+    positions.heard({"waits": 1, "gone": 7})
+    assert 1 == choices["waits"].position
+
+
+async def test_everybody_in_a_long_line_hears_that_it_moves(
+    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router.dispatch.positions, "POSITIONS", 4)
+    pools = {"demo": sim_pool(max_num_seqs=1, base_ms=2.0)}
+    async with running_stack(tmp_path, redis_url=store_url, pools=pools) as stack:
+        pool = stack.routers[0].pools["demo"]
+        first = stack.inference().StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True))
+        await until(lambda: pool.beat is not None and pool.beat.running == 1)
+        calls = []
+        for _ in range(12):
+            calls.append(stack.inference().StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True)))
+            assert (await calls[-1].read()).HasField("queued")
+        silent = asyncio.ensure_future(stack.inference().Generate(request(max_tokens=1, ignore_eos=True)))
+        await until(lambda: len(pool._choices) == 14)
+        waiting = [each for each in pool._choices.values() if each.state is ChoiceState.WAITING]
+        assert list(range(13)) == [each.position for each in waiting]
+
+        first.cancel()
+        await until(lambda: [each.position for each in waiting[1:12]] == list(range(11)))
+        assert 12 == waiting[12].position
+        for call in calls:
+            call.cancel()
+        assert 1 == (await silent).usage.output_tokens
