@@ -3,8 +3,9 @@
 Demand is counted in replica-seconds of work that arrive per second, by length and not by requests, so that longer
 prompts show at once; averaged over a cold start, because nothing that is over sooner can be helped, unless it jumps;
 and corrected by how many sequences really run. To it comes what has piled up. Replicas that are starting count as
-there. Removal looks back five minutes at most and is tried out on the model before it is done. Every term and every
-rail leaves a step, and the decision is made again without each term, so that one can say what it was good for.
+there. Removal looks back five minutes at most, thirty where few are too many, and is tried out on the model before it
+is done. Every term and every rail leaves a step, and the decision is made again without each term, so that one can say
+what it was good for.
 """
 
 from __future__ import annotations
@@ -118,16 +119,10 @@ class _Tick(Sizing):
         if needed > have:
             self.note("up", needed, f"{self.seen.ready} ready and {self.seen.starting} starting are too few")
             return needed
-        recent = [each.replicas for each in self.state.needs if each.at > self.seen.at - self.look_back_s]
-        usual = sorted([needed, *recent])
-        lasting = max(needed, usual[math.ceil(self.rules.look_back_part * len(usual)) - 1])
-        band = max(1.0, self.rules.down_band * have)
-        if lasting > have - band:
-            self.note(
-                "keep",
-                have,
-                f"{lasting} were enough for {self.rules.look_back_part:.0%} of the last {self.look_back_s:.0f} s",
-            )
+        lasting, look_back_s, clear = self._lasting(needed, have)
+        enough = f"{lasting} were enough for {self.rules.look_back_part:.0%} of the last {look_back_s:.0f} s"
+        if not clear:
+            self.note("keep", have, enough)
             return have
         if (why := self._not_now()) is not None:
             self.note("keep", have, why)
@@ -137,12 +132,30 @@ class _Tick(Sizing):
             self.note("removal", target + 1, f"{target} replicas would not do: {why}")
             target += 1
         if target < have:
-            self.note(
-                "down",
-                target,
-                f"{lasting} were enough for {self.rules.look_back_part:.0%} of the last {self.look_back_s:.0f} s",
-            )
+            self.note("down", target, enough)
         return target
+
+    def _lasting(self, needed: int, have: int) -> tuple[int, float, bool]:
+        """Return what was enough, for how many seconds, and whether that is clearly less than there are."""
+        rules = self.rules
+        short = self._enough(needed, self.look_back_s)
+        if short <= have - max(1.0, rules.down_band * have):
+            return short, self.look_back_s, True
+        long_s = max(self.look_back_s, rules.long_look_back_s)
+        if self._history_s >= long_s - 1e-6:
+            steady = self._enough(needed, long_s)
+            if steady <= have - max(1.0, rules.long_down_band * have):
+                return steady, long_s, True
+        return short, self.look_back_s, False
+
+    def _enough(self, needed: int, seconds: float) -> int:
+        recent = [each.replicas for each in self.state.needs if each.at > self.seen.at - seconds]
+        usual = sorted([needed, *recent])
+        return max(needed, usual[math.ceil(self.rules.look_back_part * len(usual)) - 1])
+
+    @property
+    def _history_s(self) -> float:
+        return self.seen.at - self.state.needs[0].at if self.state.needs else 0.0
 
     def _within_band(self, have: int) -> bool:
         demand, rules = self.demand, self.rules
@@ -156,9 +169,8 @@ class _Tick(Sizing):
             return f"{seen.starting} replicas are starting"
         if self.state.moves and seen.at - self.state.moves[-1].at < rules.hold_s:
             return f"the last change was {seen.at - self.state.moves[-1].at:.0f} s ago"
-        history = seen.at - self.state.needs[0].at if self.state.needs else 0.0
-        if history < self.look_back_s - 1e-6:
-            return f"{history:.0f} s were seen, removal looks back {self.look_back_s:.0f} s"
+        if self._history_s < self.look_back_s - 1e-6:
+            return f"{self._history_s:.0f} s were seen, removal looks back {self.look_back_s:.0f} s"
         return None
 
     def _unsafe(self, replicas: int) -> str | None:

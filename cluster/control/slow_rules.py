@@ -54,6 +54,10 @@ class SlowRules:
     """Between two changes."""
     down_band: float = 0.25
     """Less than this part of the replicas too many, and less than one, is not removed."""
+    long_look_back_s: float = 1800.0
+    long_down_band: float = 0.1
+    """Unless it was too many for so long: then down to this part. A load that falls slowly, or has settled a little
+    below what a peak left, would else keep a quarter too many for good."""
     down_step: float = 0.25
     """Largest part that goes at once."""
     kv_most: float = 0.9

@@ -282,6 +282,23 @@ def test_removal_looks_back_three_cold_starts_and_takes_a_quarter() -> None:
     assert 12 == decide(POINT, BOUNDS, seen, SlowState()).replicas
 
 
+def test_a_few_too_many_go_after_half_an_hour() -> None:
+    seen = group(12, interactive(8.2))
+    state = long_ago(needed=10, work=8.2)
+    lately_two = dataclasses.replace(
+        state, needs=tuple(dataclasses.replace(need, replicas=10 if need.at > 9_400.0 else 12) for need in state.needs)
+    )
+    steady = decide(POINT, BOUNDS, seen, state)
+    young = dataclasses.replace(state, needs=state.needs[-50:])
+
+    assert (10, 10) == (steady.needed, steady.replicas)
+    assert "10 were enough for 95% of the last 1800 s" == reason(steady, "down")
+    assert 12 == decide(POINT, BOUNDS, seen, lately_two).replicas
+    assert 12 == decide(POINT, BOUNDS, seen, young).replicas
+    # One of twelve is what chance brings at any time.
+    assert 11 == decide(POINT, BOUNDS, group(11, interactive(8.2)), state).replicas
+
+
 def test_nothing_is_removed_while_replicas_start() -> None:
     decision = decide(POINT, BOUNDS, group(8, interactive(1.5), starting=2), long_ago(2))
 
