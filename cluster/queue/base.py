@@ -58,6 +58,14 @@ class Queue(Protocol):
         """
         ...
 
+    async def withdraw(self, router_id: str, request_id: str, used: Settlement | None) -> Mail:
+        """End an own entry that runs nowhere: it leaves the line, gives back a grant that was not used, or answers an
+        order. `used` is what attempts of it used, with what of that the ledger does not have; None where none ran.
+        Another router's entry stays: who gives up must not stop what another has adopted. Returns grants as `release`
+        does.
+        """
+        ...
+
     async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
         """Make an entry this router's own; its old owner is sent an Order "moved" and answers with `release`. None when
         this tenant has no such entry or it was cancelled.
@@ -81,16 +89,13 @@ class Queue(Protocol):
         """
         ...
 
-    async def cancel(
-        self, router_id: str, tenant: str, target: str, *, by_key: bool = False, own: bool = False
-    ) -> str | None:
+    async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
         """Stop a request wherever it is, with all its choices. `target` is a request id, that of a choice, or the
         client key of `tenant`. Returns the id, for a key that of its request; None when this tenant has no such entry.
-        With `own` only what the caller owns: a router that gives up must not stop what another one has adopted.
 
-        Waits, or was ordered out of the line, and is the caller's own: removed at once. Waits and is another router's:
-        leaves the line, and its owner is sent an Order "cancel". Granted or running: keeps its slot, and the owner
-        (also when it is the caller) is sent an Order "cancel", stops the work and releases.
+        Waits, or was ordered out of the line, is the caller's own and was never granted: removed at once. Waits
+        otherwise: leaves the line, and its owner (also when it is the caller) is sent an Order "cancel" and withdraws
+        it. Granted or running: keeps its slot, and the owner is sent an Order "cancel", stops the work and releases.
         """
         ...
 

@@ -92,8 +92,17 @@ def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
 
 def pack_settlement(router_id: str, request_id: str, attempt: str, settlement: Settlement) -> bytes:
     """Write the arguments of `release`."""
+    return pack(router_id, request_id, attempt, *_used(settlement))
+
+
+def pack_withdrawal(router_id: str, request_id: str, used: Settlement | None) -> bytes:
+    """Write the arguments of `withdraw`."""
+    return pack(router_id, request_id, int(used is not None), *_used(used or Settlement(0)))
+
+
+def _used(settlement: Settlement) -> tuple[float, ...]:
     once = (settlement.output_tokens, settlement.requests, settlement.prompt_tokens, settlement.cached_tokens)
-    return pack(router_id, request_id, attempt, *once, settlement.gpu_seconds, settlement.cost)
+    return *once, settlement.gpu_seconds, settlement.cost
 
 
 def pack_router_beat(beat: RouterBeat) -> bytes:

@@ -125,9 +125,7 @@ class MemoryQueue:
         with self._call(router_id) as pool:
             entry = pool.entries.get(request_id)
             if entry is None or entry.owner != router_id:
-                if router_id in pool.owners:
-                    pool.owned(router_id).moved.discard(request_id)
-                    pool.tidy_owner(router_id)
+                _answer_move(pool, router_id, request_id)
                 return Mail()
             if entry.state == ORDERED:
                 if attempt in ("", entry.attempt):
@@ -156,6 +154,23 @@ class MemoryQueue:
             give_back(pool, entry)
             if entry.state == WAITING:
                 place(pool, entry)
+            return _filled(pool)
+
+    async def withdraw(self, router_id: str, request_id: str, used: Settlement | None) -> Mail:
+        """See `Queue.withdraw`."""
+        with self._call(router_id) as pool:
+            entry = pool.entries.get(request_id)
+            if entry is None or entry.owner != router_id:
+                _answer_move(pool, router_id, request_id)
+                return Mail()
+            pool.caused = []
+            _settle(pool, entry, used)
+            if entry.state == IN_FLIGHT:
+                free_slot(pool, entry)
+            else:
+                withdraw(pool, entry)
+            forget(pool, entry)
+            pool.want_free(4)
             return _filled(pool)
 
     async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
@@ -202,19 +217,15 @@ class MemoryQueue:
                 place(pool, entry)
             return _filled(pool)
 
-    async def cancel(
-        self, router_id: str, tenant: str, target: str, *, by_key: bool = False, own: bool = False
-    ) -> str | None:
+    async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
         """See `Queue.cancel`."""
         with self._call(router_id) as pool:
             request_id = id_of_key(pool, tenant, target) if by_key else target
             names = (request_id,) if request_id in pool.entries else choice_ids(request_id)
             named = [pool.entries[name] for name in names if name in pool.entries]
-            found = [
-                entry for entry in named if entry.request.tenant == tenant and (not own or entry.owner == router_id)
-            ]
+            found = [entry for entry in named if entry.request.tenant == tenant]
             for entry in found:
-                if entry.state != IN_FLIGHT and entry.owner == router_id:
+                if entry.state != IN_FLIGHT and entry.owner == router_id and not entry.number:
                     withdraw(pool, entry)
                     forget(pool, entry)
                 else:
@@ -377,16 +388,28 @@ def _filled(pool: PoolState) -> Mail:
     return Mail(tuple(_grant_of(entry) for entry in pool.caused or ()))
 
 
-def _settle(pool: PoolState, entry: Entry, settlement: Settlement) -> None:
+def _answer_move(pool: PoolState, router_id: str, request_id: str) -> None:
+    if router_id in pool.owners:
+        pool.owned(router_id).moved.discard(request_id)
+        pool.tidy_owner(router_id)
+
+
+def _settle(pool: PoolState, entry: Entry, settlement: Settlement | None) -> None:
+    """Mirrors lua/ledger.lua; None where no attempt ran."""
     request = entry.request
-    # The prompt of a resume was charged to its first attempt.
-    used = settlement.output_tokens + (0 if request.resume else request.prompt_tokens)
-    correction = used - entry.charged
-    if entry.counted:
-        pool.served[entry.line[0]] += correction
-        pool.served_all += correction
-    serve(pool, entry, correction / request.weight, at_grant=False)
+    output = settlement.output_tokens if settlement is not None else 0
+    prompt = request.prompt_tokens if settlement is not None else 0
+    if entry.charged >= 0:
+        # The prompt of a resume was charged to its first attempt.
+        used = output + (0 if request.resume else prompt)
+        correction = used - entry.charged
+        if entry.counted:
+            pool.served[entry.line[0]] += correction
+            pool.served_all += correction
+        serve(pool, entry, correction / request.weight, at_grant=False)
     if entry.held_tokens:
-        note_output(pool, request.tenant, settlement.output_tokens)
-        settle_quota(pool, entry, request.prompt_tokens + settlement.output_tokens)
-    enter_ledger(pool, request.tenant, settlement)
+        if settlement is not None:
+            note_output(pool, request.tenant, output)
+        settle_quota(pool, entry, prompt + output)
+    if settlement is not None:
+        enter_ledger(pool, request.tenant, settlement)

@@ -71,6 +71,10 @@ class RedisQueue:
         used = (settlement.output_tokens, settlement.gpu_seconds, settlement.cost)
         return codec.read_grants(await self._call("requeue", codec.pack(router_id, request_id, attempt, *used)))
 
+    async def withdraw(self, router_id: str, request_id: str, used: Settlement | None) -> Mail:
+        """See `Queue.withdraw`."""
+        return codec.read_grants(await self._call("withdraw", codec.pack_withdrawal(router_id, request_id, used)))
+
     async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
         """See `Queue.adopt`."""
         check_id("router_id", router_id)
@@ -89,11 +93,9 @@ class RedisQueue:
         """See `Queue.refuse`."""
         return codec.read_grants(await self._call("refuse", codec.pack(router_id, request_id, attempt)))
 
-    async def cancel(
-        self, router_id: str, tenant: str, target: str, *, by_key: bool = False, own: bool = False
-    ) -> str | None:
+    async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
         """See `Queue.cancel`."""
-        reply = await self._call("cancel", codec.pack(router_id, tenant, target, int(by_key), int(own)))
+        reply = await self._call("cancel", codec.pack(router_id, tenant, target, int(by_key)))
         return None if reply is None else str(reply, "utf-8")
 
     async def collect(self, router_id: str) -> Mail:

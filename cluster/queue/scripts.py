@@ -28,6 +28,7 @@ SCRIPTS = (
     "retire",
     "adopt",
     "requeue",
+    "withdraw",
     "finish_key",
     "usage",
     "observe",

@@ -178,7 +178,7 @@ class Traffic:
             return
         if error.bound == SHED:
             self._watch.turned_away(request_class)
-        now(self._queue.cancel(router.name, entry.tenant, entry.request_id, own=True))
+        now(self._queue.withdraw(router.name, entry.request_id, None))
         self._end(item, self._lost(item, End.REJECTED))
 
     def _wish(self, router: Router, item: Running, kv_tokens: int) -> tuple[str, ...]:

@@ -128,12 +128,20 @@ class Call:
         self._writing = True
 
     async def read(self) -> bytes | None:
-        """Receive a message; None after the last one, or when there is no valid one."""
+        """Receive a message; None after the last one, and also when the call broke off, which is heard next.
+
+        Raises:
+            asyncio.CancelledError: there is no valid one, or it broke off.
+        """
         message: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
         def received(event: Any) -> None:
-            if not message.done():
-                message.set_result(event.batch_operations[0].message() if event.success else None)
+            if message.done():
+                return
+            if event.success:
+                message.set_result(event.batch_operations[0].message())
+            else:
+                message.cancel()
 
         self.receive(received)
         self._completions.collect()
@@ -146,9 +154,16 @@ class Call:
         self._completions.start(self._call, (core.ReceiveMessageOperation(NO_FLAGS),), received)
 
     async def messages(self) -> AsyncIterator[Any]:
-        """Yield what the client streams."""
+        """Yield what the client streams.
+
+        Raises:
+            asyncio.CancelledError: the call broke off; what came before it is not all.
+        """
         while (message := await self.read()) is not None:
             yield self.deserialize(message)
+        self._completions.collect()
+        if self.gone:
+            raise asyncio.CancelledError
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
         """End the call with an error.

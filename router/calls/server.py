@@ -170,9 +170,13 @@ class DirectServer:
             if hurried:
                 self._completions.relax()
             message = event.batch_operations[0].message() if event.success else None
-            # None: too large, which the core has answered, or the client is gone.
-            if message is not None and not call.gone:
+            if call.gone:
+                return
+            if message is not None:
                 self._run(call, handler, message)
+            elif event.success:
+                call.send_status(grpc.StatusCode.INVALID_ARGUMENT, "a message is required, got none", (), None)
+            # Else too large, which the core has answered.
 
         call.receive(received)
         # Short requests come in one packet with their headers.

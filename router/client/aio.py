@@ -288,6 +288,7 @@ class AsyncClient:
                 self._running.discard(call)
                 call.cancel()
             await asyncio.sleep(wait)
+            self._check_open()
 
     def _follow(self, request: inference_pb2.StreamGenerateRequest, attempts: Attempts) -> AsyncStream:
         stream = AsyncStream(self._open_stream, StreamState(request, attempts))
@@ -321,13 +322,19 @@ class AsyncClient:
                 self._running.discard(running)
                 running.cancel()
             await asyncio.sleep(wait)
+            self._check_open()
 
     def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
-        if self._closed and again:
-            raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
+        if again:
+            self._check_open()
         return self._next().inference.StreamGenerate(
             request, timeout=timeout, metadata=self._connection.call_metadata()
         )
+
+    def _check_open(self) -> None:
+        """End what goes on where the client was closed meanwhile."""
+        if self._closed:
+            raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
 
     def _next(self) -> Stubs:
         if self._closed:

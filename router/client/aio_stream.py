@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +28,7 @@ class AsyncStream:
         self._state = state
         self._call: Any = None
         self._opened = False
+        self._cancelled = asyncio.Event()
         self._closed = False
 
     @property
@@ -68,11 +70,15 @@ class AsyncStream:
 
     def cancel(self) -> None:
         """Cancel the request; unlike after `aclose`, whoever reads gets CancelledError and not the end of iteration."""
+        self._cancelled.set()
         if self._call is not None:
             self._call.cancel()
 
     async def _read(self) -> Event | None:
         if self._call is None:
+            if self._cancelled.is_set():
+                # While there was no call: before the first one, or between two.
+                raise CancelledError("the call was cancelled here", grpc.StatusCode.CANCELLED)
             again, self._opened = self._opened, True
             self._call = self._open_call(self._state.request(), self._state.time_left(), again=again)
         try:
@@ -100,7 +106,9 @@ class AsyncStream:
         if wait is None:
             raise failure from error
         self._call = None
-        await asyncio.sleep(wait)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await self._cancelled.wait()
 
 
 def task_is_cancelled() -> bool:

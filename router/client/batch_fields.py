@@ -62,7 +62,10 @@ class Fields:
         value = self.take(name)
         if value is not None and not is_number(value):
             raise self.wrong(name, f"must be a number, got {shown(value)}")
-        return None if value is None else float(value)
+        try:
+            return None if value is None else float(value)
+        except OverflowError:
+            raise self.wrong(name, f"must be a number below 1.8e308, got {shown(value)}") from None
 
     def count(self, name: str, bounds: tuple[int, int] = UINT32) -> int | None:
         """Return a whole number within bounds."""

@@ -87,6 +87,11 @@ def read_line(text: str, number: int, *, ignore_unknown: bool = False) -> BatchL
         line = json.loads(text)
     except json.JSONDecodeError as error:
         raise BatchFileError(number, "", f"is no JSON: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise BatchFileError(number, "", "is nested too deeply") from None
+    except ValueError:
+        # Python refuses to read whole numbers of more than some thousand digits.
+        raise BatchFileError(number, "", "has a number with too many digits") from None
     if "\\ud" in text.lower() and not _is_unicode(line):
         raise BatchFileError(number, "", "has half of a surrogate pair, which is no character")
     if not isinstance(line, dict):

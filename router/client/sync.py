@@ -232,6 +232,7 @@ class Client:
             finally:
                 call.cancel()
             time.sleep(wait)
+            self._check_open()
 
     def _run(self, call: UnaryCall[Result], timeout: float | None) -> Result:
         return self._attempt(call, self._connection.attempts(timeout))
@@ -252,13 +253,19 @@ class Client:
                 if wait is None:
                     raise failure from error
             time.sleep(wait)
+            self._check_open()
 
     def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
-        if self._closed and again:
-            raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
+        if again:
+            self._check_open()
         return self._next().inference.StreamGenerate(
             request, timeout=timeout, metadata=self._connection.call_metadata()
         )
+
+    def _check_open(self) -> None:
+        """End what goes on where the client was closed meanwhile."""
+        if self._closed:
+            raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
 
     def _next(self) -> Stubs:
         if self._closed:
@@ -283,6 +290,7 @@ class Stream:
         self._state = state
         self._call: Any = None
         self._opened = False
+        self._cancelled = threading.Event()
         self._closed = threading.Event()
 
     @property
@@ -324,15 +332,21 @@ class Stream:
 
     def cancel(self) -> None:
         """Cancel the request; unlike after `close`, whoever reads gets CancelledError and not the end of iteration."""
+        self._cancelled.set()
         if self._call is not None:
             self._call.cancel()
 
     def _read(self) -> Event | None:
         if self._call is None:
+            if self._closed.is_set():
+                return None
+            if self._cancelled.is_set():
+                # While there was no call: before the first one, or between two.
+                raise CancelledError("the call was cancelled here", grpc.StatusCode.CANCELLED)
             again, self._opened = self._opened, True
             self._call = self._open_call(self._state.request(), self._state.time_left(), again=again)
-            if self._closed.is_set():
-                self._call.cancel()  # Closed by another thread while the call was being made.
+            if self._cancelled.is_set():
+                self._call.cancel()  # By another thread while the call was being made.
         try:
             message = next(self._call, None)
         except grpc.RpcError as error:
@@ -352,4 +366,4 @@ class Stream:
         if wait is None:
             raise failure from error
         self._call = None
-        self._closed.wait(wait)
+        self._cancelled.wait(wait)

@@ -60,6 +60,8 @@ class Account:
         self._prompt_tokens = prompt_tokens if choice_index == 0 else 0
         self._prices = prices
         self._attempts: list[Ran] = []
+        self._settled = 0
+        """Attempts that the ledger has."""
 
     def add(self, ran: Ran) -> None:
         """Note an attempt."""
@@ -81,15 +83,17 @@ class Account:
 
     def partial(self, output_tokens: int) -> Settlement:
         """Settle the last attempt of a choice that goes on elsewhere."""
-        last = self._attempts[-1]
+        last, self._settled = self._attempts[-1], len(self._attempts)
         return Settlement(output_tokens, gpu_seconds=last.end.gpu_seconds, cost=last.end.gpu_seconds * last.price_per_s)
 
-    def final(self, output_tokens: int) -> Settlement:
-        """Settle the end of the choice: its last attempt, and its tokens."""
+    def final(self, output_tokens: int) -> Settlement | None:
+        """Settle the end of the choice: its last attempt, unless that was settled when the choice went on, and its
+        tokens. None where nothing ran.
+        """
         if not self._attempts:
-            return Settlement(output_tokens)
+            return None
         last = self._attempts[-1]
-        gpu_seconds = last.end.gpu_seconds
+        gpu_seconds = last.end.gpu_seconds if len(self._attempts) > self._settled else 0.0
         return Settlement(
             output_tokens,
             requests=int(self._choice_index == 0),

@@ -189,7 +189,7 @@ class Pool:
         except BaseException:
             # Also when the caller was cancelled: the entry may be in line, and nobody would answer its grant.
             self._choices.pop(choice.entry.request_id, None)
-            self.returns.withdraw(choice.entry)
+            self.returns.withdraw(choice.entry.request_id, None)
             raise
         if submitted.known is not None:
             self._choices.pop(choice.entry.request_id, None)
@@ -297,7 +297,8 @@ class Pool:
         choice.account.teach(self.estimate)
         self.slow_readers.follow(choice)
         self._judge(choice)
-        self.returns.release(request_id, choice.attempt, choice.account.final(choice.tokens))
+        used = choice.account.final(choice.tokens) or Settlement(choice.tokens)
+        self.returns.release(request_id, choice.attempt, used)
 
     def _judge(self, choice: Choice) -> None:
         """Learn from a choice that is over. What a client or its deadline stopped says nothing."""
@@ -358,7 +359,7 @@ class Pool:
             # It is not in line yet: it has its slot on the replica whose engine died.
             self.release(choice)
         elif self._choices.pop(choice.entry.request_id, None) is not None:
-            self.returns.withdraw(choice.entry)
+            self.returns.withdraw(choice.entry.request_id, choice.account.final(choice.tokens))
 
     # --- mail ---------------------------------------------------------------------------------------------------------
 
@@ -381,7 +382,7 @@ class Pool:
         for order in mail.orders:
             if (choice := self._choices.get(order.request_id)) is not None:
                 choice.ordered(order.kind)
-            else:
+            elif not self.returns.left(order.request_id):
                 self._give_back(order.request_id, "")
         for grant in mail.grants:
             self._granted(grant)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from cluster.errors import QueueUnavailableError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.base import Queue
-from cluster.queue.entries import Mail, QueueEntry, Settlement
+from cluster.queue.entries import Mail, Settlement
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,16 +34,22 @@ class Returns:
         """Of requests that are over."""
         self._breaks: dict[tuple[str, str], Settlement] = {}
         """Ends of attempts whose requests go on."""
+        self._leaves: dict[tuple[str, str], Settlement | None] = {}
+        """Of requests that ended in line; their attempt is ""."""
         self._telling: set[tuple[str, str]] = set()
-        """Of both: those that the store is being told."""
+        """Of all: those that the store is being told."""
 
     def __len__(self) -> int:
         """How many ends the store does not know yet."""
-        return len(self._ends) + len(self._breaks)
+        return len(self._ends) + len(self._breaks) + len(self._leaves)
 
     def ended(self, request_id: str, attempt: str) -> bool:
         """Whether the store may still take this attempt for a running one."""
-        return (request_id, attempt) in self._ends
+        return (request_id, attempt) in self._ends or self.left(request_id)
+
+    def left(self, request_id: str) -> bool:
+        """Whether the store may still take this request for a waiting one."""
+        return (request_id, "") in self._leaves
 
     def release(self, request_id: str, attempt: str, settlement: Settlement) -> None:
         """Give a slot back for good."""
@@ -59,20 +65,24 @@ class Returns:
         """Give a grant back that was not used."""
         self._owner.spawn(self._refuse(request_id, attempt), "refuse")
 
-    def withdraw(self, entry: QueueEntry) -> None:
-        """Leave the line."""
-        self._owner.spawn(self._withdraw(entry), "withdraw")
+    def withdraw(self, request_id: str, used: Settlement | None) -> None:
+        """Leave the line; `used` as in `Queue.withdraw`."""
+        self._leaves[request_id, ""] = used
+        self._tell(self._withdraw, request_id, "")
 
     def tell_again(self) -> None:
         """Tell what the store may have missed."""
         # Not what is under way: a store that is slow to answer would get ever more of the same.
-        ends, breaks = (waiting.keys() - self._telling for waiting in (self._ends, self._breaks))
-        if ends or breaks:
-            _LOG.warning("returns.told_again", extra={"ends": len(ends) + len(breaks)})
+        untold = (self._ends, self._breaks, self._leaves)
+        ends, breaks, leaves = (waiting.keys() - self._telling for waiting in untold)
+        if ends or breaks or leaves:
+            _LOG.warning("returns.told_again", extra={"ends": len(ends) + len(breaks) + len(leaves)})
         for key in ends:
             self._tell(self._release, *key)
         for key in breaks:
             self._tell(self._requeue, *key)
+        for key in leaves:
+            self._tell(self._withdraw, *key)
 
     def _tell(self, how: Callable[[str, str], Awaitable[None]], request_id: str, attempt: str) -> None:
         self._telling.add((request_id, attempt))
@@ -116,9 +126,19 @@ class Returns:
             # The grant was never reported as started, so it is revoked and given again.
             _LOG.warning("refuse.lost", extra={"request": request_id, "error": str(error)})
 
-    async def _withdraw(self, entry: QueueEntry) -> None:
+    async def _withdraw(self, request_id: str, _: str) -> None:
+        # The end of an attempt comes first: with the entry it would be lost, and what the attempt used with it.
+        for key in [key for key in self._breaks if key[0] == request_id]:
+            await self._requeue(*key)
+            if key in self._breaks:
+                return
+        if (request_id, "") not in self._leaves:
+            return
+        used = self._leaves[request_id, ""]
         try:
-            await self._queue.cancel(self._router_id, entry.tenant, entry.request_id, own=True)
+            mail = await self._queue.withdraw(self._router_id, request_id, used)
         except QueueUnavailableError as error:
-            # A grant for it will be given back when it arrives.
-            _LOG.warning("withdraw.lost", extra={"request": entry.request_id, "error": str(error)})
+            _LOG.debug("withdraw.later", extra={"request": request_id, "error": str(error)})
+            return
+        self._leaves.pop((request_id, ""), None)
+        self._deliver(mail)

@@ -35,6 +35,8 @@ RESULTS_PER_LOOK = 32
 """Few, because each may be megabytes."""
 RESPONSE_BYTES = 1 << 20
 """A response with results ends at the first one that passes this."""
+_BROKEN_OFF_S = 0.05
+"""Within so long a call that broke off is heard of."""
 MAX_PAGE = 500
 DEFAULT_PAGE = 50
 
@@ -104,6 +106,9 @@ class JobServicer:
                     stored += len(block)
             if rest := upload.rest():
                 await store.append(job_id, stored, rest)
+            # An upload that broke off ends like a whole one, and the cancel that says so comes a moment later: what is
+            # sealed before would run in part.
+            await asyncio.sleep(_BROKEN_OFF_S)
         except BaseException:
             # In a task of its own, because a cancelled call can't wait.
             self._owner.spawn(self._drop(store, job_id), "drop")
@@ -151,7 +156,8 @@ class JobServicer:
                 await context.write(
                     api.WatchJobResponse(results=news, job=job, resume_token=place.token(), rewound=rewound)
                 )
-                told = record
+                # An end that was not told yet is news in the next turn.
+                told = None if behind else record
             if record.state.ended and not behind:
                 return
             self._check_up()

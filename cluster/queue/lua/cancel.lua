@@ -1,7 +1,7 @@
 -- Stop a request, with all its choices, wherever they are.
 --
 -- Keys: names.lua. ARGV: common.lua.
--- A: router, tenant, request id or client key, by key (0 or 1), only the router's own (0 or 1)
+-- A: router, tenant, request id or client key, by key (0 or 1)
 -- Reply: request id without choice, or that of the choice that was named; nil when the tenant has no such entry
 
 Q.open_pool()
@@ -12,13 +12,14 @@ local found = false
 
 local function stop(name)
   local e = Q.get(name)
-  if not e or e[TENANT] ~= tenant or (A[5] == 1 and e[OWNER] ~= A[1]) then return end
+  if not e or e[TENANT] ~= tenant then return end
   found = true
-  if e[STATE] ~= 'f' and e[OWNER] == A[1] then
+  if e[STATE] ~= 'f' and e[OWNER] == A[1] and e[NUMBER] == 0 then
     -- Also one that another router had ordered out of the line: its owner obeys.
     Q.withdraw(name, e)
     Q.forget(name, e)
   else
+    -- Attempts of it may have run: its owner knows what they used.
     Q.order(name, e, 'c')
   end
 end

@@ -1,6 +1,25 @@
 -- Shared: the ledger, one line per tenant and day of pool time (UTC while the clock is right).
 
 -- Add requests, prompt, output and cached tokens, GPU-seconds and cost to the tenant's line of today.
+-- Put what was used in the place of the estimates that an entry was charged, for its share and its quota.
+function Q.settle(e, ran, output)
+  if e[CHARGED] >= 0 then
+    local used = ran and output or 0
+    -- The prompt of a resume was charged to its first attempt.
+    if ran and e[RESUME] == 0 then used = used + e[PROMPT] end
+    local correction = used - e[CHARGED]
+    if e[COUNTED] == 1 then
+      Q.set(P_S + e[CLASS], P[P_S + e[CLASS]] + correction)
+      Q.set(P_SERVED, P[P_SERVED] + correction)
+    end
+    Q.serve(e[CLASS], e[TENANT], correction / e[WEIGHT], false)
+  end
+  if e[HELD_TOKENS] > 0 then
+    if ran then Q.note_output(e[TENANT], output) end
+    Q.settle_quota(e, ran and e[PROMPT] + output or 0)
+  end
+end
+
 function Q.enter_ledger(e, ...)
   local days = tonumber(ARGV[17])
   if days == 0 then return end

@@ -22,19 +22,7 @@ end
 if e[STATE] ~= 'f' or e[ATTEMPT] ~= attempt then return {} end
 
 Q.caused = {}
-local used = output
--- The prompt of a resume was charged to its first attempt.
-if e[RESUME] == 0 then used = used + e[PROMPT] end
-local correction = used - e[CHARGED]
-if e[COUNTED] == 1 then
-  Q.set(P_S + e[CLASS], P[P_S + e[CLASS]] + correction)
-  Q.set(P_SERVED, P[P_SERVED] + correction)
-end
-Q.serve(e[CLASS], e[TENANT], correction / e[WEIGHT], false)
-if e[HELD_TOKENS] > 0 then
-  Q.note_output(e[TENANT], output)
-  Q.settle_quota(e, e[PROMPT] + output)
-end
+Q.settle(e, true, output)
 Q.enter_ledger(e, A[5], A[6], output, A[7], A[8], A[9])
 Q.free_slot(id, e)
 Q.forget(id, e, true)

@@ -42,18 +42,6 @@ async def test_anothers_waiting_request_leaves_the_line_and_its_owner_is_told(fu
     assert await full.queue.cancel("A", "acme", "waiting") is None
 
 
-async def test_a_router_that_gives_up_does_not_stop_what_another_has_adopted(full: Scene) -> None:
-    await full.queue.submit("A", entry("waiting"))
-    for name in ("waiting", "running"):
-        assert await full.queue.adopt("B", "acme", name) is not None
-
-        assert await full.queue.cancel("A", "acme", name, own=True) is None
-
-    assert (await full.queue.collect("B")).orders == ()
-    assert await full.queue.cancel("B", "acme", "waiting", own=True) == "waiting"
-    assert await full.queue.cancel("B", "acme", "running", own=True) == "running"
-
-
 async def test_an_owner_that_obeys_a_cancel_leaves_nothing_behind(full: Scene) -> None:
     """Its own cancel answers the order: the entry does not count on until its next heartbeat."""
     await full.queue.submit("A", entry("waiting"))

@@ -168,7 +168,7 @@ async def test_a_late_one_may_be_cancelled_adopted_and_expire(scene: Scene) -> N
 
     await scene.beat_router("B")
     assert (await scene.queue.adopt("B", "acme", "adopted")).position == 1
-    await scene.queue.cancel("A", "acme", "cancelled", own=True)
+    await scene.queue.withdraw("A", "cancelled", None)
     await wait(scene, 4, grant)
     orders = (await scene.beat_router("A", started=(("new", grant.attempt),))).mail.orders
     await scene.beat_router("B")

@@ -91,7 +91,7 @@ async def test_a_late_request_of_another_tenant_does_not_end_the_look_for_a_warm
     await wait(scene, 2, grants)
     await scene.queue.submit("A", entry("cold", preferred_replicas=("r2",)))
     await scene.queue.submit("A", entry("warm", preferred_replicas=("r1",)))
-    await scene.queue.cancel("A", "acme", "placeholder", own=True)
+    await scene.queue.withdraw("A", "placeholder", None)
     grant = next(each for each in grants if each.replica_id == "r1")
 
     (following,) = (await scene.queue.release("A", grant.request_id, grant.attempt, USED)).grants

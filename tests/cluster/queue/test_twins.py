@@ -209,8 +209,12 @@ class Pair:
         target = rnd.choice(("k1", "k2")) if by_key else self.pick()[1]
         if not by_key and target in self.entries and rnd.random() < 0.8:
             tenant = self.entries[target][1].tenant
-        own = rnd.random() < 0.2
-        await self.both(lambda queue: queue.cancel(router, tenant, target, by_key=by_key, own=own))
+        await self.both(lambda queue: queue.cancel(router, tenant, target, by_key=by_key))
+
+    async def withdraw(self) -> None:
+        router, name, _ = self.pick()
+        used = self.random.choice((None, Settlement(7, 1, 10, 4, 0.25, 1.5)))
+        await self.both(lambda queue: queue.withdraw(router, name, used))
 
     async def collect(self) -> None:
         router = self.random.choice(ROUTERS)
@@ -362,6 +366,7 @@ STEPS = (
     *["finish_key"] * 2,
     "usage",
     *["cancel"] * 2,
+    *["withdraw"] * 2,
     "collect",
     *["beat_router"] * 3,
     *["beat_replica"] * 4,

@@ -141,6 +141,11 @@ class Scene:
         return self.channel.unary_stream(f"/test.Service/{name}")
 
 
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
 @pytest.fixture(params=["direct", "aio"])
 async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
     options = [*SERVER_OPTIONS, ("grpc.max_receive_message_length", 16 * MEBIBYTE)]
@@ -383,3 +388,49 @@ async def test_what_the_core_refuses_is_not_waited_for() -> None:
         completions.start(refusing, (), Mock())
     assert 0 == completions.under_way
     completions.close()
+
+
+async def test_a_call_without_a_message_gets_an_answer() -> None:
+    """Which gRPC's own server does not give: such a call stays open for as long as its client likes."""
+    server, service = open_server("direct", SERVER_OPTIONS), Service()
+    server.add_generic_rpc_handlers((service.handlers(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for name in ("echo", "count"):
+            error = await failure(channel.stream_stream(f"/test.Service/{name}")(nothing(), timeout=20.0))
+            assert (grpc.StatusCode.INVALID_ARGUMENT, "a message is required, got none") == (
+                error.code(),
+                error.details(),
+            )
+        assert b"x" == await channel.unary_unary("/test.Service/echo")(b"x")
+    await server.stop(0.2)
+    assert not service.entered
+
+
+async def test_an_upload_that_breaks_off_is_no_whole_one(scene: Scene) -> None:
+    """`add` must not see the end of what its client sent."""
+    ended: list[bool] = []
+
+    async def add(requests: AsyncIterator[bytes], context: Any) -> bytes:
+        async for _ in requests:
+            scene.service.entered += 1
+        ended.append(True)
+        await asyncio.sleep(0.05)
+        ended.append(True)
+        return b""
+
+    scene.service.go.clear()
+    handlers = {"upload": grpc.stream_unary_rpc_method_handler(add)}
+    server = open_server("direct", SERVER_OPTIONS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Upload", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for round_ in range(1, 21):
+            call = channel.stream_unary("/test.Upload/upload")()
+            await call.write(b"1")
+            await until(lambda round_=round_: scene.service.entered == round_)
+            call.cancel()
+    await server.stop(0.2)
+    assert ended == []

@@ -149,6 +149,9 @@ def test_text_parts_are_joined() -> None:
         (line(response_format={"type": "json_schema"}), "body.response_format.json_schema.schema", "must be a JSON"),
         (line(guided_regex="a", guided_choice=["b"]), "body.response_format", "only one constraint"),
         (line().replace("Hi", "\\ud800"), "", "has half of a surrogate pair"),
+        (line(temperature=10**400), "body.temperature", "must be a number below 1.8e308, got 1000000"),
+        (line(seed=0).replace('"seed": 0', '"seed": 1' + "0" * 5000), "", "has a number with too many digits"),
+        ("[" * 100_000, "", "is nested too deeply"),
     ],
     ids=lambda value: value[:40],
 )  # fmt: skip

@@ -13,6 +13,8 @@ from tests.support.ports import free_port
 from tests.support.waiting import until
 
 UNAVAILABLE = cluster_errors.UnavailableError("no", retry_after_s=0.0)
+LATER = cluster_errors.UnavailableError("no", retry_after_s=1.0)
+"""Long enough to do something before the next attempt."""
 FULL = cluster_errors.QueueFullError("demo", 1, retry_after_s=0.0)
 
 
@@ -178,8 +180,8 @@ async def test_closing_the_client_ends_its_calls_with_an_error(client, fake, str
 
 
 async def test_closing_the_client_ends_a_stream_that_waits_for_its_next_attempt(connect, fake, port):
-    fake.failures.append(UNAVAILABLE)
-    client = connect(f"127.0.0.1:{port}", retry=RetryPolicy(max_attempts=3, base_delay=0.5))
+    fake.failures.append(LATER)
+    client = connect(f"127.0.0.1:{port}", retry=RetryPolicy(max_attempts=3))
     stream = client.stream("demo", "hi")
     task = asyncio.create_task(collect(stream))
     await fake.asked.wait()
@@ -201,6 +203,42 @@ async def test_cancelling_a_stream_shows_in_its_reader(client, fake):
 
     with pytest.raises(api.CancelledError):
         await reader.task
+
+
+async def test_a_stream_can_be_cancelled_before_it_is_read(client, fake):
+    stream = client.stream("demo", "hi")
+    stream.cancel()
+
+    with pytest.raises(api.CancelledError):
+        await collect(stream)
+    assert fake.requests == []
+
+
+async def test_a_stream_can_be_cancelled_while_it_waits_for_its_next_attempt(connect, fake, port):
+    fake.failures.append(LATER)
+    client = connect(f"127.0.0.1:{port}", retry=RetryPolicy(max_attempts=3))
+    stream = client.stream("demo", "hi")
+    task = asyncio.create_task(collect(stream))
+    await fake.asked.wait()
+    await until(lambda: stream._call is None)
+
+    stream.cancel()
+
+    with pytest.raises(api.CancelledError):
+        await task
+    assert len(fake.requests) == 1
+
+
+async def test_closing_the_client_ends_a_call_that_waits_for_its_next_attempt(connect, fake, port):
+    fake.failures.append(LATER)
+    client = connect(f"127.0.0.1:{port}", retry=RetryPolicy(max_attempts=3))
+    task = asyncio.create_task(client.list_models())
+    await fake.asked.wait()
+
+    await client.close()
+
+    with pytest.raises(api.CancelledError):
+        await task
 
 
 async def test_a_closed_client_says_so(client):

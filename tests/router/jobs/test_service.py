@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,6 +19,7 @@ from cluster.errors import PermissionDeniedError
 from cluster.models import RequestClass
 from router.client.errors import from_rpc_error
 from router.identity import Caller
+from router.jobs.upload import BLOCK_ITEMS
 from tests.support.stack import Stack, collect, request, running_stack
 from tests.support.waiting import until
 
@@ -179,6 +181,45 @@ async def test_an_upload_that_is_broken_off_leaves_nothing(stack: Stack) -> None
     call.cancel()
     await until(lambda: uploading() == 0)
     assert not (await stack.jobs().SubmitJob(parts([item(0)], idempotency_key="broken"))).existed
+
+
+@pytest.mark.parametrize("kind", ["direct", "aio"])
+@pytest.mark.parametrize("how", ["cancel", "too large"])
+async def test_a_whole_block_before_the_break_is_no_job_either(tmp_path: Path, kind: str, how: str) -> None:
+    """Nothing is left to store when the call breaks off, so only the break itself can keep it from being sealed."""
+    limits = {"grpc_server": kind, "max_message_bytes": 1 << 20}
+    async with running_stack(tmp_path, sim={"time_scale": 0.0}, router=limits) as stack:
+        store = stack.job_stores["demo"]
+        for number in range(5):
+            sent = asyncio.Event()
+
+            async def upload(sent: asyncio.Event = sent) -> AsyncIterator[api.SubmitJobRequest]:
+                yield api.SubmitJobRequest(header=api.JobHeader(model="demo"))
+                yield api.SubmitJobRequest(items=api.JobItems(items=[item(n) for n in range(BLOCK_ITEMS)]))
+                sent.set()
+                if how == "cancel":
+                    await asyncio.Event().wait()
+                yield api.SubmitJobRequest(items=api.JobItems(items=[item(99, stop=["x" * (2 << 20)])]))
+
+            call = stack.jobs().SubmitJob(upload())
+            await sent.wait()
+            await until(lambda number=number: how != "cancel" or len(store.jobs) > 0)
+            if how == "cancel":
+                call.cancel()
+            with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+                await call
+            await until(lambda: all(job.record.state != "uploading" for job in store.jobs.values()))
+            assert not store.jobs
+
+
+async def test_the_end_of_a_job_that_lost_its_results_is_told(stack: Stack) -> None:
+    """There is nothing new behind the rewind, but the watcher has not heard that it is over."""
+    job = await submit(stack, [item(number, max_tokens=500) for number in range(3)])
+    await stack.jobs().CancelJob(api.CancelJobRequest(job_id=job.job_id))
+    told = await watch(stack, job.job_id, token=b"2:lost-by-redis")
+
+    assert told[0].rewound
+    assert told[-1].job.state in (api.JOB_STATE_CANCELLED, api.JOB_STATE_SUCCEEDED)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from cluster.queue import Mail
 from tests.support.stack import collect, request, running_stack, stream_request
 from tests.support.waiting import until
 
@@ -191,18 +192,18 @@ async def test_a_refusal_is_one_call_of_the_queue(tmp_path: Path) -> None:
         calls = [stack.inference().StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True)) for _ in range(2)]
         for call in calls:
             await call.read()
-        queue, cancels = stack.routers[0].pools["demo"]._queue, []
-        cancel = queue.cancel
+        queue, left = stack.routers[0].pools["demo"]._queue, []
+        withdraw = queue.withdraw
 
-        async def counted(*arguments: Any, **options: Any) -> str | None:
-            cancels.append(arguments)
-            return await cancel(*arguments, **options)
+        async def counted(*arguments: Any) -> Mail:
+            left.append(arguments)
+            return await withdraw(*arguments)
 
-        queue.cancel = counted  # type: ignore[method-assign]
+        queue.withdraw = counted  # type: ignore[method-assign]
         code, details = await refused(stack.inference().Generate(request(max_tokens=2)))
         assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
         for call in calls:
             call.cancel()
         await until(lambda: stack.routers[0].pools["demo"].active == 0)
         # The one that waited was withdrawn once, the one that ran not at all.
-        assert 1 == len(cancels)
+        assert 1 == len(left)
