@@ -375,7 +375,6 @@ class Choice:
 
     def _go_on(self, *, acknowledge: bool, suspected: bool = False) -> None:
         # Its turn comes again; what was delivered goes along.
-        self._yielding = False
         if self.tokens:
             sampling = self._start.sampling
             greedy = sampling.HasField("temperature") and sampling.temperature == 0.0
@@ -403,6 +402,7 @@ class Choice:
         if self.link is not None:
             self.link.close_sink(self.sink, acknowledge=acknowledge)
         self.state, self.link, self.sink = ChoiceState.WAITING, None, 0
+        self._yielding = False
         self._queued_at = time.monotonic()
         # Its place in line is news, and is told again each second; nothing else may come for long.
         self._wake()
