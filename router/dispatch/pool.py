@@ -233,6 +233,7 @@ class Pool:
 
     def take(self, choice: Choice) -> None:
         """Deliver to this choice from now on."""
+        self.returns.stay(choice.entry.request_id)
         old = self._choices.get(choice.entry.request_id)
         self._choices[choice.entry.request_id] = choice
         if old is not None and old is not choice:

@@ -70,6 +70,10 @@ class Returns:
         self._leaves[request_id, ""] = used
         self._tell(self._withdraw, request_id, "")
 
+    def stay(self, request_id: str) -> None:
+        """Keep a place after all: another call goes on with the request."""
+        self._leaves.pop((request_id, ""), None)
+
     def tell_again(self) -> None:
         """Tell what the store may have missed."""
         # Not what is under way: a store that is slow to answer would get ever more of the same.

@@ -15,6 +15,8 @@ from grpc_status import rpc_status
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
+from cluster.errors import QueueUnavailableError
+from cluster.queue import Mail, QueueEntry, Settlement, Submitted
 from tests.support.stack import collect, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until
 
@@ -104,3 +106,41 @@ async def test_requests_that_waited_when_the_store_forgot_them_are_put_in_line_a
         again = await collect(stack.inference(1).StreamGenerate(bodies[0]))
         assert again[-1].finished.request_id == ends[0].request_id
         await until(lambda: stack.replicas[0].table.sequences == 0)
+
+
+async def test_a_repeat_goes_on_with_what_a_lost_answer_left_in_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call gave up what it may have put in line, and tells the store so when it answers again: too late."""
+    async with running_stack(tmp_path, sim={"base_ms": 3.0, "max_num_seqs": 1}) as stack:
+        slot = stack.inference().StreamGenerate(stream_request(max_tokens=3_000, ignore_eos=True))
+        await slot.read()
+        queue = stack.routers[0].pools["demo"]._queue
+        submit, withdraw = queue.submit, queue.withdraw
+        away = asyncio.Event()
+
+        async def happens_unheard(router_id: str, entry: QueueEntry) -> Submitted:
+            await submit(router_id, entry)
+            raise QueueUnavailableError("no answer")
+
+        async def when_back(router_id: str, request_id: str, used: Settlement | None) -> Mail:
+            if away.is_set():
+                raise QueueUnavailableError("no answer")
+            return await withdraw(router_id, request_id, used)
+
+        away.set()
+        monkeypatch.setattr(queue, "withdraw", when_back)
+        monkeypatch.setattr(queue, "submit", happens_unheard)
+        asked = request(max_tokens=3, ignore_eos=True)
+        asked.idempotency_key = "key"
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stack.inference().Generate(asked)
+        monkeypatch.setattr(queue, "submit", submit)
+
+        again = asyncio.ensure_future(stack.inference().Generate(asked, timeout=20))
+        await until(lambda: stack.routers[0].pools["demo"].active == 2)
+        away.clear()
+        beat = stack.routers[0].pools["demo"].beat
+        await until(lambda: stack.routers[0].pools["demo"].beat is not beat)
+        slot.cancel()
+        assert 3 == (await again).usage.output_tokens
