@@ -185,6 +185,6 @@ def _bar(console: Console, *, quiet: bool) -> Progress:
 
 
 def _title(trace: Sequence[TraceRequest], options: argparse.Namespace) -> str:
-    hours = trace[-1].arrival_s / 3600
-    rate = len(trace) / max(trace[-1].arrival_s, 1e-9)
-    return f"{Path(options.trace).name}: {hours:.2f} h at {rate:.1f} requests/s, policy {options.policy}"
+    lasts_s = trace[-1].arrival_s
+    load = f"{lasts_s / 3600:.2f} h at {len(trace) / lasts_s:.1f} requests/s" if lasts_s else f"{len(trace)} at once"
+    return f"{Path(options.trace).name}: {load}, policy {options.policy}"

@@ -42,6 +42,15 @@ def test_json_has_every_figure(trace: Path, capsys: pytest.CaptureFixture[str]) 
     assert figures["replica_hours"] == pytest.approx(2 * figures["virtual_s"] / 3600)
 
 
+def test_requests_that_come_at_once_have_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n")
+    status, out, _ = run(capsys, "--trace", path)
+
+    assert status == 0
+    assert "t.csv: 1 at once, policy static" in out
+
+
 @pytest.mark.parametrize("flags", [("static",), ("hpa", "--metric", "queue"), ("ray", "--target", "3")])
 def test_the_table_and_the_page_show_a_run(
     trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: tuple[str, ...]
