@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.bootstrap.ahead import check_ahead
 from cluster.bootstrap.back_off import BackOff
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.redis_server import EmbeddedRedis
@@ -105,6 +106,7 @@ class LocalCluster:
         try:
             # Found here, it costs no minute of starting engines.
             access_of(self.settings)
+            check_ahead(self.settings)
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self.run_dir.chmod(0o700)
             await asyncio.gather(self._start_redis(), self._start_ray())
@@ -247,10 +249,16 @@ class LocalCluster:
                     self._progress(f"pool {name}", "ready")
                     return
                 if app.status == "DEPLOY_FAILED":
-                    raise BootstrapError(f"pool {name}", app.message[-2_000:])
+                    raise BootstrapError(f"pool {name}", self._why_not(app.message))
                 self._progress(f"pool {name}", f"{app.running} of {wanted} replicas run")
             await asyncio.sleep(POLL_S * 3)
         raise BootstrapError(f"pool {name}", f"no replica within {ENGINE_TIMEOUT_S:.0f} s")
+
+    def _why_not(self, message: str) -> str:
+        if self.ray_host is None:
+            return message[-2_000:]
+        cause = self.ray_host.last_error()
+        return f"{message[-2_000:]}{f' Cause: {cause}' if cause else ''} Log: {self.ray_host.log_file}"
 
     async def _start_routers(self, settings_file: Path) -> None:
         count = self.settings.router.processes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import sys
@@ -16,6 +17,8 @@ from cluster.errors import BootstrapError
 
 _PR_SET_PDEATHSIG = 1
 _LOG_TAIL = 2_000
+_EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): \S.*")
+"""As Python prints them, also behind what Ray puts in front of a line."""
 _LINGER_S = 2.0
 """How long descendants may take to follow their parent."""
 
@@ -57,9 +60,11 @@ def _end_all(processes: list[psutil.Process]) -> None:
 class ChildProcess:
     """Is one child process."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log_file: Path) -> None:
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log_file: Path, log_from: int = 0) -> None:
+        """`log_from` is where in its log it began, bytes: what is before it others wrote."""
         self.name = name
         self.log_file = log_file
+        self._log_from = log_from
         self._process = process
         self._family: set[psutil.Process] = set()
 
@@ -76,6 +81,7 @@ class ChildProcess:
             raise BootstrapError(name, f"{command[0]} can't be run: there is no such program")
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("ab") as log:
+            log_from = log.tell()
             try:
                 process = await asyncio.create_subprocess_exec(
                     *_dying_with_parent(command),
@@ -88,7 +94,7 @@ class ChildProcess:
                 )
             except OSError as error:
                 raise BootstrapError(name, f"{command[0]} can't be run: {error.strerror}") from error
-        return cls(name, process, log_file)
+        return cls(name, process, log_file, log_from)
 
     @property
     def pid(self) -> int:
@@ -137,9 +143,20 @@ class ChildProcess:
     def log_tail(self) -> str:
         """Return the end of its log, for an error message."""
         try:
-            return self.log_file.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL:]
+            return self._log()[-_LOG_TAIL:]
         except OSError:
             return ""
+
+    def last_error(self) -> str:
+        """Return the newest exception in its log, as one line; empty where there is none."""
+        try:
+            found = _EXCEPTION.findall(self._log())
+        except OSError:
+            return ""
+        return found[-1] if found else ""
+
+    def _log(self) -> str:
+        return self.log_file.read_bytes()[self._log_from :].decode("utf-8", errors="replace")
 
     def check(self) -> None:
         """Raise BootstrapError when it has ended."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from cluster.cli.console import screen
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ def add_decisions(commands: Commands) -> None:
 
 def run_decisions(options: argparse.Namespace) -> int:
     """Show a pool's decisions, the newest one in full."""
-    with report_call_errors(Console(stderr=True), options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options.target) as outcome, open_client(options) as client:
         found = client.decisions(options.pool, limit=options.limit, timeout=10.0)
         if options.json:
             sys.stdout.write(json.dumps(_fields(found), indent=2) + "\n")
         else:
-            show_decisions(found, Console(), everything=options.all)
+            show_decisions(found, screen(), everything=options.all)
     return outcome.status
 
 

@@ -25,15 +25,16 @@ _PLAIN_FLAGS = (
 def run_generate(options: argparse.Namespace) -> int:
     """Stream an answer to standard output; the receipt goes to standard error."""
     errors = Console(stderr=True)
-    with report_call_errors(errors, options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options.target) as outcome, open_client(options) as client:
         model = options.model or only_model(client)
         stream = client.stream(model, prompt_from(options), sampling_from(options), timeout=options.timeout)
+        others: dict[int, str] = {}
         for event in stream:
             if options.json:
                 sys.stdout.write(json.dumps(event_fields(event)) + "\n")
                 sys.stdout.flush()
             else:
-                show_event(event, errors)
+                show_event(event, errors, others)
     return outcome.status
 
 
@@ -75,20 +76,22 @@ def sampling_from(options: argparse.Namespace) -> Sampling:
     return Sampling(**plain, stop=options.stop, ignore_eos=options.ignore_eos, structured=structured)
 
 
-def show_event(event: Event, errors: Console) -> None:
-    """Write an event for a person."""
+def show_event(event: Event, errors: Console, others: dict[int, str]) -> None:
+    """Write an event for a person. Choice 0 is shown as it comes; `others` collects the rest, which follow it."""
     from router.client import Delta, Finished, Queued, Resumed
 
     if isinstance(event, Delta):
-        prefix = f"\n[{event.choice_index}] " if event.choice_index and event.offset == 0 else ""
-        sys.stdout.write(prefix + event.text)
-        sys.stdout.flush()
+        if event.choice_index:
+            others[event.choice_index] = others.get(event.choice_index, "") + event.text
+        else:
+            sys.stdout.write(event.text)
+            sys.stdout.flush()
     elif isinstance(event, Queued):
         errors.print(f"[dim]waiting, {event.position} ahead[/]", highlight=False)
     elif isinstance(event, Resumed):
         errors.print("[dim]resumed[/]", highlight=False)
     elif isinstance(event, Finished):
-        sys.stdout.write("\n")
+        sys.stdout.write("".join(["\n", *(f"[{index}] {others[index]}\n" for index in sorted(others))]))
         sys.stdout.flush()
         print_receipt(event, errors)
 

@@ -17,7 +17,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from cluster.cli.console import screen
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
+from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
     from router.client import Batch, Client, Job, JobUpdate
@@ -78,7 +80,12 @@ def run_submit(options: argparse.Namespace) -> int:
         return 2
     for field, lines in batch.ignored.items():
         errors.print(f"[yellow]ignored:[/] {escape(field)} on {lines} lines", highlight=False)
-    with report_call_errors(errors, options.target) as outcome, open_client(options) as client:
+    with (
+        # First: a job that is stored can't be taken back by an error of ours.
+        _output(options.output) as output,
+        report_call_errors(options.target) as outcome,
+        open_client(options) as client,
+    ):
         with _progress(errors) as progress:
             task = progress.add_task("uploading", total=len(batch.items))
             job = client.submit_job(
@@ -93,22 +100,26 @@ def run_submit(options: argparse.Namespace) -> int:
         if options.detach:
             sys.stdout.write(f"{job.job_id}\n")
         else:
-            outcome.status = _follow(client, job.job_id, options.output, errors)
+            outcome.status = _follow(client, job.job_id, output, errors)
     return outcome.status
 
 
 def run_watch(options: argparse.Namespace) -> int:
     """Follow a job to its end; the status is 0 when every item succeeded."""
     errors = Console(stderr=True)
-    with report_call_errors(errors, options.target) as outcome, open_client(options) as client:
-        outcome.status = _follow(client, options.job, options.output, errors)
+    with (
+        _output(options.output) as output,
+        report_call_errors(options.target) as outcome,
+        open_client(options) as client,
+    ):
+        outcome.status = _follow(client, options.job, output, errors)
     return outcome.status
 
 
 def run_results(options: argparse.Namespace) -> int:
     """Write the results that are there."""
     with (
-        report_call_errors(Console(stderr=True), options.target) as outcome,
+        report_call_errors(options.target) as outcome,
         open_client(options) as client,
         _output(options.output) as output,
     ):
@@ -122,7 +133,7 @@ def run_results(options: argparse.Namespace) -> int:
 
 def run_list(options: argparse.Namespace) -> int:
     """List jobs."""
-    with report_call_errors(Console(stderr=True), options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options.target) as outcome, open_client(options) as client:
         jobs: list[Job] = []
         token = ""
         while len(jobs) < options.limit:
@@ -135,13 +146,13 @@ def run_list(options: argparse.Namespace) -> int:
             for job in jobs:
                 sys.stdout.write(json.dumps(_fields(job)) + "\n")
         else:
-            Console().print(_table(jobs))
+            screen().print(_table(jobs))
     return outcome.status
 
 
 def run_get(options: argparse.Namespace) -> int:
     """Describe a job."""
-    with report_call_errors(Console(stderr=True), options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options.target) as outcome, open_client(options) as client:
         sys.stdout.write(json.dumps(_fields(client.get_job(options.job)), indent=2) + "\n")
     return outcome.status
 
@@ -149,7 +160,7 @@ def run_get(options: argparse.Namespace) -> int:
 def run_cancel(options: argparse.Namespace) -> int:
     """End a job."""
     console = Console(stderr=True)
-    with report_call_errors(console, options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options.target) as outcome, open_client(options) as client:
         _report(client.cancel_job(options.job), console)
     return outcome.status
 
@@ -157,7 +168,7 @@ def run_cancel(options: argparse.Namespace) -> int:
 def run_delete(options: argparse.Namespace) -> int:
     """Delete a job."""
     console = Console(stderr=True)
-    with report_call_errors(console, options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options.target) as outcome, open_client(options) as client:
         client.delete_job(options.job)
         console.print(f"[green]✓[/] job {options.job} deleted", highlight=False)
     return outcome.status
@@ -193,15 +204,19 @@ def _output(name: str | None) -> Iterator[TextIO | None]:
     elif name == "-":
         yield sys.stdout
     else:
-        with Path(name).open("w", encoding="utf-8") as file:
+        try:
+            file = Path(name).open("w", encoding="utf-8")  # noqa: SIM115 - closed below, where errors are others
+        except OSError as error:
+            raise SettingsError(f"--output: {name} cannot be written: {error.strerror}") from error
+        with file:
             yield file
 
 
-def _follow(client: Client, job_id: str, output_name: str | None, console: Console) -> int:
+def _follow(client: Client, job_id: str, output: TextIO | None, console: Console) -> int:
     """Show a bar until the job ends, writing results where they are wanted; returns the exit status."""
     last: Job | None = None
     try:
-        with _output(output_name) as output, _progress(console) as progress:
+        with _progress(console) as progress:
             task = progress.add_task("queued", total=None)
             for update in client.watch_job(job_id, progress_only=output is None):
                 last = update.job
@@ -249,7 +264,9 @@ def _table(jobs: list[Job]) -> Table:
     table = Table()
     for column in ("job", "state", "items", "done", "failed", "tokens out", "created", "key"):
         left = column in ("job", "state", "created", "key")
-        table.add_column(column, justify="left" if left else "right", no_wrap=column == "job")
+        table.add_column(
+            column, justify="left" if left else "right", no_wrap=column in ("job", "state"), overflow="fold"
+        )
     for job in jobs:
         table.add_row(
             job.job_id,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import sys
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from rich.console import Console
-
 import cluster
 from cluster.cli.autoscaler import add_autoscaler
+from cluster.cli.console import print_problem
 from cluster.cli.decisions import add_decisions
 from cluster.cli.jobs import add_jobs
 from cluster.cli.loadtest import add_loadtest
@@ -29,18 +29,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     options = parser.parse_args(argv)
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # Whoever read has enough, as `head` does. Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except ModuleNotFoundError as error:
         hint = (
             "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router, "
             "penstock[loadtest] to simulate, to plan and for load tests"
         )
-        Console(stderr=True).print(f"[red]penstock:[/] {error}; {hint}", highlight=False)
+        print_problem(f"{error}; {hint}")
         return 2
     except PenstockError as error:
-        Console(stderr=True).print(f"[red]penstock:[/] {error}", highlight=False)
+        print_problem(error)
         return 2 if error.reason in ("SETTINGS", "SETUP", "TRACE") else 1
 
 
@@ -77,7 +83,9 @@ def _add_up(commands: Commands) -> None:
     _add_cluster_flags(parser)
     parser.add_argument("--engine", choices=("vllm", "sim"), help="engine of the pool")
     parser.add_argument("--model", help="local folder, hub id, or demo")
-    parser.add_argument("--pool", default="demo", help="pool that the flags describe; its name is the model's name")
+    parser.add_argument(
+        "--pool", help="pool that the flags describe; its name is the model's name in requests (default: the only one)"
+    )
     parser.add_argument("--tp", type=int, help="tensor parallel size")
     parser.add_argument("--replicas", type=int, help="number of replicas")
     parser.add_argument("--redis-url", help="an existing Redis instead of the embedded one")
@@ -102,15 +110,23 @@ def _add_generate(commands: Commands) -> None:
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's chat message")
     parser.add_argument("--system", help="system message; implies --chat")
     parser.add_argument("--json", action="store_true", help="print one JSON object per event")
-    parser.add_argument("--timeout", type=float, default=120.0, help="deadline in seconds (default %(default)s)")
+    parser.add_argument("--timeout", type=_seconds, default=120.0, help="deadline in seconds (default %(default)s)")
     for flag, kind, text in SAMPLING_FLAGS:
         parser.add_argument(f"--{flag}", type=kind, help=text)
     parser.add_argument("--stop", action="append", default=[], help="stop string; may be given several times")
     parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-sequence token")
-    parser.add_argument("--json-schema", help="constrain the output to this JSON Schema")
-    parser.add_argument("--regex", help="constrain the output to this regular expression")
-    parser.add_argument("--choice", action="append", default=[], help="allowed answer; may be given several times")
+    constraint = parser.add_mutually_exclusive_group()
+    constraint.add_argument("--json-schema", metavar="JSON", help="constrain the output to this JSON Schema")
+    constraint.add_argument("--regex", help="constrain the output to this regular expression")
+    constraint.add_argument("--choice", action="append", default=[], help="allowed answer; may be given several times")
     parser.set_defaults(run=_generate)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be above 0 seconds, got {text}")
+    return seconds
 
 
 SAMPLING_FLAGS: tuple[tuple[str, type, str], ...] = (

@@ -8,8 +8,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
+from cluster.cli.console import screen
 from cluster.cli.decisions import point_text
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
 
@@ -42,7 +41,7 @@ def add_operating_point(commands: Commands) -> None:
 
 def run_operating_point(options: argparse.Namespace) -> int:
     """Change what the flags name and keep the rest; without any, show it."""
-    with report_call_errors(Console(stderr=True), options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options.target) as outcome, open_client(options) as client:
         point: OperatingPoint | None = client.decisions(options.pool, limit=1, timeout=10.0).operating_point
         if options.from_settings:
             point = client.set_operating_point(options.pool, None, timeout=10.0)
@@ -51,7 +50,7 @@ def run_operating_point(options: argparse.Namespace) -> int:
         if options.json:
             sys.stdout.write(json.dumps(dataclasses.asdict(point) if point is not None else None, indent=2) + "\n")
         elif point is not None:
-            Console().print(f"{options.pool}: {point_text(point)}", highlight=False)
+            screen().print(f"{options.pool}: {point_text(point)}", highlight=False)
     return outcome.status
 
 

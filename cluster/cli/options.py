@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from cluster.errors import SettingsError
 from cluster.settings import Settings, load_settings
 
 
@@ -26,6 +27,15 @@ def settings_from(options: argparse.Namespace) -> Settings:
         "tensor_parallel_size": getattr(options, "tp", None),
         "replicas": getattr(options, "replicas", None),
     }
+    file = Path(options.settings) if options.settings else None
     if any(value is not None for value in pool.values()):
-        flags["pools"] = {getattr(options, "pool", "demo"): pool}
-    return load_settings(Path(options.settings) if options.settings else None, flags)
+        name = getattr(options, "pool", None) or _only_pool(load_settings(file, flags))
+        flags["pools"] = {name: pool}
+    return load_settings(file, flags)
+
+
+def _only_pool(settings: Settings) -> str:
+    name, *others = settings.pools
+    if others:
+        raise SettingsError(f"--pool must say which pool the flags describe: {', '.join(settings.pools)}")
+    return name

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from cluster.cli.console import screen
 from cluster.cli.target import open_client, report_call_errors
 
 if TYPE_CHECKING:
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
 def run_status(options: argparse.Namespace) -> int:
     """Show pools, replicas and routers as one router sees them."""
-    with report_call_errors(Console(stderr=True), options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options.target) as outcome, open_client(options) as client:
         status = client.cluster_status(timeout=10.0)
         if options.json:
             sys.stdout.write(json.dumps(dataclasses.asdict(status), indent=2) + "\n")
         else:
-            show_status(status, Console())
+            show_status(status, screen())
     return outcome.status
 
 
@@ -41,7 +42,7 @@ def show_status(status: ClusterStatus, console: Console) -> None:
 def _pool_table(pool: PoolStatus) -> Table:
     table = Table(title=f"pool {pool.name}", title_justify="left")
     for column in ("replica", "state", "running", "limit", "KV", "tokens", "beat", "link", "metrics"):
-        table.add_column(column, justify="left" if column in ("replica", "state", "link") else "right")
+        table.add_column(column, justify="left" if column in ("replica", "state", "link") else "right", overflow="fold")
     for replica in pool.replicas:
         table.add_row(
             replica.replica_id,

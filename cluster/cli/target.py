@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
+from cluster.cli.console import print_problem
 from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Outcome:
 
 
 @contextmanager
-def report_call_errors(console: Console, target: str) -> Iterator[Outcome]:
+def report_call_errors(target: str) -> Iterator[Outcome]:
     """Print a failed call as one line and set the exit status, instead of a traceback."""
     from router.client import InvalidArgumentError, PenstockClientError, UnavailableError
 
@@ -39,15 +38,15 @@ def report_call_errors(console: Console, target: str) -> Iterator[Outcome]:
     except InvalidArgumentError as error:
         outcome.status = 2
         for violation in error.violations:
-            console.print(f"[red]penstock:[/] {violation.field}: {violation.description}", highlight=False)
+            print_problem(f"{violation.field}: {violation.description}")
         if not error.violations:
-            console.print(f"[red]penstock:[/] {error}", highlight=False)
+            print_problem(error)
     except UnavailableError as error:
         outcome.status = 1
-        console.print(f"[red]penstock:[/] {target} is not available: {error}", highlight=False)
+        print_problem(f"{target} is not available: {error}")
     except PenstockClientError as error:
         outcome.status = 1
-        console.print(f"[red]penstock:[/] {error}", highlight=False)
+        print_problem(error)
 
 
 def add_target_flags(parser: argparse.ArgumentParser) -> None:

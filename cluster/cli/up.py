@@ -14,6 +14,7 @@ from rich.console import Console
 from cluster.bootstrap.local import LocalCluster
 from cluster.cli.options import settings_from
 from cluster.cli.progress import StepDisplay
+from cluster.cli.target import KEY_VARIABLE
 from cluster.errors import BootstrapError
 from cluster.lifecycle import stop_signals
 from cluster.settings import Settings
@@ -47,7 +48,7 @@ async def _up(settings: Settings, console: Console) -> int:
                 return 130
             await starting
             console.print(f"\nserving [bold]{', '.join(settings.pools)}[/] on [bold]{cluster.target}[/]; Ctrl-C stops")
-            console.print(f'try: penstock generate --target {cluster.target} "What is Penstock?"', highlight=False)
+            console.print(f"try: {_try(settings, cluster.target)}", highlight=False, soft_wrap=True)
             watching = asyncio.create_task(cluster.watch(), name="up.watch")
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
             watching.cancel()
@@ -58,6 +59,13 @@ async def _up(settings: Settings, console: Console) -> int:
         finally:
             stopping.cancel()
             await cluster.stop()
+
+
+def _try(settings: Settings, target: str) -> str:
+    first = next(iter(settings.pools))
+    model = f" --model {first}" if len(settings.pools) > 1 else ""
+    key = f"{KEY_VARIABLE}=<API key> " if settings.auth.keys_file else ""
+    return f'{key}penstock generate --target {target}{model} "What is Penstock?"'
 
 
 def claim_state_dir(settings: Settings) -> Path:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from cluster.cli.console import screen
 from cluster.cli.target import open_client, report_call_errors
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def run_usage(options: argparse.Namespace) -> int:
     """Show what tenants used."""
     errors = Console(stderr=True)
-    with report_call_errors(errors, options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options.target) as outcome, open_client(options) as client:
         report = client.usage(
             tenant=options.tenant,
             all_tenants=options.all_tenants,
@@ -32,7 +33,7 @@ def run_usage(options: argparse.Namespace) -> int:
         if options.json:
             sys.stdout.write(json.dumps(dataclasses.asdict(report), indent=2, default=str) + "\n")
         else:
-            Console().print(_table(report))
+            screen().print(_table(report))
         if report.truncated:
             errors.print("[yellow]there is more: ask for fewer days[/]")
     return outcome.status
@@ -45,7 +46,7 @@ def _table(report: UsageReport) -> Table:
     totals = [sum(column) for column in zip(*(numbers for _, numbers in rows), strict=True)]
     footers = ["total", "", "", *map(_number, totals)] if rows else [""] * len(columns)
     for index, (name, footer) in enumerate(zip(columns, footers, strict=True)):
-        table.add_column(name, footer, justify="left" if index < 3 else "right")
+        table.add_column(name, footer, justify="left" if index < 3 else "right", overflow="fold")
     for names, numbers in rows:
         table.add_row(*names, *map(_number, numbers))
     return table

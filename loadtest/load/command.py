@@ -259,6 +259,7 @@ def _list(console: Console) -> None:
 
 def _write(prefix: str, html: str, figures: Mapping[str, Any], console: Console) -> None:
     try:
+        Path(prefix).parent.mkdir(parents=True, exist_ok=True)
         Path(f"{prefix}.html").write_text(html, encoding="utf-8")
         Path(f"{prefix}.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     except OSError as error:

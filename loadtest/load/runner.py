@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,6 +26,9 @@ _LOCUSTFILE = Path(__file__).resolve().parents[1] / "locustfile.py"
 _POLL_S = 0.2
 _STARTING_S = 60.0
 _TAIL = 12
+_REFUSED = 2
+"""Locust's status where our users could not begin."""
+_ERROR_LINE = re.compile(r"/ERROR/[^:\s]+: (.+)")
 
 Progress = Callable[[Mapping[str, Any]], None]
 """Told a line of `outputs.progress_line` about once a second."""
@@ -60,7 +64,10 @@ def run_scenario(scenario: Scenario, run: Run, progress: Progress = lambda _line
                 _end(child)
         figures_file = folder / "figures.json"
         if child.returncode not in (0, 1) or not figures_file.exists():
-            tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL:])
+            text = log.read_text(encoding="utf-8", errors="replace")
+            if child.returncode == _REFUSED and (said := _ERROR_LINE.findall(text)):
+                raise GeneratorError(said[-1])
+            tail = "\n".join(text.splitlines()[-_TAIL:])
             raise GeneratorError(f"Locust ended with status {child.returncode}:\n{tail}")
         figures: dict[str, Any] = json.loads(figures_file.read_text(encoding="utf-8"))
         figures["cluster"] = watch.as_json(begun_at - watch.began_at) if begun_at is not None else []

@@ -123,11 +123,12 @@ def _source(what: WhatIf) -> str:
 def _table(plan: Plan) -> Table:
     table = Table(title="Candidates, the best first")
     table.add_column("replicas", overflow="fold")
-    for name in ("batch", "TTFT p99 ms", "ITL p95 ms", "tokens/s", "SLO met", "cost"):
+    for name in ("batch", "TTFT p99 ms", "ITL p95 ms", "tokens/s", "SLO met, at worst", "cost"):
         table.add_column(name, justify="right", overflow="fold")
     table.add_column("bound by", overflow="fold")
     for each in plan.planned:
         r, candidate = each.ranges, each.candidate
+        met = f"{r.attainment.low:.1%}"
         starved = ", KV starved" if each.engine.starved else ""
         hourly, tokens = _money(candidate.hourly), _money(each.per_million_tokens(plan.load))
         cost = "-" if candidate.hourly is None else f"{hourly}/h, {tokens} per M tokens"
@@ -137,7 +138,7 @@ def _table(plan: Plan) -> Table:
             _span(r.ttft_p99_s, 1e3),
             _span(r.itl_p95_s, 1e3),
             _span(r.tokens_per_s, 1),
-            f"{r.attainment.low:.1%}",
+            met if r.attainment.low >= plan.promise.attainment else f"[red]{met}[/]",
             cost,
             each.binding if each.holds else f"[red]{each.binding}[/]",
         )

@@ -207,5 +207,11 @@ def plan(
     """Return the best candidates with ranges, the rest on paper, and what cannot be."""
     found, lost = on_paper(options, load, promise)
     best = [simulate(each, load, promise, draws=draws, seed=seed, tell=tell) for each in found[:simulated]]
-    best.sort(key=lambda each: (not each.holds, each.candidate.rank(), each.ranges.ttft_p99_s.middle))
+
+    def order(each: Planned) -> tuple[object, ...]:
+        # Of two that cost the same, the one that holds also where the engine is as slow as it may be.
+        at_risk = each.ranges.attainment.low < promise.attainment
+        return not each.holds, each.candidate.rank(), at_risk, each.ranges.ttft_p99_s.middle
+
+    best.sort(key=order)
     return best, found[simulated:], lost

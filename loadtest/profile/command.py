@@ -42,7 +42,7 @@ def run_profile(options: argparse.Namespace) -> int:
     console = Console(stderr=True)
     if options.target:
         state_dir = Path(options.state_dir or "~/.penstock")
-        with report_call_errors(console, options.target) as outcome:
+        with report_call_errors(options.target) as outcome:
             found = asyncio.run(_profile_target(options, console))
         if outcome.status:
             return outcome.status

@@ -118,3 +118,14 @@ async def test_what_the_router_refuses_is_shown_by_item(run: Any, tmp_path: Path
     status, _out, messages = await run("submit", write(tmp_path / "in.jsonl", 1, temperature=7))
     assert 2 == status
     assert "items[0].request.sampling.temperature: must be at least 0 and at most 2, got 7" in messages
+
+
+async def test_an_output_that_cannot_be_written_is_found_before_anything_is_sent(
+    run: Any, stack: Stack, tmp_path: Path
+) -> None:
+    before = len(stack.job_stores["demo"].jobs)
+    output = tmp_path / "no" / "results.jsonl"
+    status, _out, messages = await run("submit", write(tmp_path / "in.jsonl", 3), "--output", str(output))
+
+    assert (2, f"penstock: --output: {output} cannot be written: No such file or directory") == (status, messages)
+    assert before == len(stack.job_stores["demo"].jobs)

@@ -1,0 +1,40 @@
+"""What can be known to fail before Ray and engines are started, which takes minutes."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+
+from cluster.errors import SettingsError
+from cluster.settings import Settings
+
+_FOLDERS = ("/", "./", "../", "~")
+"""A model that begins like this is meant to be a folder, not a name on a hub."""
+
+
+def check_ahead(settings: Settings) -> None:
+    """Look for models and the port.
+
+    Raises:
+        SettingsError: a model's folder is missing, or the port is taken.
+    """
+    for name, pool in settings.pools.items():
+        if pool.model.startswith(_FOLDERS) and not Path(pool.model).expanduser().is_dir():
+            raise SettingsError(f"pools.{name}.model: there is no folder {pool.model}")
+    router = settings.router
+    if router.port and _taken(router.host, router.port):
+        raise SettingsError(f"router.port: {router.port} on {router.host} is in use; choose another one with --port")
+
+
+def _taken(host: str, port: int) -> bool:
+    """Say whether somebody listens there. Routers would share a port even with those of another cluster."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            # What else is wrong with the address the router says.
+            return error.errno == errno.EADDRINUSE
+    return False

@@ -1,0 +1,129 @@
+"""What all commands share: errors as they are, on one line; flags that contradict each other; the choice of a pool."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cluster.bootstrap.ahead import check_ahead
+from cluster.bootstrap.process import ChildProcess
+from cluster.cli.console import WIDE, screen
+from cluster.cli.generate import show_event
+from cluster.cli.main import build_parser, main
+from cluster.cli.options import settings_from
+from cluster.cli.up import _try
+from cluster.errors import SettingsError
+from cluster.settings import load_settings
+from router.client import Delta
+
+
+@pytest.mark.parametrize("name", ["no[/]file.csv", "no[red]file.csv", "x" * 60 + " y" * 60])
+def test_an_error_is_one_line_and_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["simulate", "--trace", name])
+    assert f"penstock: {name}: No such file or directory\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--choice", "a", "--regex", "b"),
+        ("--json-schema", "{}", "--choice", "a"),
+        ("--timeout", "0"),
+        ("--timeout", "-1"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        build_parser().parse_args(["generate", "hi", *flags])
+    assert 2 == caught.value.code
+    assert flags[0] in capsys.readouterr().err
+
+
+def test_who_has_read_enough_is_no_error(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n")
+    code = "import sys; from cluster.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "simulate", "--trace", str(trace), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        child.stdout.close()
+        _, said = child.communicate()
+
+    assert (141, "") == (child.returncode, said)
+
+
+def test_tables_are_wide_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert WIDE == screen().width
+    monkeypatch.setenv("COLUMNS", "90")
+    assert 90 == screen().width
+
+
+def up(*flags: str) -> argparse.Namespace:
+    return build_parser().parse_args(["up", *flags])
+
+
+def test_flags_describe_the_only_pool(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.toml", tmp_path / "two.toml"
+    one.write_text('[pools.small]\nmodel = "demo"\n')
+    two.write_text('[pools.small]\nmodel = "demo"\n[pools.large]\nmodel = "demo"\n')
+
+    assert {"demo": "sim"} == {name: pool.engine for name, pool in settings_from(up("--engine", "sim")).pools.items()}
+    found = settings_from(up("--engine", "sim", "--settings", str(one))).pools
+    assert {"small": "sim"} == {name: pool.engine for name, pool in found.items()}
+    with pytest.raises(SettingsError, match="--pool must say which pool the flags describe: small, large"):
+        settings_from(up("--engine", "sim", "--settings", str(two)))
+    found = settings_from(up("--engine", "sim", "--pool", "large", "--settings", str(two))).pools
+    assert {"small": "vllm", "large": "sim"} == {name: pool.engine for name, pool in found.items()}
+
+
+def test_what_is_printed_to_try_works() -> None:
+    pools = {"a": {"model": "demo"}, "b": {"model": "demo"}}
+    assert 'penstock generate --target h:1 "What is Penstock?"' == _try(load_settings(environ={}), "h:1")
+    several = load_settings(flags={"pools": pools, "auth": {"keys_file": "keys.toml"}}, environ={})
+    assert "PENSTOCK_API_KEY=<API key> penstock generate --target h:1 --model a" in _try(several, "h:1")
+
+
+def settings(**sections: Any) -> Any:
+    return load_settings(flags=sections, environ={})
+
+
+def test_a_missing_model_and_a_taken_port_are_found_before_anything_starts() -> None:
+    check_ahead(settings(pools={"p": {"model": "org/name"}}, router={"port": 0}))
+    for model in ("/no/such/model", "./no/such", "~/no/such"):
+        with pytest.raises(SettingsError, match=f"pools.p.model: there is no folder {model}"):
+            check_ahead(settings(pools={"p": {"model": model}}, router={"port": 0}))
+    with socket.socket() as taken:
+        # As routers of another cluster would.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=f"router.port: {port} on 127.0.0.1 is in use; choose another"):
+            check_ahead(settings(router={"port": port, "host": "127.0.0.1"}))
+    check_ahead(settings(router={"port": port, "host": "127.0.0.1"}))
+
+
+async def test_a_log_is_quoted_from_where_its_process_began(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("OldError: of the run before\n")
+    code = "print('(replica pid=7) pkg.NewError: no weights'); raise SystemExit(3)"
+    child = await ChildProcess.start("x", [sys.executable, "-c", code], log)
+    assert 3 == await child.wait()
+
+    assert "(replica pid=7) pkg.NewError: no weights\n" == child.log_tail()
+    assert "pkg.NewError: no weights" == child.last_error()
+
+
+def test_choices_are_shown_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    others: dict[int, str] = {}
+    for index, text in ((0, "a"), (1, "x"), (0, "b"), (1, "y")):
+        show_event(Delta(index, text, (1,), (), 0), Console(stderr=True), others)
+    assert ("ab", {1: "xy"}) == (capsys.readouterr().out, others)
