@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cluster.cli.receipt import print_receipt
 from cluster.cli.target import open_client, report_call_errors
+from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
     from router.client import Client, Event, Message, Sampling
@@ -27,7 +28,10 @@ def run_generate(options: argparse.Namespace) -> int:
     errors = Console(stderr=True)
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         model = options.model or only_model(client)
-        stream = client.stream(model, prompt_from(options), sampling_from(options), timeout=options.timeout)
+        try:
+            stream = client.stream(model, prompt_from(options), sampling_from(options), timeout=options.timeout)
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
         others: dict[int, str] = {}
         for event in stream:
             if options.json:
@@ -45,6 +49,8 @@ def only_model(client: Client) -> str:
         SystemExit: there are several.
     """
     models = client.list_models(timeout=10.0)
+    if not models:
+        raise SystemExit("penstock: none of the models here may be used with this key")
     if len(models) != 1:
         raise SystemExit(f"penstock: choose a model with --model: {', '.join(model.name for model in models)}")
     return models[0].name

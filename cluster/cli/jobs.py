@@ -255,7 +255,7 @@ def _report(job: Job, console: Console) -> None:
     console.print(
         f"{mark} job {job.job_id} {job.state}: {job.succeeded_items} of {job.items} items succeeded, "
         f"{job.failed_items} failed; tokens in {usage.prompt_tokens:,}, out {usage.output_tokens:,}; "
-        f"deleted {_moment(job.due_at)}",
+        f"kept until {_moment(job.due_at)}",
         highlight=False,
     )
 

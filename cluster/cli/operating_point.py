@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING
 from cluster.cli.console import screen
 from cluster.cli.decisions import point_text
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
+from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
     from cluster.cli.main import Commands
     from router.client import OperatingPoint
+
+
+_CHANGES = ("ttft_p99_s", "itl_p95_ms", "attainment", "price_per_gpu_hour", "budget_per_hour")
 
 
 def add_operating_point(commands: Commands) -> None:
@@ -41,6 +45,9 @@ def add_operating_point(commands: Commands) -> None:
 
 def run_operating_point(options: argparse.Namespace) -> int:
     """Change what the flags name and keep the rest; without any, show it."""
+    changes = [f"--{name.replace('_', '-')}" for name in _CHANGES if getattr(options, name) is not None]
+    if options.from_settings and changes:
+        raise SettingsError(f"--from-settings takes back everything, so {', '.join(changes)} can't go with it")
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         point: OperatingPoint | None = client.decisions(options.pool, limit=1, timeout=10.0).operating_point
         if options.from_settings:

@@ -93,6 +93,9 @@ def engines(
         for precision in precisions:
             for ranks in parallel:
                 name = f"{ranks} x {gpu.name}, {precision}"
+                if shape.heads % ranks:
+                    lost.append(Rejected(name, f"{shape.heads} attention heads can't be split over {ranks} GPUs"))
+                    continue
                 room = size(shape, gpu, ranks, precision, kv_element_bytes=kv_element_bytes)
                 if not room.fits:
                     lost.append(Rejected(name, _too_large(room)))
@@ -208,10 +211,13 @@ def plan(
     found, lost = on_paper(options, load, promise)
     best = [simulate(each, load, promise, draws=draws, seed=seed, tell=tell) for each in found[:simulated]]
 
-    def order(each: Planned) -> tuple[object, ...]:
-        # Of two that cost the same, the one that holds also where the engine is as slow as it may be.
-        at_risk = each.ranges.attainment.low < promise.attainment
-        return not each.holds, each.candidate.rank(), at_risk, each.ranges.ttft_p99_s.middle
-
-    best.sort(key=order)
+    best.sort(key=lambda each: ranking(each, promise))
     return best, found[simulated:], lost
+
+
+def ranking(planned: Planned, promise: Promise) -> tuple[bool, bool, tuple[float, ...], float]:
+    """Return what candidates are sorted by, the best first: those that hold, then those that hold also where the engine
+    is as slow as it may be, then by cost.
+    """
+    at_risk = planned.ranges.attainment.low < promise.attainment
+    return not planned.holds, at_risk, planned.candidate.rank(), planned.ranges.ttft_p99_s.middle

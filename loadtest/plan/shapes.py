@@ -52,6 +52,8 @@ class ModelShape:
     experts: ExpertShape | None = None
     native: str = "bf16"
     """The precision that the published weights have."""
+    heads: int = 0
+    """Attention heads; 0 where it is not known."""
 
     @property
     def active_parameters(self) -> int:
@@ -131,6 +133,7 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
         latent=latent,
         experts=experts,
         native=_native(config),
+        heads=heads,
     )
 
 

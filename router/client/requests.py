@@ -57,14 +57,27 @@ class Sampling:
         """Convert to the wire.
 
         Raises:
-            ValueError: a number does not fit its type on the wire.
+            ValueError: a number does not fit its type on the wire; names it.
+            TypeError: a value is of another type; names it.
         """
-        wire = types_pb2.SamplingParams(
-            **{name: value for name in _PLAIN_FIELDS if (value := getattr(self, name)) is not None}
-        )
+        plain = {name: value for name in _PLAIN_FIELDS if (value := getattr(self, name)) is not None}
+        try:
+            wire = types_pb2.SamplingParams(**plain)
+        except (ValueError, TypeError):
+            for name, value in plain.items():
+                _check_fits(name, value)
+            raise
         if self.structured is not None:
             wire.structured_output.CopyFrom(structured_to_wire(self.structured))
         return wire
+
+
+def _check_fits(name: str, value: Any) -> None:
+    try:
+        types_pb2.SamplingParams(**{name: value})
+    except (ValueError, TypeError) as error:
+        # Protobuf says neither which field nor which numbers would do.
+        raise type(error)(f"sampling.{name}: {value!r} is not possible: {error}") from None
 
 
 _PLAIN_FIELDS = tuple(f.name for f in fields(Sampling) if f.name != "structured")

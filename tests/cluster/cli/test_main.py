@@ -127,3 +127,15 @@ def test_choices_are_shown_one_after_the_other(capsys: pytest.CaptureFixture[str
     for index, text in ((0, "a"), (1, "x"), (0, "b"), (1, "y")):
         show_event(Delta(index, text, (1,), (), 0), Console(stderr=True), others)
     assert ("ab", {1: "xy"}) == (capsys.readouterr().out, others)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--max-tokens", "-1"), ("--top-k", "-5"), ("--seed", str(2**64))])
+def test_a_number_that_fits_no_field_is_named(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["generate", "hi", "--model", "demo", flag, value])
+    name = flag.removeprefix("--").replace("-", "_")
+    assert capsys.readouterr().err.startswith(f"penstock: sampling.{name}: {value} is not possible: ")
+
+
+def test_what_takes_everything_back_goes_with_no_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["operating-point", "--pool", "demo", "--from-settings", "--itl-p95-ms", "40"])
+    assert "so --itl-p95-ms can't go with it" in capsys.readouterr().err

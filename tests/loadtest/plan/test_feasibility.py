@@ -38,6 +38,15 @@ def test_what_fits_has_room_for_weights_overhead_and_every_kv_token(precision: s
                 short = room.short_by
 
 
+def test_a_model_is_split_only_as_its_heads_can_be() -> None:
+    """Engines refuse the others when they start."""
+    shape = load_shape("qwen3-32b")
+    found, lost = engines(shape, [GPUS["h100"]], ["bf16"], prices={}, parallel=(2, 3))
+
+    assert ["2 x h100, bf16"] == [each.name for each in found]
+    assert ["64 attention heads can't be split over 3 GPUs"] == [each.why for each in lost]
+
+
 def test_what_is_planned_on_paper_keeps_every_bound() -> None:
     rnd, possible = random.Random(1), 0
     for _ in range(150):

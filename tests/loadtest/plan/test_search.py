@@ -17,7 +17,7 @@ from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate
 from loadtest.plan.prior import StepPrior
 from loadtest.plan.report import Plan, show, write_html
 from loadtest.plan.scatter import Mark, frontier
-from loadtest.plan.search import FOREIGN_ERROR, PRIOR_ERROR, engines, on_paper, plan
+from loadtest.plan.search import FOREIGN_ERROR, PRIOR_ERROR, engines, on_paper, plan, ranking
 from loadtest.plan.traffic import Load, load_of_lengths, steady_load
 from loadtest.plan.trial import ExpertTimes, try_out
 from loadtest.plan.what_if import what_ifs
@@ -164,6 +164,16 @@ def test_a_plan_ranks_by_cost_and_gives_ranges(planned: Plan) -> None:
     assert best.ranges.itl_mean_s.low < best.ranges.itl_mean_s.middle < best.ranges.itl_mean_s.high
     assert ["other"] == [each.engine.gpu for each in planned.on_paper]
     assert ["1 x slow, bf16"] == [each.name for each in planned.rejected]
+
+
+def test_what_may_miss_the_promise_ranks_behind_what_costs_more_and_keeps_it(planned: Plan) -> None:
+    (sure,) = planned.planned
+    low = replace(sure.ranges.attainment, low=PROMISE.attainment - 0.2)
+    risky = replace(sure, ranges=replace(sure.ranges, attainment=low))
+    dear = replace(sure, candidate=replace(sure.candidate, replicas=sure.candidate.replicas + 5))
+
+    assert PROMISE.attainment <= sure.ranges.attainment.low
+    assert [sure, dear, risky] == sorted([risky, dear, sure], key=lambda each: ranking(each, PROMISE))
 
 
 def test_cost_per_million_tokens_is_money_over_tokens(planned: Plan) -> None:
