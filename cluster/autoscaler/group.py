@@ -70,6 +70,7 @@ def assemble(
         failed_starts=starts.failed,
         last_failure_at=starts.last_failure_at,
         attainment=meter.attainment,
+        arrived_at=meter.arrived_at,
         gpus_per_replica=facts.gpus_per_replica,
     )
 

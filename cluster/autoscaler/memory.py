@@ -13,9 +13,13 @@ from cluster.autoscaler.starts import Starts
 from cluster.control.decision import Relief
 from cluster.control.guard import Move
 from cluster.control.load import Check, Need
-from cluster.control.slow_rules import SlowState
+from cluster.control.slow_rules import SlowRules, SlowState
 from cluster.control.step_model import Shape
 from cluster.models import RequestClass
+
+_RULES = SlowRules()
+_GRACE_S = _RULES.attainment_s - _RULES.fill_period_s
+"""So far ahead the slow loop sets the time of its last look at the fill on purpose, after a shortage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,8 @@ class PoolMemory:
     def up_to(self, at: float) -> PoolMemory:
         """Forget what lies ahead: a store that replaced another one may be behind its time."""
         slow, starts = self.slow, self.starts
-        ahead = [one for one in (slow.fill_at, slow.active_at, starts.last_failure_at) if one is not None]
+        fill_at = None if slow.fill_at is None else slow.fill_at - _GRACE_S
+        ahead = [one for one in (fill_at, slow.active_at, starts.last_failure_at) if one is not None]
         times = [*ahead, *(need.at for need in slow.needs), *(move.at for move in slow.moves), *starts.asked]
         if max(times, default=at) <= at:
             return self
@@ -38,7 +43,7 @@ class PoolMemory:
                 slow,
                 needs=tuple(need for need in slow.needs if need.at <= at),
                 moves=tuple(move for move in slow.moves if move.at <= at),
-                fill_at=_clamped(slow.fill_at, at),
+                fill_at=_clamped(slow.fill_at, at + _GRACE_S),
                 active_at=_clamped(slow.active_at, at),
             ),
             meter=self.meter,

@@ -28,6 +28,10 @@ class ClassRates:
     """Of those requests; None before the first."""
 
 
+SILENT_ROUTERS = 64
+"""Routers whose counters are kept while they are not heard; each start of a router is another one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Meter:
     """Remembers the last counters and the averages. `update` returns the next one."""
@@ -44,6 +48,8 @@ class Meter:
     judged: float = 0.0
     """Requests per second that were judged, over the attainment's window."""
     met: float = 0.0
+    arrived_at: float | None = None
+    """When a request was last counted; the averages fade, and never end."""
 
     @property
     def attainment(self) -> float | None:
@@ -64,10 +70,12 @@ class Meter:
         reported_at = self.reported_at if newest_age_s is None else at - newest_age_s
         if self.at is None:
             return replace(self, at=at, reported_at=reported_at if reported_at is not None else at, counters=reports)
+        counters = self._kept(reports)
         seconds = at - self.at
         if seconds <= 0:
             # Another store, whose clock is behind: from here on, with what was known.
-            return replace(self, at=at, reported_at=at, counters=reports)
+            arrived_at = None if self.arrived_at is None else min(self.arrived_at, at)
+            return replace(self, at=at, reported_at=at, counters=counters, arrived_at=arrived_at)
         seen_s = self.seen_s + seconds
         came = self._came(reports)
         weight = _weight(seconds, seen_s, window_s)
@@ -82,11 +90,20 @@ class Meter:
             at=at,
             seen_s=seen_s,
             reported_at=reported_at,
-            counters=reports,
+            counters=counters,
             rates=rates,
             judged=self.judged + slow * (judged / seconds - self.judged),
             met=self.met + slow * (met / seconds - self.met),
+            arrived_at=at if any(c.requests for c in came.values()) else self.arrived_at,
         )
+
+    def _kept(self, reports: Mapping[str, Counts]) -> Mapping[str, Counts]:
+        """Remember routers that are not heard now: all that one ever counted would look new when it comes back."""
+        silent = {router: counts for router, counts in self.counters.items() if router not in reports}
+        for router in list(silent)[: max(0, len(silent) - SILENT_ROUTERS)]:
+            # Those that are silent for longest come first.
+            del silent[router]
+        return {**silent, **reports}
 
     def _came(self, reports: Mapping[str, Counts]) -> Counts:
         """Add up what was counted since the last look."""

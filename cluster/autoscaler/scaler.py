@@ -93,7 +93,7 @@ class PoolScaler:
         self._bounds = GroupBounds(
             settings.autoscale.min_replicas, settings.autoscale.max_replicas or settings.replicas
         )
-        self._facts = GroupFacts(settings.autoscale.cold_start_s, settings.tensor_parallel_size)
+        self._facts = GroupFacts(settings.autoscale.cold_start_s, settings.ranks)
         self._rules = slow_rules(settings.autoscale)
         self._memory = PoolMemory()
         self._fence = 0
@@ -112,16 +112,17 @@ class PoolScaler:
             raise
         mine = self.leader.holder == self._holder
         if mine and self._fence != self.leader.fence:
+            # Only who has read what the last leader knew leads on: a load that fails is tried again.
+            await self._take_over(self.leader.fence)
             self._fence = self.leader.fence
-            await self._take_over()
         elif self.leading and not mine:
             self._lost()
         self.leading = mine
         return mine
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, fence: int) -> None:
         self.tally.took_over += 1
-        _LOG.warning("autoscaler.leads", extra={"pool": self.name, "fence": self._fence})
+        _LOG.warning("autoscaler.leads", extra={"pool": self.name, "fence": fence})
         stored = (await self._store.load()).state
         if stored is None:
             # Nobody ever decided, or the store lost everything: what is remembered here is then the best there is.

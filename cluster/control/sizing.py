@@ -129,7 +129,19 @@ class Sizing:
         if needed < 1 and (self.seen.waiting or self.seen.running or any(each.queued for each in self.seen.demands)):
             needed = 1
             self.note("work", needed, "something waits or runs")
+        elif needed and self.idle:
+            needed = 0
+            self.note("idle", needed, f"nobody came for {self.rules.idle_s:.0f} s")
         return needed
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing came, waited or ran for so long that a group may have no replica; averages never say so."""
+        seen, active_at = self.seen, self.state.active_at
+        busy = seen.running or seen.waiting or seen.filled or any(each.queued for each in seen.demands)
+        if active_at is None or busy:
+            return False
+        return seen.at - max(active_at, seen.arrived_at or active_at) >= self.rules.idle_s
 
     def _arriving(self, demand: Demand) -> float:
         value = demand.work / self.fill
@@ -190,8 +202,8 @@ class Sizing:
             return needed
         ratio = max(seen.kv_usage / rules.fallback_kv, seen.waiting / seen.ready / rules.fallback_waiting)
         needed = seen.ready if abs(ratio - 1.0) <= rules.fallback_tolerance else math.ceil(seen.ready * ratio - 1e-9)
-        # Nothing running and nothing waiting still is one replica: bounds alone may say none.
-        needed = max(1, needed)
+        # Nothing running and nothing waiting still is one replica, until that was so for long: bounds may allow none.
+        needed = 0 if self.idle else max(1, needed)
         self.note(
             "fallback", needed, f"no step model to rely on: {seen.waiting:.0f} requests wait, KV caches are "
             f"{seen.kv_usage:.0%} full on {seen.ready} replicas",

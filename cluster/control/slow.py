@@ -138,6 +138,8 @@ class _Tick(Sizing):
     def _lasting(self, needed: int, have: int) -> tuple[int, float, bool]:
         """Return what was enough, for how many seconds, and whether that is clearly less than there are."""
         rules = self.rules
+        if self.idle:
+            return needed, rules.idle_s, needed < have
         short = self._enough(needed, self.look_back_s)
         if short <= have - max(1.0, rules.down_band * have):
             return short, self.look_back_s, True
@@ -246,10 +248,18 @@ class _Tick(Sizing):
         moves = tuple(move for move in state.moves if move.at > seen.at - kept)
         if wanted != seen.coming:
             moves = (*moves, Move(seen.at, wanted))
-        active = bool(work or seen.running or seen.waiting or seen.filled)
-        active_at = seen.at if active or state.active_at is None else state.active_at
+        active_at = self._active_at(work)
         fill, fill_at = self._adapted()
         return SlowState(needs, moves, fill, fill_at, active_at, self.check, relief)
+
+    def _active_at(self, work: float) -> float:
+        """Return when there was work last."""
+        seen, before = self.seen, self.state.active_at
+        if seen.running or seen.waiting or seen.filled or before is None:
+            return seen.at
+        if seen.arrived_at is not None:
+            return max(before, seen.arrived_at)
+        return seen.at if work else before
 
     def _short(self) -> bool:
         """Whether there is more work than the ready replicas do, and more than chance brings is on its way."""

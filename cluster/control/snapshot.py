@@ -86,6 +86,8 @@ class GroupSnapshot:
     failed_starts: int = 0
     """Starts in a row that failed; 0 after a good one."""
     last_failure_at: float | None = None
+    arrived_at: float | None = None
+    """When a request came last, pool time in seconds; None where nobody counts."""
     attainment: float | None = None
     """Part of the last minutes' requests that were served within their SLO; None where too few."""
     gpus_per_replica: int = 1

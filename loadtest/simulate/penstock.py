@@ -225,6 +225,7 @@ class PenstockSlow:
     _meters: dict[RequestClass, _ClassMeter] = field(default_factory=dict)
     _ended: deque[tuple[float, bool]] = field(default_factory=deque)
     _spread: float = 1.0
+    _arrived_at: float | None = None
 
     def decide(self, snapshot: PoolSnapshot) -> int:
         """See `SlowPolicy.decide`."""
@@ -245,6 +246,8 @@ class PenstockSlow:
         return Relief.NONE if self.last is None else self.last.relief
 
     def _take(self, snapshot: PoolSnapshot, passed_s: float) -> None:
+        if snapshot.arrived:
+            self._arrived_at = snapshot.now_s
         classes = {each.request_class for each in snapshot.arrived} | set(snapshot.waiting)
         for each in classes | self._meters.keys():
             meter = self._meters.setdefault(each, _ClassMeter())
@@ -279,6 +282,7 @@ class PenstockSlow:
         return GroupSnapshot(
             at=snapshot.now_s,
             ready=len(ready),
+            arrived_at=self._arrived_at,
             starting=states[ReplicaState.STARTING],
             draining=states[ReplicaState.DRAINING],
             demands=tuple(self._demand(each, meter, snapshot) for each, meter in sorted(self._meters.items())),

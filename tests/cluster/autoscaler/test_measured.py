@@ -293,13 +293,13 @@ def test_a_leader_takes_over_from_a_release_that_wrote_less_down() -> None:
 
 def test_what_lies_ahead_is_forgotten_when_another_store_is_behind() -> None:
     memory = PoolMemory(
-        SlowState((Need(1.0, 0.5, 2), Need(100.0, 0.5, 2)), (Move(1.0, 3), Move(90.0, 4)), 0.7, 95.0, 99.0),
+        SlowState((Need(1.0, 0.5, 2), Need(100.0, 0.5, 2)), (Move(1.0, 3), Move(90.0, 4)), 0.7, 395.0, 99.0),
         metered((0, {"a": counts(0)}), (100, {"a": counts(300)})),
         Starts((2.0, 98.0), frozenset({"r1"}), (40.0,), 2, 97.0, 7),
     )
     kept = memory.up_to(50.0)
 
-    assert ((Need(1.0, 0.5, 2),), (Move(1.0, 3),), 50.0, 50.0) == (
+    assert ((Need(1.0, 0.5, 2),), (Move(1.0, 3),), 350.0, 50.0) == (
         kept.slow.needs, kept.slow.moves, kept.slow.fill_at, kept.slow.active_at,
     )  # fmt: skip
     assert ((2.0, 50.0), 50.0) == (kept.starts.asked, kept.starts.last_failure_at)

@@ -1,0 +1,169 @@
+"""What is not there for a while: routers, requests, the store in the middle of a takeover."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cluster.autoscaler.memory import PoolMemory
+from cluster.autoscaler.meter import SILENT_ROUTERS, Meter
+from cluster.autoscaler.report import ClassCounts, Counts
+from cluster.control.slo import ClassSlo, OperatingPoint
+from cluster.control.slow import decide
+from cluster.control.slow_rules import GroupBounds
+from cluster.control.snapshot import ClassDemand, GroupSnapshot
+from cluster.control.step_model import Shape, StepModel
+from cluster.errors import QueueUnavailableError
+from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.queue import ReplicaBeat
+from cluster.settings import PoolSettings
+from tests.cluster.autoscaler.conftest import Backend
+from tests.cluster.autoscaler.test_scaler import BEAT_S, TICK_S, Site, both
+
+
+async def without_routers(site: Site, seconds: float) -> None:
+    """Let replicas report, and nobody else."""
+    for _ in range(round(seconds / BEAT_S)):
+        site.backend.clock.advance(BEAT_S)
+        now = site.backend.clock.monotonic()
+        for name in site.ready:
+            stats = {**site.stats, "up_s": now - site.born[name], "kv_usage": 0.3, "largest_batch": 64.0}
+            beat = ReplicaBeat(name, b"", ReplicaState.READY, Windows(64, 10**6, 10**6), (), stats=stats)
+            await site.queue.heartbeat_replica(beat)
+
+
+@both
+async def test_a_router_that_comes_back_is_no_burst(backend: Backend) -> None:
+    """Its counters are those since its start, not since it was last heard."""
+    site = Site(backend)
+    scaler = site.scaler()
+    await site.run(scaler, 1)
+    [*_, before] = await site.run(scaler, 60, rate=2.0)
+    await without_routers(site, TICK_S)
+    assert await scaler.lead()
+    await scaler.tick()
+
+    after = await site.run(scaler, 12, rate=2.0)
+    assert 2.0 == pytest.approx(before.demands[0].rate, rel=0.1)
+    assert max(record.demands[0].rate for record in after) < 4.0
+    assert before.replicas == max(record.replicas for record in after)
+
+
+def test_routers_that_are_gone_for_good_are_forgotten() -> None:
+    def counts(router: int) -> dict[str, Counts]:
+        return {f"r{router}": {RequestClass.INTERACTIVE: ClassCounts(requests=100.0)}}
+
+    meter = Meter()
+    for number in range(3 * SILENT_ROUTERS):
+        meter = meter.update(float(number), counts(number), 0.0, 60.0)
+
+    assert SILENT_ROUTERS + 1 == len(meter.counters)
+    assert f"r{3 * SILENT_ROUTERS - 2}" in meter.counters
+
+
+@both
+async def test_a_pool_without_requests_goes_to_zero_in_time(backend: Backend) -> None:
+    site = Site(backend, min_replicas=0)
+    scaler = site.scaler()
+    await site.run(scaler, 4)
+    [*_, busy] = await site.run(scaler, 8, rate=5.0)
+    quiet = await site.run(scaler, 100)
+
+    assert busy.replicas >= 1
+    idle_s = next(TICK_S * (n + 1) for n, record in enumerate(quiet) if record.replicas == 0)
+    assert 900 <= idle_s <= 960
+
+
+async def test_a_pool_that_nobody_ever_used_goes_to_zero_too() -> None:
+    """Its replica had no steps to learn from, so there is no model."""
+    site = Site(twin(), min_replicas=0)
+    site.stats = {}
+    [*_, last] = await site.run(site.scaler(), 70)
+
+    assert 0 == last.replicas
+
+
+async def test_one_request_a_minute_keeps_a_replica() -> None:
+    site = Site(twin(), min_replicas=0)
+    scaler = site.scaler()
+    await site.run(scaler, 4)
+    records = [
+        record for _ in range(20) for record in (*await site.run(scaler, 3), *await site.run(scaler, 1, rate=0.1))
+    ]
+
+    assert min(record.replicas for record in records) >= 1
+
+
+async def test_the_budget_pays_for_every_gpu_of_a_replica() -> None:
+    site = Site(twin())
+    site.settings = PoolSettings.model_validate(
+        {
+            "engine": "vllm",
+            "tensor_parallel_size": 2,
+            "pipeline_parallel_size": 2,
+            "slo": {"interactive": {"ttft_p99_s": 2.0, "itl_p95_s": 0.03}},
+            "price_per_gpu_hour": 1.0,
+            "budget_per_hour": 12.0,
+            "autoscale": {"mode": "active", "max_replicas": 20},
+        }
+    )
+    records = await site.run(site.scaler(), 12, rate=300.0)
+
+    assert 3 == max(record.replicas for record in records)
+
+
+async def test_a_takeover_that_fails_halfway_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(twin())
+    first, second = site.scaler("a"), site.scaler("b")
+    await site.run(first, 12, rate=60.0)
+    await first.resign()
+    load = second._store.load
+
+    async def away() -> None:
+        raise QueueUnavailableError("timed out")
+
+    monkeypatch.setattr(second._store, "load", away)
+    with pytest.raises(QueueUnavailableError):
+        await second.lead()
+    monkeypatch.setattr(second._store, "load", load)
+
+    assert await second.lead()
+    assert first._memory.slow.needs == second._memory.slow.needs != ()
+
+
+@pytest.mark.parametrize("through_memory", [False, True])
+def test_the_grace_after_a_shortage_is_the_same_where_memory_is_kept(through_memory: bool) -> None:
+    """It lies in the future on purpose, which is not a clock that was set back."""
+    point = OperatingPoint(interactive=ClassSlo(2.0, 0.03))
+    memory, lowered_at = PoolMemory(), 0.0
+    for tick in range(1, 120):
+        at = TICK_S * tick
+        short = 400 <= at < 500
+        seen = GroupSnapshot(
+            at=at,
+            ready=2 if short else 8,
+            starting=6 if short else 0,
+            demands=(ClassDemand(RequestClass.INTERACTIVE, 100.0, Shape(500, 200)),),
+            model=StepModel(0.01, 20e-6, 0.02e-6),
+            max_sequences=64,
+            running=10.0,
+            attainment=0.90 if at >= 400 else 0.995,
+            cold_start_s=60.0,
+        )
+        kept = memory.up_to(at) if through_memory else memory
+        made = decide(point, GroupBounds(1, 20), seen, kept.slow)
+        if at >= 500 and made.state.fill is not None and made.state.fill != kept.slow.fill:
+            lowered_at = at
+            break
+        memory = dataclasses.replace(kept, slow=made.state)
+
+    assert 495.0 + 600.0 == lowered_at
+
+
+def twin() -> Backend:
+    from cluster.clock import ManualClock
+    from cluster.queue import MemoryStore
+
+    clock = ManualClock()
+    return Backend(clock, None, MemoryStore(clock))
