@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TypeAlias
 
+from cluster.cli.numbers import above_zero, from_zero, whole
 from cluster.cli.target import add_target_flags
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -20,7 +21,9 @@ def add_plan(commands: Commands) -> None:
     )
     what.add_argument("--kv-cache-dtype", choices=("bf16", "fp8"), default="bf16", help="default %(default)s")
     what.add_argument("--gpu", metavar="A,B", default="h100", help="accelerators to look at (default %(default)s)")
-    what.add_argument("--tp", type=int, action="append", metavar="N", help="tensor parallel size; may be given again")
+    what.add_argument(
+        "--tp", type=whole(1), action="append", metavar="N", help="tensor parallel size; may be given again"
+    )
     what.add_argument("--price", action="append", default=[], metavar="GPU=X", help="per accelerator and hour")
     what.add_argument("--profile", metavar="FILE", help="of `penstock profile`, instead of model and GPUs")
     load = parser.add_argument_group("load")
@@ -30,11 +33,11 @@ def add_plan(commands: Commands) -> None:
     load.add_argument("--spread", type=float, default=0.5, help="deviation of lengths over mean (default %(default)g)")
     load.add_argument("--lengths", metavar="FILE", help="draw lengths from a trace or CSV, as for `penstock loadtest`")
     load.add_argument("--trace", metavar="FILE", help="a recorded load instead, as for `penstock simulate`")
-    load.add_argument("--limit", type=int, help="only the trace's first requests")
-    load.add_argument("--scale-rate", type=float, default=1.0, help="let them come so many times as fast")
+    load.add_argument("--limit", type=whole(1), help="only the trace's first requests")
+    load.add_argument("--scale-rate", type=above_zero, default=1.0, help="let them come so many times as fast")
     load.add_argument(
         "--cold-start",
-        type=float,
+        type=from_zero,
         default=180.0,
         help="of a replica, for the autoscaler on a trace (default %(default)g s)",
     )
@@ -43,8 +46,10 @@ def add_plan(commands: Commands) -> None:
     slo.add_argument("--slo-itl", type=float, default=0.1, help="p95, seconds (default %(default)g)")
     slo.add_argument("--attainment", type=float, default=0.99, help="part that keeps both (default %(default)g)")
     search = parser.add_argument_group("search")
-    search.add_argument("--simulate", type=int, default=3, help="candidates to simulate (default %(default)s)")
-    search.add_argument("--draws", type=int, default=5, help="of the engine's speed, for ranges (default %(default)s)")
+    search.add_argument("--simulate", type=whole(1), default=3, help="candidates to simulate (default %(default)s)")
+    search.add_argument(
+        "--draws", type=whole(1), default=5, help="of the engine's speed, for ranges (default %(default)s)"
+    )
     search.add_argument("--seed", type=int, default=1, help="default %(default)s")
     error = parser.add_argument_group("the planner's error")
     error.add_argument("--check-points", metavar="CSV", help="score the prior on measured points instead")
@@ -72,8 +77,8 @@ def add_profile(commands: Commands) -> None:
     parser.add_argument("--pool", default="demo", help="pool that is measured (default %(default)s)")
     parser.add_argument("--engine", choices=("vllm", "sim"), help="its engine")
     parser.add_argument("--model", help="local folder, hub id, or demo")
-    parser.add_argument("--tp", type=int, help="tensor parallel size")
-    parser.add_argument("--rounds", type=int, default=3, help="through the grid (default %(default)s)")
+    parser.add_argument("--tp", type=whole(1), help="tensor parallel size")
+    parser.add_argument("--rounds", type=whole(1), default=3, help="through the grid (default %(default)s)")
     parser.add_argument("--out", metavar="DIR", help="keep the profile below this folder instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_profile)

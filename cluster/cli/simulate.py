@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from typing import TypeAlias
+
+from cluster.cli.numbers import above_zero, from_zero, span, whole
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -18,8 +19,8 @@ def add_simulate(commands: Commands) -> None:
     parser = commands.add_parser("simulate", help="replay a recorded load on a simulated cluster")
     load = parser.add_argument_group("load")
     load.add_argument("--trace", help="a file with the fields of an Azure, BurstGPT, Mooncake, CSV or JSONL trace")
-    load.add_argument("--limit", type=_whole(1), help="only the first requests")
-    load.add_argument("--scale-rate", type=_above_zero, default=1.0, help="let them come so many times as fast")
+    load.add_argument("--limit", type=whole(1), help="only the first requests")
+    load.add_argument("--scale-rate", type=above_zero, default=1.0, help="let them come so many times as fast")
     load.add_argument(
         "--class",
         dest="request_class",
@@ -28,13 +29,13 @@ def add_simulate(commands: Commands) -> None:
         help="of requests without one (default %(default)s)",
     )
     pool = parser.add_argument_group("cluster")
-    pool.add_argument("--replicas", type=_whole(0), default=1, help="ready at the beginning (default %(default)s)")
-    pool.add_argument("--routers", type=_whole(1), default=1, help="default %(default)s")
+    pool.add_argument("--replicas", type=whole(0), default=1, help="ready at the beginning (default %(default)s)")
+    pool.add_argument("--routers", type=whole(1), default=1, help="default %(default)s")
     pool.add_argument("--affinity", action="store_true", help="prefer replicas that know the beginning of a prompt")
     pool.add_argument("--no-prefix-cache", action="store_true", help="engines compute every prompt as a whole")
     pool.add_argument(
         "--queue-timeout",
-        type=_from_zero,
+        type=from_zero,
         default=0.0,
         help="start within so many seconds, or be refused: at once when the estimated wait is longer (0: no bound)",
     )
@@ -56,25 +57,25 @@ def add_simulate(commands: Commands) -> None:
     )
     scaling.add_argument(
         "--target",
-        type=_above_zero,
+        type=above_zero,
         help="of hpa's metric, ray's ongoing requests per replica, dynamo's load or wva's KV usage",
     )
-    scaling.add_argument("--min-replicas", type=_whole(0), default=1, help="default %(default)s")
-    scaling.add_argument("--max-replicas", type=_whole(1), default=64, help="default %(default)s")
-    scaling.add_argument("--cold-start", type=_from_zero, default=180.0, help="seconds (default %(default)s)")
+    scaling.add_argument("--min-replicas", type=whole(0), default=1, help="default %(default)s")
+    scaling.add_argument("--max-replicas", type=whole(1), default=64, help="default %(default)s")
+    scaling.add_argument("--cold-start", type=from_zero, default=180.0, help="seconds (default %(default)s)")
     check = parser.add_argument_group("validation", "instead of a trace: hold the engine against a recorded run")
     check.add_argument("--validate", metavar="DIR", help="a folder with requests.jsonl and meta.json")
-    check.add_argument("--fit", type=_range, default=(1, 100), metavar="A-B", help="requests to fit on (default 1-100)")
+    check.add_argument("--fit", type=span, default=(1, 100), metavar="A-B", help="requests to fit on (default 1-100)")
     _add_report(parser)
     parser.set_defaults(run=_simulate)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     report = parser.add_argument_group("report", "a rejected request is in no latency and misses its SLO")
-    report.add_argument("--slo-ttft", type=_above_zero, default=2.0, help="seconds (default %(default)s)")
+    report.add_argument("--slo-ttft", type=above_zero, default=2.0, help="seconds (default %(default)s)")
     report.add_argument(
         "--slo-itl",
-        type=_above_zero,
+        type=above_zero,
         default=0.1,
         help="seconds, of a request's own 95th percentile (default %(default)s)",
     )
@@ -89,45 +90,13 @@ def _simulate(options: argparse.Namespace) -> int:
     return run_simulate(options)
 
 
-def _bounded(kind: type[int] | type[float], text: str, least: float, *, above: bool = False) -> float:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or value < least or (above and value == least):
-        noun = "a whole number" if kind is int else "a number"
-        raise argparse.ArgumentTypeError(
-            f"must be {noun} {'above' if above else 'of at least'} {least:g}, got {text!r}"
-        )
-    return value
-
-
-def _whole(least: int) -> Callable[[str], int]:
-    return lambda text: int(_bounded(int, text, least))
-
-
-def _range(text: str) -> tuple[int, int]:
-    first, dash, last = text.partition("-")
-    if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
-        raise argparse.ArgumentTypeError(f"must be two whole numbers from 1 such as 1-100, got {text!r}")
-    return int(first), int(last)
-
-
-def _above_zero(text: str) -> float:
-    return _bounded(float, text, 0.0, above=True)
-
-
-def _from_zero(text: str) -> float:
-    return _bounded(float, text, 0.0)
-
-
 ENGINE_FLAGS: tuple[tuple[str, Callable[[str], float], float, str], ...] = (
-    ("base-ms", _from_zero, 12.5, "milliseconds of every step"),
-    ("per-token-us", _from_zero, 42.0, "microseconds per token computed"),
-    ("per-kv-token-us", _from_zero, 0.071, "microseconds per token of context read"),
-    ("kv-tokens", _whole(64), 400_000, "KV cache in tokens"),
-    ("max-num-seqs", _whole(1), 64, "batch limit"),
-    ("max-num-batched-tokens", _whole(1), 2048, "token budget of a step"),
-    ("max-model-len", _whole(16), 131_072, "longest prompt and output together"),
+    ("base-ms", from_zero, 12.5, "milliseconds of every step"),
+    ("per-token-us", from_zero, 42.0, "microseconds per token computed"),
+    ("per-kv-token-us", from_zero, 0.071, "microseconds per token of context read"),
+    ("kv-tokens", whole(64), 400_000, "KV cache in tokens"),
+    ("max-num-seqs", whole(1), 64, "batch limit"),
+    ("max-num-batched-tokens", whole(1), 2048, "token budget of a step"),
+    ("max-model-len", whole(16), 131_072, "longest prompt and output together"),
 )
 """The step times are those of an 8-billion-parameter model in bfloat16 on an RTX PRO 6000 with vLLM."""

@@ -104,7 +104,8 @@ def _bounded(name: str, key: str, text: str) -> float:
 
 
 def arrival_times(pattern: Pattern, rate: float, duration_s: float, seed: str) -> Iterator[float]:
-    """Give rising times in seconds from 0, without end; equal arguments give equal times.
+    """Give rising times in seconds from 0, without end unless the pattern ends at no requests; equal arguments give
+    equal times.
 
     Args:
         pattern: any but a trace.
@@ -163,7 +164,10 @@ def _mmpp(rnd: random.Random, rate: float, values: Mapping[str, float]) -> Itera
 def _modulated(rnd: random.Random, rate: float, pattern: Pattern, period_s: float) -> Iterator[float]:
     """Thin a Poisson process of the highest rate."""
     at, highest = 0.0, pattern.highest
+    even, over = pattern.name == "poisson", pattern.name == "step" and not pattern.values["factor"]
     while True:
         at += rnd.expovariate(rate * highest)
-        if highest == 1.0 or rnd.random() * highest < pattern.level(at / period_s):
+        if even or rnd.random() * highest < pattern.level(at / period_s):
             yield at
+        elif over and at >= period_s:
+            return

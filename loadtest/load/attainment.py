@@ -5,9 +5,10 @@ of them may say no more than fifty independent ones would.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 Course = Sequence[tuple[int, int]]
 """Of each second of one run: requests that ended, and those of them within their SLO."""
@@ -17,6 +18,17 @@ LEAST_BLOCKS = 8
 BLOCKS_S = (1, 2, 5, 10, 20, 40, 80, 160, 320)
 """Lengths of blocks that are tried: the one in which requests depend on each other most is taken."""
 CONFIDENCE = 0.95
+
+
+def course_of(figures: Mapping[str, Any]) -> Course:
+    """Return the course of a run behind its warm-up: nothing is counted there, and seconds in which nothing ended would
+    look as if all requests came in one burst behind them.
+
+    Args:
+        figures: what `outputs.figures` describes.
+    """
+    begin = int(figures["scenario"]["warmup_s"])
+    return [(second["ended"], second["good"]) for second in figures["timeline"] if second["second"] >= begin]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from cluster.errors import SettingsError
 from loadtest.load.asserts import Bound, failures, parse_bounds
-from loadtest.load.attainment import Course, attainment
+from loadtest.load.attainment import attainment, course_of
 from loadtest.load.html import page, run_page
 from loadtest.load.options import KEY_VARIABLE, scenario_of
 from loadtest.load.plan import plan
@@ -32,6 +32,8 @@ from loadtest.load.target import Target, split_routers
 _SWEEP_BOUND = "goodput>=0.99"
 _SWEEP_DOWN = 64
 _LEAST_REQUESTS = 20
+INTERRUPTED = 130
+"""What shells give for Ctrl-C."""
 _TIMES = (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("tpot_s", "time/token"), ("e2e_s", "E2E"), ("queue_s", "queue"))
 
 
@@ -39,7 +41,7 @@ def run_loadtest(options: argparse.Namespace) -> int:
     """Run a load test or a sweep.
 
     Returns:
-        0, or 1 where a bound was broken, or no rate held.
+        0, 1 where a bound was broken or no rate held, or 130 after Ctrl-C, with a report of what ran.
 
     Raises:
         SettingsError: a flag is wrong.
@@ -61,9 +63,10 @@ def run_loadtest(options: argparse.Namespace) -> int:
     prefix = options.report or f"loadtest-{scenario.name}"
     if options.sweep:
         return _sweep(options, scenario, run, bounds or parse_bounds(_SWEEP_BOUND), prefix, console)
+    said = f"[yellow]interrupted:[/] open requests have {run.drain_s:g} s to end; once more ends them now"
     with _shown(console, scenario, "") as progress:
-        figures = run_scenario(scenario, run, progress)
-    found = attainment([_course(figures)])
+        figures = run_scenario(scenario, run, progress, lambda: console.print(said, highlight=False))
+    found = attainment([course_of(figures)])
     figures["attainment"] = None if found is None else asdict(found)
     broken = failures(bounds, figures)
     held = [bound.text for bound in bounds if bound.failure(figures) is None]
@@ -79,6 +82,9 @@ def run_loadtest(options: argparse.Namespace) -> int:
     if not figures["requests"]:
         console.print("[red]penstock:[/] no request ended; is the run too short for its rate?", highlight=False)
         return 1
+    if figures["interrupted"]:
+        console.print("[yellow]penstock:[/] interrupted; the figures are of what was sent until then", highlight=False)
+        return INTERRUPTED
     return int(bool(broken))
 
 
@@ -138,7 +144,7 @@ def _sweep(
         if broken and not trusted:
             console.print("the generator itself was late in it", highlight=False)
         good, ended = figures["good"], figures["requests"]
-        return Trial(rate, repeat, not broken, trusted, good, ended, _brief(figures), _course(figures))
+        return Trial(rate, repeat, not broken, trusted, good, ended, _brief(figures), course_of(figures))
 
     knee = search(searched, trial)
     figures = {"scenario": scenario.name, "bounds": [bound.text for bound in bounds], **knee.as_json()}
@@ -153,10 +159,6 @@ def _sweep(
             "[red]penstock:[/] a generator was the bottleneck; give it more --processes or cores", highlight=False
         )
     return int(knee.holds is None)
-
-
-def _course(figures: Mapping[str, Any]) -> Course:
-    return [(second["ended"], second["good"]) for second in figures["timeline"]]
 
 
 def _brief(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from locust import events
 from locust.runners import MasterRunner, WorkerRunner
 
 from cluster.errors import PenstockError
-from loadtest.load.options import DEFAULT_USER_RATE, add_load_flags
+from loadtest.load.options import DEFAULT_USER_RATE, HURRY, add_load_flags
 from loadtest.load.outputs import print_summary, progress_line, write_csv, write_json
 from loadtest.load.session import LoadTest
 from loadtest.load.tally import Window
@@ -69,6 +69,7 @@ def begin(environment: Any, **_rest: Any) -> None:
         load.launch(wait=True)
         return
     _bound_run_time(load)
+    gevent.signal_handler(HURRY, _hurry, load)
     # The page need not wait: whoever presses start does.
     load.launch(wait=environment.web_ui is None or environment.parsed_options.autostart)
     if isinstance(runner, MasterRunner):
@@ -94,6 +95,11 @@ def _bound_run_time(load: LoadTest) -> None:
         options.run_time = math.ceil(length)
 
 
+def _hurry(load: LoadTest) -> None:
+    load.hurried = True
+    gevent.spawn(load.environment.runner.quit)
+
+
 def _start(load: LoadTest) -> None:
     runner = load.environment.runner
     if isinstance(runner, MasterRunner):
@@ -112,9 +118,10 @@ def _stop(load: LoadTest) -> None:
     # Before Locust stops its workers: it waits only half a second for their last reports.
     load.stopped_at = time.monotonic()
     workers = {client.id for client in runner.clients.all}
-    runner.send_message("penstock_drain", None)
+    runner.send_message("penstock_drain", load.hurried)
     options = load.environment.parsed_options
-    bound = time.monotonic() + float(options.duration or 0) + float(options.drain) + _DRAIN_MARGIN_S
+    planned_s = 0.0 if load.hurried else float(options.duration or 0)
+    bound = time.monotonic() + planned_s + float(options.drain) + _DRAIN_MARGIN_S
     while not workers <= load.drained and time.monotonic() < bound:
         gevent.sleep(0.05)
     if missing := workers - load.drained:
@@ -125,7 +132,8 @@ def _join(runner: Any, load: LoadTest) -> None:
     def shard(msg: Any, **_rest: Any) -> None:
         load.shard, load.shards = msg.data
 
-    def drain(**_rest: Any) -> None:
+    def drain(msg: Any, **_rest: Any) -> None:
+        load.hurried = bool(msg.data)
         load.drain()
         windows, load.pending = load.pending, []
         body = {"windows": [window.to_wire() for window in windows], "clipped": load.record.clipped}

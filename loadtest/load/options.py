@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ KEY_VARIABLE = "PENSTOCK_API_KEY"
 DEFAULT_SCENARIO = "chat"
 DEFAULT_USER_RATE = 0.2
 DEFAULT_DRAIN_S = 30.0
+HURRY = signal.SIGUSR1
+"""Ends a planned load early; Locust's own signals let all that is planned be sent first."""
 
 _FIELDS = (
     ("arrivals", str, f"pattern, such as poisson or gamma:cv=3; one of {', '.join(PATTERNS)}"),

@@ -13,11 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cluster.errors import GeneratorError
+from loadtest.load.options import HURRY
 from loadtest.load.scenario import Scenario, scenario_fields
 from loadtest.load.target import Target
 from loadtest.load.watch import Watch
@@ -44,11 +46,21 @@ class Run:
     drain_s: float = 30.0
 
 
-def run_scenario(scenario: Scenario, run: Run, progress: Progress = lambda _line: None) -> dict[str, Any]:
-    """Run a scenario; returns the figures that `outputs.figures` describes, and the cluster's side.
+def run_scenario(
+    scenario: Scenario,
+    run: Run,
+    progress: Progress = lambda _line: None,
+    on_interrupt: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """Run a scenario; returns the figures that `outputs.figures` describes, the cluster's side, and if it was
+    interrupted.
+
+    With `on_interrupt` the first Ctrl-C only ends the run early: it is called, nothing more is sent, and what is open
+    may end within the bound for it.
 
     Raises:
         GeneratorError: Locust failed; the message has its last words.
+        KeyboardInterrupt: without `on_interrupt`, the second time, or before anything was sent.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-loadtest-") as name:
         folder = Path(name)
@@ -56,13 +68,28 @@ def run_scenario(scenario: Scenario, run: Run, progress: Progress = lambda _line
         with Watch(run.target, run.target.model) as watch:
             with log.open("wb") as file:
                 child = subprocess.Popen(
-                    _words(scenario, run, folder), stdout=file, stderr=subprocess.STDOUT, env=_environ(run.target)
+                    _words(scenario, run, folder),
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    env=_environ(run.target),
+                    # A terminal sends Ctrl-C to its whole group, and Locust would end in its own way.
+                    process_group=0,
                 )
+            follow = _Follow(child, folder / "progress.jsonl", scenario, run, progress)
+            interrupted = False
             try:
-                begun_at = _follow(child, folder / "progress.jsonl", scenario, run, progress)
+                while not follow.to_end():
+                    if on_interrupt is None:
+                        raise KeyboardInterrupt
+                    interrupted = True
+                    on_interrupt()
+                    follow.hurry()
             finally:
                 _end(child)
+            begun_at = follow.begun_at
         figures_file = folder / "figures.json"
+        if interrupted and not figures_file.exists():
+            raise KeyboardInterrupt
         if child.returncode not in (0, 1) or not figures_file.exists():
             text = log.read_text(encoding="utf-8", errors="replace")
             if child.returncode == _REFUSED and (said := _ERROR_LINE.findall(text)):
@@ -72,6 +99,7 @@ def run_scenario(scenario: Scenario, run: Run, progress: Progress = lambda _line
         figures: dict[str, Any] = json.loads(figures_file.read_text(encoding="utf-8"))
         figures["cluster"] = watch.as_json(begun_at - watch.began_at) if begun_at is not None else []
         figures["cluster_failure"] = watch.failure
+        figures["interrupted"] = interrupted
         return figures
 
 
@@ -138,32 +166,61 @@ def _environ(target: Target) -> dict[str, str]:
     return {**os.environ, **key}
 
 
-def _follow(
-    child: subprocess.Popen[bytes], path: Path, scenario: Scenario, run: Run, progress: Progress
-) -> float | None:
-    """Pass progress on until Locust has ended; returns when the run began, as far as it is known."""
-    begun_at: float | None = None
-    read = 0
-    bound = time.monotonic() + scenario.duration_s + run.drain_s + 2 * _STARTING_S
-    while child.poll() is None:
+class _Follow:
+    """Passes progress on until Locust has ended."""
+
+    def __init__(
+        self, child: subprocess.Popen[bytes], path: Path, scenario: Scenario, run: Run, progress: Progress
+    ) -> None:
+        self.begun_at: float | None = None
+        """When the run began, as far as it is known."""
+        self._child = child
+        self._path = path
+        self._drain_s = run.drain_s
+        self._progress = progress
+        self._read = 0
+        self._bound = time.monotonic() + scenario.duration_s + run.drain_s + 2 * _STARTING_S
+        self._hurried = False
+
+    def to_end(self) -> bool:
+        """Return True at the end, and False after an interrupt, when it shall be called again.
+
+        Raises:
+            GeneratorError: Locust does not end in time.
+            KeyboardInterrupt: the second interrupt.
+        """
         try:
-            child.wait(timeout=_POLL_S)
-        except subprocess.TimeoutExpired:
-            if time.monotonic() > bound:
-                raise GeneratorError("Locust did not end in time") from None
-        if not path.exists():
-            continue
-        with path.open("rb") as file:
-            file.seek(read)
+            while self._child.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    self._child.wait(timeout=_POLL_S)
+                if self._child.poll() is None and time.monotonic() > self._bound:
+                    raise GeneratorError("Locust did not end in time")
+                self._tell()
+        except KeyboardInterrupt:
+            if self._hurried:
+                raise
+            return False
+        return True
+
+    def hurry(self) -> None:
+        """Let Locust send nothing more."""
+        self._hurried = True
+        self._bound = min(self._bound, time.monotonic() + self._drain_s + _STARTING_S)
+        self._child.send_signal(HURRY)
+
+    def _tell(self) -> None:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read)
             lines = file.read().split(b"\n")
         # The last one may not be complete yet.
         for line in lines[:-1]:
-            read += len(line) + 1
+            self._read += len(line) + 1
             told = json.loads(line)
-            if begun_at is None:
-                begun_at = time.monotonic() - told["elapsed_s"]
-            progress(told)
-    return begun_at
+            if self.begun_at is None:
+                self.begun_at = time.monotonic() - told["elapsed_s"]
+            self._progress(told)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -49,6 +49,8 @@ class LoadTest:
         self.starts_at: float | None = None
         """`time.monotonic` of the start."""
         self.stopped_at: float | None = None
+        self.hurried = False
+        """It shall end before all that is planned was sent."""
         self.shard, self.shards = 0, 1
         self.reports = False
         """This is a worker, and its windows go to a master."""
@@ -81,7 +83,7 @@ class LoadTest:
     def start(self) -> None:
         """Begin a test; a test that can't begin ends the process with a sentence and status 2."""
         self.record, self.pending = Record(), []
-        self.stopped_at = None
+        self.stopped_at, self.hurried = None, False
         self._users = itertools.count()
         self.environment.process_exit_code = None
         try:
@@ -143,11 +145,11 @@ class LoadTest:
 
     def drain(self) -> None:
         """Send nothing more, and wait for what runs, within the bound. With `--duration`, and where hardly anything of
-        a plan is left, all that is planned is sent first.
+        a plan is left, all that is planned is sent first, unless somebody is in a hurry.
         """
         if not self._open:
             return
-        if self.planned and self.scenario is not None and self.starts_at is not None:
+        if self.planned and not self.hurried and self.scenario is not None and self.starts_at is not None:
             # Locust's own limit began when the first process was ready, and on a busy machine that is seconds earlier.
             left = self.starts_at + self.scenario.duration_s - time.monotonic()
             if _seconds(self.environment.parsed_options.duration) or left < _HARDLY_S:

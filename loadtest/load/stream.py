@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,11 +55,10 @@ class Seen:
 
     @property
     def itl_p95_s(self) -> float:
-        """The 95th percentile of its gaps; 0 without any."""
+        """The smallest gap that at least 95 % of its gaps do not exceed, as the simulator has it; 0 without any."""
         if not self.gaps:
             return 0.0
-        ordered = sorted(self.gaps)
-        return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+        return sorted(self.gaps)[math.ceil(0.95 * len(self.gaps)) - 1]
 
     def within(self, slo: ClassSlo) -> bool:
         """Say whether a completed request was served as promised."""

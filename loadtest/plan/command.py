@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +22,7 @@ from loadtest.plan.precision import canonical
 from loadtest.plan.prior import StepPrior
 from loadtest.plan.report import Plan, show, write_html
 from loadtest.plan.review import Book, Kind
-from loadtest.plan.search import FOREIGN_ERROR, Planned, Rejected, engines, plan
+from loadtest.plan.search import FOREIGN_ERROR, PARALLEL, Planned, Rejected, engines, plan
 from loadtest.plan.traffic import Load, load_of_lengths, recorded_load, steady_load
 from loadtest.plan.what_if import WhatIf, autoscaled, ways_out, what_ifs
 from loadtest.profile.stored import Profile, read_profile
@@ -51,6 +52,8 @@ def run_plan(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace, book: Book) -> int:
+    if options.html and not Path(options.html).absolute().parent.is_dir():
+        raise SettingsError(f"html must name a file in a folder that exists, got {options.html}")
     load = _load(options)
     promise = Promise(options.slo_ttft, options.slo_itl, options.attainment)
     prices = prices_of(options.price)
@@ -66,11 +69,10 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
         shape = load_shape(options.model)
         gpus = [load_gpu(name) for name in options.gpu.split(",")]
         precisions = [canonical(each) for each in (options.precision or shape.native).split(",")]
-        parallel = tuple(options.tp) if options.tp else (1, 2, 4, 8)
+        parallel = tuple(options.tp) if options.tp else PARALLEL
         kv_bytes = 1.0 if options.kv_cache_dtype == "fp8" else 2.0
-        options_found, lost = engines(
-            shape, gpus, precisions, prices=prices, parallel=parallel, kv_element_bytes=kv_bytes
-        )
+        listed = partial(engines, shape, prices=prices, parallel=parallel, kv_element_bytes=kv_bytes)
+        options_found, lost = listed(gpus, precisions)
     options_found = [_with_history(each, book) for each in options_found]
     with Console(stderr=True).status("sizing") as status:
         best, rest, also_lost = plan(
@@ -88,10 +90,11 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
         others = gpus + [GPUS[name] for name in ("h100", "h200", "b200", "l40s") if GPUS[name] not in gpus]
         if best:
             base = best[0].candidate
-            changes = what_ifs(shape, base, load, promise, precisions=more, gpus=others, prices=dict(prices))
+            changes = what_ifs(listed, base, load, promise, precisions=more, gpus=others)
         else:
             more = [each for each in more if each not in precisions]
-            changes = ways_out(shape, load, promise, gpus, precisions, (more, others[len(gpus) :]), dict(prices))
+            freer = partial(listed, parallel=PARALLEL) if options.tp else None
+            changes = ways_out(listed, load, promise, gpus, precisions, (more, others[len(gpus) :]), freer)
     if best and load.trace:
         changes.append(autoscaled(best[0].candidate, load, promise, options.cold_start))
     name = options_found[0].model if options_found else str(options.model)

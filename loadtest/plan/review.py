@@ -7,6 +7,7 @@ itl_s: {mean, p95} and tokens_per_s, which a load test's JSON report has at its 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -28,6 +29,8 @@ _PLACES = {
     "itl_p95_s": ("itl_s", "p95"),
 }
 _MERGED = {"itl_mean_s": ("tpot_s", "mean"), "itl_p95_s": ("", "")}
+OTHER_LOAD = 2.0
+"""Times the planned rate or mean length."""
 MERGED = 1.05
 """Tokens per message from which gaps between messages are no gaps between tokens."""
 
@@ -91,10 +94,12 @@ class Book:
         """Note what happened; returns the figures that were found.
 
         Raises:
-            SettingsError: no prediction has this id, or the report has no figure.
+            SettingsError: no prediction has this id, or the report has no figure, or is of another load.
         """
-        if plan_id not in {line["id"] for line in self._lines() if line["kind"] == "prediction"}:
+        made = {line["id"]: line for line in self._lines() if line["kind"] == "prediction"}
+        if plan_id not in made:
             raise SettingsError(f"observe: no prediction has the id {plan_id!r} in {self._file}")
+        _check_load(plan_id, made[plan_id]["load"], report)
         seen = figures_in(report)
         if not seen:
             raise SettingsError(
@@ -160,18 +165,48 @@ def _merged(data: Mapping[str, Any]) -> bool:
     return tokens > MERGED * messages
 
 
+def _check_load(plan_id: str, planned: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+    """Refuse what happened under another load, as far as the report says it: it would look like the planner's error."""
+    data = _data(report)
+    requests = _number(data.get("requests"))
+    if requests is None:
+        return
+    # Few requests come as they like.
+    most = OTHER_LOAD * (1 + 3 / math.sqrt(requests))
+    for name, of, over in (
+        ("rate", "requests", "seconds"),
+        ("prompt_tokens", "prompt_tokens", "completed"),
+        ("output_tokens", "output_tokens", "completed"),
+    ):
+        part, whole, wanted = _number(data.get(of)), _number(data.get(over)), _number(planned.get(name))
+        if part is None or whole is None or wanted is None:
+            continue
+        sent = part / whole
+        if not 1 / most <= sent / wanted <= most:
+            raise SettingsError(
+                f"observe: the report is not of {plan_id}: its {name} is {sent:.4g}, planned were {wanted:.4g}, and "
+                f"from {most:.1f} times as much or as little on it is another load"
+            )
+
+
+def _data(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = report.get("summary")
+    return inner if isinstance(inner, Mapping) else report
+
+
+def _number(value: Any) -> float | None:
+    """Return a finite number above 0, or None."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+    return float(value) if known else None
+
+
 def figures_in(report: Mapping[str, Any]) -> dict[str, float]:
     """Return what a load test's report says of our figures."""
-    inner = report.get("summary")
-    data: Mapping[str, Any] = inner if isinstance(inner, Mapping) else report
+    data = _data(report)
     found: dict[str, Any] = {"tokens_per_s": data.get("tokens_per_s")}
     # Gaps between messages of several tokens are not the gaps between tokens that were predicted.
     places = {**_PLACES, **_MERGED} if _merged(data) else _PLACES
     for name, (group, field) in places.items():
         each = data.get(group)
         found[name] = each.get(field) if isinstance(each, Mapping) else None
-    return {
-        name: float(value)
-        for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-    }
+    return {name: number for name, value in found.items() if (number := _number(value)) is not None}

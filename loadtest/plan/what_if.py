@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from loadtest.plan.elastic import elastic
 from loadtest.plan.gpus import Gpu
-from loadtest.plan.option import Promise
-from loadtest.plan.search import Candidate, engines, on_paper
-from loadtest.plan.shapes import ModelShape
+from loadtest.plan.option import Engine, Promise
+from loadtest.plan.search import Candidate, Rejected, on_paper
 from loadtest.plan.traffic import Load
+
+Listed: TypeAlias = Callable[[Iterable[Gpu], Iterable[str]], tuple[list[Engine], list[Rejected]]]
+"""What accelerators and precisions of weights allow, and what is not possible."""
 
 LOOSER = 1.5
 """Times the ITL SLO."""
@@ -32,27 +35,33 @@ class WhatIf:
 
 
 def what_ifs(
-    shape: ModelShape,
+    listed: Listed,
     base: Candidate,
     load: Load,
     promise: Promise,
     *,
     precisions: Iterable[str],
     gpus: Iterable[Gpu],
-    prices: dict[str, float],
 ) -> list[WhatIf]:
-    """Change one thing at a time, starting from a candidate."""
+    """Change one thing at a time, starting from a candidate.
+
+    Args:
+        listed: `search.engines` with all that stays as asked for: model, prices, tensor parallel sizes, KV cache.
+        base: the candidate.
+        load: the load.
+        promise: the SLO.
+        precisions: of the weights, to look at.
+        gpus: to look at.
+    """
     own = base.engine
     results = []
     here = [gpu for gpu in gpus if gpu.name == own.gpu]
     for precision in precisions:
         if precision != own.precision:
-            found = _best(shape, here, [precision], load, promise, prices)
+            found = _best(listed, here, [precision], load, promise)
             results.append(_told(f"weights in {precision}", found))
     results += [
-        _told(gpu.name, _best(shape, [gpu], [own.precision], load, promise, prices))
-        for gpu in gpus
-        if gpu.name != own.gpu
+        _told(gpu.name, _best(listed, [gpu], [own.precision], load, promise)) for gpu in gpus if gpu.name != own.gpu
     ]
     looser = replace(promise, itl_p95_s=LOOSER * promise.itl_p95_s)
     again, _ = on_paper([own], load, looser)
@@ -63,18 +72,21 @@ def what_ifs(
 
 
 def ways_out(
-    shape: ModelShape,
+    listed: Listed,
     load: Load,
     promise: Promise,
     gpus: Iterable[Gpu],
     precisions: Iterable[str],
     other: tuple[Iterable[str], Iterable[Gpu]],
-    prices: dict[str, float],
+    freer: Listed | None = None,
 ) -> list[WhatIf]:
-    """Change one thing at a time where nothing that was asked for is possible: other precisions, other accelerators."""
+    """Change one thing at a time where nothing that was asked for is possible: other precisions, other accelerators,
+    and with `freer` the tensor parallel size.
+    """
     here, now = list(gpus), list(precisions)
-    results = [_told(f"weights in {each}", _best(shape, here, [each], load, promise, prices)) for each in other[0]]
-    results += [_told(each.name, _best(shape, [each], now, load, promise, prices)) for each in other[1]]
+    results = [] if freer is None else [_told("any tensor parallel size", _best(freer, here, now, load, promise))]
+    results += [_told(f"weights in {each}", _best(listed, here, [each], load, promise)) for each in other[0]]
+    results += [_told(each.name, _best(listed, [each], now, load, promise)) for each in other[1]]
     return results
 
 
@@ -92,14 +104,13 @@ def autoscaled(base: Candidate, load: Load, promise: Promise, cold_start_s: floa
 
 
 def _best(
-    shape: ModelShape,
+    listed: Listed,
     gpus: Iterable[Gpu],
     precisions: Iterable[str],
     load: Load,
     promise: Promise,
-    prices: dict[str, float],
 ) -> list[Candidate] | str:
-    options, lost = engines(shape, gpus, precisions, prices=prices)
+    options, lost = listed(gpus, precisions)
     found, also = on_paper(options, load, promise)
     return found or (lost + also)[-1].why
 

@@ -55,6 +55,21 @@ def test_levels_are_where_the_pattern_says() -> None:
     assert [1, 2, 3] == [round(count / thirds[0]) for count in thirds]
 
 
+def test_levels_below_the_rate_are_sent_as_such() -> None:
+    dip = times("spike:factor=0.2,at=0.5,for=0.25")
+    calm, low = (sum(begin <= at < begin + 100 for at in dip) for begin in (0, 200))
+    assert pytest.approx(2000, rel=0.1) == calm
+    assert pytest.approx(400, rel=0.2) == low
+    fall = times("step:factor=0.5,levels=2")
+    assert pytest.approx(0.5, rel=0.1) == sum(at >= 200 for at in fall) / sum(at < 200 for at in fall)
+
+
+def test_a_pattern_that_falls_to_nothing_ends() -> None:
+    arrivals = list(arrival_times(Pattern.parse("step:factor=0,levels=4"), 20.0, 40.0, "1"))
+    assert arrivals
+    assert max(arrivals) < 30.0
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -6,6 +6,7 @@ import asyncio
 import csv
 import importlib.util
 import json
+import signal
 import sys
 import urllib.request
 from collections.abc import AsyncIterator
@@ -145,6 +146,25 @@ async def test_the_gate_ends_with_one_and_says_why(
     titles = ("TTFT", "ITL", "SLO attainment", "Throughput and latency", "Queue depth", "Replicas", "Batch")
     assert all(f">{title}" in page for title in titles)
     assert "http://" not in page.replace("http://www.w3.org", "")
+    await until(lambda: not stack.routers[0].pools["demo"].active)
+
+
+async def test_an_interrupted_run_lets_open_requests_end_and_reports_what_ran(stack: Stack, tmp_path: Path) -> None:
+    prefix = tmp_path / "cut"
+    load = ["--scenario", "smoke", "--rate", "20", "--duration", "300", "--target", target(stack)]
+    words = [sys.executable, "-c", "import sys; from cluster.cli.main import main; sys.exit(main())", "loadtest", *load]
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(*words, "--report", str(prefix), stdout=pipe, stderr=pipe)
+    await until(lambda: stack.routers[0].pools["demo"].active, HELD_S)
+    child.send_signal(signal.SIGINT)
+    out, err = await asyncio.wait_for(child.communicate(), HELD_S)
+    assert 130 == child.returncode, (out, err)
+    assert "interrupted" in err.decode()
+    found = json.loads(text_of(f"{prefix}.json"))
+    assert found["interrupted"]
+    assert found["completed"] == found["requests"] > 0
+    assert {} == found["errors"]
+    assert found["seconds"] < 100
     await until(lambda: not stack.routers[0].pools["demo"].active)
 
 

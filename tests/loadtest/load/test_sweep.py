@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.errors import SettingsError
-from loadtest.load.attainment import Course, attainment, majority, student, wilson
+from loadtest.load.attainment import Course, attainment, course_of, majority, student, wilson
 from loadtest.load.sweep import END_TRIALS, SPARE_TRIALS, Plan, Trial, search
 
 
@@ -193,6 +193,18 @@ def test_an_interval_has_its_own_part() -> None:
 
 def test_nothing_says_nothing() -> None:
     assert attainment([[(0, 0)] * 10]) is None
+
+
+def test_a_warm_up_in_which_nothing_is_counted_makes_no_run_less_sure() -> None:
+    def figures(warmup_s: float) -> dict[str, Any]:
+        seconds = [{"second": at, "ended": 10 * (at >= 60), "good": 9 * (at >= 60)} for at in range(180)]
+        return {"scenario": {"warmup_s": warmup_s}, "timeline": seconds}
+
+    found, idle = attainment([course_of(figures(60.0))]), attainment([course_of(figures(0.0))])
+    assert found is not None
+    assert idle is not None
+    assert pytest.approx(1.0) == found.design_effect
+    assert idle.design_effect > 50
 
 
 def test_the_interval_covers_the_true_part_about_as_often_as_it_says() -> None:

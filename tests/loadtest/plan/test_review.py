@@ -66,6 +66,20 @@ def test_an_unknown_prediction_is_refused(tmp_path: Path) -> None:
         Book(tmp_path).observe("p9", report(0.1))
 
 
+def test_a_report_of_another_load_is_refused(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    plan_id = book.predict(KIND, {"rate": 40.0, "prompt_tokens": 100.0, "output_tokens": 50.0}, PREDICTED)
+    sent = {"requests": 400, "completed": 400, "seconds": 10.0, "prompt_tokens": 44_000, "output_tokens": 18_000}
+    assert {"itl_mean_s": 0.01} == book.observe(plan_id, report(0.01) | sent)
+    with pytest.raises(SettingsError, match=r"not of p1: its rate is 4, planned were 40"):
+        book.observe(plan_id, report(0.01) | sent | {"seconds": 100.0})
+    with pytest.raises(SettingsError, match=r"its output_tokens is 450, planned were 50"):
+        book.observe(plan_id, {"summary": report(0.01) | sent | {"output_tokens": 180_000}})
+    # So few may come at three times the rate by chance.
+    few = {"requests": 5, "completed": 5, "seconds": 0.05, "prompt_tokens": 500, "output_tokens": 250}
+    book.observe(plan_id, report(0.01) | few)
+
+
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "plans.jsonl").write_text('{"kind": "prediction"}\n')
     with pytest.raises(SettingsError, match=r"plans.jsonl:1 is no prediction"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -210,13 +211,50 @@ def test_the_infeasible_has_ways_out(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert found["l40s"] is None
 
 
+def test_other_choices_keep_the_tensor_parallel_size_and_the_kv_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def found(*words: str) -> dict[str, tuple[int | None, str]]:
+        model = ["--model", "llama-3.1-70b", "--rate", "1", "--slo-itl", "0.2", "--simulate", "1", "--draws", "1"]
+        assert main(["plan", *model, "--state-dir", str(tmp_path), "--json", *words]) in (0, 3)
+        changes = json.loads(capsys.readouterr().out)["what_ifs"]
+        return {each["change"]: (each["gpus"], each["outcome"]) for each in changes}
+
+    four = found("--tp", "4", "--kv-cache-dtype", "fp8")
+    assert all("4 x" in outcome for gpus, outcome in four.values() if gpus is not None)
+    none = found("--tp", "1")
+    assert none["any tensor parallel size"][0] is not None
+    assert all("1 x" in outcome for change, (gpus, outcome) in none.items() if gpus is not None and "any" not in change)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--limit", "0"], ["--scale-rate", "0"], ["--tp", "0"], ["--draws", "0"], ["--simulate", "0"],
+        ["--cold-start", "-1"], ["--html", "/no/such/folder/plan.html"],
+    ],
+)  # fmt: skip
+def test_wrong_numbers_and_folders_are_refused_before_anything_is_sized(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = main(["plan", "--model", "demo", "--rate", "1", "--state-dir", str(tmp_path), *words])
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    assert 2 == status
+    said = capsys.readouterr().err
+    assert words[0].removeprefix("--") in said
+    assert words[1] in said
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_ifs_change_one_thing_each() -> None:
     shape, h100, h200 = load_shape("llama-3.1-70b"), load_gpu("h100"), load_gpu("h200")
     prices = {"h100": 2.0, "h200": 3.0}
     load = steady_load(5.0, 1000, 250)
-    options, _ = engines(shape, [h100], ["bf16"], prices=prices)
-    base = on_paper(options, load, Promise())[0][0]
-    found = what_ifs(shape, base, load, Promise(), precisions=["bf16", "fp8"], gpus=[h100, h200], prices=prices)
+    listed = partial(engines, shape, prices=prices)
+    base = on_paper(listed([h100], ["bf16"])[0], load, Promise())[0][0]
+    found = what_ifs(listed, base, load, Promise(), precisions=["bf16", "fp8"], gpus=[h100, h200])
     assert ["weights in fp8", "h200", "ITL SLO of 150 ms", "spot accelerators at 40% of the price"] == [
         each.change for each in found
     ]

@@ -1,0 +1,43 @@
+"""Types of numbers for flags: what is out of range is refused before anything is done."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return a type of whole numbers of at least `least`."""
+    return lambda text: int(_bounded(int, text, least))
+
+
+def above_zero(text: str) -> float:
+    """Read a finite number above 0."""
+    return _bounded(float, text, 0.0, above=True)
+
+
+def from_zero(text: str) -> float:
+    """Read a finite number of at least 0."""
+    return _bounded(float, text, 0.0)
+
+
+def span(text: str) -> tuple[int, int]:
+    """Read two whole numbers from 1 such as 1-100."""
+    first, dash, last = text.partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"must be two whole numbers from 1 such as 1-100, got {text!r}")
+    return int(first), int(last)
+
+
+def _bounded(kind: type[int] | type[float], text: str, least: float, *, above: bool = False) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < least or (above and value == least):
+        noun = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(
+            f"must be {noun} {'above' if above else 'of at least'} {least:g}, got {text!r}"
+        )
+    return value
