@@ -263,6 +263,9 @@ class PoolScaler:
             "autoscaler.scale",
             extra={"pool": self.name, "before": before, "now": record.replicas, "why": record.reason},
         )
+        # A platform that hung while it was looked at has used up a third of the lease already.
+        if not await self.lead():
+            return
         try:
             await self._in_time(self._actuator.scale(self.name, record.replicas))
         except ActuatorError as error:

@@ -47,7 +47,9 @@ class SlowDecision:
     @property
     def reason(self) -> str:
         """The last step that changed the number."""
-        return self.steps[-1].reason if self.steps else ""
+        # What is given up meanwhile comes last and changes no number.
+        told = [step for step in self.steps if not step.name.startswith("relief_")]
+        return told[-1].reason if told else ""
 
 
 def decide(

@@ -62,8 +62,12 @@ def run_simulate(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps(figures.as_json(), indent=2) + "\n")
     else:
-        Console().print(table_of(figures, _title(trace, options)))
+        Console().print(table_of(figures, _title(trace, options), _slo(setup)))
     return 0
+
+
+def _slo(setup: Setup) -> str:
+    return f"TTFT within {setup.slo.ttft_s:g} s, own ITL p95 within {setup.slo.itl_s:g} s"
 
 
 def _check_folder(name: str, path: str | None) -> None:
@@ -135,6 +139,8 @@ def setup_of(options: argparse.Namespace) -> Setup:
         max_model_len=options.max_model_len,
     )
     static = options.policy in ("static", "penstock-fast")
+    if static and not options.replicas:
+        raise SettingsError(f"replicas must be at least 1 with policy {options.policy}, which adds none, got 0")
     return Setup(
         engine=engine,
         replicas=options.replicas,

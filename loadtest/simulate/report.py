@@ -9,8 +9,8 @@ from loadtest.simulate.figures import Figures, Spread
 from loadtest.simulate.validate import Errors
 
 
-def table_of(figures: Figures, title: str) -> Group:
-    """Lay the figures out for a terminal."""
+def table_of(figures: Figures, title: str, slo: str) -> Group:
+    """Lay the figures out for a terminal. `slo`: what attainment is of, in words."""
     times = Table(title=title)
     for column in ("", "mean", "p50", "p95", "p99"):
         times.add_column(column, justify="left" if not column else "right")
@@ -23,7 +23,7 @@ def table_of(figures: Figures, title: str) -> Group:
     ends = f"{figures.completed:,} completed, {figures.rejected:,} rejected{lost}"
     for name, text in {
         "requests": f"{figures.requests:,}: {ends}; {rate}",
-        "attainment": f"{figures.attainment:.2%}, worst 5 minutes {figures.worst_5min_attainment:.2%}",
+        "attainment": f"{figures.attainment:.2%} ({slo}), worst 5 minutes {figures.worst_5min_attainment:.2%}",
         "replicas": f"{figures.replica_hours:.2f} hours, {figures.scale_events} changes, {figures.reversals} reversals",
         "preemptions": f"{figures.preemptions:,}",
         "took": f"{figures.wall_s:.1f} s ({figures.cpu_s:.1f} s of CPU) for {figures.virtual_s:,.0f} s",

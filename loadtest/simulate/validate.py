@@ -7,6 +7,7 @@ A run is a folder with `requests.jsonl` (input_toks, output_toks, queued_ts, fir
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,15 @@ def read_run(folder: Path) -> RecordedRun:
         raise TraceError(str(folder), 0, str(error.args[0]), "is missing") from error
     except (TypeError, ValueError, IndexError) as error:
         raise TraceError(str(folder), 0, "", f"is not a recorded run: {error}") from error
+    for each in trace:
+        # The last token's context is never computed.
+        held = each.prompt_tokens + each.output_tokens - 1
+        if math.ceil(held / engine.block_size) > engine.kv_tokens // engine.block_size:
+            raise TraceError(
+                str(folder / "requests.jsonl"), 0, "input_toks",
+                f"and output_toks of the request that was queued at {rows[each.number]['queued_ts']} need {held} tokens"
+                f" of KV cache, but meta.json has {engine.kv_tokens}",
+            )  # fmt: skip
     return RecordedRun(trace, first, last, engine)
 
 

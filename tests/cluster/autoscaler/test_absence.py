@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
+from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 
+from cluster.autoscaler.actuator import Actual
 from cluster.autoscaler.memory import PoolMemory
 from cluster.autoscaler.meter import SILENT_ROUTERS, Meter
 from cluster.autoscaler.report import ClassCounts, Counts
@@ -17,7 +22,7 @@ from cluster.control.step_model import Shape, StepModel
 from cluster.errors import QueueUnavailableError
 from cluster.models import ReplicaState, RequestClass, Windows
 from cluster.queue import ReplicaBeat
-from cluster.settings import PoolSettings
+from cluster.settings import AutoscalerSettings, PoolSettings
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.test_scaler import BEAT_S, TICK_S, Site, both
 
@@ -130,6 +135,43 @@ async def test_a_takeover_that_fails_halfway_is_done_again(monkeypatch: pytest.M
 
     assert await second.lead()
     assert first._memory.slow.needs == second._memory.slow.needs != ()
+
+
+async def test_a_platform_that_hangs_in_looks_and_in_orders_does_not_cost_the_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time stands still between calls: only who renews before it orders still leads after both have hung."""
+    site = Site(twin())
+    scaler, other = site.scaler("a"), site.scaler("b")
+    await site.run(scaler, 4, rate=60.0)
+    lease_s = 0.6
+    monkeypatch.setattr(scaler, "_host", AutoscalerSettings(tick_s=TICK_S, lease_s=lease_s))
+
+    async def hang(*_call: object) -> Actual:
+        # The store's clock goes on as the wall's does.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), lease_s)
+        raise AssertionError
+
+    in_time = scaler._in_time
+
+    async def patient(call: Awaitable[Any]) -> Any:
+        try:
+            return await in_time(call)
+        finally:
+            site.backend.clock.advance(lease_s / 3)
+
+    monkeypatch.setattr(scaler, "_in_time", patient)
+    monkeypatch.setattr(site.platform, "look", hang)
+    monkeypatch.setattr(site.platform, "scale", hang)
+    await site.live(TICK_S, 60.0)
+    assert await scaler.lead()
+    await scaler.tick()
+    site.backend.clock.advance(lease_s / 3 + 0.05)
+
+    assert scaler.tally.actuator_errors == 2
+    assert not await other.lead()
+    assert scaler.leading
 
 
 @pytest.mark.parametrize("through_memory", [False, True])

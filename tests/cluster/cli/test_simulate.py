@@ -60,6 +60,7 @@ def test_the_table_and_the_page_show_a_run(
 
     assert status == 0
     assert "200: 200 completed, 0 rejected" in out
+    assert "(TTFT within 2 s, own ITL p95 within 0.1 s)" in " ".join(out.split())
     text = page.read_text()
     assert text.count("<svg") == text.count("</svg>") == 8
     assert "nan" not in text
@@ -110,6 +111,7 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
             "target is for the policies hpa, ray, dynamo and wva, not for static",
         ),
         (("--trace", "{trace}", "--max-num-batched-tokens", "8"), "must be at least max_num_seqs = 64, got 8"),
+        (("--trace", "{trace}", "--replicas", "0"), "replicas must be at least 1 with policy static"),
         (("--trace", "nowhere.csv"), "nowhere.csv: No such file"),
         ((), "one of trace and validate must be given"),
         (("--validate", ".", "--fit", "5-1"), "two whole numbers from 1 such as 1-100, got '5-1'"),

@@ -37,6 +37,9 @@ def test_nobody_is_refused_while_replicas_are_to_come(ready: int, starting: int,
 
     assert relief is decision.relief
     assert (relief is Relief.SHED) == ("nobody is refused" not in reason(decision, f"relief_{relief.value}"))
+    # Why there are so many is another matter.
+    assert decision.steps[-1].name == f"relief_{relief.value}"
+    assert decision.reason == decision.steps[-2].reason
 
 
 def test_starts_that_failed_are_not_to_come() -> None:

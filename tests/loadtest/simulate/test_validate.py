@@ -78,6 +78,24 @@ def test_what_is_no_run_is_refused(folder: Path, file: str, text: str, words: st
         read_run(folder)
 
 
+def test_a_request_that_the_kv_cache_never_held_is_refused(folder: Path) -> None:
+    """The engine would wait for room for ever."""
+    meta = json.loads((folder / "meta.json").read_text())
+    requests = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    largest = max(each["input_toks"] + each["output_toks"] for each in requests)
+
+    def hold(tokens: int) -> None:
+        cache = {"num_kv_tokens": tokens, "block_size": 1}
+        (folder / "meta.json").write_text(json.dumps({**meta, "kv_cache": cache}))
+
+    hold(largest - 1)
+    run = read_run(folder)
+    assert all(item.last_token_at for item in replay(run.trace, run.engine, TRUE).items)
+    hold(largest - 2)
+    with pytest.raises(TraceError, match=rf"need {largest - 1} tokens of KV cache, but meta.json has {largest - 2}"):
+        read_run(folder)
+
+
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"meta\.json: No such file"):
         read_run(tmp_path)
