@@ -21,3 +21,8 @@ def screen() -> Console:
 def print_problem(problem: object) -> None:
     """Say what went wrong, as it is: names may hold brackets, and whoever searches a log wants a line to be one."""
     Console(stderr=True).print(f"[red]penstock:[/] {escape(str(problem))}", highlight=False, soft_wrap=True)
+
+
+def print_wait(text: str) -> None:
+    """Say why nothing happens for a while."""
+    Console(stderr=True).print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -73,13 +74,22 @@ def sampling_from(options: argparse.Namespace) -> Sampling:
 
     structured = None
     if options.json_schema:
-        structured = json_schema(options.json_schema)
+        structured = json_schema(_schema(options.json_schema))
     elif options.regex:
         structured = regex(options.regex)
     elif options.choice:
         structured = one_of(*options.choice)
     plain = {name: getattr(options, name) for name in _PLAIN_FLAGS}
     return Sampling(**plain, stop=options.stop, ignore_eos=options.ignore_eos, structured=structured)
+
+
+def _schema(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--json-schema: {text[1:]} cannot be read: {error}") from error
 
 
 def show_event(event: Event, errors: Console, others: dict[int, str]) -> None:

@@ -22,7 +22,7 @@ from cluster.cli.target import add_target_flags, open_client, report_call_errors
 from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
-    from router.client import Batch, Client, Job, JobUpdate
+    from router.client import Batch, Client, Job, JobItemError, JobUpdate
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -215,12 +215,14 @@ def _output(name: str | None) -> Iterator[TextIO | None]:
 def _follow(client: Client, job_id: str, output: TextIO | None, console: Console) -> int:
     """Show a bar until the job ends, writing results where they are wanted; returns the exit status."""
     last: Job | None = None
+    first: JobItemError | None = None
     try:
         with _progress(console) as progress:
             task = progress.add_task("queued", total=None)
             for update in client.watch_job(job_id, progress_only=output is None):
                 last = update.job
                 _write(update, output)
+                first = first or next((each.error for each in update.results if each.error is not None), None)
                 failed = f", [red]{last.failed_items} failed[/]" if last.failed_items else ""
                 progress.update(
                     task, description=f"{last.state}{failed}", completed=last.finished_items, total=last.items
@@ -231,7 +233,15 @@ def _follow(client: Client, job_id: str, output: TextIO | None, console: Console
     if last is None:
         return 1
     _report(last, console)
+    if last.failed_items and (first := first or _first_failure(client, job_id)) is not None:
+        # Items of one file fail alike more often than not.
+        console.print(f"the first failure: {first.reason}: {first.message}", highlight=False, markup=False)
     return 0 if last.succeeded_items == last.items else 1
+
+
+def _first_failure(client: Client, job_id: str) -> JobItemError | None:
+    updates = client.watch_job(job_id)
+    return next((each.error for update in updates for each in update.results if each.error is not None), None)
 
 
 def _write(update: JobUpdate, output: TextIO | None) -> int:

@@ -116,7 +116,9 @@ def _add_generate(commands: Commands) -> None:
     parser.add_argument("--stop", action="append", default=[], help="stop string; may be given several times")
     parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-sequence token")
     constraint = parser.add_mutually_exclusive_group()
-    constraint.add_argument("--json-schema", metavar="JSON", help="constrain the output to this JSON Schema")
+    constraint.add_argument(
+        "--json-schema", metavar="JSON", help="constrain the output to this JSON Schema, or to that of @FILE"
+    )
     constraint.add_argument("--regex", help="constrain the output to this regular expression")
     constraint.add_argument("--choice", action="append", default=[], help="allowed answer; may be given several times")
     parser.set_defaults(run=_generate)

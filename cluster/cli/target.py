@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.cli.console import print_problem
+from cluster.cli.console import print_problem, print_wait
 from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
-    from router.client import Client, Tls
+    from router.client import Client, PenstockClientError, Tls
 
 KEY_VARIABLE = "PENSTOCK_API_KEY"
 """Not a flag: other users of a machine can read command lines."""
+
+
+_HOST_ALONE = re.compile(r"[^:/,]+")
+"""gRPC would take port 443 without a word, which only TLS makes likely."""
+SAID_S = 1.0
+"""Shorter waits are not worth a line."""
 
 
 @dataclass(slots=True)
@@ -30,7 +37,7 @@ class Outcome:
 @contextmanager
 def report_call_errors(target: str) -> Iterator[Outcome]:
     """Print a failed call as one line and set the exit status, instead of a traceback."""
-    from router.client import InvalidArgumentError, PenstockClientError, UnavailableError
+    from router.client import InvalidArgumentError, PenstockClientError, UnauthenticatedError, UnavailableError
 
     outcome = Outcome()
     try:
@@ -41,6 +48,9 @@ def report_call_errors(target: str) -> Iterator[Outcome]:
             print_problem(f"{violation.field}: {violation.description}")
         if not error.violations:
             print_problem(error)
+    except UnauthenticatedError as error:
+        outcome.status = 1
+        print_problem(f"{error}; this command takes the key from the variable {KEY_VARIABLE} or --api-key-file")
     except UnavailableError as error:
         outcome.status = 1
         print_problem(f"{target} is not available: {error}")
@@ -69,16 +79,29 @@ def open_client(options: argparse.Namespace) -> Client:
     Raises:
         SettingsError: they don't fit together, or a file can't be read.
     """
-    from router.client import Client
+    from router.client import Client, RetryPolicy
 
+    if _HOST_ALONE.fullmatch(options.target) and not (options.tls or options.tls_ca or options.tls_cert):
+        raise SettingsError(f"--target must be host:port, such as {options.target}:50051, got {options.target!r}")
     key = os.environ.get(KEY_VARIABLE) or None
     if options.api_key_file:
         key = _read("--api-key-file", options.api_key_file).decode(errors="replace").strip()
     try:
-        return Client(options.target, tls=_tls(options), api_key=key, allow_plaintext_key=options.allow_plaintext_key)
+        return Client(
+            options.target,
+            tls=_tls(options),
+            api_key=key,
+            allow_plaintext_key=options.allow_plaintext_key,
+            retry=RetryPolicy(on_wait=_say_wait),
+        )
     except ValueError as error:
         text = str(error).replace("allow_plaintext_key=True", "--allow-plaintext-key").replace("give tls", "give --tls")
         raise SettingsError(text) from error
+
+
+def _say_wait(seconds: float, error: PenstockClientError) -> None:
+    if seconds >= SAID_S:
+        print_wait(f"waiting {seconds:.0f} s: {error}")
 
 
 def _tls(options: argparse.Namespace) -> Tls | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from router.client.errors import PenstockClientError, QueueFullError, QuotaExceededError, UnavailableError
 
@@ -14,6 +14,8 @@ _LATER = UnavailableError | QueueFullError | QuotaExceededError
 
 Uniform = Callable[[float, float], float]
 """Draws a number between two."""
+OnWait = Callable[[float, PenstockClientError], None]
+"""Told the seconds that a call waits before it is tried again, and the error that it waits for. Must not block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class RetryPolicy:
     """Seconds; a router that asks for a longer wait gets no further attempt."""
     resume_for: float = 15.0
     """Seconds for which it is tried to go on with a stream that broke; 0 leaves that to the caller."""
+    on_wait: OnWait | None = field(default=None, compare=False)
+    """Called before each wait, for those who show what goes on."""
 
     def delay(self, failures: int, error: PenstockClientError, uniform: Uniform) -> float | None:
         """Return the seconds to wait after so many failures, the router's own wait included; None to give up."""
@@ -90,7 +94,7 @@ class Attempts:
     def wait_after(self, error: PenstockClientError) -> float | None:
         """Note a failure; return the seconds until the next attempt, or None when the error is final."""
         self._failures += 1
-        return self._in_time(self._policy.delay(self._failures, error, self._uniform))
+        return self._in_time(self._policy.delay(self._failures, error, self._uniform), error)
 
     def progressed(self) -> None:
         """Note that the stream brought something."""
@@ -102,8 +106,12 @@ class Attempts:
             self._broken_at = self._now()
         self._breaks += 1
         broken_for = self._now() - self._broken_at
-        return self._in_time(self._policy.resume_delay(self._breaks, broken_for, error, self._uniform))
+        return self._in_time(self._policy.resume_delay(self._breaks, broken_for, error, self._uniform), error)
 
-    def _in_time(self, wait: float | None) -> float | None:
+    def _in_time(self, wait: float | None, error: PenstockClientError) -> float | None:
         left = self.time_left()
-        return None if wait is None or (left is not None and wait >= left) else wait
+        if wait is None or (left is not None and wait >= left):
+            return None
+        if self._policy.on_wait is not None:
+            self._policy.on_wait(wait, error)
+        return wait

@@ -91,7 +91,14 @@ async def test_a_failed_item_shows_in_the_status(run: Any, tmp_path: Path) -> No
     )
     assert 1 == status
     assert "2 failed" in messages
+    assert "the first failure: INVALID_REQUEST: " in messages
     assert ["invalid_request"] * 2 == [json.loads(line)["error"]["code"] for line in out.splitlines()]
+
+
+async def test_why_items_failed_is_said_without_a_file_of_results_too(run: Any, tmp_path: Path) -> None:
+    status, _out, messages = await run("submit", write(tmp_path / "in.jsonl", 2, stop_token_ids=[10**9]))
+    assert 1 == status
+    assert "the first failure: INVALID_REQUEST: sampling.stop_token_ids" in messages
 
 
 async def test_cancelling(run: Any, tmp_path: Path) -> None:

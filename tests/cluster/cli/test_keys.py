@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from cluster.cli.main import main
+from cluster.errors import QuotaExceededError, UnauthenticatedError
 from router.identity.key import key_id, mint_key
 from router.identity.keys_file import read_keys_file
 from tests.router.client.fake_router import FakeRouter, serving
@@ -166,3 +167,31 @@ def test_flags_that_do_not_fit_are_explained(
     assert 2 == run(name, "router.example.org:1", *flags, *rest)
     said = " ".join(capsys.readouterr().err.split())
     assert (True, False) == (expected in said, "the-key" in said)
+
+
+async def test_who_waits_for_a_quota_or_sent_no_key_reads_why(capsys: Captured) -> None:
+    fake = FakeRouter()
+    async with serving(fake) as port:
+        fake.failures.extend([None, QuotaExceededError("demo", "acme", "requests_per_minute", 10, 1.2)])
+        assert 0 == await asyncio.to_thread(run, "generate", f"127.0.0.1:{port}", "hi")
+        assert "waiting 1 s: " in (said := " ".join(capsys.readouterr().err.split()))
+        assert "tenant 'acme' may use 10 requests per minute" in said
+        fake.failures.append(UnauthenticatedError("credentials are missing"))
+        assert 1 == await asyncio.to_thread(run, "status", f"127.0.0.1:{port}")
+        assert "PENSTOCK_API_KEY or --api-key-file" in capsys.readouterr().err
+
+
+async def test_a_schema_comes_from_the_line_or_from_a_file(capsys: Captured, tmp_path: Path) -> None:
+    fake, schema = FakeRouter(), tmp_path / "answer.json"
+    schema.write_text('{"type": "integer"}')
+    async with serving(fake) as port:
+        words = ("generate", f"127.0.0.1:{port}", "hi", "--model", "demo", "--json-schema")
+        assert 0 == await asyncio.to_thread(run, *words, f"@{schema}")
+        assert '{"type": "integer"}' == fake.requests[-1].generate.sampling.structured_output.json_schema
+        assert 2 == await asyncio.to_thread(run, *words, f"@{tmp_path}/none.json")
+        assert "--json-schema: " in capsys.readouterr().err
+
+
+def test_a_target_without_a_port_is_named(capsys: Captured) -> None:
+    assert 2 == run("status", "localhost")
+    assert "--target must be host:port, such as localhost:50051, got 'localhost'" in capsys.readouterr().err

@@ -109,3 +109,15 @@ def test_a_broken_stream_is_not_tried_past_its_deadline():
 def test_a_policy_without_waits_does_not_spin():
     attempts = Attempts(RetryPolicy(base_delay=0.0), None)
     assert [attempts.wait_to_resume(error(UnavailableError)) for _ in range(3)] == [0.0, 0.05, 0.05]
+
+
+def test_whoever_shows_what_goes_on_hears_of_waits_and_not_of_the_end():
+    clock, heard = ManualClock(), []
+    policy = RetryPolicy(max_attempts=2, on_wait=lambda seconds, failure: heard.append((seconds, type(failure))))
+    attempts = Attempts(policy, None, now=clock.monotonic, uniform=largest)
+    attempts.wait_after(error(QuotaExceededError, 7.0))
+    attempts.wait_to_resume(error(UnavailableError, 1.0))
+    attempts.wait_after(error(QuotaExceededError, 7.0))
+    attempts.wait_to_resume(error(InternalError))
+
+    assert heard == [(pytest.approx(7.1), QuotaExceededError), (pytest.approx(1.1), UnavailableError)]
