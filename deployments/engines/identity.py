@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import re
 from collections.abc import Iterable
@@ -14,6 +15,10 @@ _CONFIG_FILES = ("config.json", "generation_config.json")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 _WHOLE_FILE_BYTES = 64 << 20
 """Weight files below this size are hashed whole; reading hundreds of gigabytes would double a start's time."""
+_HEAD_BYTES = 1 << 20
+_SAMPLE_BYTES = 4096
+_SAMPLES = 256
+"""Of a file whose tensors are not known."""
 
 
 def tokenizer_files(folder: Path) -> tuple[Path, ...]:
@@ -29,7 +34,7 @@ def tokenizer_digest(folder: Path) -> str:
 def model_digest(folder: Path) -> str:
     """Return the SHA-256 over configuration, weights and tokenizer, hex.
 
-    Of a large weight file only name, size and head count: a safetensors file's head lists every tensor with its place.
+    Of a large weight file name, size, head and samples of every tensor count: fine-tuned weights have the same head.
     """
     configs = [folder / name for name in _CONFIG_FILES if (folder / name).is_file()]
     weights = sorted(file for file in folder.iterdir() if file.suffix in _WEIGHT_SUFFIXES)
@@ -65,10 +70,24 @@ def _content(file: Path, size: int) -> bytes:
     with file.open("rb") as stream:
         if size < _WHOLE_FILE_BYTES:
             return stream.read()
-        if file.suffix == ".safetensors":
-            head = stream.read(8)
-            return head + stream.read(min(int.from_bytes(head, "little"), _WHOLE_FILE_BYTES))
-        return stream.read(_WHOLE_FILE_BYTES)
+        head = stream.read(8)
+        length = int.from_bytes(head, "little") if file.suffix == ".safetensors" else _HEAD_BYTES
+        head += stream.read(min(length, _WHOLE_FILE_BYTES))
+        places = _tensor_places(head) or [size * part // _SAMPLES for part in range(_SAMPLES)]
+        parts = [head]
+        for place in places:
+            stream.seek(place)
+            parts.append(stream.read(_SAMPLE_BYTES))
+        return b"".join(parts)
+
+
+def _tensor_places(head: bytes) -> list[int]:
+    """Return the begin and the middle of every tensor of a safetensors file; empty where that is not one."""
+    try:
+        spans = [each["data_offsets"] for name, each in json.loads(head[8:]).items() if name != "__metadata__"]
+        return sorted(len(head) + place for low, high in spans for place in (low, (low + high) // 2))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return []
 
 
 def _processor() -> str:

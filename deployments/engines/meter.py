@@ -9,6 +9,7 @@ from cluster.models import EngineStats
 from deployments.engines.share_clock import ShareClock
 
 _KEPT_STEPS = 4096
+_RECENT_STEPS = 256
 
 
 class StepMeter:
@@ -18,7 +19,6 @@ class StepMeter:
         self.clock = ShareClock()
         self.live = 0
         """Sequences inside the engine."""
-        self.longest_step_s = 0.0
         self.most_running = 0
         """Largest batch since start."""
         self._running = 0
@@ -36,6 +36,8 @@ class StepMeter:
         self._fresh = True
         """Whether the next step is the first one after an idle time; when it began is not known exactly."""
         self._steps_taken: deque[StepSample] = deque(maxlen=_KEPT_STEPS)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)
+        """Duration and computed tokens of steps, 0 where the engine does not say."""
 
     def arrive(self, now: float, prompt_tokens: int) -> None:
         """Count a sequence that enters the engine."""
@@ -84,7 +86,7 @@ class StepMeter:
         self._kv_usage = kv_usage
         self.most_running = max(self.most_running, in_step)
         duration = self.clock.step(now, in_step)
-        self.longest_step_s = max(self.longest_step_s, duration)
+        self._recent.append((duration, tokens or 0))
         self._progress_at = now
         self._steps += 1
         self._busy_s += duration if in_step else 0.0
@@ -97,6 +99,19 @@ class StepMeter:
         taken = list(self._steps_taken)
         self._steps_taken.clear()
         return taken
+
+    @property
+    def longest_step_s(self) -> float:
+        """Seconds of the longest step of late; 0 without any."""
+        return max((duration for duration, _ in self._recent.copy()), default=0.0)
+
+    def prefill_s(self, most_tokens: int) -> float:
+        """Estimate how long a step may take that computes what waits for its prefill, `most_tokens` at most; seconds.
+
+        The pace is that of the largest step of late, which is too slow where that was small.
+        """
+        duration, tokens = max(self._recent.copy(), key=lambda step: step[1], default=(0.0, 0))
+        return duration / tokens * min(self._prefill_tokens, most_tokens) if tokens else 0.0
 
     def drafted(self, tokens: int, accepted: int) -> None:
         """Count speculated tokens of a step."""

@@ -276,17 +276,17 @@ class AttemptTable:
     @property
     def interactive(self) -> int:
         """Attempts of class INTERACTIVE that hold a slot."""
-        return sum(1 for item in self._attempts.values() if item.live and item.interactive)
+        return sum(1 for item in self._attempts.copy().values() if item.live and item.interactive)
 
     @property
     def parked(self) -> int:
         """Live attempts without a receiver."""
-        return sum(1 for item in self._attempts.values() if item.live and item.log.outlet is None)
+        return sum(1 for item in self._attempts.copy().values() if item.live and item.log.outlet is None)
 
     @property
     def retained(self) -> int:
         """Finished attempts that are kept."""
-        return sum(1 for item in self._attempts.values() if not item.live)
+        return sum(1 for item in self._attempts.copy().values() if not item.live)
 
     # --- changes ------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ class OutputLog:
     """Is a `TokenSink` that remembers. Offsets count output tokens, so they mean the same on every link."""
 
     __slots__ = (
+        "_logprobs",
         "_on_change",
         "_prior",
         "attempt",
@@ -67,6 +68,8 @@ class OutputLog:
         self.dirty = False
         """Whether the outlet already knows that there is something to send."""
         self._on_change = on_change
+        self._logprobs = 0
+        """Tokens with a log probability, alternatives included."""
         if resume is not None and resume.prior_token_ids:
             self.entries.append((0, resume.prior_token_ids, resume.prior_text, None))
             self.tokens = len(resume.prior_token_ids)
@@ -87,6 +90,8 @@ class OutputLog:
         offset = self.tokens
         self.entries.append((offset, token_ids, text, logprobs))
         self.tokens = offset + len(token_ids)
+        if logprobs:
+            self._logprobs += sum(1 + len(position.top) for position in logprobs)
         if not self.dirty and self.outlet is not None:
             self.dirty = True
             self.outlet.mark(self)
@@ -147,4 +152,4 @@ class OutputLog:
 
     def size_bytes(self) -> int:
         """Estimate the memory it takes."""
-        return 200 + 120 * len(self.entries) + 40 * self.tokens
+        return 200 + 120 * len(self.entries) + 40 * self.tokens + 128 * self._logprobs

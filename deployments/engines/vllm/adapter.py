@@ -147,14 +147,18 @@ class Frontend:
             # It looks at nothing but the request; the libraries behind it raise all kinds of exceptions.
             raise EngineRequestError(str(error)) from error
         llm.input_processor.assign_request_id(request)
-        if prior:
-            detokenizer, match = self._detokenizer_after(request, prompt, prior, delivered_characters, sequence)
-            if match is not None:
-                return match
-            sequence.text = StoppableText(detokenizer)
-        else:
-            detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, request)
-            sequence.text = text_of(detokenizer, stops=bool(params.stop))
+        try:
+            if prior:
+                detokenizer, match = self._detokenizer_after(request, prompt, prior, delivered_characters, sequence)
+                if match is not None:
+                    return match
+                sequence.text = StoppableText(detokenizer)
+            else:
+                detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, request)
+                sequence.text = text_of(detokenizer, stops=bool(params.stop))
+        except Exception as error:
+            # Tokenizers raise what they like at ids that they do not know.
+            raise EngineRequestError(f"the tokenizer failed on it: {error}") from error
         sequence.internal_id = request.request_id
         self._sequences[request.request_id] = sequence
         await llm.engine_core.add_request_async(request)

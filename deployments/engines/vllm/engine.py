@@ -33,7 +33,11 @@ log = logging.getLogger(__name__)
 _STALL_S = 10.0
 """Without a step for this long although there is work, an engine counts as hung."""
 _STALL_STEPS = 20
-"""The same in longest steps so far: a long prefill on a slow machine is no hang."""
+"""The same in longest steps of late: a long prefill on a slow machine is no hang."""
+_STALL_STEPS_MOST_S = 60.0
+"""They count up to here: one long step must not hide a hang for the rest of the engine's life."""
+_STALL_PATIENCE = 3.0
+"""The longest step of late, and what waits for its prefill, may take so many times as long at least."""
 _COMPILE_PATIENCE = 6
 """The grammar of a constrained sequence may compile this many times longer before its first step."""
 _EXIT_S = 10.0
@@ -125,7 +129,7 @@ class VllmEngine:
         """Start a sequence.
 
         Raises:
-            EngineRequestError: vLLM refuses the request.
+            EngineRequestError: vLLM refuses the request, or fails on it.
             EngineDeadError: the engine is dead.
         """
         self._raise_if_dead()
@@ -153,7 +157,9 @@ class VllmEngine:
             raise
         except Exception as error:
             self._forget(sequence)
-            raise EngineDeadError(f"the engine took no request: {error}") from error
+            log.exception("engine.took_no_request", extra={"sequence": sequence_id})
+            await self.check_health()
+            raise EngineRequestError(f"the engine took no request: {error}") from error
         if ended_by is not None:
             self._forget(sequence)
             sequence.stop_match = ended_by
@@ -214,6 +220,10 @@ class VllmEngine:
 
     # --- what vLLM tells ----------------------------------------------------------------------------------------------
 
+    def share_at(self, moment: float) -> float:
+        """See `SequenceOwner.share_at`."""
+        return self._meter.clock.at(moment)
+
     def on_first_token(self, sequence: VllmSequence) -> None:
         """Count the end of a prefill."""
         self._meter.prefilled(sequence.prompt_tokens, sequence.cached_tokens)
@@ -269,7 +279,7 @@ class VllmEngine:
         error, invalid = "", False
         if reason is FinishReason.ERROR:
             # vLLM fails single requests when their grammar does not compile, and on internal errors.
-            invalid = sequence.sampling.structured is not None and not sequence.output_tokens
+            invalid = sequence.sampling.structured is not None and sequence.refused
             error = "the constraint does not compile" if invalid else "the engine failed on this sequence"
         sequence.end(reason, gpu_seconds=self._gpu_seconds(sequence), error=error, invalid_request=invalid)
 
@@ -292,10 +302,10 @@ class VllmEngine:
             sequence.end(FinishReason.ERROR, gpu_seconds=gpu_seconds, error=error, engine_died=bool(self._death))
 
     def _gpu_seconds(self, sequence: VllmSequence) -> float:
-        if not sequence.scheduled_at:
+        if not sequence.scheduled_at and sequence.finish_reason not in (FinishReason.CANCELLED, FinishReason.DEADLINE):
             return 0.0
-        clock = self._meter.clock
-        return (clock.total() - clock.at(sequence.scheduled_at)) * self._pool.ranks
+        # One that was cancelled in its prefill pays from its arrival: when it was let in is not known.
+        return (self._meter.clock.total() - sequence.share_at_start) * self._pool.ranks
 
     def _lora(self, name: str) -> Any:
         if not name:
@@ -305,7 +315,11 @@ class VllmEngine:
         return self._launched.lora_requests[name]
 
     def _stall_limit(self) -> float:
-        limit = max(_STALL_S, _STALL_STEPS * self._meter.longest_step_s)
+        longest = self._meter.longest_step_s
+        # A CPU engine computes a prompt in one step, whatever its length.
+        prefill = self._meter.prefill_s(self._limits[1])
+        patient = _STALL_PATIENCE * max(longest, prefill)
+        limit = max(_STALL_S, min(_STALL_STEPS * longest, _STALL_STEPS_MOST_S), patient)
         compiling = all(each.sampling.structured and not each.output_tokens for each in self._live.values())
         return limit * _COMPILE_PATIENCE if compiling else limit
 

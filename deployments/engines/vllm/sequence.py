@@ -14,6 +14,10 @@ from deployments.engines.vllm.text import Text
 class SequenceOwner(Protocol):
     """Keeps the sequences and their common counters."""
 
+    def share_at(self, moment: float) -> float:
+        """Return the reading of the engine's share clock at a recent moment."""
+        ...
+
     def on_first_token(self, sequence: VllmSequence) -> None:
         """Learn that the prefill is over."""
         ...
@@ -28,8 +32,8 @@ class VllmSequence:
 
     __slots__ = (
         "_owner", "_sink", "arrived_at", "cached_tokens", "finish_reason", "first_token_at", "internal_id",
-        "last_output_at", "left_engine", "output_tokens", "preemptions", "prompt_tokens", "sampling", "scheduled_at",
-        "sequence_id", "stop_match", "text",
+        "last_output_at", "left_engine", "output_tokens", "preemptions", "prompt_tokens", "refused", "sampling",
+        "scheduled_at", "sequence_id", "share_at_start", "stop_match", "text",
     )  # fmt: skip
 
     def __init__(
@@ -46,12 +50,16 @@ class VllmSequence:
         self.scheduled_at = 0.0
         self.first_token_at = 0.0
         self.last_output_at = 0.0
+        self.share_at_start = owner.share_at(arrived_at)
+        """The share clock then. vLLM tells of the first step with the first output; until then the arrival counts."""
         self.left_engine = False
         """Whether the engine itself ended the request; not so after a stop string, which only we see."""
         self.output_tokens = 0
         self.cached_tokens = 0
         self.preemptions = 0
         self.stop_match = ""
+        self.refused = False
+        """Whether vLLM failed it before its first token."""
         self.finish_reason: FinishReason | None = None
         self._sink = sink
         self._owner = owner
@@ -60,6 +68,8 @@ class VllmSequence:
         """Note the first step; vLLM reports later ones too, after a preemption."""
         if not self.scheduled_at:
             self.scheduled_at = moment
+            # At once: the clock remembers some hundred steps only.
+            self.share_at_start = self._owner.share_at(moment)
 
     def take(self, output: Any, at: float) -> None:
         """Take one vLLM EngineCoreOutput of a step that ended `at`. Runs per token."""
@@ -81,6 +91,7 @@ class VllmSequence:
             )
             self._sink.on_tokens(token_ids, text, logprobs)
         if reason or self.text.match:
+            self.refused = reason == "error" and not self.output_tokens
             self.left_engine = reason != ""
             self.stop_match = self.text.match
             self.finish_reason = FinishReason.STOP if self.text.match else _REASONS[reason]

@@ -32,16 +32,43 @@ def test_chat_template_changes_the_tokenizer_digest(folder: Path) -> None:
     assert [file.name for file in identity.tokenizer_files(folder)] == ["tokenizer.json", "chat_template.jinja"]
 
 
-def test_large_weights_are_known_by_their_head(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_WHOLE_FILE_BYTES", 100)
-    head = json.dumps({"layer": {"shape": [2, 2]}}).encode()
+def weights(file: Path, shape: list[int], values: bytes) -> None:
+    half = len(values) // 2
+    tensors = {
+        name: {"dtype": "U8", "shape": shape, "data_offsets": [half * at, half * (at + 1)]}
+        for at, name in enumerate(("first", "second"))
+    }
+    head = json.dumps({"__metadata__": {"format": "pt"}, **tensors}).encode()
+    file.write_bytes(len(head).to_bytes(8, "little") + head + values)
+
+
+@pytest.mark.parametrize("tensor", [0, 1])
+def test_large_weights_are_known_by_their_head_and_by_samples_of_every_tensor(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tensor: int
+) -> None:
+    """Fine-tuned weights have the same head: an output must not go on with them."""
+    monkeypatch.setattr(identity, "_WHOLE_FILE_BYTES", 1000)
+    monkeypatch.setattr(identity, "_SAMPLE_BYTES", 8)
     file = folder / "model.safetensors"
-    file.write_bytes(len(head).to_bytes(8, "little") + head + b"a" * 200)
+    size = 100_000
+    weights(file, [2, size // 2], bytes(2 * size))
     before = identity.model_digest(folder)
-    file.write_bytes(len(head).to_bytes(8, "little") + head + b"b" * 200)
-    assert identity.model_digest(folder) == before
-    other = head.replace(b"2, 2", b"4, 1")
-    file.write_bytes(len(other).to_bytes(8, "little") + other + b"a" * 200)
+    tuned = bytearray(2 * size)
+    tuned[tensor * size : (tensor + 1) * size] = bytes([1]) * size
+    weights(file, [2, size // 2], bytes(tuned))
+    assert identity.model_digest(folder) != before
+    weights(file, [size // 2, 2], bytes(2 * size))
+    assert identity.model_digest(folder) != before
+
+
+@pytest.mark.parametrize("name", ["model.bin", "model.safetensors"])
+def test_large_weights_of_another_form_are_sampled_all_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(identity, "_WHOLE_FILE_BYTES", 1000)
+    (folder / name).write_bytes(bytes(200_000))
+    before = identity.model_digest(folder)
+    (folder / name).write_bytes(bytes(100_000) + bytes([7]) * 100_000)
     assert identity.model_digest(folder) != before
 
 

@@ -32,6 +32,9 @@ class _Nobody:
 
     def on_end(self, end: SequenceEnd) -> None: ...
 
+    def share_at(self, moment: float) -> float:
+        return 0.0
+
     def on_first_token(self, sequence: VllmSequence) -> None: ...
 
     def on_output_end(self, sequence: VllmSequence) -> None: ...

@@ -1,0 +1,198 @@
+"""What the vLLM engine does with what its frontend tells, without vLLM: charges, failures, hangs."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.errors import EngineDeadError, EngineRequestError
+from cluster.models import (
+    ConstraintKind,
+    FinishReason,
+    GenerationSpec,
+    PositionLogprobs,
+    SamplingParams,
+    SequenceEnd,
+    StructuredOutput,
+)
+from cluster.settings import PoolSettings
+from deployments.engines.vllm import engine as module
+from deployments.engines.vllm.engine import VllmEngine
+from deployments.engines.vllm.sequence import VllmSequence
+
+STEP_S = 0.02
+
+
+class Sink:
+    """Keeps the end."""
+
+    def __init__(self) -> None:
+        self.end: SequenceEnd | None = None
+
+    def on_tokens(self, token_ids: Any, text: str, logprobs: list[PositionLogprobs] | None) -> None: ...
+
+    def on_end(self, end: SequenceEnd) -> None:
+        self.end = end
+
+
+class Frontend:
+    """Stands in for vLLM's processes."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.dead = False
+
+    async def add(self, sequence: VllmSequence, *_: Any, **__: Any) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def check_health(self) -> None:
+        if self.dead:
+            raise RuntimeError("gone")
+
+
+def engine_with(frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> VllmEngine:
+    monkeypatch.setattr(module, "to_vllm_checked", lambda spec, penalties_resume: None)
+    made = VllmEngine(PoolSettings(model="demo"), "demo")
+    made._launched = SimpleNamespace(  # type: ignore[assignment]  # a launch takes real processes
+        frontend=frontend, penalties_resume=True, lora_requests={}, limits=(8, 2048)
+    )
+    made._limits = (8, 2048)
+    return made
+
+
+def spec(*, constrained: bool = False) -> GenerationSpec:
+    structured = StructuredOutput(ConstraintKind.REGEX, "[a-z]+") if constrained else None
+    return GenerationSpec([1, 2], SamplingParams(max_tokens=10_000, structured=structured))
+
+
+def stats(running: int) -> Any:
+    return SimpleNamespace(
+        num_running_reqs=running, kv_cache_usage=0.1, num_kv_fetch_reqs_by_stage={}, spec_decoding_stats=None
+    )
+
+
+def output(token: int | None, reason: str | None = None) -> Any:
+    ids = [] if token is None else [token]
+    return SimpleNamespace(finish_reason=reason, new_token_ids=ids, new_logprobs=None)
+
+
+class Text:
+    """Holds nothing back."""
+
+    match = ""
+
+    def feed(self, token_ids: Any, *, stop_token: bool, last: bool) -> str:
+        return "x"
+
+
+async def begin(engine: VllmEngine, sink: Sink, *, constrained: bool = False) -> VllmSequence:
+    await engine.submit("a", spec(constrained=constrained), sink)
+    sequence = engine._live["a"]
+    sequence.text = Text()
+    return sequence
+
+
+@pytest.mark.parametrize("tokens", [100, 600, 3000])
+async def test_every_step_of_a_long_output_is_charged(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, sink = engine_with(Frontend(), monkeypatch), Sink()
+    sequence = await begin(engine, sink)
+    began = now = sequence.arrived_at
+    for number in range(tokens):
+        now += STEP_S
+        last = number == tokens - 1
+        if not number:
+            sequence.scheduled(began)
+        sequence.take(output(7, "length" if last else None), now)
+        engine.on_step(stats(0 if last else 1), now)
+
+    assert sink.end is not None
+    assert pytest.approx(tokens * STEP_S) == sink.end.gpu_seconds
+
+
+async def test_a_prompt_that_is_cancelled_before_its_first_token_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, sink = engine_with(Frontend(), monkeypatch), Sink()
+    sequence = await begin(engine, sink)
+    for number in range(12):
+        engine.on_step(stats(1), sequence.arrived_at + 0.5 * (number + 1))
+    sequence.finish_reason = FinishReason.CANCELLED
+    engine._slot_free(sequence)
+
+    assert sink.end is not None
+    assert pytest.approx(6.0) == sink.end.gpu_seconds
+
+
+async def test_only_what_vllm_itself_refuses_is_the_requests_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, sink = engine_with(Frontend(), monkeypatch), Sink()
+    sequence = await begin(engine, sink, constrained=True)
+    sequence.take(output(None, "error"), 1.0)
+    engine.on_step(stats(0), 1.0)
+    assert sink.end is not None
+    assert (True, "the constraint does not compile") == (sink.end.invalid_request, sink.end.error)
+    assert 0.0 == sink.end.gpu_seconds
+
+    # A tokenizer's fault in the first text.
+    other = Sink()
+    sequence = await begin(engine, other, constrained=True)
+    sequence.fail(left_engine=True)
+    engine.on_step(stats(0), 2.0)
+    assert other.end is not None
+    assert (False, "the engine failed on this sequence") == (other.end.invalid_request, other.end.error)
+
+
+async def test_an_exception_that_is_no_death_costs_its_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    frontend = Frontend()
+    engine = engine_with(frontend, monkeypatch)
+    frontend.error = IndexError("piece id is out of range")
+    with pytest.raises(EngineRequestError, match="piece id"):
+        await engine.submit("odd", spec(), Sink())
+    frontend.error = None
+    await engine.submit("good", spec(), Sink())
+    assert ("good",) == engine.live_ids()
+
+    frontend.error, frontend.dead = RuntimeError("socket closed"), True
+    with pytest.raises(EngineDeadError):
+        await engine.submit("late", spec(), Sink())
+
+
+async def hung(engine: VllmEngine, seconds: float, prompt_tokens: int = 1) -> bool:
+    """Say whether an engine that made no step for so long counts as dead."""
+    if not engine.live_ids():
+        await begin(engine, Sink())
+    engine._meter.live = engine._meter._prefill_tokens = 0
+    engine._meter.arrive(time.monotonic() - seconds, prompt_tokens)
+    try:
+        await engine.check_health()
+    except EngineDeadError:
+        return True
+    return False
+
+
+def steps(engine: VllmEngine, *durations: float, tokens: int = 1) -> None:
+    for duration in durations:
+        engine._meter._recent.append((duration, tokens))
+
+
+async def test_one_long_step_does_not_hide_a_hang_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_with(Frontend(), monkeypatch)
+    steps(engine, 0.05, 30.0)
+    assert not await hung(engine, 80.0)
+    assert await hung(engine, 100.0)
+    steps(engine, *[0.05] * 300)
+    assert not await hung(engine, 9.0)
+    assert await hung(engine, 11.0)
+
+
+async def test_a_long_prompt_on_a_slow_machine_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a prompt is one step, and none like it may have been before."""
+    engine = engine_with(Frontend(), monkeypatch)
+    steps(engine, *[0.5] * 20, tokens=100)
+    steps(engine, *[0.05] * 20)
+    assert not await hung(engine, 20.0, prompt_tokens=2000)
+    assert await hung(engine, 40.0, prompt_tokens=2000)
+    # Of a prompt that is split, one piece is computed at a time.
+    engine._limits = (8, 200)
+    assert await hung(engine, 20.0, prompt_tokens=2000)
