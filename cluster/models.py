@@ -85,6 +85,8 @@ class ResumeRecord:
     model_digest: str
     prior_text: str = ""
     """That text; engines do not need it, who attaches later does."""
+    prior_deltas: tuple[tuple[int, int], ...] = ()
+    """Tokens and characters of each delta that the client got; empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from penstock.v1 import replica_pb2, types_pb2
 from cluster.models import PositionLogprobs, ResumeRecord, TokenLogprob
 
 LOGPROB_FLOOR = -9999.0
-"""Stands for minus infinity, which JSON and several client languages cannot carry."""
+"""Stands for minus infinity, which JSON and several client languages cannot carry, and for what is not known."""
 
 
 def logprobs_to_wire(position: PositionLogprobs) -> types_pb2.PositionLogprobs:
@@ -32,13 +32,21 @@ def resume_record_to_wire(record: ResumeRecord) -> replica_pb2.ResumeRecord:
         prior_text_length=record.prior_text_length,
         model_digest=record.model_digest,
         prior_text=record.prior_text,
+        delta_tokens=[tokens for tokens, _ in record.prior_deltas],
+        delta_characters=[characters for _, characters in record.prior_deltas],
     )
 
 
 def resume_record_from_wire(record: replica_pb2.ResumeRecord) -> ResumeRecord:
     """Convert a record."""
     prior = tuple(record.prior_token_ids)
-    return ResumeRecord(prior, record.prior_text_length, record.model_digest, record.prior_text)
+    deltas = tuple(zip(record.delta_tokens, record.delta_characters, strict=False))
+    if (sum(tokens for tokens, _ in deltas), sum(characters for _, characters in deltas)) != (
+        len(prior),
+        len(record.prior_text),
+    ):
+        deltas = ()
+    return ResumeRecord(prior, record.prior_text_length, record.model_digest, record.prior_text, deltas)
 
 
 def _token_to_wire(token: TokenLogprob) -> types_pb2.TokenLogprob:

@@ -12,7 +12,7 @@ from cluster.clock import Clock
 from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import FinishReason, GenerationSpec, SequenceEnd, Windows
 from deployments.engines.base import Engine
-from deployments.replica.output_log import Outlet, OutputLog
+from deployments.replica.output_log import Entry, Outlet, OutputLog
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class AttemptTable:
         key = (request_id, attempt)
         if key in self._attempts:
             prior = len(spec.resume.prior_token_ids) if spec.resume else 0
-            return self.attach(request_id, attempt, outlet, sink, prior)
+            return self.attach(request_id, attempt, outlet, sink, prior, time_left_s=time_left_s or float("inf"))
         if self.draining:
             return Refused.DRAINING, "the replica drains"
         prompt_tokens = len(spec.prompt_token_ids)
@@ -135,7 +135,7 @@ class AttemptTable:
             return Refused.WINDOW_FULL, full
         if self._alone is not None or (alone and self.prefill_tokens):
             return Refused.WINDOW_FULL, "an attempt that may kill the engine runs without others"
-        log = OutputLog(request_id, attempt, self._changed, spec.resume)
+        log = OutputLog(request_id, attempt, self._changed, spec.resume, logprobs=spec.sampling.logprobs is not None)
         log.outlet, log.sink = outlet, sink
         deadline = float("inf") if time_left_s is None else self._clock.monotonic() + time_left_s
         self._attempts[key] = Attempt(log, prompt_tokens, deadline=deadline, interactive=interactive)
@@ -159,15 +159,26 @@ class AttemptTable:
         return None
 
     def attach(
-        self, request_id: str, attempt: str, outlet: Outlet, sink: int, from_offset: int
+        self,
+        request_id: str,
+        attempt: str,
+        outlet: Outlet,
+        sink: int,
+        from_offset: int,
+        *,
+        time_left_s: float | None = None,
     ) -> tuple[Refused, str] | None:
-        """Move the output of an attempt to another receiver; the old one is told. Returns why not, or None."""
+        """Move the output of an attempt to another receiver; the old one is told. Returns why not, or None.
+        `time_left_s`: `sweep` stops it when that is over, whatever was said before; None keeps what was said.
+        """
         item = self._attempts.get((request_id, attempt))
         if item is None:
             return Refused.UNKNOWN, "no such attempt here"
         old_outlet, old_sink = item.log.outlet, item.log.sink
         if not item.log.attach(outlet, sink, from_offset):
             return Refused.BAD_OFFSET, f"offset {from_offset} is not the end of a delta (0 to {item.log.tokens})"
+        if time_left_s is not None:
+            item.deadline = self._clock.monotonic() + time_left_s
         if item.live:
             item.keep_until = float("inf")
         if old_outlet is None:
@@ -176,7 +187,7 @@ class AttemptTable:
             old_outlet.detach(old_sink)
         return None
 
-    def history(self, request_id: str, attempt: str, offset: int) -> tuple[list[int], str]:
+    def history(self, request_id: str, attempt: str, offset: int) -> list[Entry]:
         """Return the output of an attempt before an offset to which somebody attached."""
         return self._attempts[request_id, attempt].log.before(offset)
 
@@ -258,9 +269,12 @@ class AttemptTable:
             log.on_end(SequenceEnd(FinishReason.ERROR, output_tokens=log.produced, error=error, engine_died=True))
         return len(live)
 
-    async def abort_all(self, reason: FinishReason) -> None:
-        """Stop everything that runs."""
-        await self.abort([key for key, item in self._attempts.items() if item.live], reason)
+    async def move_all(self) -> None:
+        """Stop everything that runs; its routers let it go on elsewhere."""
+        live = {key: item for key, item in self._attempts.items() if item.live}
+        for item in live.values():
+            item.log.moved = True
+        await self.abort(list(live))
 
     def progress(self) -> tuple[tuple[str, str, int], ...]:
         """List (request id, attempt, output tokens) of everything that holds a slot; safe from another thread."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from penstock.v1 import replica_pb2 as pb
 
-from cluster.models import PositionLogprobs, SequenceEnd
+from cluster.models import FinishReason, PositionLogprobs, SequenceEnd
 from cluster.wire import finish_reason_to_wire, logprobs_to_wire
 from deployments.replica.output_log import Outlet, OutputLog
 
@@ -59,7 +59,7 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
             counts.append(len(tokens) - before)
             texts.append("".join([entry[2] for entry in news]))
         if log.end is not None:
-            frame.ends.append(end_to_wire(log.sink, log.end))
+            frame.ends.append(end_to_wire(log.sink, log.end, moved=log.moved))
         log.dirty = False
     frame.sinks.extend(sinks)
     frame.offsets.extend(offsets)
@@ -75,8 +75,8 @@ def _add_logprobs(frame: pb.LinkResponse, delta: int, groups: Iterable[Sequence[
         item.positions.extend(map(logprobs_to_wire, group))
 
 
-def end_to_wire(sink: int, end: SequenceEnd) -> pb.AttemptEnd:
-    """Write how an attempt ended."""
+def end_to_wire(sink: int, end: SequenceEnd, *, moved: bool = False) -> pb.AttemptEnd:
+    """Write how an attempt ended. `moved`: it was stopped because the replica stops."""
     return pb.AttemptEnd(
         sink=sink,
         finish_reason=finish_reason_to_wire(end.reason),
@@ -90,4 +90,5 @@ def end_to_wire(sink: int, end: SequenceEnd) -> pb.AttemptEnd:
         error=end.error,
         invalid_request=end.invalid_request,
         engine_died=end.engine_died,
+        draining=moved and end.reason is FinishReason.CANCELLED,
     )

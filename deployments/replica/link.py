@@ -152,15 +152,22 @@ class LinkSession:
 
     def _attach(self, attach: pb.Attach) -> None:
         key = (attach.request_id, attach.attempt)
-        refusal = self._table.attach(*key, self, attach.sink, attach.from_offset)
+        left_s = (attach.time_left_ms / 1000 or float("inf")) if attach.HasField("time_left_ms") else None
+        refusal = self._table.attach(*key, self, attach.sink, attach.from_offset, time_left_s=left_s)
         if refusal is not None:
             self._refuse(attach.sink, *refusal)
             return
         self._keys[attach.sink] = key
         self._extra.attached.append(attach.sink)
         if attach.want_history and attach.from_offset:
-            ids, text = self._table.history(*key, attach.from_offset)
-            self._extra.histories.add(sink=attach.sink, token_ids=ids, text=text)
+            entries = self._table.history(*key, attach.from_offset)
+            self._extra.histories.add(
+                sink=attach.sink,
+                token_ids=[token for entry in entries for token in entry[1]],
+                text="".join(entry[2] for entry in entries),
+                delta_tokens=[len(entry[1]) for entry in entries],
+                delta_characters=[len(entry[2]) for entry in entries],
+            )
         self._touch()
 
     def _refuse(self, sink: int, reason: Refused, detail: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from cluster.models import PositionLogprobs, ResumeRecord, SequenceEnd
+from cluster.models import PositionLogprobs, ResumeRecord, SequenceEnd, TokenLogprob
+from cluster.wire import LOGPROB_FLOOR
 
 Entry = tuple[int, Sequence[int], str, Sequence[PositionLogprobs] | None]
 """(offset of the first token, token ids, text they released, log probabilities). Only the last entry may have no
@@ -37,6 +38,7 @@ class OutputLog:
         "dirty",
         "end",
         "entries",
+        "moved",
         "outlet",
         "request_id",
         "sink",
@@ -49,9 +51,11 @@ class OutputLog:
         attempt: str,
         on_change: Callable[[OutputLog, bool], None],
         resume: ResumeRecord | None = None,
+        *,
+        logprobs: bool = False,
     ) -> None:
         """`on_change(log, ended)` is called at the first token and at the end. The output before a resume is in the log
-        too, for who attaches later with nothing.
+        too, for who attaches later with less. `logprobs`: log probabilities were asked for.
         """
         self.request_id = request_id
         self.attempt = attempt
@@ -60,6 +64,8 @@ class OutputLog:
         self.begun = False
         """Whether this attempt has had output."""
         self.end: SequenceEnd | None = None
+        self.moved = False
+        """Whether it is stopped because the replica stops; it goes on elsewhere then."""
         self.outlet: Outlet | None = None
         self.sink = 0
         """The receiver's number on the outlet's link."""
@@ -71,9 +77,9 @@ class OutputLog:
         self._logprobs = 0
         """Tokens with a log probability, alternatives included."""
         if resume is not None and resume.prior_token_ids:
-            self.entries.append((0, resume.prior_token_ids, resume.prior_text, None))
+            self.entries.extend(_prior_entries(resume, logprobs=logprobs))
             self.tokens = len(resume.prior_token_ids)
-            self.cursor = 1
+            self.cursor = len(self.entries)
         self._prior = self.tokens
 
     @property
@@ -145,11 +151,24 @@ class OutputLog:
                 high = middle
         return low if low < len(self.entries) and self.entries[low][0] == offset else None
 
-    def before(self, offset: int) -> tuple[list[int], str]:
-        """Return the tokens and text before an offset that is the end of a delta."""
-        entries = self.entries[: self._cursor_at(offset)]
-        return [token for entry in entries for token in entry[1]], "".join(entry[2] for entry in entries)
+    def before(self, offset: int) -> list[Entry]:
+        """Return the entries before an offset that is the end of a delta."""
+        return self.entries[: self._cursor_at(offset)]
 
     def size_bytes(self) -> int:
         """Estimate the memory it takes."""
         return 200 + 120 * len(self.entries) + 40 * self.tokens + 128 * self._logprobs
+
+
+def _prior_entries(resume: ResumeRecord, *, logprobs: bool) -> Iterator[Entry]:
+    """Give the output before a resume as the deltas in which its client got it. Its log probabilities are not known any
+    more, and tokens without any would shift those behind them.
+    """
+    ids, text = resume.prior_token_ids, resume.prior_text
+    deltas = resume.prior_deltas or ((len(ids), len(text)),)
+    at = read = 0
+    for tokens, characters in deltas:
+        piece = ids[at : at + tokens]
+        unknown = [PositionLogprobs(TokenLogprob(token, LOGPROB_FLOOR)) for token in piece] if logprobs else None
+        yield at, piece, text[read : read + characters], unknown
+        at, read = at + tokens, read + characters

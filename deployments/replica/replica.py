@@ -27,7 +27,6 @@ from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableEr
 from cluster.keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.models import (
-    FinishReason,
     GenerationSpec,
     PositionLogprobs,
     ReplicaState,
@@ -349,7 +348,7 @@ class Replica:
         except TimeoutError:
             _LOG.warning("replica.drain_over", extra={"aborted": self.table.sequences})
             try:
-                await asyncio.wait_for(self.table.abort_all(FinishReason.ERROR), 5.0)
+                await asyncio.wait_for(self.table.move_all(), 5.0)
             except (TimeoutError, EngineDeadError):
                 _LOG.warning("replica.abort_unanswered")
 

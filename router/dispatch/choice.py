@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -186,7 +187,8 @@ class Choice:
         """Take over a running attempt; the client already has `offset` tokens."""
         self._take_place(attempt, place)
         self.tokens = self._tokens_before = offset
-        self.sink = place.link.open_sink(self, self.entry.request_id, attempt, offset, want_history=True)
+        deadline = math.inf if self._deadline is None else self._deadline
+        self.sink = place.link.open_sink(self, self.entry.request_id, attempt, offset, deadline=deadline)
         place.link.send_attach(self.sink)
 
     def _take_place(self, attempt: str, place: Placement) -> None:
@@ -249,12 +251,12 @@ class Choice:
         self._unread.add(token_ids, text, logprobs)
         self._wake()
 
-    def on_history(self, token_ids: Sequence[int], text: str) -> None:
+    def on_history(self, history: pb.History) -> None:
         """Take the output that the client had before this choice attached."""
-        self.history.add(token_ids, text)
+        self.history.add_all(history)
         if not self._start.sampling.HasField("logprobs"):
             # Log probabilities are not remembered, so a result with them could not be whole.
-            self.prefix = api.Delta(choice_index=self.index, token_ids=token_ids, text=text)
+            self.prefix = api.Delta(choice_index=self.index, token_ids=history.token_ids, text=history.text)
 
     def on_end(self, end: pb.AttemptEnd) -> None:
         """Learn that the attempt ended and its slot is free."""
@@ -264,7 +266,7 @@ class Choice:
             self._failed(end)
             return
         unasked = end.finish_reason == types.FINISH_REASON_CANCELLED and not self._stopping
-        if unasked and not self._yielding:
+        if unasked and not (self._yielding or end.draining):
             # Its replica had given it up when this router attached.
             self._lose(Failure.LINK, end)
             return
@@ -308,6 +310,9 @@ class Choice:
             # The replica gave it up while the link was broken.
             self._lose(Failure.LINK)
         else:
+            if self.link is not None:
+                # It runs on there, and nobody takes its output.
+                self.link.stop(self.entry.request_id, self.attempt)
             self._fail_with_usage(refusal.detail)
             self._pool.release(self)
 

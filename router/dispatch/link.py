@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ class _Sink:
     """Output tokens that arrived here; where a re-attach continues."""
     want_history: bool = False
     """Whether the output before the offset is still to come."""
+    deadline: float | None = None
+    """Of who takes it over, monotonic seconds; infinite for none. None: it is not taken over."""
     abort: pb.Abort | None = None
     """Sent, and not yet answered by the end: a stream that breaks may have swallowed it."""
     since: float = 0.0
@@ -157,15 +160,21 @@ class ReplicaLink:
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def open_sink(
-        self, receiver: Receiver, request_id: str, attempt: str, offset: int = 0, *, want_history: bool = False
+        self, receiver: Receiver, request_id: str, attempt: str, offset: int = 0, *, deadline: float | None = None
     ) -> int:
-        """Register a receiver; its number is valid on this link only. `want_history`: it lacks the output before the
-        offset.
+        """Register a receiver; its number is valid on this link only. `deadline`: given, infinite for none, where it
+        takes over what another one had; it lacks the output before the offset then.
         """
         sink = self._next_sink
         self._next_sink += 1
         self._sinks[sink] = _Sink(
-            receiver, request_id, attempt, offset, want_history and offset > 0, since=time.monotonic()
+            receiver,
+            request_id,
+            attempt,
+            offset,
+            want_history=deadline is not None and offset > 0,
+            deadline=deadline,
+            since=time.monotonic(),
         )
         return sink
 
@@ -180,6 +189,9 @@ class ReplicaLink:
         item = self._sinks[sink]
         attach = pb.Attach(sink=sink, request_id=item.request_id, attempt=item.attempt, from_offset=item.offset)
         attach.want_history = item.want_history
+        if item.deadline is not None:
+            left_s = item.deadline - time.monotonic()
+            attach.time_left_ms = max(1, int(1000 * left_s)) if left_s < math.inf else 0
         self._send(pb.LinkCommand(attach=attach))
 
     def send_abort(self, sink: int, *, deadline: bool = False) -> None:
@@ -187,6 +199,10 @@ class ReplicaLink:
         if (item := self._sinks.get(sink)) is not None:
             item.abort = pb.Abort(sink=sink, deadline=deadline)
             self._send(pb.LinkCommand(abort=item.abort))
+
+    def stop(self, request_id: str, attempt: str) -> None:
+        """Stop an attempt that nobody receives here, unless another router does."""
+        self._send(pb.LinkCommand(abort=pb.Abort(request_id=request_id, attempt=attempt)))
 
     def close_sink(self, sink: int, *, acknowledge: bool) -> None:
         """Forget a receiver; `acknowledge` says that the client has everything, so that the replica can forget too."""
@@ -350,7 +366,7 @@ class ReplicaLink:
         for history in frame.histories:
             if (item := sinks.get(history.sink)) is not None and item.want_history:
                 item.want_history = False
-                item.receiver.on_history(history.token_ids, history.text)
+                item.receiver.on_history(history)
         if frame.sinks or frame.ends:
             self.output_at = self._heard_at
             # Before the ends are told: where they go on is decided at once, and the pool may not have heard of it yet.

@@ -17,7 +17,7 @@ class Receiver(Protocol):
         """Take new output; `logprobs` are PositionLogprobs messages, empty when not asked for."""
         ...
 
-    def on_history(self, token_ids: Sequence[int], text: str) -> None:
+    def on_history(self, history: pb.History) -> None:
         """Take the output before the offset to which this receiver attached; comes before any delta."""
         ...
 

@@ -17,7 +17,7 @@ class Failure(enum.StrEnum):
     LINK = "link"
     """The replica is out of reach, and its lease or the grace is over."""
     ENGINE = "engine"
-    """The replica says that the attempt failed, or that it stops before its end."""
+    """The replica says that the attempt failed."""
     ENGINE_DIED = "engine_died"
     """The replica says that its whole engine failed."""
     STALLED = "stalled"

@@ -211,7 +211,11 @@ class Opening:
         async def take_over() -> bool:
             adopted = await admitted.pool.adopt(choice)
             if adopted is not None:
-                self._follow(admitted.pool, choice, adopted, received[0] if received else 0)
+                have = received[0] if received else 0
+                if have and adopted.grant is None:
+                    # Its output went with the router that had it, so nobody can go on from there.
+                    raise GenerationFailedError(choice.entry.request_id, have)
+                self._follow(admitted.pool, choice, adopted, have)
             return adopted is not None
 
         try:
@@ -230,7 +234,8 @@ class Opening:
         if place is None:
             choice.attempt = grant.attempt
             pool.refuse(choice)
-        elif adopted.started:
+        elif adopted.started or received:
+            # Whose client has output has started, also where the queue has not heard of it yet.
             choice.attach_to(grant.attempt, place, received)
         else:
             # Its router may have sent the start already; the replica takes the same start twice as an attach.
@@ -316,7 +321,7 @@ class Opening:
         adopted = await self._adopt(pool, choice)
         if adopted is not None and (adopted.grant is None or adopted.grant.attempt != where.attempt):
             # It still waits, or has got a slot since the token was made.
-            if received and not (adopted.grant is not None and adopted.started):
+            if received and adopted.grant is None:
                 # Its output went with the router that had it, so nobody can go on from there.
                 raise GenerationFailedError(choice.entry.request_id, received)
             self._follow(pool, choice, adopted, received)

@@ -280,6 +280,8 @@ class ResumeRecord(_message.Message):
     PRIOR_TEXT_LENGTH_FIELD_NUMBER: _builtins.int
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     PRIOR_TEXT_FIELD_NUMBER: _builtins.int
+    DELTA_TOKENS_FIELD_NUMBER: _builtins.int
+    DELTA_CHARACTERS_FIELD_NUMBER: _builtins.int
     prior_text_length: _builtins.int
     """Counts the characters of text that the client already has."""
     model_digest: _builtins.str
@@ -290,6 +292,16 @@ class ResumeRecord(_message.Message):
     def prior_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Lists the output tokens that the client already has."""
 
+    @_builtins.property
+    def delta_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Counts the tokens of each delta that the client got: a receiver may attach between two of them. Empty, from an older
+        router: one delta.
+        """
+
+    @_builtins.property
+    def delta_characters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Counts the characters of each of them."""
+
     def __init__(
         self,
         *,
@@ -297,10 +309,12 @@ class ResumeRecord(_message.Message):
         prior_text_length: _builtins.int = ...,
         model_digest: _builtins.str = ...,
         prior_text: _builtins.str = ...,
+        delta_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        delta_characters: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_digest", b"model_digest", "prior_text", b"prior_text", "prior_text_length", b"prior_text_length", "prior_token_ids", b"prior_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_characters", b"delta_characters", "delta_tokens", b"delta_tokens", "model_digest", b"model_digest", "prior_text", b"prior_text", "prior_text_length", b"prior_text_length", "prior_token_ids", b"prior_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -317,6 +331,7 @@ class Attach(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     FROM_OFFSET_FIELD_NUMBER: _builtins.int
     WANT_HISTORY_FIELD_NUMBER: _builtins.int
+    TIME_LEFT_MS_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """Is the router's number for the receiver; unique on this link."""
     request_id: _builtins.str
@@ -327,6 +342,8 @@ class Attach(_message.Message):
     """Counts the output tokens that the client already has."""
     want_history: _builtins.bool
     """Asks for the output before from_offset too, as a history. Default false."""
+    time_left_ms: _builtins.int
+    """Is how long the attempt may still run for its new receiver, in milliseconds; 0 for no bound. Absent keeps the bound."""
     def __init__(
         self,
         *,
@@ -335,12 +352,15 @@ class Attach(_message.Message):
         attempt: _builtins.str = ...,
         from_offset: _builtins.int = ...,
         want_history: _builtins.bool = ...,
+        time_left_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_time_left_ms", b"_time_left_ms", "time_left_ms", b"time_left_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "from_offset", b"from_offset", "request_id", b"request_id", "sink", b"sink", "want_history", b"want_history"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_left_ms", b"_time_left_ms", "attempt", b"attempt", "from_offset", b"from_offset", "request_id", b"request_id", "sink", b"sink", "time_left_ms", b"time_left_ms", "want_history", b"want_history"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__time_left_ms: _TypeAlias = _typing.Literal["time_left_ms"]  # noqa: Y015
+    _WhichOneofArgType__time_left_ms: _TypeAlias = _typing.Literal["_time_left_ms", b"_time_left_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__time_left_ms) -> _WhichOneofReturnType__time_left_ms | None: ...
 
 Global___Attach: _TypeAlias = Attach  # noqa: Y015
 
@@ -553,6 +573,8 @@ class History(_message.Message):
     SINK_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    DELTA_TOKENS_FIELD_NUMBER: _builtins.int
+    DELTA_CHARACTERS_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """Is the receiver."""
     text: _builtins.str
@@ -561,16 +583,26 @@ class History(_message.Message):
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Lists the tokens before the offset."""
 
+    @_builtins.property
+    def delta_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Counts the tokens of each delta that they came in."""
+
+    @_builtins.property
+    def delta_characters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Counts the characters of each of them."""
+
     def __init__(
         self,
         *,
         sink: _builtins.int = ...,
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         text: _builtins.str = ...,
+        delta_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        delta_characters: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sink", b"sink", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_characters", b"delta_characters", "delta_tokens", b"delta_tokens", "sink", b"sink", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -622,6 +654,7 @@ class AttemptEnd(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     INVALID_REQUEST_FIELD_NUMBER: _builtins.int
     ENGINE_DIED_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """Names the receiver."""
     finish_reason: _types_pb2.FinishReason.ValueType
@@ -646,6 +679,8 @@ class AttemptEnd(_message.Message):
     """Says whether the failure is the request's own fault."""
     engine_died: _builtins.bool
     """Says whether the whole engine failed, and not this attempt alone."""
+    draining: _builtins.bool
+    """Says that the replica stops before the attempt's end; finish_reason is CANCELLED. Nothing failed: it goes on elsewhere."""
     def __init__(
         self,
         *,
@@ -661,10 +696,11 @@ class AttemptEnd(_message.Message):
         error: _builtins.str = ...,
         invalid_request: _builtins.bool = ...,
         engine_died: _builtins.bool = ...,
+        draining: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decode_s", b"decode_s", "engine_died", b"engine_died", "engine_wait_s", b"engine_wait_s", "error", b"error", "finish_reason", b"finish_reason", "gpu_seconds", b"gpu_seconds", "invalid_request", b"invalid_request", "output_tokens", b"output_tokens", "prefill_s", b"prefill_s", "sink", b"sink", "stop_match", b"stop_match"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "decode_s", b"decode_s", "draining", b"draining", "engine_died", b"engine_died", "engine_wait_s", b"engine_wait_s", "error", b"error", "finish_reason", b"finish_reason", "gpu_seconds", b"gpu_seconds", "invalid_request", b"invalid_request", "output_tokens", b"output_tokens", "prefill_s", b"prefill_s", "sink", b"sink", "stop_match", b"stop_match"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -442,7 +442,9 @@ class TokenLogprob(_message.Message):
     token_id: _builtins.int
     """Is the token id."""
     logprob: _builtins.float
-    """Is the natural logarithm of its probability, at most 0; -9999 where the engine reports minus infinity."""
+    """Is the natural logarithm of its probability, at most 0; -9999 where the engine reports minus infinity, and, without
+    alternatives, for output that another call had before its replica was lost: it is not known any more.
+    """
     def __init__(
         self,
         *,

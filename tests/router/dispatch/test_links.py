@@ -279,8 +279,8 @@ async def test_a_client_that_comes_while_its_work_is_given_up_gets_all_of_it(
             await attached.wait()
             await abort(*arguments)
 
-        def attach_now(*arguments: Any) -> Any:
-            done = attach(*arguments)
+        def attach_now(*arguments: Any, **named: Any) -> Any:
+            done = attach(*arguments, **named)
             attached.set()
             return done
 

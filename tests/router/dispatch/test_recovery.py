@@ -106,7 +106,7 @@ def test_a_record_holds_all_output(deltas: list[tuple[list[int], str]]) -> None:
     assert (len(history), len(history.text)) == (len(record.prior_token_ids), record.prior_text_length)
 
 
-def test_remembering_output_costs_about_ten_bytes_per_token() -> None:
+def test_remembering_output_costs_less_than_twenty_five_bytes_per_token() -> None:
     words = [f"w{number:05}"[-5:] for number in range(20_000)]
     tracemalloc.start()
     history = History()
@@ -115,4 +115,4 @@ def test_remembering_output_costs_about_ten_bytes_per_token() -> None:
         history.add([number], word[:2] + word[2:])
     used = tracemalloc.get_traced_memory()[0] / len(words)
     tracemalloc.stop()
-    assert used < 15
+    assert used < 25

@@ -1,0 +1,131 @@
+"""A client comes back to a request that was interrupted and went on meanwhile; deadlines and drains on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+
+from tests.support.stack import Stack, ids_of, running_stack, stream_request, text_of
+from tests.support.waiting import until
+
+QUICK = {"preempt_after_s": 0.1, "preempt_quantum_s": 0.2}
+ONE = {"base_ms": 5.0, "max_num_seqs": 1}
+TOKENS = 300
+
+
+def batch(key: str, **sampling: Any) -> api.StreamGenerateRequest:
+    wanted = stream_request("What is Penstock?", max_tokens=TOKENS, ignore_eos=True, **sampling)
+    wanted.generate.request_class = types.REQUEST_CLASS_BATCH
+    wanted.generate.idempotency_key = key
+    return wanted
+
+
+async def read(call: Any, tokens: int) -> list[api.StreamGenerateResponse]:
+    events: list[api.StreamGenerateResponse] = []
+    while len(ids_of(events)) < tokens:
+        events.append(await call.read())
+    return events
+
+
+async def rest(call: Any) -> list[api.StreamGenerateResponse]:
+    return [event async for event in call]
+
+
+async def undisturbed(stack: Stack) -> list[api.StreamGenerateResponse]:
+    return await rest(stack.inference(0).StreamGenerate(batch("another")))
+
+
+async def gave_way(stack: Stack, have: int, **sampling: Any) -> list[api.StreamGenerateResponse]:
+    """Return what a client got that left after `have` tokens; its request gave way since, and goes on."""
+    first = stack.inference(0).StreamGenerate(batch("k", **sampling))
+    begun = await read(first, have)
+    first.cancel()
+    chat = stream_request("Hi", max_tokens=5, ignore_eos=True)
+    chat.generate.request_class = types.REQUEST_CLASS_INTERACTIVE
+    await stack.inference(1).Generate(chat.generate)
+    logs = stack.replicas[0].table._attempts
+    await until(lambda: any(item.log._prior > have and item.log.produced > 3 for item in logs.values()))
+    return begun
+
+
+@pytest.mark.parametrize("router", [0, 1])
+@pytest.mark.parametrize("token", [False, True])
+async def test_a_client_goes_on_inside_of_the_output_before_an_interruption(
+    tmp_path: Path, router: int, token: bool
+) -> None:
+    async with running_stack(tmp_path, routers=2, sim=ONE, queue=QUICK) as stack:
+        whole = await undisturbed(stack)
+        begun = await gave_way(stack, 20)
+        again = batch("k")
+        again.resume.received_tokens.append(len(ids_of(begun)))
+        if token:
+            again.resume.resume_token = next(e.started.resume_token for e in begun if e.HasField("started"))
+        events = await rest(stack.inference(router).StreamGenerate(again))
+
+        assert ids_of(whole) == ids_of([*begun, *events])
+        assert text_of(whole) == text_of([*begun, *events])
+        # And what is kept under the key is all of it.
+        kept = await stack.inference(0).Generate(batch("k").generate)
+        assert ids_of(whole) == list(kept.choices[0].token_ids)
+
+
+async def test_log_probabilities_stay_with_their_tokens(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=2, sim=ONE, queue=QUICK) as stack:
+        await gave_way(stack, 20, logprobs=1)
+        events = await rest(stack.inference(1).StreamGenerate(batch("k", logprobs=1)))
+        kept = await stack.inference(0).Generate(batch("k", logprobs=1).generate)
+
+        deltas = [event.delta for event in events if event.HasField("delta")]
+        (choice,) = kept.choices
+        for ids, logprobs in [*((d.token_ids, d.logprobs) for d in deltas), (choice.token_ids, choice.logprobs)]:
+            assert list(ids) == [position.chosen.token_id for position in logprobs]
+        assert TOKENS == len(choice.token_ids)
+        # Those before the interruption went with it.
+        assert -9999.0 == choice.logprobs[0].chosen.logprob
+        assert choice.logprobs[-1].chosen.logprob > -100
+        assert 1 == len(choice.logprobs[-1].top)
+
+
+async def test_a_call_that_takes_over_brings_its_own_deadline(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0}) as stack:
+        wanted = stream_request(max_tokens=400, ignore_eos=True)
+        wanted.generate.idempotency_key = "k"
+        first = stack.inference(0).StreamGenerate(wanted, timeout=1.0)
+        await read(first, 20)
+        first.cancel()
+        events = await rest(stack.inference(1).StreamGenerate(wanted, timeout=60))
+        assert 400 == len(ids_of(events))
+        assert [types.FINISH_REASON_LENGTH] == [end.finish_reason for end in events[-1].finished.choices]
+
+        wanted.generate.idempotency_key = "other"
+        wanted.generate.sampling.max_tokens = 3000
+        first = stack.inference(0).StreamGenerate(wanted, timeout=60)
+        await read(first, 20)
+        first.cancel()
+        with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
+            await rest(stack.inference(1).StreamGenerate(wanted, timeout=0.3))
+        await until(lambda: not stack.replicas[0].table.sequences, 8.0)
+
+
+async def test_replicas_that_stop_one_after_another_cost_a_stream_nothing(tmp_path: Path) -> None:
+    """Nothing failed, so nothing counts against `router.max_attempts`."""
+    async with running_stack(tmp_path, replicas=5, sim={"base_ms": 5.0}) as stack:
+        call = stack.inference(0).StreamGenerate(stream_request(max_tokens=600, ignore_eos=True))
+        reading = asyncio.create_task(rest(call))
+        for _ in range(4):
+            busy = lambda: [r for r in stack.replicas if not r.stopped and any(  # noqa: E731
+                item.log.produced > 20 for item in r.table._attempts.values() if item.live)]  # fmt: skip
+            await until(busy)
+            await busy()[0].stop(drain_s=0.0)
+        events = await reading
+
+        assert 600 == len(ids_of(events))
+        finished = events[-1].finished
+        assert 5 == len({attempt.replica_id for attempt in finished.receipt.attempts})
+        assert 600 == finished.usage.output_tokens
