@@ -11,7 +11,15 @@ from functools import partial
 
 from penstock.v1 import replica_pb2 as pb
 
-from cluster.errors import GenerationFailedError, InvalidRequestError, NotInTimeError, QueueUnavailableError
+from cluster.errors import (
+    GenerationFailedError,
+    InvalidRequestError,
+    KeyReusedError,
+    NotInTimeError,
+    QueueFullError,
+    QueueUnavailableError,
+    QuotaExceededError,
+)
 from cluster.lifecycle import uninterrupted
 from cluster.models import ModelInfo, SamplingParams
 from cluster.queue.entries import Adopted, KnownRequest, QueueEntry
@@ -29,7 +37,8 @@ from router.service.catalog import Catalog
 
 JOIN_S = 5.0
 """How long the result of a request that has just ended is waited for."""
-JOIN_POLL_S = 0.05
+JOIN_POLL_S, JOIN_POLL_MOST_S = 0.05, 0.5
+"""Between two looks at the key of a request that runs or has just ended, at first and at last."""
 CONTINUING = 32
 """Requests that are continued at the same time. When a router dies all its clients come at once; taken all together
 each would take as long as all of them, and the replicas, which wait for the others while some come, would see nobody
@@ -130,8 +139,7 @@ class Opening:
             checked, caller, pool, info, ids, params, n, salt, trail, preferred, deadline, arrived_at, counted
         )
         if resume is not None and resume.token:
-            async with self._continuing:
-                return await self._continue(admitted, resume)
+            return await self._continue(admitted, resume)
         return await self._start(admitted, resume.received_tokens if resume is not None else ())
 
     async def _start(self, admitted: _Admitted, received: Sequence[int]) -> Generation | bytes:
@@ -144,8 +152,9 @@ class Opening:
                 self._expected_output_tokens,
                 admitted.n,
             )
+        pause_s = JOIN_POLL_S
+        generation = self._generation(admitted, secrets.token_hex(12))
         while True:
-            generation = self._generation(admitted, secrets.token_hex(12))
             known = await self._submit(admitted, generation)
             if known is None:
                 return generation
@@ -160,24 +169,31 @@ class Opening:
                 await admitted.pool.finish_key(
                     admitted.caller.tenant, admitted.checked.idempotency_key, known.request_id, b""
                 )
-            await asyncio.sleep(JOIN_POLL_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(JOIN_POLL_MOST_S, 1.5 * pause_s)
 
     async def _submit(self, admitted: _Admitted, generation: Generation) -> KnownRequest | None:
         """Put the choices in line, or tell whose their client key is."""
         pool, choices = admitted.pool, generation.choices
         first, rest = choices[0], choices[1:]
+        keyed, opened = bool(first.entry.client_key), False
         try:
             # The first one carries the key.
-            known = await pool.submit(first) if not rest or first.entry.client_key else None
+            known = await pool.submit(first) if not rest or keyed else None
             if known is not None:
                 return known
+            opened = keyed
             if rest:
-                left = rest if first.entry.client_key else choices
+                left = rest if keyed else choices
                 await asyncio.gather(*(pool.submit(choice) for choice in left))
             for choice in choices:
                 self._check_in_time(admitted, choice)
-        except BaseException:
+        except BaseException as error:
             generation.close()
+            if opened or (keyed and not isinstance(error, QueueFullError | QuotaExceededError | KeyReusedError)):
+                # There will be no result to wait for, and whoever tries again has to get through.
+                key = admitted.checked.idempotency_key
+                await uninterrupted(pool.finish_key(admitted.caller.tenant, key, generation.request_id, b""))
             raise
         return None
 
@@ -318,7 +334,8 @@ class Opening:
     async def _attach(self, admitted: _Admitted, choice: Choice, where: TicketChoice, received: int) -> bytes | None:
         """Continue one choice; returns the kept result when its request is over and had a key."""
         pool = admitted.pool
-        adopted = await self._adopt(pool, choice)
+        async with self._continuing:
+            adopted = await self._adopt(pool, choice)
         if adopted is not None and (adopted.grant is None or adopted.grant.attempt != where.attempt):
             # It still waits, or has got a slot since the token was made.
             if received and adopted.grant is None:
@@ -327,6 +344,7 @@ class Opening:
             self._follow(pool, choice, adopted, received)
             return None
         if where.attempt:
+            # Not in turn: one that names a replica that is gone waits for all of the grace.
             link = await pool.replicas.reach(where.replica_id, where.address, pool.queue_settings.attach_grace_s)
             if link is not None:
                 pool.take(choice)
@@ -338,7 +356,8 @@ class Opening:
                     pool.release(choice)
                 raise GenerationFailedError(choice.entry.request_id, received)
         # Its place went with its router, and nothing was delivered: it queues again.
-        known = await pool.submit(choice)
+        async with self._continuing:
+            known = await pool.submit(choice)
         return known.result if known is not None else None
 
     async def _adopt(self, pool: Pool, choice: Choice) -> Adopted | None:

@@ -129,3 +129,34 @@ async def test_replicas_that_stop_one_after_another_cost_a_stream_nothing(tmp_pa
         finished = events[-1].finished
         assert 5 == len({attempt.replica_id for attempt in finished.receipt.attempts})
         assert 600 == finished.usage.output_tokens
+
+
+async def test_tokens_of_a_replica_that_is_gone_hold_nobody_up(tmp_path: Path) -> None:
+    """Each of them waits for all of the grace."""
+    queue = {"attach_grace_s": 6.0}
+    async with running_stack(tmp_path, replicas=2, sim={"base_ms": 5.0}, queue=queue) as stack:
+        tokens: dict[str, bytes] = {}
+        while len(tokens) < 2:
+            calls = [stack.inference(0).StreamGenerate(stream_request(max_tokens=3)) for _ in range(4)]
+            for events in await asyncio.gather(*map(rest, calls)):
+                tokens.update((e.started.replica_id, e.started.resume_token) for e in events if e.HasField("started"))
+        gone = stack.replicas[0].plan.replica_id
+        await stack.kill_replica(0)
+
+        def comeback(token: bytes, received: int, max_tokens: int) -> Any:
+            wanted = stream_request(max_tokens=max_tokens, ignore_eos=True)
+            wanted.resume.resume_token = token
+            wanted.resume.received_tokens.append(received)
+            return stack.inference(0).StreamGenerate(wanted)
+
+        stale = [asyncio.create_task(rest(comeback(tokens[gone], 1, 3))) for _ in range(100)]
+        running = stack.inference(0).StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True))
+        begun = await read(running, 5)
+        token = next(event.started.resume_token for event in begun if event.HasField("started"))
+        again = comeback(token, len(ids_of(begun)), 5000)
+        while not (await again.read()).HasField("delta"):
+            pass
+        assert not any(task.done() for task in stale)
+        again.cancel()
+        for outcome in await asyncio.gather(*stale, return_exceptions=True):
+            assert isinstance(outcome, grpc.aio.AioRpcError)

@@ -211,3 +211,16 @@ async def test_a_cancelled_request_leaves_no_result(stack: Stack) -> None:
     started = await again.read()
     assert started.started.request_id != begun[0].started.request_id
     again.cancel()
+
+
+async def test_a_request_that_is_refused_in_part_leaves_its_key_free(tmp_path: Path, store_url: str) -> None:
+    """Its first choice had opened the key, and no result ever comes."""
+    quota = {"default_tenant": {"quota": {"concurrency": 2}}}
+    async with running_stack(tmp_path, redis_url=store_url, sim={"base_ms": 5.0}, sections=quota) as stack:
+        for _ in range(3):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stack.inference(0).Generate(keyed(n=3).generate, timeout=20)
+            assert grpc.StatusCode.RESOURCE_EXHAUSTED is refused.value.code()
+        await until(lambda: not stack.replicas[0].table.sequences)
+        answer = await stack.inference(0).Generate(keyed(tokens=5, n=2).generate, timeout=20)
+        assert [5, 5] == [len(choice.token_ids) for choice in answer.choices]
