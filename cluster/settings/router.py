@@ -112,6 +112,9 @@ class LimitSettings(Section):
     max_regex_bytes: int = Field(default=4_096, ge=1, le=4_096)
     max_group_depth: int = Field(default=64, ge=1, le=256)
     """Deepest nesting of groups in a regular expression or grammar."""
+    max_counted_properties: int = Field(default=100, ge=1, le=100)
+    """Properties of an object in a JSON Schema that says minProperties or maxProperties; 100 take an engine about a
+    second."""
     max_repetitions: int = Field(default=131_072, ge=1, le=1 << 20)
     """Largest size of a regular expression or grammar with its counted repetitions written out: (a{1000}){1000} is a
     million."""

@@ -18,7 +18,7 @@ class Extent:
     """Is how large a pattern is."""
 
     size: int
-    """Characters and classes when counted repetitions are written out."""
+    """Characters, those in classes included, when counted repetitions are written out."""
     depth: int
     """Deepest nesting of groups."""
 
@@ -54,7 +54,8 @@ def extent(pattern: str, *, quoted: bool) -> Extent:
             continue
         else:
             end = _item_end(pattern, position - 1, quoted=quoted)
-            last = max(1, end - position - 1) if quoted and char == '"' else 1
+            # What stands in a class is written out with each repetition, too.
+            last = max(1, end - position - 1) if char == "[" or (quoted and char == '"') else 1
             position = end
         sizes[-1] += last
     return Extent(min(LARGEST, sum(sizes)), depth)

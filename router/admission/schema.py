@@ -12,14 +12,16 @@ from router.admission.pattern import extent_problem, regex_problem
 _SHOWN = 80
 _DATA = frozenset({"enum", "const", "default", "examples"})
 """Keywords whose values are data: a "$ref" in there refers to nothing."""
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose values are schemas by names, which may be those of keywords."""
 
 
 def schema_problem(text: str, limits: LimitSettings) -> str | None:
     """Say why a text is no usable JSON Schema; None when it may be one, which only the engine knows in full.
 
-    Refused beside what is no JSON object: nesting that is too deep, patterns that are too large, and references that
-    leave the document, lead nowhere, or lead only to each other. A schema that contains itself, as a tree's does, is
-    fine.
+    Refused beside what is no JSON object: nesting that is too deep, patterns that are too large, objects that count too
+    many properties, and references that leave the document, lead nowhere, or lead only to each other. A schema that
+    contains itself, as a tree's does, is fine.
     """
     max_depth = limits.max_schema_depth
     try:
@@ -36,11 +38,29 @@ def schema_problem(text: str, limits: LimitSettings) -> str | None:
     if depth > max_depth:
         return f"must be nested at most {max_depth} deep, got {depth}"
     proven: set[str] = set()
-    problems = (
-        _reference_problem(schema, value, proven) if keyword == "$ref" else _pattern_problem(value, limits)
-        for keyword, value in _strings(schema)
-    )
-    return next(filter(None, problems), None)
+    problems = (problem for part in _schemas(schema) for problem in _problems(schema, part, limits, proven))
+    return next(problems, None)
+
+
+def _problems(
+    schema: Mapping[str, object], part: Mapping[str, object], limits: LimitSettings, proven: set[str]
+) -> Iterator[str]:
+    """Say what is wrong with one schema of a document, those in it apart."""
+    if isinstance(ref := part.get("$ref"), str) and (problem := _reference_problem(schema, ref, proven)):
+        yield problem
+    named = part.get("patternProperties")
+    patterns = [part.get("pattern"), *(named if isinstance(named, dict) else ())]
+    for pattern in patterns:
+        if isinstance(pattern, str) and (problem := _pattern_problem(pattern, limits)):
+            yield problem
+    properties = part.get("properties")
+    # An engine tells apart which of them have come, and how many: with the third power of their number.
+    counts = part.get("minProperties") or part.get("maxProperties") is not None
+    if counts and isinstance(properties, dict) and len(properties) > limits.max_counted_properties:
+        yield (
+            f"must have objects with minProperties or maxProperties of at most {limits.max_counted_properties} "
+            f"properties, got {len(properties)}"
+        )
 
 
 def _refuse_constant(name: str) -> None:
@@ -57,20 +77,20 @@ def _depth(schema: object) -> int:
     return deepest
 
 
-def _strings(schema: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield every "$ref" and "pattern" with its keyword."""
+def _schemas(schema: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    """Yield every schema of a document, and what might be one."""
     todo: list[object] = [schema]
     while todo:
         value = todo.pop()
-        if isinstance(value, dict):
-            for keyword in ("$ref", "pattern"):
-                if isinstance(text := value.get(keyword), str):
-                    yield keyword, text
-            if isinstance(named := value.get("patternProperties"), dict):
-                yield from (("pattern", text) for text in named)
-            todo.extend(child for key, child in value.items() if key not in _DATA)
-        elif isinstance(value, list):
+        if isinstance(value, list):
             todo.extend(value)
+        elif isinstance(value, dict):
+            yield value
+            for keyword, child in value.items():
+                if keyword in _NAMED and isinstance(child, dict):
+                    todo.extend(child.values())
+                elif keyword not in _DATA:
+                    todo.append(child)
 
 
 def _pattern_problem(pattern: str, limits: LimitSettings) -> str | None:

@@ -236,11 +236,11 @@ class StructuredOutput(_message.Message):
     GRAMMAR_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
     """Is a JSON Schema document as text. 1 to 65,536 bytes, nested at most 64 deep. References must lead to something in
-    the document; it may contain itself.
+    the document; it may contain itself. Objects with minProperties or maxProperties have at most 100 properties.
     """
     regex: _builtins.str
     """Is a regular expression that the whole output matches. 1 to 4,096 bytes, groups nested at most 64 deep, at most
-    131,072 items with counted repetitions written out.
+    131,072 characters, those in classes included, with counted repetitions written out.
     """
     grammar: _builtins.str
     """Is a context-free grammar in the engine's EBNF dialect. 1 to 65,536 bytes; nesting and repetitions as for regex."""
