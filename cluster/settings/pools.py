@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from cluster.settings.section import Section
+
+
+def _off(value: Any) -> Any:
+    return "off" if value is False else value
+
+
+Mode = Annotated[Literal["off", "advisory", "active"], BeforeValidator(_off)]
+"""How far a controller goes. False is "off" too: that is what YAML makes of an off without quotes."""
 
 
 class EngineKind(enum.StrEnum):
@@ -107,7 +115,7 @@ class SloSettings(Section):
 class ControlSettings(Section):
     """Configures what follows from the SLO: each replica's live batch limit."""
 
-    mode: Literal["off", "advisory", "active"] | None = None
+    mode: Mode | None = None
     """"off" leaves the limit where it is; "advisory" decides and exports, but does not act; "active" acts. Default:
     active where an itl_p95_s is set, else off."""
     period_s: float = Field(default=1.0, ge=0.05, le=60)
@@ -131,7 +139,7 @@ class ControlSettings(Section):
 class AutoscaleSettings(Section):
     """Configures how many replicas a pool has. Without it the number is `replicas`, for ever."""
 
-    mode: Literal["off", "advisory", "active"] = "off"
+    mode: Mode = "off"
     """"advisory" decides, records and exports, but does not act; "active" acts."""
     min_replicas: int = Field(default=1, ge=0, le=1024)
     """0 lets a pool without requests give up its last replica; requests then wait for a start."""

@@ -11,8 +11,11 @@ import yaml
 
 from tests.k8s.binaries import run
 from tests.k8s.charts import SCENARIOS, Object, of_kind, one, render, render_values
+from tests.k8s.crds import CRD_DIR
 from tests.k8s.generate import CHART, RELEASE, stale
 from tests.k8s.values_schema import FREE_MAPS, comments_of, pattern_of
+
+POOL = {"settings": {}, "device": "cpu", "workers": {"min": 1, "max": 1, "resources": {"requests": {}, "limits": {}}}}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -71,6 +74,10 @@ def test_everything_can_be_switched_on() -> None:
         ({"pools.demo.workers.max": 1, "pools.demo.settings.replicas": 2}, "workers.max must be at least"),
         ({"pools.demo.settings.pipeline_parallel_size": 2}, "needs device gpu"),
         ({"settings.pools": {"x": {}}}, "settings"),
+        ({"settings.autoscaler": {"tick_s": 10}}, "/settings/autoscaler"),
+        ({"pools": {"a.b": POOL, "a-b": POOL}}, "pools.a-b and pools.a.b would both have the worker group a-b"),
+        ({"pools": {"Large": POOL, "large": POOL}}, "pools.Large and pools.large would both have"),
+        ({"pools": {"a_b": POOL, "a-b": POOL}}, "pools.a-b and pools.a_b would both have"),
         ({"gateway.enabled": True}, "parentRefs must name a Gateway"),
         ({"externalRedis.url": "redis://user:secret@host"}, "url"),
         (
@@ -148,6 +155,31 @@ def test_another_number_of_replicas_replaces_none() -> None:
         return serve_config(service)["applications"][0]["args"]
 
     assert args(1) == args(3)
+
+
+@pytest.mark.parametrize("section", ["control", "autoscale"])
+def test_off_without_quotes_is_off(section: str) -> None:
+    """YAML reads it as false."""
+    from tests.k8s.view import serve_config, settings_toml
+
+    objects = render_values("defaults", {f"pools.demo.settings.{section}.mode": False})
+    assert "off" == settings_toml(objects)["pools"]["demo"][section]["mode"]
+    (app,) = serve_config(one(objects, "RayService"))["applications"]
+    # How many replicas there are is none of their business.
+    wanted = {"mode": "off"} if section == "control" else None
+    assert wanted == app["args"]["settings"]["pools"]["demo"].get(section)
+
+
+def test_the_promise_about_node_drains_is_what_budgets_can_hold() -> None:
+    """Without a scale subresource only a fixed number counts, which can't follow a pool that grows."""
+    definition = yaml.safe_load((CRD_DIR / "ray.io_rayclusters.yaml").read_text(encoding="utf-8"))
+    assert "RayCluster" == definition["spec"]["names"]["kind"]
+    assert {"status"} == {name for each in definition["spec"]["versions"] for name in each["subresources"]}
+    for scenario, least in (("defaults", 1), ("gpu-tp", 2), ("gpu-pp", 3)):
+        budget = one(render(scenario), "PodDisruptionBudget", "-ray-worker")["spec"]
+        assert (least, False) == (budget["minAvailable"], "maxUnavailable" in budget)
+    promise = comments_of((CHART / "values.yaml").read_text(encoding="utf-8"))["ray", "pdb", "enabled"]
+    assert "one fewer than the sum of workers.min, and at least one" in promise
 
 
 def test_gateways_are_told_to_speak_in_the_clear_only_where_routers_do() -> None:

@@ -61,8 +61,8 @@ LIMITS: dict[str, dict[str, Any]] = {
     "gateway.streamIdleTimeout": {"type": "string", "pattern": f"{DURATION['pattern']}|^$"},
     "certificates.duration": DURATION,
     "certificates.renewBefore": DURATION,
-    # Decided by the chart's own values.
-    "settings": {"type": "object", "properties": {"pools": False, "auth": False}},
+    # Values of the chart's own say these; a second place would be dropped without a word.
+    "settings": {"type": "object", "properties": {"pools": False, "auth": False, "autoscaler": False}},
 }
 FREE_MAPS = frozenset({
     "commonLabels", "settings", "pools.*.settings", "autoscaler.settings", "serviceAccounts.annotations",

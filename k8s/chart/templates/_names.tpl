@@ -85,7 +85,15 @@ penstock-{{ include "penstock.poolSlug" . }}
 {{- define "penstock.routerTlsSecret" -}}{{ include "penstock.secretName" (list $ .Values.router.tls.existingSecret "router-tls") }}{{- end }}
 {{- define "penstock.linkTlsSecret" -}}{{ include "penstock.secretName" (list $ .Values.replica.tls.existingSecret "link-tls") }}{{- end }}
 
-{{/* Whether `helm test` has what it needs: a key, unless nobody needs one. */}}
+{{/* Whether routers ask the pod of `helm test` for a certificate. */}}
+{{- define "penstock.testShowsCertificate" -}}
+{{- if and .Values.router.tls.enabled .Values.router.tls.clientCertificates -}}true{{- end -}}
+{{- end }}
+
+{{/* Whether `helm test` has what it needs: a key and a certificate, each unless nobody asks for it. */}}
 {{- define "penstock.hasTest" -}}
-{{- if and .Values.test.enabled (or .Values.auth.anonymous .Values.secrets.generate .Values.test.existingSecret) -}}true{{- end -}}
+{{- $firstKey := and .Values.secrets.generate (not .Values.auth.existingSecret) -}}
+{{- $key := or .Values.auth.anonymous $firstKey .Values.test.existingSecret -}}
+{{- $certificate := or (not (include "penstock.testShowsCertificate" .)) .Values.test.clientCertificateSecret -}}
+{{- if and .Values.test.enabled $key $certificate -}}true{{- end -}}
 {{- end }}

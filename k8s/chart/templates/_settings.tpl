@@ -5,6 +5,12 @@
 {{- $_ := set $settings "tensor_parallel_size" (int (default 1 $settings.tensor_parallel_size)) -}}
 {{- $_ := set $settings "pipeline_parallel_size" (int (default 1 $settings.pipeline_parallel_size)) -}}
 {{- $_ := set $settings "engine" (default "vllm" $settings.engine) -}}
+{{- range $section := list "control" "autoscale" -}}
+{{- /* YAML reads off as false. */ -}}
+{{- with index $settings $section -}}
+{{- if and (hasKey . "mode") (kindIs "bool" .mode) (not .mode) -}}{{- $_ := set . "mode" "off" -}}{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- toYaml $settings -}}
 {{- end }}
 

@@ -29,3 +29,16 @@ def test_a_pool_that_is_scaled_needs_a_bound() -> None:
 
 def test_the_defaults_are_the_policys_own() -> None:
     assert SlowRules() == slow_rules(AutoscaleSettings())
+
+
+@pytest.mark.parametrize("section", ["control", "autoscale"])
+def test_false_is_off(section: str) -> None:
+    """YAML reads an off without quotes as false; true is a mistake."""
+
+    def mode(value: bool) -> object:
+        tree = {"pools": {"large": {section: {"mode": value}}}}
+        return getattr(load_settings(flags=tree, environ={}).pools["large"], section).mode
+
+    assert "off" == mode(False)
+    with pytest.raises(SettingsError, match=rf"{section}\.mode"):
+        mode(True)
