@@ -223,6 +223,7 @@ class JobStore(Protocol):
 
         Raises:
             JobLeaseLostError: see `renew`.
+            JobLimitError: too many bytes; a result that says what failed is always taken.
         """
         ...
 

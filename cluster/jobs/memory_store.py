@@ -180,9 +180,14 @@ class MemoryJobStore:
         job = self._held(claim)
         if item in job.done:
             return False
+        blob = pack_blob(result.body)
+        if not result.failed:
+            mine = [other for other in self._jobs.values() if other.record.tenant == job.record.tenant]
+            for what, jobs in (("tenant", mine), ("max", list(self._jobs.values()))):
+                self._bound(f"{what}_bytes", sum(other.stored_bytes for other in jobs) + len(blob))
         job.done.add(item)
         job.failures.pop(item, None)
-        job.results.append(pack_blob(result.body))
+        job.results.append(blob)
         job.result_bytes += len(job.results[-1])
         record = job.record
         job.record = replace(

@@ -178,7 +178,11 @@ class RedisJobStore:
             *tokens,
             *floats,
             self.limits.ttl_ms,
+            self.limits.tenant_bytes,
+            self.limits.max_bytes,
         )
+        if isinstance(stored, list):
+            _bounded(stored)
         return bool(_held(job_id, stored))
 
     async def count_failure(self, claim: JobClaim, item: int) -> int:

@@ -7,13 +7,13 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from penstock.v1 import jobs_pb2 as api
 
 from cluster.autoscaler.report import JobWork
-from cluster.errors import JobLeaseLostError, QueueUnavailableError
+from cluster.errors import JobLeaseLostError, JobLimitError, QueueUnavailableError
 from cluster.jobs import ItemResult, JobClaim, JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
@@ -167,7 +167,12 @@ class JobRun:
         item.request.request_class = request_class_to_wire(class_of(self._header))
         try:
             result = await self._result(index, item)
-            stored = await self._insist(lambda: self._store.store(self._claim, index, result))
+            try:
+                stored = await self._insist(lambda: self._store.store(self._claim, index, result))
+            except JobLimitError as error:
+                # What it used stays counted.
+                result = replace(error_result(index, item, to_rpc_status(error)), usage=result.usage)
+                stored = await self._insist(lambda: self._store.store(self._claim, index, result))
         except _StoppedError:
             return
         if stored:

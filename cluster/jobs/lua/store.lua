@@ -1,11 +1,17 @@
 -- Store an item's result; the last one ends the job.
 --
 -- Keys: common.lua. ARGV: 3 token, 4 item, 5 result, 6 1 for an error, 7 prompt tokens, 8 output tokens, 9 cached
--- tokens, 10 GPU seconds, 11 cost, 12 ttl ms
--- Reply: 1 stored; 0 the item has one; -1 not held
+-- tokens, 10 GPU seconds, 11 cost, 12 ttl ms, 13 bytes per tenant, 14 bytes
+-- Reply: 1 stored; 0 the item has one; -1 not held; {what, limit} would be exceeded, but an error is always taken
 
 if get('token') ~= ARGV[3] then return -1 end
-if call('SETBIT', DONE, ARGV[4], 1) == 1 then return 0 end
+if call('GETBIT', DONE, ARGV[4]) == 1 then return 0 end
+if ARGV[6] ~= '1' then
+  local bytes = #ARGV[5]
+  if counted('bytes', get('tenant')) + bytes > tonumber(ARGV[13]) then return {'tenant_bytes', ARGV[13]} end
+  if counted('bytes', '') + bytes > tonumber(ARGV[14]) then return {'max_bytes', ARGV[14]} end
+end
+call('SETBIT', DONE, ARGV[4], 1)
 call('HDEL', FAILURES, ARGV[4])
 local results = call('HINCRBY', RECORD, 'results', 1)
 call('HSET', RESULTS, results - 1, ARGV[5])

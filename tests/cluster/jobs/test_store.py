@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -317,6 +318,26 @@ async def test_bounds_hold_and_deletion_gives_back(backend: Backend, limits: Job
         await upload(store, "j4", tenant="other")
     await store.delete("j1")
     await upload(store, "j5")
+
+
+@pytest.mark.parametrize("what", ["tenant_bytes", "max_bytes"])
+async def test_results_count_against_the_bound_on_bytes_too(backend: Backend, what: str) -> None:
+    store = backend.store(JobLimits(**{what: 400}))
+    await upload(store, "j1")
+    claim = await claimed(store)
+    large = random.Random(1).randbytes(300)
+    assert await store.store(claim, 0, ItemResult(large))
+    with pytest.raises(JobLimitError) as caught:
+        await store.store(claim, 1, ItemResult(large))
+    assert (what, 400) == (caught.value.what, caught.value.limit)
+
+    # The item has no result yet, and what says why fits always.
+    assert await store.store(claim, 1, ItemResult(large, failed=True))
+    assert not await store.store(claim, 1, ItemResult(large))
+    assert await store.store(claim, 2, ItemResult(b"small", failed=True))
+    record = await store.get("j1")
+    assert record is not None
+    assert (JobState.SUCCEEDED, 3, 2) == (record.state, record.results, record.failed)
 
 
 async def test_lists_are_newest_first_and_paged(backend: Backend) -> None:

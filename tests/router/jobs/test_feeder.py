@@ -412,6 +412,24 @@ async def test_results_that_redis_lost_are_made_again(
     assert 35 == engine.executions.total()
 
 
+async def test_a_result_for_which_there_is_no_room_fails_its_item(
+    shared: MemoryJobs, engine: Engine, feeders: list[JobFeeder]
+) -> None:
+    store = FlakyStore(shared, JobLimits(tenant_bytes=1_200))
+    await submit(store, 60)
+    feeders.append(feeder_of(store, engine))
+    feeders[0].start()
+    await finished(store)
+
+    found = await results(store)
+    assert 60 == len(found)
+    failed = [result.error for result in found if result.HasField("error")]
+    assert 0 < len(failed) < 60
+    assert {"JOB_LIMIT"} == {error.reason for error in failed}
+    assert "tenant_bytes = 1,200" in failed[0].message
+    assert 60 == engine.executions.total()
+
+
 async def test_a_router_feeds_only_so_many_jobs(shared: MemoryJobs, engine: Engine, feeders: list[JobFeeder]) -> None:
     store = FlakyStore(shared, JobLimits(tenant_feeding=100))
     for number in range(5):
