@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from cluster.settings.pools import PoolSettings
 from cluster.settings.queue import QueueSettings, TenantSettings
@@ -81,3 +82,16 @@ class Settings(Section):
     tenants: dict[TenantName, TenantSettings] = {}  # noqa: RUF012 - pydantic copies it
     default_tenant: TenantSettings = TenantSettings()
     """What tenants get that are not in `tenants`."""
+
+    @model_validator(mode="after")
+    def _quotas_are_of_pools(self) -> Self:
+        # A name that is misspelt would leave the pool that is meant without a quota.
+        for place, tenant in [("default_tenant", self.default_tenant), *_named(self.tenants)]:
+            for name in tenant.pools:
+                if name not in self.pools:
+                    raise ValueError(f"{place}.pools.{name}: must be one of the pools {', '.join(self.pools)}")
+        return self
+
+
+def _named(tenants: Mapping[str, TenantSettings]) -> list[tuple[str, TenantSettings]]:
+    return [(f"tenants.{name}", tenant) for name, tenant in tenants.items()]

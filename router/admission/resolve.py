@@ -22,7 +22,7 @@ def resolve(checked: CheckedRequest, model: ModelInfo, prompt_tokens: int) -> tu
     """
     found = Violations()
     params = _settle_lengths(found, checked, model, prompt_tokens)
-    _check_vocabulary(found, checked, model.vocabulary_size)
+    _check_vocabulary(found, checked, model.vocabulary_size, model.max_context_tokens)
     _check_capabilities(found, checked.sampling, model)
     _check_adapter(found, checked.lora_adapter, model.lora_adapters)
     found.raise_any()
@@ -61,14 +61,15 @@ def _settle_lengths(found: Violations, checked: CheckedRequest, model: ModelInfo
     return replace(params, max_tokens=max_tokens)
 
 
-def _check_vocabulary(found: Violations, checked: CheckedRequest, size: int) -> None:
+def _check_vocabulary(found: Violations, checked: CheckedRequest, size: int, context: int) -> None:
     def check(field: str, token_id: int) -> None:
         if token_id >= size:
             found.add(field, f"must be below the vocabulary size {size}, got {token_id}")
 
-    # A prompt may have a million ids: look at each only when one of them is wrong.
-    if isinstance(checked.prompt, TokenPrompt) and max(checked.prompt.ids, default=0) >= size:
-        for index, token_id in enumerate(checked.prompt.ids):
+    # A prompt may have a million ids: look at them only where there may be so many, at each only when one is wrong.
+    ids = checked.prompt.ids if isinstance(checked.prompt, TokenPrompt) else ()
+    if len(ids) < context and max(ids, default=0) >= size:
+        for index, token_id in enumerate(ids):
             if found.full:
                 break
             check(f"prompt.tokens.ids[{index}]", token_id)

@@ -46,6 +46,8 @@ class BlockIndex:
                 known = self._old.pop(name, ())
                 if len(self._young) >= self._half:
                     self._old, self._young = self._young, {}
+                    # Those that are still of use come back; replicas that are gone never do.
+                    self._tuples = {}
             if not known or known[0] != replica:
                 known = self._shared(replica, known)
             self._young[name] = known

@@ -16,6 +16,8 @@ PRIOR_KEY = "penstock_prior"
 PRESENCE_KEY = "penstock_presence"
 FREQUENCY_KEY = "penstock_frequency"
 """`extra_args`: penalties that `resume.ResumePenalties` applies in vLLM's place."""
+_FOR_MINUS_ONE = 6_364_136_223_846_793_005
+"""vLLM takes -1 for no seed, also where its engine reads the parameters; any other fixed number does."""
 
 
 def to_vllm(spec: GenerationSpec, *, penalties_resume: bool = True) -> vllm.SamplingParams:
@@ -54,7 +56,7 @@ def to_vllm(spec: GenerationSpec, *, penalties_resume: bool = True) -> vllm.Samp
         presence_penalty=own.presence_penalty,
         frequency_penalty=own.frequency_penalty,
         repetition_penalty=own.repetition_penalty,
-        seed=own.seed,
+        seed=_FOR_MINUS_ONE if own.seed == -1 else own.seed,
         stop=list(own.stop),
         stop_token_ids=list(own.stop_token_ids),
         ignore_eos=own.ignore_eos,

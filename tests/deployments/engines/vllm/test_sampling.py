@@ -49,6 +49,22 @@ def test_every_field_arrives() -> None:
     assert found.detokenize
 
 
+@pytest.mark.parametrize("seed", [-1, 0, -(2**63), 2**63 - 1, None])
+def test_every_seed_is_one(seed: int | None) -> None:
+    import msgspec
+    from vllm.sampling_params import SamplingParams as VllmSamplingParams
+
+    from deployments.engines.vllm.sampling import to_vllm
+
+    found = to_vllm(spec(SamplingParams(max_tokens=9, seed=seed)))
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=VllmSamplingParams)
+    # vLLM's word for none is -1.
+    assert sent.seed == found.seed
+    assert (found.seed is None) == (seed is None)
+    if seed != -1:
+        assert seed == found.seed
+
+
 @pytest.mark.parametrize(
     ("constraint", "field", "value"),
     [
