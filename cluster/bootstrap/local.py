@@ -161,9 +161,6 @@ class LocalCluster:
         """See `Supervised`."""
         if self.ray_host is not None:
             await self.ray_host.look()
-        if self.autoscaler is not None and not self.autoscaler.running:
-            _LOG.error("autoscaler.ended", extra={"log": self.autoscaler.log_tail()})
-            await self._start_autoscaler()
 
     def ray_ended(self) -> bool:
         """See `Supervised`; never where Ray is not ours."""
@@ -177,9 +174,21 @@ class LocalCluster:
             await old.stop_family(0.0)
         await self._start_ray()
         await self._deploy(self._settings_path)
-        # Ray's dashboard has another address now.
-        await self._start_autoscaler()
         self._ray_lost = False
+
+    def autoscaler_missing(self) -> bool:
+        """See `Supervised`."""
+        return self._wants_autoscaler() and (self.autoscaler is None or not self.autoscaler.running)
+
+    async def restart_autoscaler(self) -> None:
+        """See `Supervised`."""
+        if self.autoscaler is not None and not self.autoscaler.running:
+            _LOG.error("autoscaler.ended", extra={"log": self.autoscaler.log_tail()})
+        await self._stop_autoscaler()
+        await self._start_autoscaler()
+
+    def _wants_autoscaler(self) -> bool:
+        return any(pool.autoscale.mode != "off" for pool in self.settings.pools.values())
 
     async def _start_ray_host(self) -> dict[str, Any]:
         ready_file = self.run_dir / "ray.json"
@@ -198,7 +207,7 @@ class LocalCluster:
             raise
 
     async def _start_autoscaler(self) -> None:
-        if all(pool.autoscale.mode == "off" for pool in self.settings.pools.values()):
+        if not self._wants_autoscaler():
             return
         self._progress("autoscaler", "starting")
         ready_file = self.run_dir / "autoscaler.json"
@@ -209,7 +218,13 @@ class LocalCluster:
             *("--ray-address", address, "--token-file", str(token_file), "--ready-file", str(ready_file)),
         ]
         self.autoscaler = await ChildProcess.start("autoscaler", command, self.run_dir / "autoscaler.log")
-        fields = await wait_file(ready_file, self.autoscaler, AUTOSCALER_TIMEOUT_S)
+        try:
+            # Also looks at the others: nobody else does, while a supervisor waits here.
+            fields = await wait_file(ready_file, self.autoscaler, AUTOSCALER_TIMEOUT_S, self.check)
+        except BaseException:
+            await self.autoscaler.stop(1.0)
+            self.autoscaler = None
+            raise
         self.autoscaler_port = fields["port"]
         self._progress("autoscaler", "ready")
 
@@ -313,7 +328,7 @@ class LocalCluster:
             router.process.check()
 
     async def watch(self) -> None:
-        """Keep Ray up until another process that must run ends, which raises BootstrapError."""
+        """Keep Ray and the autoscaler up until another process that must run ends, which raises BootstrapError."""
         await supervise(self, BackOff())
 
     # --- stop ---------------------------------------------------------------------------------------------------------
@@ -360,17 +375,20 @@ def free_port(host: str) -> int:
         return int(probe.getsockname()[1])
 
 
-async def wait_file(path: Path, process: ChildProcess, seconds: float) -> dict[str, Any]:
-    """Wait until a child wrote its ready file; returns its content.
+async def wait_file(
+    path: Path, process: ChildProcess, seconds: float, check: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Wait until a child wrote its ready file; returns its content. `check` is called at every look.
 
     Raises:
-        BootstrapError: the child ended, or time ran out.
+        BootstrapError: the child ended, time ran out, or `check` says so.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if (fields := await asyncio.to_thread(_read_json, path)) is not None:
             return fields
         process.check()
+        check()
         await asyncio.sleep(POLL_S)
     raise BootstrapError(process.name, f"not ready within {seconds:.0f} s; end of its log:\n{process.log_tail()}")
 

@@ -1,7 +1,10 @@
-"""Starts Ray and its applications again when they have ended.
+"""Starts Ray with its applications, and the autoscaler, again when they have ended.
 
 Ray without a store of its own does not survive its head: replicas end with it, and nothing of Ray's starts them again.
 Routers and Redis need none of it. They keep what waits, up to its bounds, and what ran goes on when replicas are back.
+
+Nothing that serves needs the autoscaler: without it numbers of replicas stay as they are. So one that does not start
+again costs the cluster nothing but that; it is tried again and again.
 """
 
 from __future__ import annotations
@@ -34,20 +37,44 @@ class Supervised(Protocol):
         ...
 
     async def restart_ray(self) -> None:
-        """Start Ray and the applications again, without anything of the old ones left; returns when replicas run.
+        """Start Ray and the applications again, without anything of the old ones left; returns when replicas run. The
+        autoscaler is stopped, because Ray's dashboard gets another address.
 
         Raises:
             BootstrapError: they did not come up.
         """
         ...
 
+    def autoscaler_missing(self) -> bool:
+        """Say whether none runs although the settings ask for one."""
+        ...
 
-async def supervise(cluster: Supervised, back_off: BackOff, look_s: float = LOOK_S) -> None:
-    """Replace Ray as often as it ends; returns never.
+    async def restart_autoscaler(self) -> None:
+        """Start the autoscaler again; returns when it runs.
+
+        Raises:
+            BootstrapError: it did not come up, nothing of it is left; or another process ended meanwhile.
+            OSError: its files can't be written.
+        """
+        ...
+
+
+async def supervise(
+    cluster: Supervised, back_off: BackOff, look_s: float = LOOK_S, autoscaler_back_off: BackOff | None = None
+) -> None:
+    """Replace Ray and the autoscaler as often as they end; returns never.
+
+    Args:
+        cluster: whose they are.
+        back_off: waits before starts of Ray.
+        look_s: seconds between looks.
+        autoscaler_back_off: waits between starts of the autoscaler; default: one of its own.
 
     Raises:
         BootstrapError: a process has ended that nobody replaces.
     """
+    autoscaler_back_off = autoscaler_back_off or BackOff()
+    autoscaler_due = 0.0
     while True:
         cluster.check_kept()
         if cluster.ray_ended():
@@ -62,4 +89,18 @@ async def supervise(cluster: Supervised, back_off: BackOff, look_s: float = LOOK
                 _LOG.error("ray.restart_failed", extra={"error": str(error)})
         else:
             await cluster.look()
+            if cluster.autoscaler_missing() and time.monotonic() >= autoscaler_due:
+                # Waited for between looks, not here: Ray may end meanwhile, and comes first.
+                wait_s = autoscaler_back_off.wait_s(time.monotonic())
+                await _restart_autoscaler(cluster, wait_s)
+                autoscaler_due = time.monotonic() + wait_s
             await asyncio.sleep(look_s)
+
+
+async def _restart_autoscaler(cluster: Supervised, again_in_s: float) -> None:
+    try:
+        await cluster.restart_autoscaler()
+        _LOG.warning("autoscaler.restarted")
+    except (BootstrapError, OSError) as error:
+        cluster.check_kept()
+        _LOG.error("autoscaler.start_failed", extra={"error": str(error), "again_in_s": again_in_s})

@@ -152,7 +152,7 @@ async def test_an_autoscaler_that_is_killed_is_replaced_and_goes_on(engines: Clu
         assert killed is not None
         killed.kill()
         await waited(lambda: not killed.running)
-        await asyncio.to_thread(engines.run, cluster.look())
+        await asyncio.to_thread(engines.run, cluster.restart_autoscaler())
 
         async def goes_on() -> bool:
             [newest] = (await client.decisions("elastic", limit=1)).decisions

@@ -1,4 +1,4 @@
-"""Ray is started again when it ends, with growing waits; other ends end the cluster."""
+"""Ray and the autoscaler are started again when they end, with growing waits; other ends end the cluster."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ class Cluster:
         self.router_ended = False
         self.restarts = 0
         self.looks = 0
+        self.autoscaler_ended = False
+        self.autoscaler_starts = 0
+        self.autoscaler_trouble: Callable[[int], None] = lambda _number: None
         self._restart = restart
 
     def check_kept(self) -> None:
@@ -44,6 +47,14 @@ class Cluster:
         self.restarts += 1
         self._restart(self.restarts)
         self.ended = False
+
+    def autoscaler_missing(self) -> bool:
+        return self.autoscaler_ended
+
+    async def restart_autoscaler(self) -> None:
+        self.autoscaler_starts += 1
+        self.autoscaler_trouble(self.autoscaler_starts)
+        self.autoscaler_ended = False
 
 
 async def test_ray_is_started_again_until_it_comes_up() -> None:
@@ -75,3 +86,69 @@ async def test_a_router_that_ends_during_a_restart_is_not_taken_for_ray() -> Non
     with pytest.raises(BootstrapError, match="router 0"):
         await supervise(cluster, BackOff(first_s=0.001), look_s=0.001)
     assert 1 == cluster.restarts
+
+
+@pytest.mark.parametrize("error", [BootstrapError("autoscaler", "its port is taken"), OSError("no space left")])
+async def test_an_autoscaler_that_does_not_start_is_tried_again_and_ends_nothing(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster()
+
+    def fourth_time_lucky(number: int) -> None:
+        if number < 4:
+            raise error
+
+    cluster.autoscaler_trouble = fourth_time_lucky
+    cluster.autoscaler_ended = True
+    waits = BackOff(first_s=0.01, longest_s=0.02)
+    running = asyncio.create_task(supervise(cluster, BackOff(), 0.001, waits))
+    await until(lambda: not cluster.autoscaler_ended)
+    assert (4, 0, False) == (cluster.autoscaler_starts, cluster.restarts, running.done())
+    # Ray was looked at between the starts.
+    assert cluster.looks > 4
+    failures = [record for record in caplog.records if record.message == "autoscaler.start_failed"]
+    assert [0.01, 0.02, 0.02] == [vars(record)["again_in_s"] for record in failures]
+    running.cancel()
+
+
+async def test_an_autoscaler_that_starts_and_ends_at_once_is_started_with_growing_waits() -> None:
+    class Short(Cluster):
+        def autoscaler_missing(self) -> bool:
+            return True
+
+    cluster = Short()
+    running = asyncio.create_task(supervise(cluster, BackOff(), 0.001, BackOff(first_s=0.001, longest_s=3600)))
+    # The wait doubles from 1 ms: 300 looks of 1 ms each see eight starts, and a slow machine a few more.
+    await until(lambda: cluster.looks > 300)
+    assert 4 <= cluster.autoscaler_starts < 20
+    running.cancel()
+
+
+async def test_ray_is_replaced_while_the_autoscaler_waits_for_its_next_start() -> None:
+    cluster = Cluster()
+
+    def never(_number: int) -> None:
+        raise BootstrapError("autoscaler", "its port is taken")
+
+    cluster.autoscaler_trouble = never
+    cluster.autoscaler_ended = True
+    running = asyncio.create_task(supervise(cluster, BackOff(first_s=0.001), 0.001, BackOff(first_s=3600)))
+    await until(lambda: cluster.autoscaler_starts == 1)
+    cluster.ended = True
+    await until(lambda: not cluster.ended)
+    assert (1, 1, False) == (cluster.restarts, cluster.autoscaler_starts, running.done())
+    running.cancel()
+
+
+async def test_a_router_that_ends_while_the_autoscaler_starts_is_not_taken_for_the_autoscaler() -> None:
+    cluster = Cluster()
+
+    def router_ends(_number: int) -> None:
+        cluster.router_ended = True
+        raise BootstrapError("router 0", "it ended")
+
+    cluster.autoscaler_trouble = router_ends
+    cluster.autoscaler_ended = True
+    with pytest.raises(BootstrapError, match="router 0"):
+        await supervise(cluster, BackOff(), 0.001, BackOff(first_s=0.001))
+    assert 1 == cluster.autoscaler_starts

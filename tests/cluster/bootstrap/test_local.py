@@ -1,0 +1,129 @@
+"""A local cluster outlives its autoscaler. Processes are stand-ins, and the autoscaler's ends as soon as it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from cluster.bootstrap import local
+from cluster.bootstrap.back_off import BackOff
+from cluster.bootstrap.local import LocalCluster
+from cluster.bootstrap.process import ChildProcess
+from cluster.bootstrap.serve_api import ServeApi
+from cluster.bootstrap.supervisor import supervise
+from cluster.settings import load_settings
+from tests.support.waiting import until
+
+LIVES = (sys.executable, "-c", "import time; time.sleep(600)")
+ENDS = (sys.executable, "-c", "import sys; sys.exit('port 9091 is in use')")
+HANGS = LIVES
+"""It never writes its ready file."""
+
+
+class StandIns(LocalCluster):
+    """Is a cluster of stand-ins with a Ray, which is up at once, and an autoscaler."""
+
+    def __init__(self, folder: Path) -> None:
+        autoscale = {"mode": "active", "max_replicas": 2}
+        flags = {"cluster": {"state_dir": folder}, "pools": {"demo": {"engine": "sim", "autoscale": autoscale}}}
+        super().__init__(load_settings(flags=flags, environ={}), lambda _step, _text: None)
+        self.run_dir.mkdir(parents=True)
+        self.rays: list[ChildProcess] = []
+
+    async def _start_ray(self) -> None:
+        self.ray_host = await ChildProcess.start("ray", LIVES, self.run_dir / "ray.log")
+        self.rays.append(self.ray_host)
+        self.serve = ServeApi("http://127.0.0.1:1", None)
+
+    async def _deploy(self, settings_file: Path) -> None:
+        """The applications are up at once."""
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[StandIns]:
+    stand_ins = StandIns(tmp_path)
+    await stand_ins._start_ray()
+    yield stand_ins
+    await stand_ins.stop()
+
+
+class Autoscalers:
+    """Counts the autoscalers that are started, and puts a program in their place."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, program: Sequence[str]) -> None:
+        self.started: list[ChildProcess] = []
+        start = ChildProcess.start
+
+        async def instead(
+            name: str, command: Sequence[str], log_file: Path, environ: Mapping[str, str] | None = None
+        ) -> ChildProcess:
+            process = await start(name, program if name == "autoscaler" else command, log_file, environ)
+            if name == "autoscaler":
+                self.started.append(process)
+            return process
+
+        monkeypatch.setattr(ChildProcess, "start", instead)
+
+
+def supervised(cluster: LocalCluster) -> asyncio.Task[None]:
+    return asyncio.create_task(supervise(cluster, BackOff(0.01, 0.02), 0.01, BackOff(0.01, 0.02)))
+
+
+async def test_an_autoscaler_that_ends_and_does_not_start_again_leaves_ray_alone(
+    cluster: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autoscalers = Autoscalers(monkeypatch, ENDS)
+    cluster.autoscaler = await ChildProcess.start("autoscaler", ENDS, cluster.run_dir / "autoscaler.log")
+    await cluster.autoscaler.wait()
+    watching = supervised(cluster)
+
+    await until(lambda: len(autoscalers.started) >= 4 or watching.done())
+
+    assert (False, 1, True) == (watching.done(), len(cluster.rays), cluster.rays[0].running)
+    watching.cancel()
+
+
+async def test_a_replaced_ray_stays_where_the_autoscaler_does_not_start(
+    cluster: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autoscalers = Autoscalers(monkeypatch, ENDS)
+    cluster.rays[0].kill()
+    await cluster.rays[0].wait()
+    watching = supervised(cluster)
+
+    await until(lambda: len(autoscalers.started) >= 4 or watching.done() or len(cluster.rays) > 2)
+
+    assert (False, 2, True) == (watching.done(), len(cluster.rays), cluster.rays[1].running)
+    watching.cancel()
+
+
+async def test_an_autoscaler_that_hangs_as_it_starts_is_ended_and_tried_again(
+    cluster: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "AUTOSCALER_TIMEOUT_S", 0.2)
+    autoscalers = Autoscalers(monkeypatch, HANGS)
+    watching = supervised(cluster)
+
+    await until(lambda: len(autoscalers.started) >= 3 or watching.done())
+
+    assert (False, [False, False]) == (watching.done(), [one.running for one in autoscalers.started[:2]])
+    watching.cancel()
+
+
+async def test_ray_that_ends_while_an_autoscaler_hangs_is_replaced_at_once(
+    cluster: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    autoscalers = Autoscalers(monkeypatch, HANGS)
+    watching = supervised(cluster)
+    await until(lambda: len(autoscalers.started) == 1)
+    cluster.rays[0].kill()
+
+    # Well before the autoscaler's time is over.
+    await until(lambda: len(cluster.rays) == 2, seconds=local.AUTOSCALER_TIMEOUT_S / 2)
+
+    assert not watching.done()
+    watching.cancel()
