@@ -14,6 +14,8 @@ FilePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolut
 
 
 class Section(BaseModel):
-    """Is a frozen group of settings; an unknown key is an error."""
+    """Is a frozen group of settings; an unknown key is an error, and so is a number that is not finite: settings travel
+    to other processes as JSON, which has none.
+    """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)

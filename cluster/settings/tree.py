@@ -57,7 +57,7 @@ class ClusterSettings(Section):
     """Says where a cluster keeps its state."""
 
     state_dir: Path = Path("~/.penstock")
-    secret_file: Path | None = None
+    secret_file: FilePath | None = None
     """Signs resume tokens and authenticates routers and replicas to each other; default: `secret` in state_dir, created
     with mode 0600."""
     ray_address: str = ""

@@ -1,0 +1,91 @@
+"""What settings take, and that other processes read what was meant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from cluster.bootstrap.local import LocalCluster
+from cluster.errors import SettingsError
+from cluster.settings import Settings, load_settings
+from cluster.settings.load import dump_settings, parse_settings
+from cluster.settings.section import Section
+
+
+def numbers(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Name every float of the tree, those of named entries under the name `demo`."""
+    for name, field in section.model_fields.items():
+        yield from _numbers_in(field.annotation, (*path, name))
+
+
+def _numbers_in(annotation: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    if annotation is float:
+        yield path
+    elif isinstance(annotation, type) and issubclass(annotation, Section):
+        yield from numbers(annotation, path)
+    else:
+        inner = (*path, "demo") if getattr(annotation, "__origin__", None) is dict else path
+        for part in get_args(annotation):
+            yield from _numbers_in(part, inner)
+
+
+NUMBERS = sorted(set(numbers(Settings)))
+
+
+def flags(path: tuple[str, ...], value: object) -> dict[str, Any]:
+    tree: Any = value
+    for name in reversed(path):
+        tree = {name: tree}
+    found: dict[str, Any] = tree
+    return found
+
+
+def test_the_numbers_are_found() -> None:
+    assert {("router", "drain_s"), ("pools", "demo", "sim", "base_ms")} <= set(NUMBERS)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, "inf"])
+@pytest.mark.parametrize("path", NUMBERS, ids=".".join)
+def test_a_number_that_is_not_finite_is_refused_by_name(path: tuple[str, ...], value: float | str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags=flags(path, value), environ={})
+    problems = str(caught.value).split("; ")
+    assert any(one.startswith(f"{'.'.join(path)}: Input should be a finite number") for one in problems)
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "1e999"])
+def test_a_file_with_a_number_that_is_not_finite_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(f"[router]\ndrain_s = {text}\n", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"^router\.drain_s: Input should be a finite number"):
+        load_settings(file, environ={})
+
+
+@pytest.mark.parametrize("name", ["secret", "~/keys/secret"])
+def test_the_secrets_file_is_where_the_settings_say_for_every_process(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here, home, state = tmp_path / "here", tmp_path / "home", tmp_path / "state"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(home))
+    flags = {"cluster": {"state_dir": str(state), "secret_file": name}}
+    cluster = LocalCluster(load_settings(flags=flags, environ={}), lambda _step, _text: None)
+    monkeypatch.chdir("/")
+    cluster.run_dir.mkdir(parents=True)
+
+    text = cluster._write_settings().read_text(encoding="utf-8")
+
+    expected = home / "keys" / "secret" if name.startswith("~") else here / "secret"
+    assert expected == parse_settings(text).cluster.secret_file
+    assert expected.is_file()
+    assert {expected} == {path for folder in (here, home) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_default_tree_survives_the_way_to_other_processes() -> None:
+    settings = load_settings(environ={})
+    assert settings == parse_settings(dump_settings(settings))
