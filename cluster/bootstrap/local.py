@@ -128,7 +128,10 @@ class LocalCluster:
         if not url:
             self._progress("redis", "starting the embedded server")
             self.redis = await EmbeddedRedis.start(
-                self.state_dir, self.run_dir / "redis.log", self.settings.redis.server_binary
+                self.state_dir,
+                self.run_dir / "redis.log",
+                self.settings.redis.server_binary,
+                lambda: self._progress("redis", "reading what it kept"),
             )
             url = self.redis.url
         self.settings = self.settings.model_copy(update={"redis": self.settings.redis.model_copy(update={"url": url})})

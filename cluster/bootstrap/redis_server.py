@@ -6,15 +6,21 @@ import asyncio
 import importlib.util
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import redis.asyncio
-from redis.exceptions import RedisError
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, RedisError
 
 from cluster.bootstrap.process import ChildProcess
 from cluster.errors import BootstrapError
 
 START_TIMEOUT_S = 20.0
+"""How long it may say nothing."""
+LOAD_TIMEOUT_S = 300.0
+"""How long it may read its file, while it says that it does."""
 
 
 class EmbeddedRedis:
@@ -26,16 +32,19 @@ class EmbeddedRedis:
         self.url = f"unix://{socket_dir / 'redis.sock'}"
 
     @classmethod
-    async def start(cls, state_dir: Path, log_file: Path, binary: str = "") -> EmbeddedRedis:
+    async def start(
+        cls, state_dir: Path, log_file: Path, binary: str = "", on_loading: Callable[[], None] = lambda: None
+    ) -> EmbeddedRedis:
         """Start the server; when it returns it answers.
 
         Args:
             state_dir: holds the append-only file.
             log_file: gets its output.
             binary: the program; default: `find_server`.
+            on_loading: called whenever it says that it still reads its file.
 
         Raises:
-            BootstrapError: there is no program, or it does not answer.
+            BootstrapError: there is no program, it does not answer, or it reads its file for too long.
         """
         data = state_dir / "redis"
         data.mkdir(parents=True, exist_ok=True)
@@ -50,25 +59,36 @@ class EmbeddedRedis:
         ]
         server = cls(await ChildProcess.start("redis", command, log_file), socket_dir)
         try:
-            await server._wait_ready()
+            await server._wait_ready(on_loading)
         except BaseException:
             await server.stop()
             raise
         return server
 
-    async def _wait_ready(self) -> None:
-        client = redis.asyncio.Redis.from_url(self.url)
+    async def _wait_ready(self, on_loading: Callable[[], None]) -> None:
+        # A client that tries again by itself would hide what the server says.
+        client = redis.asyncio.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0))
+        now = asyncio.get_running_loop().time
+        latest, loading = now() + LOAD_TIMEOUT_S, False
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
+            async with asyncio.timeout(START_TIMEOUT_S) as patience:
                 while True:
                     self._process.check()
                     try:
                         await client.ping()
                         return
+                    except BusyLoadingError:
+                        # A long file is no fault, and starting anew would only make it read from the beginning.
+                        loading = True
+                        on_loading()
+                        patience.reschedule(min(now() + START_TIMEOUT_S, latest))
                     except RedisError:
-                        # Not listening yet, or still reading its file.
-                        await asyncio.sleep(0.02)
+                        # Not listening yet.
+                        pass
+                    await asyncio.sleep(0.02)
         except TimeoutError:
+            if loading and now() >= latest:
+                raise BootstrapError("redis", f"it still reads its file after {LOAD_TIMEOUT_S:.0f} s") from None
             raise BootstrapError("redis", f"no answer within {START_TIMEOUT_S:.0f} s") from None
         finally:
             await client.aclose()

@@ -1,0 +1,121 @@
+"""The embedded Redis may take long to read its file, but not to say so."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+
+from cluster.bootstrap import redis_server
+from cluster.bootstrap.redis_server import EmbeddedRedis, find_server
+from cluster.errors import BootstrapError
+
+SERVER = """
+import asyncio, sys, time
+path, loads_s, speaks_s = sys.argv[sys.argv.index("--unixsocket") + 1], {loads_s}, {speaks_s}
+began = time.monotonic()
+
+async def serve(reader, writer):
+    while line := await reader.readline():
+        if not line.startswith(b"*"):
+            continue
+        words = []
+        for _ in range(int(line[1:])):
+            await reader.readline()
+            words.append((await reader.readline()).strip().upper())
+        at = time.monotonic() - began
+        if at > speaks_s:
+            continue
+        if words[0] == b"HELLO":
+            writer.write(b"%1\\r\\n$5\\r\\nproto\\r\\n:3\\r\\n")
+        elif words[0] != b"PING":
+            writer.write(b"+OK\\r\\n")
+        elif at < loads_s:
+            writer.write(b"-LOADING Redis is loading the dataset in memory\\r\\n")
+        else:
+            writer.write(b"+PONG\\r\\n")
+        await writer.drain()
+
+async def main():
+    server = await asyncio.start_unix_server(serve, path)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+"""Reads its file for some seconds, and speaks for some."""
+
+
+def script(folder: Path, text: str) -> str:
+    """Write a program that can stand for redis-server."""
+    path = folder / "redis-server"
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o700)
+    return str(path)
+
+
+def server(folder: Path, loads_s: float, speaks_s: float = 3600.0) -> str:
+    return script(folder, f"#!{sys.executable}\n{SERVER.format(loads_s=loads_s, speaks_s=speaks_s)}")
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests need no twenty seconds."""
+    monkeypatch.setattr(redis_server, "START_TIMEOUT_S", 1.5)
+
+
+async def test_a_server_that_reads_its_file_for_long_is_waited_for(tmp_path: Path) -> None:
+    said: list[float] = []
+    began = time.monotonic()
+    started = await EmbeddedRedis.start(
+        tmp_path, tmp_path / "log", server(tmp_path, loads_s=3.0), lambda: said.append(time.monotonic())
+    )
+    assert time.monotonic() - began > 2.5
+    assert len(said) > 5
+    await started.stop()
+
+
+async def test_a_server_that_falls_silent_while_it_reads_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(BootstrapError, match="no answer within"):
+        await EmbeddedRedis.start(tmp_path, tmp_path / "log", server(tmp_path, loads_s=3600, speaks_s=1.0))
+
+
+async def test_a_server_that_reads_for_ever_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_server, "LOAD_TIMEOUT_S", 3.0)
+    with pytest.raises(BootstrapError, match="still reads its file after 3 s"):
+        await EmbeddedRedis.start(tmp_path, tmp_path / "log", server(tmp_path, loads_s=3600))
+
+
+async def test_a_server_that_never_listens_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(BootstrapError, match="no answer within"):
+        await EmbeddedRedis.start(tmp_path, tmp_path / "log", script(tmp_path, "#!/bin/sh\nexec sleep 600\n"))
+
+
+async def test_a_long_file_of_a_real_server_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It looks at its connections once per 1024 entries, and a client needs a few such looks to be told.
+    monkeypatch.setattr(redis_server, "START_TIMEOUT_S", 2.0)
+    entries = 20_000
+    state = tmp_path / "state"
+    first = await EmbeddedRedis.start(state, tmp_path / "log")
+    client = redis.asyncio.Redis.from_url(first.url)
+    async with client.pipeline(transaction=False) as pipeline:
+        for number in range(entries):
+            pipeline.set(f"key-{number}", "value")
+        await pipeline.execute()
+    await client.aclose()
+    await first.stop()
+    # A setting for tests of Redis itself: microseconds per entry of the file.
+    slow = f'#!/bin/sh\nexec {shlex.quote(find_server())} "$@" --key-load-delay 100\n'
+
+    began = time.monotonic()
+    second = await EmbeddedRedis.start(state, tmp_path / "log", script(tmp_path, slow))
+
+    assert time.monotonic() - began > 2.0, "it was no long file"
+    client = redis.asyncio.Redis.from_url(second.url)
+    assert entries == await asyncio.wait_for(client.dbsize(), 5.0)
+    await client.aclose()
+    await second.stop()
