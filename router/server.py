@@ -24,6 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 
+from cluster.addresses import host_port
 from cluster.autoscaler.base import ControlStore
 from cluster.channels import SERVER_OPTIONS
 from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableError
@@ -140,7 +141,7 @@ class Router:
         """Join the pools and listen; when it returns the port is open and health says SERVING.
 
         Raises:
-            BootstrapError: the port can't be bound.
+            BootstrapError: the port, or the one of the metrics, can't be bound.
         """
         settings = self._settings
         for name in settings.pools:
@@ -151,13 +152,14 @@ class Router:
         self._owner.spawn(self._listen(self._bell), "bell")
         self._owner.spawn(self._authenticate.watch(), "keys")
         loop = asyncio.get_running_loop()
-        self._metrics_server = MetricsServer(
-            settings.router.host,
-            self._metrics_port,
-            self._metrics.registry,
-            # Ready also while Redis is away: requests then fail fast, while a name without addresses would hang them.
-            {"/livez": lambda: _turns(loop), "/readyz": lambda: self._serving},
-        )
+        # Ready also while Redis is away: requests then fail fast, while a name without addresses would hang them.
+        probes = {"/livez": lambda: _turns(loop), "/readyz": lambda: self._serving}
+        host, metrics_port = settings.router.host, self._metrics_port
+        try:
+            self._metrics_server = MetricsServer(host, metrics_port, self._metrics.registry, probes)
+        except OSError as error:
+            what = f"metrics can't be served on {host_port(host, metrics_port)}: {error.strerror}"
+            raise BootstrapError("router", what) from error
         await self._meet_replicas()
         await self._open_port()
         for pool in self.pools.values():
@@ -227,7 +229,7 @@ class Router:
         if settings.reflection:
             names = (*(service.full_name for service in _SERVICES), "grpc.health.v1.Health", reflection.SERVICE_NAME)
             add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(names), server)  # type: ignore[attr-defined]  # as above
-        address = f"{settings.host}:{self.port}"
+        address = host_port(settings.host, self.port)
         try:
             if self._tls is not None:
                 self.port = server.add_secure_port(address, self._tls.server_credentials())

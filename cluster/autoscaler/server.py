@@ -8,6 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from cluster.addresses import bare_host, family_of
+
 
 class ObservedServer:
     """Serves from threads of its own."""
@@ -43,8 +45,11 @@ class ObservedServer:
             def log_message(self, *_: object) -> None:
                 """Say nothing: probes come every few seconds."""
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
+        class Server(ThreadingHTTPServer):
+            address_family = family_of(host)
+            daemon_threads = True
+
+        self._server = Server((bare_host(host), port), Handler)
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
         self._thread.start()

@@ -6,6 +6,7 @@ import errno
 import socket
 from pathlib import Path
 
+from cluster.addresses import bare_host, family_of
 from cluster.errors import SettingsError
 from cluster.settings import Settings
 
@@ -29,11 +30,10 @@ def check_ahead(settings: Settings) -> None:
 
 def _taken(host: str, port: int) -> bool:
     """Say whether somebody listens there. Routers would share a port even with those of another cluster."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind((bare_host(host), port))
         except OSError as error:
             # What else is wrong with the address the router says.
             return error.errno == errno.EADDRINUSE

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.addresses import bare_host, family_of, host_port
 from cluster.bootstrap.ahead import check_ahead
 from cluster.bootstrap.back_off import BackOff
 from cluster.bootstrap.process import ChildProcess
@@ -121,7 +122,7 @@ class LocalCluster:
     @property
     def target(self) -> str:
         """host:port of the first router."""
-        return f"{self.settings.router.host}:{self.routers[0].port}"
+        return host_port(self.settings.router.host, self.routers[0].port)
 
     async def _start_redis(self) -> None:
         url = self.settings.redis.url
@@ -373,8 +374,8 @@ def logical_cpus(settings: Settings) -> int:
 
 def free_port(host: str) -> int:
     """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
+    with socket.socket(family_of(host)) as probe:
+        probe.bind((bare_host(host), 0))
         return int(probe.getsockname()[1])
 
 
@@ -408,7 +409,7 @@ def linked(metrics_port: int, host: str, wanted: dict[str, int]) -> bool:
     """Ask a router's metrics whether it is linked to so many replicas of each pool."""
     import urllib.request
 
-    with urllib.request.urlopen(f"http://{host}:{metrics_port}/metrics", timeout=5) as reply:
+    with urllib.request.urlopen(f"http://{host_port(host, metrics_port)}/metrics", timeout=5) as reply:
         text = reply.read().decode()
     return all(
         any(

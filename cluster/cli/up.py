@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -67,7 +68,8 @@ def _try(settings: Settings, target: str) -> str:
     first = next(iter(settings.pools))
     model = f" --model {first}" if len(settings.pools) > 1 else ""
     key = f"{KEY_VARIABLE}=<API key> " if settings.auth.keys_file else ""
-    return f'{key}penstock generate --target {target}{model} "What is Penstock?"'
+    # Some shells take brackets for a pattern.
+    return f'{key}penstock generate --target {shlex.quote(target)}{model} "What is Penstock?"'
 
 
 def claim_state_dir(settings: Settings) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cluster.settings.section import FilePath, Section
+from cluster.settings.section import FilePath, Host, Section
 
 
 class ReplicaTlsSettings(Section):
@@ -28,7 +28,7 @@ class ReplicaSettings(Section):
 
     tls: ReplicaTlsSettings | None = None
     """Default: links speak in the clear; both ends still prove the cluster secret."""
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     """Address that routers dial; on a cluster of machines the node's own address."""
     port: int = Field(default=0, ge=0, le=65535)
     """Of the inner server. 0 takes a free one; a fixed one needs an address of its own for every replica."""

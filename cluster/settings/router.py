@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cluster.settings.section import FilePath, Section
+from cluster.settings.section import FilePath, Host, Section
 
 
 class AuthSettings(Section):
@@ -140,7 +140,7 @@ class MergingSettings(Section):
 class RouterSettings(Section):
     """Configures a router process."""
 
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     """A name or address that others can reach needs the `auth` section."""
     tls: RouterTlsSettings | None = None
     """Default: the port speaks in the clear."""

@@ -13,7 +13,7 @@ from cluster.settings.queue import QueueSettings, TenantSettings
 from cluster.settings.redis_url import check_redis_url
 from cluster.settings.replica import ReplicaSettings
 from cluster.settings.router import AuthSettings, JobsSettings, RouterSettings
-from cluster.settings.section import FilePath, PoolName, Section, TenantName
+from cluster.settings.section import FilePath, Host, PoolName, Section, TenantName
 
 
 class RedisSettings(Section):
@@ -45,7 +45,7 @@ class AutoscalerSettings(Section):
     """How long a leader may be silent before another one takes over."""
     decisions_kept: int = Field(default=2_000, ge=1, le=100_000)
     """Per pool, a few KB each."""
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     """For metrics and health."""
     port: int = Field(default=0, ge=0, le=65535)
     """Of the HTTP endpoints /metrics, /healthz and /readyz; 0 takes a free one."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import grpc
 from penstock.v1 import replica_pb2_grpc as pb_grpc
 
+from cluster.addresses import host_port
 from cluster.autoscaler.base import ControlStore
 from cluster.autoscaler.point import point_in_force
 from cluster.channels import MAX_INNER_MESSAGE, SERVER_OPTIONS
@@ -141,7 +142,7 @@ class Replica:
             await self.governor.start()
             port = await self._serve()
             self._metrics_server = MetricsServer(plan.settings.host, plan.settings.metrics_port, metrics.registry)
-            self.address = f"{plan.settings.host}:{port}"
+            self.address = host_port(plan.settings.host, port)
             self._record = self._announcement(self._metrics_server.port).seal(self._secret)
             self._owner.spawn(self._sweep(), "sweep")
             self._owner.spawn(self._watch_engine(), "watch_engine")
@@ -170,7 +171,7 @@ class Replica:
             options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_INNER_MESSAGE), ("grpc.so_reuseport", 0)]
         )
         pb_grpc.add_ReplicaServiceServicer_to_server(servicer, self._server)
-        address, tls = f"{self.plan.settings.host}:{self.plan.settings.port}", self.plan.settings.tls
+        address, tls = host_port(self.plan.settings.host, self.plan.settings.port), self.plan.settings.tls
         port: int = (
             self._server.add_secure_port(address, TlsFiles.of_link(tls).server_credentials())
             if tls is not None

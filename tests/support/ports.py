@@ -6,6 +6,8 @@ import contextlib
 import random
 import socket
 
+import pytest
+
 _CHOICE = random.SystemRandom()
 """Property tests seed the module's own generator, the same in every process."""
 _BUS = 10_000
@@ -26,3 +28,12 @@ def free_port() -> int:
             if port not in _given:
                 _given.add(port)
                 return port
+
+
+def require_ipv6() -> None:
+    """Skip the test on a machine without an IPv6 loopback address."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        pytest.skip(f"this machine has no ::1 ({error.strerror}): IPv6 addresses are NOT tested")

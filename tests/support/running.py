@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from cluster.addresses import host_port
 from cluster.bootstrap.local import LocalCluster
 from cluster.settings import load_settings
 
@@ -46,7 +47,7 @@ class ClusterThread:
 
     def target(self, router: int = 0) -> str:
         """host:port of a router."""
-        return f"{self.cluster.settings.router.host}:{self.cluster.routers[router].port}"
+        return host_port(self.cluster.settings.router.host, self.cluster.routers[router].port)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
+from cluster.addresses import host_port
 from cluster.autoscaler.base import ControlStore
 from cluster.autoscaler.memory_store import MemoryControlStore
 from cluster.autoscaler.redis_store import RedisControlStore
@@ -95,7 +96,7 @@ class Stack:
         router = Router(self.settings, SECRET, queues, port=0)
         await router.start()
         self.routers.append(router)
-        self.channels.append(self.dial(f"127.0.0.1:{router.port}"))
+        self.channels.append(self.dial(host_port(self.settings.router.host, router.port)))
         await self.linked()
         return router
 

@@ -87,6 +87,8 @@ def test_flags_describe_the_only_pool(tmp_path: Path) -> None:
 def test_what_is_printed_to_try_works() -> None:
     pools = {"a": {"model": "demo"}, "b": {"model": "demo"}}
     assert 'penstock generate --target h:1 "What is Penstock?"' == _try(load_settings(environ={}), "h:1")
+    # Some shells take brackets for a pattern.
+    assert "penstock generate --target '[::1]:1' \"What" in _try(load_settings(environ={}), "[::1]:1")
     several = load_settings(flags={"pools": pools, "auth": {"keys_file": "keys.toml"}}, environ={})
     assert "PENSTOCK_API_KEY=<API key> penstock generate --target h:1 --model a" in _try(several, "h:1")
 
