@@ -21,7 +21,7 @@ KEY_VARIABLE = "PENSTOCK_API_KEY"
 """Not a flag: other users of a machine can read command lines."""
 
 
-_HOST_ALONE = re.compile(r"[^:/,]+")
+_HOST_ALONE = re.compile(r"\[[^]]*\]|[^:/,]+")
 """gRPC would take port 443 without a word, which only TLS makes likely."""
 SAID_S = 1.0
 """Shorter waits are not worth a line."""
