@@ -26,7 +26,7 @@ from cluster.bootstrap.back_off import BackOff
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.bootstrap.serve_api import ServeApi
-from cluster.bootstrap.serve_config import app_name, serve_config
+from cluster.bootstrap.serve_config import STOP_MARGIN_S, app_name, serve_config
 from cluster.bootstrap.supervisor import supervise
 from cluster.errors import BootstrapError
 from cluster.secret import ClusterSecret
@@ -87,6 +87,8 @@ class LocalCluster:
         """Of Ray: its address, and the file with its token."""
         self._ray_lost = False
         """Ray ended, and what replaces it is not up."""
+        self._deployed = False
+        """Ray has our applications."""
 
     async def __aenter__(self) -> LocalCluster:
         await self.start()
@@ -145,6 +147,7 @@ class LocalCluster:
             token_file = self.settings.autoscaler.token_file or Path.home() / ".ray" / "auth_token"
             self._dashboard = address, token_file
             self.serve = ServeApi(*self._dashboard)
+            await self._join_ray(self.serve)
             return
         self._progress("ray", "starting a local cluster")
         for attempt in range(1, RAY_ATTEMPTS + 1):
@@ -160,6 +163,17 @@ class LocalCluster:
         self.serve = ServeApi(*self._dashboard)
         self._gpus = int(fields["gpus"])
         self._progress("ray", "ready")
+
+    async def _join_ray(self, serve: ServeApi) -> None:
+        """Look at a Ray cluster that is not ours before anything is done there."""
+        ours = {app_name(name) for name in self.settings.pools}
+        if foreign := sorted((await serve.status()).keys() - ours):
+            raise BootstrapError(
+                "ray serve",
+                f"runs applications of others, which a deployment would end: {', '.join(foreign)}; "
+                "give these pools a Ray cluster of their own, or leave cluster.ray_address empty",
+            )
+        self._gpus = await serve.gpus()
 
     async def look(self) -> None:
         """See `Supervised`."""
@@ -253,6 +267,7 @@ class LocalCluster:
         assert self.serve is not None  # noqa: S101 - set by _start_ray
         for name, pool in self.settings.pools.items():
             self._progress(f"pool {name}", f"starting {pool.engine.value} engines: {pool.model}")
+        self._deployed = True
         await self.serve.deploy(serve_config(self.settings, str(settings_file), self._gpus))
         await asyncio.gather(*(self._wait_pool(name) for name in self.settings.pools))
 
@@ -352,12 +367,33 @@ class LocalCluster:
             await self.ray_host.stop_family(self.settings.replica.drain_s + 40)
             self.ray_host = None
             self._progress("ray", "stopped")
+        elif self._deployed:
+            await self._leave_ray()
         if self.redis is not None:
             await self.redis.stop()
             self.redis = None
             self._progress("redis", "stopped")
         with suppress(OSError):
             self._settings_path.unlink()
+
+    async def _leave_ray(self) -> None:
+        """Take our applications off a Ray cluster that goes on: they need the settings and the Redis that end here."""
+        assert self.serve is not None  # noqa: S101 - set by _start_ray
+        self._deployed = False
+        self._progress("ray", "draining replicas")
+        ours = {app_name(name) for name in self.settings.pools}
+        until = time.monotonic() + self.settings.replica.drain_s + STOP_MARGIN_S
+        try:
+            await self.serve.deploy({**serve_config(self.settings, "", 0), "applications": []})
+            while time.monotonic() < until:
+                if not ours & (await self.serve.status()).keys():
+                    break
+                await asyncio.sleep(POLL_S)
+        except BootstrapError as error:
+            # What can be ended here is ended all the same.
+            _LOG.error("ray.applications_left", extra={"error": str(error)})
+            return
+        self._progress("ray", "left")
 
 
 def logical_cpus(settings: Settings) -> int:

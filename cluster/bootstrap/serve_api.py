@@ -50,6 +50,19 @@ class ServeApi:
         reply = await self._call("GET", "/api/serve/applications/", None)
         return {name: _app_status(app) for name, app in reply.get("applications", {}).items()}
 
+    async def gpus(self) -> int:
+        """Count the accelerators of the whole Ray cluster.
+
+        Raises:
+            BootstrapError: the dashboard does not say.
+        """
+        reply = await self._call("GET", "/api/v0/nodes", None)
+        try:
+            nodes = reply["data"]["result"]["result"]
+            return sum(int(each["resources_total"].get("GPU", 0)) for each in nodes if each["state"] == "ALIVE")
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BootstrapError("ray", f"its dashboard lists no nodes: {str(reply)[:300]}") from error
+
     async def scale(self, pool: str, replicas: int) -> None:
         """Set a pool's number of replicas; running replicas are not restarted.
 

@@ -137,8 +137,8 @@ def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequen
             return Submitted(Grant(entry.request_id, attempt.decode(), replica.decode()), 0, marks=marks)
         case [0, position, marks]:
             return Submitted(None, position, marks=marks)
-        case [2, request_id, *result]:
-            return Submitted(None, 0, KnownRequest(request_id.decode(), result[0] if result else None))
+        case [2, request_id, result, live]:
+            return Submitted(None, 0, KnownRequest(request_id.decode(), result, bool(live)))
         case [-2, which, retry_ms, limit]:
             retry_s = retry_ms / 1000 if retry_ms >= 0 else None
             raise QuotaExceededError(pool, entry.tenant, _QUOTAS[which], limit, retry_s)

@@ -123,6 +123,8 @@ class KnownRequest:
     """Without the number of a choice."""
     result: bytes | None
     """As given to `finish_key`; None while it runs, or when there is none."""
+    live: bool = True
+    """Whether one of its choices waits or runs."""
 
 
 @dataclass(frozen=True, slots=True)

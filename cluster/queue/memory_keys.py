@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cluster.errors import KeyReusedError
-from cluster.queue.entries import KnownRequest, QueueEntry
+from cluster.queue.entries import KnownRequest, QueueEntry, choice_ids
 from cluster.queue.memory_state import KEYS_PER_CALL, Entry, PoolState
 
 _CHOICE = re.compile(r"([^/]+)/\d+")
@@ -34,7 +34,10 @@ def find_key(pool: PoolState, request: QueueEntry) -> KnownRequest | None:
     owner, digest = pool.client_keys[field]
     if digest != request.digest:
         raise KeyReusedError(request.client_key, owner)
-    return None if owner == request_of(request.request_id) else KnownRequest(owner, pool.results.get(field))
+    if owner == request_of(request.request_id):
+        return None
+    live = any(name in pool.entries for name in (owner, *choice_ids(owner)))
+    return KnownRequest(owner, pool.results.get(field), live)
 
 
 def open_key(pool: PoolState, request: QueueEntry) -> None:

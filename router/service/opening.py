@@ -164,7 +164,9 @@ class Opening:
             joined = await self._join(admitted, known.request_id, received)
             if joined is not None:
                 return joined
-            if time.monotonic() - joined_at > JOIN_S and admitted.n == 1:
+            if known.live and admitted.n > 1:
+                joined_at = time.monotonic()
+            elif time.monotonic() - joined_at > JOIN_S:
                 # Its router died between end and result.
                 await admitted.pool.finish_key(
                     admitted.caller.tenant, admitted.checked.idempotency_key, known.request_id, b""

@@ -11,7 +11,16 @@ function Q.find_key(tenant, key, id, digest)
   local record = cmsgpack.unpack(packed)
   if record[2] ~= digest then return {-4, record[1]} end
   if record[1] == Q.request_of(id) then return nil end
-  return {2, record[1], call('HGET', K[RESULTS], field)}
+  return {2, record[1], call('HGET', K[RESULTS], field), Q.is_live(record[1])}
+end
+
+-- 1 while a choice of the request waits or runs.
+function Q.is_live(request)
+  if call('HEXISTS', K[ENTRIES], request) == 1 then return 1 end
+  for index = 0, 15 do
+    if call('HEXISTS', K[ENTRIES], request .. '/' .. index) == 1 then return 1 end
+  end
+  return 0
 end
 
 function Q.open_key(id, e, digest)

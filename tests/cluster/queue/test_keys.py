@@ -52,6 +52,18 @@ async def test_another_body_under_the_key_is_refused(shared: Scene) -> None:
     assert reused.value.request_id == "first"
 
 
+async def test_a_request_lives_until_its_last_choice_has_ended(shared: Scene) -> None:
+    grants = [
+        (await shared.queue.submit("A", keyed("first/0"))).grant,
+        (await shared.queue.submit("A", entry("first/1"))).grant,
+    ]
+    for number, grant in enumerate(grants):
+        assert (await shared.queue.submit("B", keyed("second/0"))).known.live
+        await shared.queue.release("A", f"first/{number}", grant.attempt, Settlement(3))
+    known = (await shared.queue.submit("B", keyed("second/0"))).known
+    assert ("first", None, False) == (known.request_id, known.result, known.live)
+
+
 async def test_keys_belong_to_tenants(shared: Scene) -> None:
     await shared.queue.submit("A", keyed("first"))
     assert (await shared.queue.submit("B", keyed("second", tenant="beta"))).grant
@@ -61,7 +73,8 @@ async def test_a_result_is_returned_for_its_window(shared: Scene, backend: Backe
     grant = (await shared.queue.submit("A", keyed("first"))).grant
     await shared.queue.release("A", "first", grant.attempt, Settlement(3))
     # Between end and result the key still belongs to the request.
-    assert (await shared.queue.submit("B", keyed("second"))).known.result is None
+    waiting = (await shared.queue.submit("B", keyed("second"))).known
+    assert (None, False) == (waiting.result, waiting.live)
     assert await shared.queue.finish_key("A", "acme", "key", "first", b"result")
 
     assert (await shared.queue.submit("B", keyed("second"))).known.result == b"result"

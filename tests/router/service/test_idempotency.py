@@ -13,6 +13,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from penstock.v1 import inference_pb2 as api
 
+from router.service import opening
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request, text_of
 from tests.support.waiting import until
 
@@ -211,6 +212,22 @@ async def test_a_cancelled_request_leaves_no_result(stack: Stack) -> None:
     started = await again.read()
     assert started.started.request_id != begun[0].started.request_id
     again.cancel()
+
+
+async def test_many_choices_whose_result_never_came_run_again(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their router died between their ends and the result; while one of them runs, its result may come."""
+    monkeypatch.setattr(opening, "JOIN_S", 0.3)
+
+    async def lost(*_: Any) -> None: ...
+
+    monkeypatch.setattr(stack.routers[0].pools["demo"], "finish_key", lost)
+    first = asyncio.ensure_future(stack.inference(0).Generate(keyed(n=2, seed=1).generate))
+    await until(lambda: stack.replicas[0].table.sequences == 2)
+    again = await stack.inference(1).Generate(keyed(n=2, seed=1).generate, timeout=30)
+
+    assert first.done()
+    assert first.result().request_id != again.request_id
+    assert [list(choice.token_ids) for choice in first.result().choices] == [list(c.token_ids) for c in again.choices]
 
 
 async def test_a_request_that_is_refused_in_part_leaves_its_key_free(tmp_path: Path, store_url: str) -> None:
