@@ -69,27 +69,26 @@ class EmbeddedRedis:
         # A client that tries again by itself would hide what the server says.
         client = redis.asyncio.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0))
         now = asyncio.get_running_loop().time
-        latest, loading = now() + LOAD_TIMEOUT_S, False
+        latest, patience, loading = now() + LOAD_TIMEOUT_S, now() + START_TIMEOUT_S, False
         try:
-            async with asyncio.timeout(START_TIMEOUT_S) as patience:
-                while True:
-                    self._process.check()
-                    try:
+            while (left := min(patience, latest) - now()) > 0:
+                self._process.check()
+                try:
+                    async with asyncio.timeout(left):
                         await client.ping()
-                        return
-                    except BusyLoadingError:
-                        # A long file is no fault, and starting anew would only make it read from the beginning.
-                        loading = True
-                        on_loading()
-                        patience.reschedule(min(now() + START_TIMEOUT_S, latest))
-                    except RedisError:
-                        # Not listening yet.
-                        pass
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
+                    return
+                except BusyLoadingError:
+                    # A long file is no fault, and starting anew would only make it read from the beginning.
+                    loading = True
+                    on_loading()
+                    patience = now() + START_TIMEOUT_S
+                except (RedisError, TimeoutError):
+                    # Not listening yet, or silent for too long.
+                    pass
+                await asyncio.sleep(0.02)
             if loading and now() >= latest:
-                raise BootstrapError("redis", f"it still reads its file after {LOAD_TIMEOUT_S:.0f} s") from None
-            raise BootstrapError("redis", f"no answer within {START_TIMEOUT_S:.0f} s") from None
+                raise BootstrapError("redis", f"it still reads its file after {LOAD_TIMEOUT_S:.0f} s")
+            raise BootstrapError("redis", f"no answer within {START_TIMEOUT_S:.0f} s")
         finally:
             await client.aclose()
 

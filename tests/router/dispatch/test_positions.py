@@ -84,7 +84,7 @@ async def test_everybody_in_a_long_line_hears_that_it_moves(
         silent = asyncio.ensure_future(stack.inference().Generate(request(max_tokens=1, ignore_eos=True)))
         await until(lambda: len(pool._choices) == 14)
         waiting = [each for each in pool._choices.values() if each.state is ChoiceState.WAITING]
-        assert list(range(13)) == [each.position for each in waiting]
+        await until(lambda: list(range(13)) == [each.position for each in waiting])
 
         first.cancel()
         await until(lambda: [each.position for each in waiting[1:12]] == list(range(11)))
