@@ -380,7 +380,7 @@ class LocalCluster:
         """Take our applications off a Ray cluster that goes on: they need the settings and the Redis that end here."""
         assert self.serve is not None  # noqa: S101 - set by _start_ray
         self._deployed = False
-        self._progress("ray", "draining replicas")
+        self._progress("replicas", "draining")
         ours = {app_name(name) for name in self.settings.pools}
         until = time.monotonic() + self.settings.replica.drain_s + STOP_MARGIN_S
         try:
@@ -393,7 +393,7 @@ class LocalCluster:
             # What can be ended here is ended all the same.
             _LOG.error("ray.applications_left", extra={"error": str(error)})
             return
-        self._progress("ray", "left")
+        self._progress("replicas", "stopped")
 
 
 def logical_cpus(settings: Settings) -> int:
