@@ -38,6 +38,9 @@ class Owner:
         self.ended: list[str] = []
         self.steps = 0
 
+    def share_at(self, moment: float) -> float:
+        return 0.0
+
     def on_first_token(self, sequence: Any) -> None:
         pass
 
