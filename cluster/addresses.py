@@ -30,3 +30,10 @@ def host_port(host: str, port: int) -> str:
 def family_of(host: str) -> socket.AddressFamily:
     """Say which sockets can be bound to a host; names are looked up as IPv4."""
     return socket.AF_INET6 if ":" in bare_host(host) else socket.AF_INET
+
+
+def free_port(host: str) -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket(family_of(host)) as probe:
+        probe.bind((bare_host(host), 0))
+        return int(probe.getsockname()[1])

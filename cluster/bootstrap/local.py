@@ -8,34 +8,30 @@ routers first (they drain), then the applications and Ray (replicas drain), then
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.addresses import bare_host, family_of, host_port
+from cluster.addresses import free_port, host_port
 from cluster.bootstrap.ahead import check_ahead
 from cluster.bootstrap.back_off import BackOff
+from cluster.bootstrap.foreign_ray import join_ray, leave_ray
 from cluster.bootstrap.process import ChildProcess
+from cluster.bootstrap.ready import POLL_S, Progress, linked, wait_file
 from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.bootstrap.serve_api import ServeApi
-from cluster.bootstrap.serve_config import STOP_MARGIN_S, app_name, serve_config
+from cluster.bootstrap.serve_config import app_name, serve_config
 from cluster.bootstrap.supervisor import supervise
 from cluster.errors import BootstrapError
 from cluster.secret import ClusterSecret
 from cluster.settings import EngineKind, Settings, access_of
 
 _LOG = logging.getLogger(__name__)
-
-Progress = Callable[[str, str], None]
-"""Called with a step's name and how it goes; the text "ready" ends the step."""
 
 RAY_ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "0",
@@ -51,8 +47,6 @@ RAY_ATTEMPTS = 3
 ROUTER_TIMEOUT_S = 60.0
 AUTOSCALER_TIMEOUT_S = 30.0
 ENGINE_TIMEOUT_S = 900.0
-POLL_S = 0.1
-"""How often files and endpoints that can't notify are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +141,7 @@ class LocalCluster:
             token_file = self.settings.autoscaler.token_file or Path.home() / ".ray" / "auth_token"
             self._dashboard = address, token_file
             self.serve = ServeApi(*self._dashboard)
-            await self._join_ray(self.serve)
+            self._gpus = await join_ray(self.serve, self.settings)
             return
         self._progress("ray", "starting a local cluster")
         for attempt in range(1, RAY_ATTEMPTS + 1):
@@ -163,17 +157,6 @@ class LocalCluster:
         self.serve = ServeApi(*self._dashboard)
         self._gpus = int(fields["gpus"])
         self._progress("ray", "ready")
-
-    async def _join_ray(self, serve: ServeApi) -> None:
-        """Look at a Ray cluster that is not ours before anything is done there."""
-        ours = {app_name(name) for name in self.settings.pools}
-        if foreign := sorted((await serve.status()).keys() - ours):
-            raise BootstrapError(
-                "ray serve",
-                f"runs applications of others, which a deployment would end: {', '.join(foreign)}; "
-                "give these pools a Ray cluster of their own, or leave cluster.ray_address empty",
-            )
-        self._gpus = await serve.gpus()
 
     async def look(self) -> None:
         """See `Supervised`."""
@@ -367,33 +350,15 @@ class LocalCluster:
             await self.ray_host.stop_family(self.settings.replica.drain_s + 40)
             self.ray_host = None
             self._progress("ray", "stopped")
-        elif self._deployed:
-            await self._leave_ray()
+        elif self._deployed and self.serve is not None:
+            self._deployed = False
+            await leave_ray(self.serve, self.settings, self._progress)
         if self.redis is not None:
             await self.redis.stop()
             self.redis = None
             self._progress("redis", "stopped")
         with suppress(OSError):
             self._settings_path.unlink()
-
-    async def _leave_ray(self) -> None:
-        """Take our applications off a Ray cluster that goes on: they need the settings and the Redis that end here."""
-        assert self.serve is not None  # noqa: S101 - set by _start_ray
-        self._deployed = False
-        self._progress("replicas", "draining")
-        ours = {app_name(name) for name in self.settings.pools}
-        until = time.monotonic() + self.settings.replica.drain_s + STOP_MARGIN_S
-        try:
-            await self.serve.deploy({**serve_config(self.settings, "", 0), "applications": []})
-            while time.monotonic() < until:
-                if not ours & (await self.serve.status()).keys():
-                    break
-                await asyncio.sleep(POLL_S)
-        except BootstrapError as error:
-            # What can be ended here is ended all the same.
-            _LOG.error("ray.applications_left", extra={"error": str(error)})
-            return
-        self._progress("replicas", "stopped")
 
 
 def logical_cpus(settings: Settings) -> int:
@@ -406,51 +371,3 @@ def logical_cpus(settings: Settings) -> int:
         most = max(pool.replicas, pool.autoscale.max_replicas or 0)
         needed += per_replica * (most * 2 + 2)
     return max(needed, os.cpu_count() or 1)
-
-
-def free_port(host: str) -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket(family_of(host)) as probe:
-        probe.bind((bare_host(host), 0))
-        return int(probe.getsockname()[1])
-
-
-async def wait_file(
-    path: Path, process: ChildProcess, seconds: float, check: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
-    """Wait until a child wrote its ready file; returns its content. `check` is called at every look.
-
-    Raises:
-        BootstrapError: the child ended, time ran out, or `check` says so.
-    """
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if (fields := await asyncio.to_thread(_read_json, path)) is not None:
-            return fields
-        process.check()
-        check()
-        await asyncio.sleep(POLL_S)
-    raise BootstrapError(process.name, f"not ready within {seconds:.0f} s; end of its log:\n{process.log_tail()}")
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return fields
-
-
-def linked(metrics_port: int, host: str, wanted: dict[str, int]) -> bool:
-    """Ask a router's metrics whether it is linked to so many replicas of each pool."""
-    import urllib.request
-
-    with urllib.request.urlopen(f"http://{host_port(host, metrics_port)}/metrics", timeout=5) as reply:
-        text = reply.read().decode()
-    return all(
-        any(
-            line.startswith(f'penstock_router_links_up{{pool="{pool}"}}') and float(line.split()[-1]) >= count
-            for line in text.splitlines()
-        )
-        for pool, count in wanted.items()
-    )

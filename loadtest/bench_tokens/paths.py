@@ -21,7 +21,8 @@ from penstock.v1 import inference_pb2_grpc as api_grpc
 from penstock.v1 import types_pb2 as types
 from rich.console import Console
 
-from cluster.bootstrap.local import LocalCluster, free_port
+from cluster.addresses import free_port
+from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.process import ChildProcess
 from cluster.settings import load_settings
 from deployments.engines.factory import resolve_model

@@ -10,11 +10,12 @@ from contextlib import closing
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from cluster.addresses import bare_host, family_of, host_port
+from cluster.addresses import bare_host, family_of, free_port, host_port
 from cluster.autoscaler.server import ObservedServer
 from cluster.bootstrap.ahead import check_ahead
-from cluster.bootstrap.local import LocalCluster, RouterProcess, free_port, linked
+from cluster.bootstrap.local import LocalCluster, RouterProcess
 from cluster.bootstrap.process import ChildProcess
+from cluster.bootstrap.ready import linked
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
 from cluster.telemetry import MetricsServer

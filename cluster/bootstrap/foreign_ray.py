@@ -1,0 +1,51 @@
+"""A Ray cluster that somebody else runs, and that goes on when this one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from cluster.bootstrap.ready import POLL_S, Progress
+from cluster.bootstrap.serve_api import ServeApi
+from cluster.bootstrap.serve_config import STOP_MARGIN_S, app_name, serve_config
+from cluster.errors import BootstrapError
+from cluster.settings import Settings
+
+_LOG = logging.getLogger(__name__)
+
+
+async def join_ray(serve: ServeApi, settings: Settings) -> int:
+    """Look at it before anything is done there; returns how many GPUs it has.
+
+    Raises:
+        BootstrapError: applications of others run there, or it does not answer.
+    """
+    if foreign := sorted((await serve.status()).keys() - _ours(settings)):
+        raise BootstrapError(
+            "ray serve",
+            f"runs applications of others, which a deployment would end: {', '.join(foreign)}; "
+            "give these pools a Ray cluster of their own, or leave cluster.ray_address empty",
+        )
+    return await serve.gpus()
+
+
+async def leave_ray(serve: ServeApi, settings: Settings, progress: Progress) -> None:
+    """Take our applications off it: they need the settings and the Redis that end here."""
+    progress("replicas", "draining")
+    until = time.monotonic() + settings.replica.drain_s + STOP_MARGIN_S
+    try:
+        await serve.deploy({**serve_config(settings, "", 0), "applications": []})
+        while time.monotonic() < until:
+            if not _ours(settings) & (await serve.status()).keys():
+                break
+            await asyncio.sleep(POLL_S)
+    except BootstrapError as error:
+        # What can be ended here is ended all the same.
+        _LOG.error("ray.applications_left", extra={"error": str(error)})
+        return
+    progress("replicas", "stopped")
+
+
+def _ours(settings: Settings) -> set[str]:
+    return {app_name(name) for name in settings.pools}

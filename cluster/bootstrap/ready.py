@@ -1,0 +1,60 @@
+"""How processes that were started are waited for, and how that is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cluster.addresses import host_port
+from cluster.bootstrap.process import ChildProcess
+from cluster.errors import BootstrapError
+
+Progress = Callable[[str, str], None]
+"""Called with a step's name and how it goes; the texts "ready" and "stopped" end the step."""
+
+POLL_S = 0.1
+"""How often files and endpoints that can't notify are looked at."""
+
+
+async def wait_file(
+    path: Path, process: ChildProcess, seconds: float, check: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Wait until a child wrote its ready file; returns its content. `check` is called at every look.
+
+    Raises:
+        BootstrapError: the child ended, time ran out, or `check` says so.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if (fields := await asyncio.to_thread(_read_json, path)) is not None:
+            return fields
+        process.check()
+        check()
+        await asyncio.sleep(POLL_S)
+    raise BootstrapError(process.name, f"not ready within {seconds:.0f} s; end of its log:\n{process.log_tail()}")
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return fields
+
+
+def linked(metrics_port: int, host: str, wanted: dict[str, int]) -> bool:
+    """Ask a router's metrics whether it is linked to so many replicas of each pool."""
+    with urllib.request.urlopen(f"http://{host_port(host, metrics_port)}/metrics", timeout=5) as reply:
+        text = reply.read().decode()
+    return all(
+        any(
+            line.startswith(f'penstock_router_links_up{{pool="{pool}"}}') and float(line.split()[-1]) >= count
+            for line in text.splitlines()
+        )
+        for pool, count in wanted.items()
+    )
