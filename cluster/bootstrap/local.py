@@ -81,8 +81,8 @@ class LocalCluster:
         """Of Ray: its address, and the file with its token."""
         self._ray_lost = False
         """Ray ended, and what replaces it is not up."""
-        self._deployed = False
-        """Ray has our applications."""
+        self._guest = False
+        """A Ray that is not ours has our applications."""
 
     async def __aenter__(self) -> LocalCluster:
         await self.start()
@@ -250,7 +250,7 @@ class LocalCluster:
         assert self.serve is not None  # noqa: S101 - set by _start_ray
         for name, pool in self.settings.pools.items():
             self._progress(f"pool {name}", f"starting {pool.engine.value} engines: {pool.model}")
-        self._deployed = True
+        self._guest = self.ray_host is None
         await self.serve.deploy(serve_config(self.settings, str(settings_file), self._gpus))
         await asyncio.gather(*(self._wait_pool(name) for name in self.settings.pools))
 
@@ -350,8 +350,8 @@ class LocalCluster:
             await self.ray_host.stop_family(self.settings.replica.drain_s + 40)
             self.ray_host = None
             self._progress("ray", "stopped")
-        elif self._deployed and self.serve is not None:
-            self._deployed = False
+        elif self._guest and self.serve is not None:
+            self._guest = False
             await leave_ray(self.serve, self.settings, self._progress)
         if self.redis is not None:
             await self.redis.stop()

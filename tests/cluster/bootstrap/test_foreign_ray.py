@@ -5,6 +5,7 @@ stand-in that answers as Ray's does.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from cluster.bootstrap.local import LocalCluster
+from cluster.bootstrap.process import ChildProcess
+from cluster.bootstrap.serve_api import ServeApi
 from cluster.errors import BootstrapError
 from cluster.settings import load_settings
 
@@ -134,3 +137,17 @@ async def test_a_dashboard_that_lists_no_nodes_is_named(dashboard: tuple[Dashboa
     with pytest.raises(BootstrapError, match="its dashboard lists no nodes"):
         await cluster._start_ray()
     await cluster.stop()
+
+
+async def test_an_own_ray_that_has_ended_is_not_asked_to_let_go(
+    dashboard: tuple[Dashboard, str], tmp_path: Path
+) -> None:
+    state, address = dashboard
+    cluster = cluster_on("", tmp_path)
+    cluster.ray_host = await ChildProcess.start("ray", (sys.executable, "-c", "input()"), tmp_path / "ray.log")
+    cluster.serve, cluster._gpus = ServeApi(address, None), 0
+    await cluster._deploy(tmp_path / "settings.json")
+    await cluster.stop()
+    await cluster.stop()
+
+    assert 1 == len(state.configs)
