@@ -99,7 +99,8 @@ class LeaseKeeper(Generic[Reply]):
                 self._started.set()
                 rest = self._period_s - (time.monotonic() - began)
                 try:
-                    await asyncio.wait_for(self._nudge.wait(), max(rest, 0.0))
+                    async with asyncio.timeout(max(rest, 0.0)):
+                        await self._nudge.wait()
                 except TimeoutError:
                     continue
                 self._nudge.clear()

@@ -77,7 +77,8 @@ class ReplicaHost:
     async def _end_after_engine_death(self, replica: Replica) -> None:
         # Routers get the ends of their attempts, and the lease is given back, before the process goes.
         try:
-            await asyncio.wait_for(replica.stop(drain_s=0.2), 5.0)
+            async with asyncio.timeout(5.0):
+                await replica.stop(drain_s=0.2)
         finally:
             os._exit(1)
 

@@ -309,7 +309,8 @@ class Router:
 
     async def _calls_ended(self, seconds: float) -> None:
         try:
-            await asyncio.wait_for(self._inference.idle.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._inference.idle.wait()
         except TimeoutError:
             _LOG.warning("router.drain_over", extra={"open_calls": self._inference.open_calls})
 

@@ -194,9 +194,10 @@ class PoolScaler:
 
     async def _in_time(self, call: Awaitable[Result]) -> Result:
         """Wait for the platform, but not for so long that the lease ends meanwhile."""
-        patience_s = self._host.lease_s / 3
+        patience_s = self._host.patience_s
         try:
-            return await asyncio.wait_for(call, patience_s)
+            async with asyncio.timeout(patience_s):
+                return await call
         except TimeoutError:
             raise ActuatorError(self.name, f"no answer within {patience_s:.1f} s") from None
 

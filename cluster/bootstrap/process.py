@@ -120,7 +120,8 @@ class ChildProcess:
         if self.running:
             self._process.terminate()
             try:
-                await asyncio.wait_for(self._process.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await self._process.wait()
             except TimeoutError:
                 self.kill()
                 await self._process.wait()

@@ -32,10 +32,13 @@ class AppStatus:
 class ServeApi:
     """Talks to the dashboard of a Ray cluster."""
 
-    def __init__(self, address: str, token_file: Path | None) -> None:
-        """`address` is http://host:port; `token_file` holds the bearer token that Ray asks for since 2.60."""
+    def __init__(self, address: str, token_file: Path | None, timeout_s: float = TIMEOUT_S) -> None:
+        """`address` is http://host:port; `token_file` holds the bearer token that Ray asks for since 2.60. A process
+        may take `timeout_s` longer to end: a call on its way can't be cancelled.
+        """
         self._address = address.rstrip("/")
         self._token_file = token_file
+        self._timeout_s = timeout_s
 
     async def deploy(self, config: dict[str, Any]) -> None:
         """Make the cluster run exactly these applications; returns once Serve took the config.
@@ -84,7 +87,7 @@ class ServeApi:
             self._address + path, data=data, headers=headers, method=method
         )
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:  # noqa: S310 - as above
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as reply:  # noqa: S310 - as above
                 text = reply.read()
         except urllib.error.HTTPError as error:
             detail = error.read().decode(errors="replace")[:500]

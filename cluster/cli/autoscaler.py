@@ -72,7 +72,8 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
     secret = ClusterSecret.create_file(
         settings.cluster.secret_file or settings.cluster.state_dir.expanduser() / "secret"
     )
-    autoscaler = Autoscaler(settings, secret, stores, ServeActuator(ServeApi(address, token_file)))
+    serve = ServeApi(address, token_file, settings.autoscaler.patience_s)
+    autoscaler = Autoscaler(settings, secret, stores, ServeActuator(serve))
     stop = asyncio.Event()
     with stop_signals(stop.set):
         await autoscaler.start()

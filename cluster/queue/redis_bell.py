@@ -88,7 +88,8 @@ class RedisBell:
                 if self._subscribed.is_set():
                     delay = _FIRST_DELAY_S
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._ended.wait(), delay)
+                    async with asyncio.timeout(delay):
+                        await self._ended.wait()
                 delay = min(2 * delay, _LONGEST_DELAY_S)
         finally:
             await self._disconnect()

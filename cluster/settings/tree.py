@@ -52,6 +52,11 @@ class AutoscalerSettings(Section):
     token_file: FilePath | None = None
     """Holds the bearer token of Ray's dashboard; default: ~/.ray/auth_token where it exists."""
 
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for Ray: several calls must fit into the lease."""
+        return self.lease_s / 3
+
 
 class ClusterSettings(Section):
     """Says where a cluster keeps its state."""

@@ -6,12 +6,12 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cluster import digests
 
-_CONFIG_FILES = ("config.json", "generation_config.json")
+_CONFIG_FILES = ("config.json", "generation_config.json", "adapter_config.json")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 _WHOLE_FILE_BYTES = 64 << 20
 """Weight files below this size are hashed whole; reading hundreds of gigabytes would double a start's time."""
@@ -31,14 +31,20 @@ def tokenizer_digest(folder: Path) -> str:
     return digests.tokenizer_digest({file.name: file.read_bytes() for file in tokenizer_files(folder)})
 
 
-def model_digest(folder: Path) -> str:
-    """Return the SHA-256 over configuration, weights and tokenizer, hex.
+def model_digest(folder: Path, adapters: Mapping[str, Path] | None = None) -> str:
+    """Return the SHA-256 over configuration, weights and tokenizer, hex; and over adapters where there are any.
 
     Of a large weight file name, size, head and samples of every tensor count: fine-tuned weights have the same head.
+
+    Args:
+        folder: the model's.
+        adapters: LoRA adapter's name to its folder.
     """
-    configs = [folder / name for name in _CONFIG_FILES if (folder / name).is_file()]
-    weights = sorted(file for file in folder.iterdir() if file.suffix in _WEIGHT_SUFFIXES)
-    return _digest([*configs, *weights, *tokenizer_files(folder)])
+    digest = _digest([*_configs(folder), *_weights(folder), *tokenizer_files(folder)])
+    if not adapters:
+        return digest
+    parts = [f"{name}\0{_digest([*_configs(each), *_weights(each)])}" for name, each in sorted(adapters.items())]
+    return hashlib.sha256("\0".join([digest, *parts]).encode()).hexdigest()
 
 
 def group_id(digest: str, hardware: str, tensor_parallel_size: int, dtype: str) -> str:
@@ -55,6 +61,14 @@ def hardware_name(device: str) -> str:
     if device.lower() != "cpu":
         return _slug(device)
     return f"cpu-{_slug(_processor())}"
+
+
+def _configs(folder: Path) -> list[Path]:
+    return [folder / name for name in _CONFIG_FILES if (folder / name).is_file()]
+
+
+def _weights(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix in _WEIGHT_SUFFIXES)
 
 
 def _digest(files: Iterable[Path]) -> str:

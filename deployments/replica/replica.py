@@ -345,11 +345,13 @@ class Replica:
         self.table.draining = True
         self._report_now()
         try:
-            await asyncio.wait_for(self.table.idle.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self.table.idle.wait()
         except TimeoutError:
             _LOG.warning("replica.drain_over", extra={"aborted": self.table.sequences})
             try:
-                await asyncio.wait_for(self.table.move_all(), 5.0)
+                async with asyncio.timeout(5.0):
+                    await self.table.move_all()
             except (TimeoutError, EngineDeadError):
                 _LOG.warning("replica.abort_unanswered")
 
@@ -380,7 +382,8 @@ async def first_token(engine: Engine) -> None:
     spec = GenerationSpec([1, 2, 3], SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True))
     await engine.submit(name, spec, sink)
     try:
-        end = await asyncio.wait_for(sink.done, FIRST_TOKEN_TIMEOUT_S)
+        async with asyncio.timeout(FIRST_TOKEN_TIMEOUT_S):
+            end = await sink.done
     except TimeoutError:
         raise EngineStartError(f"no token within {FIRST_TOKEN_TIMEOUT_S:.0f} s") from None
     if sink.tokens == 0:

@@ -95,7 +95,8 @@ async def in_process(console: Console) -> AsyncIterator[ServingPath]:
         return await answer()
 
     try:
-        await asyncio.wait_for(answer(), START_TIMEOUT_S)
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await answer()
         path = ServingPath(
             send,
             lambda: [p for p in descendants([child.pid]) if not is_engine(p)],

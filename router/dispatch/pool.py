@@ -130,7 +130,8 @@ class Pool:
         for choice in list(self._choices.values()):
             choice.cancel()
         try:
-            await asyncio.wait_for(self._settled(), 5.0)
+            async with asyncio.timeout(5.0):
+                await self._settled()
         except TimeoutError:
             _LOG.warning("pool.left_running", extra={"pool": self.name, "choices": len(self._choices)})
         # A heartbeat on its way would open links again.

@@ -76,7 +76,8 @@ class JobFeeder:
             for run in runs:
                 run.stop()
         try:
-            await asyncio.wait_for(self._idle.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
         except TimeoutError:
             _LOG.warning("jobs.drain_over", extra={"jobs": self.runs})
 

@@ -171,7 +171,9 @@ def _one_engine(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
         by_request[decode.request_id].append(decode)
     for request_id, decodes in by_request.items():
         if len(decodes) > bounds.max_decodes:
-            yield "I3", f"{request_id} was decoded {len(decodes)} times, at most {bounds.max_decodes} are stated"
+            told = "; ".join(_told(decode, history) for decode in sorted(decodes, key=lambda decode: decode.began_at))
+            times = f"{len(decodes)} times, at most {bounds.max_decodes} are stated"
+            yield "I3", f"{request_id} was decoded {times}: {told}"
         spans = [(part, decode) for decode in decodes for part in _awake(decode, history)]
         for index, ((began, ended), one) in enumerate(spans):
             for (other_began, other_ended), other in spans[index + 1 :]:
@@ -181,6 +183,13 @@ def _one_engine(history: History, bounds: Bounds) -> Iterator[tuple[str, str]]:
                         "I3",
                         f"{request_id} was decoded by {one.replica} and {other.replica} at once for {both:.1f} s",
                     )
+
+
+def _told(decode: Decode, history: History) -> str:
+    """Say where and when something was decoded, in seconds after the first fault, and why it ended."""
+    zero = min((fault.at for fault in history.faults), default=0.0)
+    times = f"{decode.began_at - zero:+.2f} to {decode.ended_at - zero:+.2f} s"
+    return f"{decode.attempt} on {decode.replica} from token {decode.prior}, {times}, {decode.reason}"
 
 
 def _awake(decode: Decode, history: History) -> list[tuple[float, float]]:

@@ -70,6 +70,29 @@ def make_tiny_model(folder: Path, *, vocabulary: int = 1024, context_tokens: int
     return folder
 
 
+def make_adapter(folder: Path, *, rank: int = 8, strength: float = 0.1) -> Path:
+    """Write a LoRA adapter of the tiny model into `folder`; imports torch.
+
+    Args:
+        folder: an existing one.
+        rank: of its two matrices.
+        strength: spread of the second matrix' entries; 0 gives an adapter that changes nothing.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    generator = torch.Generator().manual_seed(1)
+    weights = {}
+    for layer in range(_LAYERS):
+        name = f"base_model.model.model.layers.{layer}.self_attn.o_proj"
+        weights[f"{name}.lora_A.weight"] = torch.randn(rank, _HIDDEN, generator=generator)
+        weights[f"{name}.lora_B.weight"] = torch.randn(_HIDDEN, rank, generator=generator) * strength
+    save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["o_proj"], "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
 def _write_weights(file: Path, vocabulary: int) -> None:
     import torch
     from safetensors.torch import save_file

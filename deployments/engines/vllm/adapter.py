@@ -182,6 +182,10 @@ class Frontend:
         in_force = await self.llm.engine_core.call_utility_async("set_batch_limits", sequences, tokens)
         return int(in_force[0]), int(in_force[1])
 
+    async def load_adapter(self, request: Any) -> None:
+        """Load a LoRA adapter; raises Exception when vLLM can't."""
+        await self.llm.engine_core.call_utility_async("add_lora", request)
+
     async def check_health(self) -> None:
         """Raise vLLM's EngineDeadError when the engine is dead."""
         await self.llm.check_health()

@@ -54,7 +54,10 @@ def engine_arguments(
     if own.speculative:
         arguments["speculative_config"] = _speculative(own.speculative)
     if own.lora_modules:
-        arguments |= {"enable_lora": True, "max_loras": len(own.lora_modules), "max_lora_rank": own.max_lora_rank}
+        # On a CPU, vLLM adds the last slot's adapter to requests that ask for none beside some that do. That slot stays
+        # empty.
+        slots = len(own.lora_modules) + on_cpu
+        arguments |= {"enable_lora": True, "max_loras": slots, "max_lora_rank": own.max_lora_rank}
     return arguments
 
 

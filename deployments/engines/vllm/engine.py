@@ -85,6 +85,7 @@ class VllmEngine:
             raise EngineStartError(f"vLLM did not start: {error}") from error
         self._release = SlotRelease(self._frontend, self._slot_free)
         try:
+            await launch.load_adapters(self._launched)
             await generate_once(self)
             if not self.take_steps():
                 log.warning("engine.steps.unknown")
@@ -92,6 +93,9 @@ class VllmEngine:
             self._limits = self._launched.limits
             self._limits_live = await limits_move(self._frontend, self._limits)
             return launch.identify(self._pool, self._launched, live_batch_limits=self._limits_live)
+        except EngineStartError:
+            await self.close()
+            raise
         except Exception as error:
             await self.close()
             raise EngineStartError(f"the engine failed its self-test: {error}") from error

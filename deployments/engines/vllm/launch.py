@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cluster.errors import EngineStartError
 from cluster.models import Capabilities, ModelInfo, Windows
 from cluster.settings import PoolSettings
 from deployments.engines import identity
@@ -40,6 +41,7 @@ class Launched:
     """Sequences and tokens per step that it was started with."""
     penalties_resume: bool
     lora_requests: Mapping[str, Any]
+    """Adapter's name to vLLM's LoRARequest, which has its folder."""
 
 
 def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | None, events: FrontendEvents) -> Launched:
@@ -51,6 +53,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
     from deployments.engines.vllm.adapter import Frontend, UsageContext
 
     processes.reap_orphans()
+    adapters = _adapter_folders(pool)
     on_cpu = current_platform.is_cpu()
     if on_cpu:
         pool = precision.settled(pool, model)
@@ -83,10 +86,23 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         limits=(config.scheduler_config.max_num_seqs, config.scheduler_config.max_num_batched_tokens),
         penalties_resume=penalties_resume,
         lora_requests={
-            name: LoRARequest(name, number, path)
-            for number, (name, path) in enumerate(pool.vllm.lora_modules.items(), start=1)
+            name: LoRARequest(name, number, str(folder))
+            for number, (name, folder) in enumerate(adapters.items(), start=1)
         },
     )
+
+
+async def load_adapters(launched: Launched) -> None:
+    """Load every adapter: vLLM would do it for the first request, and one that doesn't load ends the engine.
+
+    Raises:
+        EngineStartError: one can't be loaded.
+    """
+    for name, request in launched.lora_requests.items():
+        try:
+            await launched.frontend.load_adapter(request)
+        except Exception as error:
+            raise EngineStartError(f"vllm.lora_modules: adapter {name!r} ({request.lora_path}): {error}") from error
 
 
 def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool) -> EngineIdentity:
@@ -95,7 +111,8 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
 
     config = launched.config
     folder = _folder_of(config.model_config.model)
-    digest = identity.model_digest(folder)
+    adapters = {name: Path(request.lora_path) for name, request in launched.lora_requests.items()}
+    digest = identity.model_digest(folder, adapters)
     hardware = identity.hardware_name(current_platform.get_device_name())
     speculates = config.speculative_config is not None
     return EngineIdentity(
@@ -144,6 +161,16 @@ def _precision(pool: PoolSettings, config: Any) -> str:
     if pool.vllm.kv_cache_dtype != "auto":
         parts.append(f"kv-{pool.vllm.kv_cache_dtype}")
     return "-".join(parts)
+
+
+def _adapter_folders(pool: PoolSettings) -> dict[str, Path]:
+    from vllm.lora.utils import get_adapter_absolute_path
+
+    folders = {name: Path(get_adapter_absolute_path(path)) for name, path in pool.vllm.lora_modules.items()}
+    for name, folder in folders.items():
+        if not (folder / "adapter_config.json").is_file():
+            raise EngineStartError(f"vllm.lora_modules: adapter {name!r}: no adapter_config.json in {folder}")
+    return folders
 
 
 def _folder_of(model: str) -> Path:

@@ -48,7 +48,8 @@ async def generate_once(engine: _Submits) -> None:
     collector = _Collector()
     greedy = SamplingParams(max_tokens=_TOKENS, temperature=0.0, ignore_eos=True, logprobs=1)
     await engine.submit("self-test", GenerationSpec((0, 0), greedy), collector)
-    end = await asyncio.wait_for(collector.ended, _PATIENCE_S)
+    async with asyncio.timeout(_PATIENCE_S):
+        end = await collector.ended
     if end.reason is not FinishReason.LENGTH or {collector.tokens, collector.logprobs, end.output_tokens} != {_TOKENS}:
         raise EngineStartError(
             f"asked for {_TOKENS} tokens, got {collector.tokens} with {collector.logprobs} log probabilities: {end}"

@@ -76,3 +76,18 @@ def test_names_are_short_and_readable() -> None:
     assert identity.hardware_name("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
     assert identity.hardware_name("cpu").startswith("cpu-")
     assert identity.group_id("0123456789abcdef", "sim", 2, "bfloat16") == "0123456789ab-sim-tp2-bfloat16"
+
+
+def test_adapters_count_by_name_and_content(folder: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    (adapter / "adapter_model.safetensors").write_text("weights")
+    plain = identity.model_digest(folder)
+    assert identity.model_digest(folder, {}) == plain
+    found = {plain, identity.model_digest(folder, {"poet": adapter}), identity.model_digest(folder, {"p": adapter})}
+    (adapter / "adapter_model.safetensors").write_text("others")
+    found.add(identity.model_digest(folder, {"poet": adapter}))
+    (adapter / "adapter_config.json").write_text('{"r": 4}')
+    found.add(identity.model_digest(folder, {"poet": adapter}))
+    assert len(found) == 5

@@ -64,6 +64,7 @@ def test_draft_model_and_adapters_pass_through() -> None:
     found = arguments(False, speculative=draft, lora_modules={"a": "/a", "b": "/b"}, max_lora_rank=8)
     assert found["speculative_config"]["model"] == "small"
     assert (found["enable_lora"], found["max_loras"], found["max_lora_rank"]) == (True, 2, 8)
+    assert arguments(True, lora_modules={"a": "/a", "b": "/b"})["max_loras"] == 3
 
 
 def test_quantization_and_precision_pass_through() -> None:

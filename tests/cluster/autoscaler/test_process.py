@@ -1,0 +1,97 @@
+"""The autoscaler's process and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.autoscaler.scaler import PoolScaler
+from cluster.settings import AutoscalerSettings, PoolSettings
+from tests.cluster.autoscaler.conftest import Backend
+from tests.cluster.queue.servers import Server
+from tests.support.waiting import until
+
+
+@pytest.fixture
+def silent_dashboard() -> Iterator[tuple[str, threading.Event]]:
+    """Takes connections and says nothing; the event tells that somebody asked."""
+    asked, open_sockets = threading.Event(), []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _peer = server.accept()
+                except OSError:
+                    return
+                open_sockets.append(connection)
+                asked.set()
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", asked
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for connection in open_sockets:
+            connection.close()
+
+
+async def test_it_ends_soon_although_ray_does_not_answer(
+    redis_servers: dict[str, Server], silent_dashboard: tuple[str, threading.Event], tmp_path: Path
+) -> None:
+    """Kubernetes gives it thirty seconds; a call on its way used to take as long."""
+    address, asked = silent_dashboard
+    settings = {
+        "cluster": {"state_dir": str(tmp_path), "ray_address": address},
+        "redis": {"url": redis_servers["redis-7.0"].url},
+        "autoscaler": {"port": 0, "tick_s": 0.3, "lease_s": 1.5},
+        "pools": {"ended": {"model": "demo", "engine": "sim", "autoscale": {"mode": "active", "max_replicas": 2}}},
+    }
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cluster.cli.main", "autoscaler", "--settings-json", tmp_path / "settings.json"),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        await until(asked.is_set, 30)
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_an_end_that_comes_with_the_platforms_answer_is_heard(twin: Backend, turns: int) -> None:
+    pool = PoolSettings(model="demo")
+    host = AutoscalerSettings()
+    scaler = PoolScaler("demo", "me", pool, host, twin.queue(), twin.store(), object(), None)  # type: ignore[arg-type]
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def ask() -> None:
+        await answer
+
+    async def look_after() -> None:
+        await scaler._in_time(ask())
+        await asyncio.sleep(60)
+
+    task = asyncio.create_task(look_after())
+    await asyncio.sleep(0.01)
+    answer.set_result(None)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task], timeout=1.0)
+    ended = task.cancelled()
+    task.cancel()
+    await asyncio.wait([task])
+    assert ended

@@ -1,0 +1,77 @@
+"""LoRA adapters on a real engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from cluster.errors import EngineStartError
+from cluster.models import GenerationSpec
+from cluster.settings import PoolSettings, VllmSettings
+from deployments.engines import identity
+from deployments.engines.factory import build_engine
+from tests.deployments.engines.conftest import Started
+from tests.deployments.engines.recorder import generate, greedy
+from tests.support.tiny_model import make_adapter
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore"),
+]
+PROMPT = tuple(range(600, 640))
+
+
+def settings(base: VllmSettings, **adapters: Path) -> VllmSettings:
+    modules = {name: str(folder) for name, folder in adapters.items()}
+    return base.model_copy(update={"lora_modules": modules, "max_lora_rank": 8})
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def adapted(
+    tiny_model: Path, vllm_settings: VllmSettings, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Started]:
+    nothing = make_adapter(tmp_path_factory.mktemp("nothing"), strength=0.0)
+    poet = make_adapter(tmp_path_factory.mktemp("poet"), strength=0.5)
+    pool = PoolSettings(model=str(tiny_model), vllm=settings(vllm_settings, nothing=nothing, poet=poet))
+    engine = build_engine(pool)
+    try:
+        yield Started(engine, await engine.start(), tiny_model)
+    finally:
+        await engine.close()
+
+
+async def test_each_request_gets_its_adapter(adapted: Started) -> None:
+    """All at once, so that one step has them side by side."""
+    names = ("", "nothing", "poet")
+    results = await asyncio.gather(
+        *(generate(adapted.engine, GenerationSpec(PROMPT, greedy(), lora_adapter=name)) for name in names)
+    )
+    plain, nothing, poet = (recorder.tokens for recorder, _end in results)
+    assert len(plain) == len(poet) == 16
+    assert nothing == plain
+    assert poet != plain
+
+
+async def test_adapters_belong_to_what_replicas_have_in_common(adapted: Started) -> None:
+    model = adapted.identity.model
+    assert model.lora_adapters == ("nothing", "poet")
+    assert model.digest != identity.model_digest(adapted.model)
+    assert adapted.identity.group_id.startswith(model.digest[:12])
+
+
+@pytest.mark.parametrize(
+    ("rank", "complaint"), [(None, "no adapter_config.json in "), (16, "LoRA rank 16 is greater than max_lora_rank 8")]
+)
+async def test_an_adapter_that_does_not_load_is_named_at_the_start(
+    tiny_model: Path, vllm_settings: VllmSettings, tmp_path: Path, rank: int | None, complaint: str
+) -> None:
+    folder = tmp_path if rank is None else make_adapter(tmp_path, rank=rank)
+    engine = build_engine(PoolSettings(model=str(tiny_model), vllm=settings(vllm_settings, poet=folder)))
+    with pytest.raises(EngineStartError, match=r"lora_modules: adapter 'poet'.*" + complaint):
+        await engine.start()
