@@ -142,7 +142,7 @@ SAMPLING_FLAGS: tuple[tuple[str, type, str], ...] = (
     ("frequency-penalty", float, "-2 to 2"),
     ("repetition-penalty", float, "above 0 to 2"),
     ("seed", int, "seeds the draws"),
-    ("logprobs", int, "alternatives per token, 0 to 20"),
+    ("logprobs", int, "alternatives per token, 0 to 20; shown with --json"),
     ("n", int, "number of choices"),
 )
 

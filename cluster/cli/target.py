@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
 import re
 from collections.abc import Iterator
@@ -83,6 +84,8 @@ def open_client(options: argparse.Namespace) -> Client:
 
     if _HOST_ALONE.fullmatch(options.target) and not (options.tls or options.tls_ca or options.tls_cert):
         raise SettingsError(f"--target must be host:port, such as {options.target}:50051, got {options.target!r}")
+    if _is_ipv6(options.target):
+        raise SettingsError(f"--target must be host:port, such as [::1]:50051, got {options.target!r}")
     key = os.environ.get(KEY_VARIABLE) or None
     if options.api_key_file:
         key = _read("--api-key-file", options.api_key_file).decode(errors="replace").strip()
@@ -97,6 +100,14 @@ def open_client(options: argparse.Namespace) -> Client:
     except ValueError as error:
         text = str(error).replace("allow_plaintext_key=True", "--allow-plaintext-key").replace("give tls", "give --tls")
         raise SettingsError(text) from error
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _say_wait(seconds: float, error: PenstockClientError) -> None:

@@ -19,7 +19,15 @@ def ray_processes(toy: ClusterThread, word: str) -> list[psutil.Process]:
     """Return processes of our Ray by a word of their command line."""
     host = toy.cluster.ray_host
     assert host is not None
-    return [p for p in psutil.Process(host.pid).children(recursive=True) if any(word in part for part in p.cmdline())]
+    return [p for p in psutil.Process(host.pid).children(recursive=True) if any(word in part for part in _words(p))]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        # It ended meanwhile.
+        return []
 
 
 def ended(process: psutil.Process) -> bool:

@@ -192,7 +192,7 @@ async def test_a_schema_comes_from_the_line_or_from_a_file(capsys: Captured, tmp
         assert "--json-schema: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("host", ["localhost", "[::1]"])
-def test_a_target_without_a_port_is_named(host: str, capsys: Captured) -> None:
+@pytest.mark.parametrize(("host", "better"), [("localhost",) * 2, ("[::1]",) * 2, ("::1", "[::1]")])
+def test_a_target_without_a_port_is_named(host: str, better: str, capsys: Captured) -> None:
     assert 2 == run("status", host)
-    assert f"--target must be host:port, such as {host}:50051, got '{host}'" in capsys.readouterr().err
+    assert f"--target must be host:port, such as {better}:50051, got '{host}'" in capsys.readouterr().err
