@@ -48,6 +48,8 @@ class EmbeddedRedis:
         """
         data = state_dir / "redis"
         data.mkdir(parents=True, exist_ok=True)
+        # The file holds prompts of jobs, and the server makes it readable for everybody.
+        data.chmod(0o700)
         # Unix socket paths are limited to about 100 bytes, which a state folder may exceed.
         socket_dir = Path(tempfile.mkdtemp(prefix="penstock-redis-"))
         command = [

@@ -15,7 +15,9 @@ def print_receipt(finished: Finished, console: Console) -> None:
     """Print where the time went, and what was used."""
     receipt, usage = finished.receipt, finished.usage
     table = Table(title="receipt", title_justify="left", show_edge=False, pad_edge=False)
-    for column in ("replica", "queue ms", "prefill ms", "decode ms", "tokens", "cached", "GPU s"):
+    lost = any(attempt.lost_time for attempt in receipt.attempts)
+    times = ("queue ms", "prefill ms", "decode ms", *(["lost ms"] if lost else []))
+    for column in ("replica", *times, "tokens", "cached", "GPU s"):
         table.add_column(column, justify="left" if column == "replica" else "right")
     for attempt in receipt.attempts:
         table.add_row(
@@ -23,6 +25,7 @@ def print_receipt(finished: Finished, console: Console) -> None:
             f"{1e3 * attempt.queue_time:.1f}",
             f"{1e3 * attempt.prefill_time:.1f}",
             f"{1e3 * attempt.decode_time:.1f}",
+            *([f"{1e3 * attempt.lost_time:.1f}"] if lost else []),
             str(attempt.output_tokens),
             str(attempt.cached_tokens),
             f"{attempt.gpu_seconds:.3f}",

@@ -49,6 +49,8 @@ class AttemptReceipt:
     output_tokens: int
     cached_tokens: int
     gpu_seconds: float
+    lost_time: float = 0.0
+    """Of an attempt that was lost: from its last output, or its grant, to when that was known."""
 
     @classmethod
     def from_proto(cls, wire: types_pb2.AttemptReceipt) -> AttemptReceipt:
@@ -64,6 +66,7 @@ class AttemptReceipt:
             output_tokens=wire.output_tokens,
             cached_tokens=wire.cached_tokens,
             gpu_seconds=wire.gpu_seconds,
+            lost_time=duration_from_wire(wire.lost_time),
         )
 
 

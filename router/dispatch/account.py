@@ -47,6 +47,8 @@ class Ran:
     prefill_s: float
     end: pb.AttemptEnd
     price_per_s: float
+    lost_s: float = 0.0
+    """From the last that was heard of it to when it was known to be lost."""
 
 
 class Account:
@@ -127,6 +129,7 @@ class Account:
                 output_tokens=ran.end.output_tokens,
                 cached_tokens=ran.end.cached_tokens,
                 gpu_seconds=ran.end.gpu_seconds,
+                lost_time=duration_to_wire(ran.lost_s),
             )
             for ran in self._attempts
         ]

@@ -65,9 +65,10 @@ class Choice:
         prices: Prices = NO_PRICES,
         deadline: float | None = None,
         on_start: Callable[[str], None] | None = None,
+        arrived_at: float | None = None,
     ) -> None:
         """`deadline` is the moment on the monotonic clock by which it must have ended. `on_start` is told each replica
-        that the choice is started on.
+        that the choice is started on. `arrived_at`: when the call came, now by default.
         """
         self.index = index
         self.entry = entry
@@ -97,6 +98,8 @@ class Choice:
         self.account = Account(index, entry.prompt_tokens, prices)
         self.continuity = Continuity()
         self.submitted_at = time.monotonic()
+        self.arrived_at = self.submitted_at if arrived_at is None else arrived_at
+        """When its call came."""
         self.granted_at = 0.0
         self.first_token_at = 0.0
         self.announced = True
@@ -304,7 +307,7 @@ class Choice:
             self._pool.release(self)
         elif self._unbegun:
             # Window full, draining, or a start that a broken link swallowed: nothing ran, so wait for another slot.
-            self._leave_place(acknowledge=False)
+            self._leave_place(acknowledge=False, queued_at=self._queued_at)
             self._pool.refuse(self)
         elif refusal.reason == pb.REFUSAL_REASON_UNKNOWN:
             # The replica gave it up while the link was broken.
@@ -350,7 +353,10 @@ class Choice:
         self._lost += 1
         replica = self._placement.link.replica_id if self._placement is not None else ""
         self._pool.note_loss(failure, replica)
-        self._note_attempt(end if end is not None else self._unreported())
+        if end is None:
+            self._note_attempt(self._unreported(), self._silent_s)
+        else:
+            self._note_attempt(end)
         following = after_failure(
             self._pool.recovery,
             lost=self._lost,
@@ -403,22 +409,30 @@ class Choice:
             decode_s=max(0.0, decode_s),
         )
 
-    def _leave_place(self, *, acknowledge: bool) -> None:
+    def _leave_place(self, *, acknowledge: bool, queued_at: float | None = None) -> None:
+        """Wait again: from now on, or still, where nothing ran."""
         if self.link is not None:
             self.link.close_sink(self.sink, acknowledge=acknowledge)
         self.state, self.link, self.sink = ChoiceState.WAITING, None, 0
         self._yielding = False
-        self._queued_at = time.monotonic()
+        self._queued_at = time.monotonic() if queued_at is None else queued_at
         # Its place in line is news, and is told again each second; nothing else may come for long.
         self._wake()
 
-    def _note_attempt(self, end: pb.AttemptEnd) -> None:
+    @property
+    def _silent_s(self) -> float:
+        """How long nothing was heard of this attempt."""
+        place = self._placement
+        heard_at = place.link.output_at if self._began_at and place is not None else self.granted_at
+        return max(0.0, time.monotonic() - heard_at) if heard_at else 0.0
+
+    def _note_attempt(self, end: pb.AttemptEnd, lost_s: float = 0.0) -> None:
         place = self._placement
         if place is not None:
             timed = self.granted_at and self._began_at
             prefill_s = self._began_at - self.granted_at if timed else end.prefill_s
             self.account.add(
-                Ran(place.link.replica_id, place.group_id, self.queue_s, prefill_s, end, place.price_per_s)
+                Ran(place.link.replica_id, place.group_id, self.queue_s, prefill_s, end, place.price_per_s, lost_s)
             )
 
     @property

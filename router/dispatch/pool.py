@@ -14,7 +14,15 @@ from cluster.autoscaler.point import point_in_force
 from cluster.autoscaler.report import JobWork
 from cluster.control.decision import Relief
 from cluster.control.settings import operating_point
-from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
+from cluster.errors import (
+    InvalidRequestError,
+    KeyReusedError,
+    QuarantinedError,
+    QueueFullError,
+    QueueUnavailableError,
+    QuotaExceededError,
+    SlowReaderError,
+)
 from cluster.lifecycle import TaskOwner
 from cluster.models import RequestClass
 from cluster.queue.base import Queue
@@ -43,6 +51,7 @@ from router.dispatch.slow_readers import SlowReaders
 
 _LOG = logging.getLogger(__name__)
 
+_CLIENTS_OWN = (InvalidRequestError, QuarantinedError, SlowReaderError)
 _COMPLETE = (types.FINISH_REASON_STOP, types.FINISH_REASON_LENGTH)
 
 
@@ -303,13 +312,17 @@ class Pool:
         self.returns.release(request_id, choice.attempt, used)
 
     def _judge(self, choice: Choice) -> None:
-        """Learn from a choice that is over. What a client or its deadline stopped says nothing."""
+        """Learn from a choice that is over. What a client or its deadline stopped says nothing, nor what ended by its
+        client's own fault.
+        """
         end, request_class = choice.end, choice.entry.request_class
+        if isinstance(choice.error, _CLIENTS_OWN):
+            return
         if choice.error is not None:
             self.arrivals.turned_away(request_class)
         elif end is not None and end.finish_reason in _COMPLETE:
             self.arrivals.ended(request_class, choice.entry.prompt_tokens, choice.account.cached_tokens, choice.tokens)
-            ttft_s = choice.first_token_at - choice.submitted_at if choice.first_token_at else None
+            ttft_s = choice.first_token_at - choice.arrived_at if choice.first_token_at else None
             itl_s = end.decode_s / (end.output_tokens - 1) if end.output_tokens > 1 else None
             self.arrivals.judge(request_class, ttft_s, itl_s)
 

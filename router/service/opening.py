@@ -302,7 +302,7 @@ class Opening:
             request_class=request_class_to_wire(checked.request_class),
         )
         learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
-        return Choice(index, entry, start, pool, pool.prices, admitted.deadline, learn)
+        return Choice(index, entry, start, pool, pool.prices, admitted.deadline, learn, admitted.arrived_at)
 
     # --- resume -------------------------------------------------------------------------------------------------------
 

@@ -535,6 +535,7 @@ class AttemptReceipt(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     GPU_SECONDS_FIELD_NUMBER: _builtins.int
+    LOST_TIME_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
     """Is the choice it belongs to, from 0."""
     replica_id: _builtins.str
@@ -565,6 +566,12 @@ class AttemptReceipt(_message.Message):
     def engine_wait_time(self) -> _duration_pb2.Duration:
         """Is the part of prefill_time that the request waited inside the engine for its first step."""
 
+    @_builtins.property
+    def lost_time(self) -> _duration_pb2.Duration:
+        """Is the time after the last output of an attempt whose replica or connection was lost, until that was known; 0 for
+        all others. Without any output it begins with the grant.
+        """
+
     def __init__(
         self,
         *,
@@ -578,10 +585,11 @@ class AttemptReceipt(_message.Message):
         output_tokens: _builtins.int = ...,
         cached_tokens: _builtins.int = ...,
         gpu_seconds: _builtins.float = ...,
+        lost_time: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_time", b"decode_time", "engine_wait_time", b"engine_wait_time", "prefill_time", b"prefill_time", "queue_time", b"queue_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_time", b"decode_time", "engine_wait_time", b"engine_wait_time", "lost_time", b"lost_time", "prefill_time", b"prefill_time", "queue_time", b"queue_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "choice_index", b"choice_index", "decode_time", b"decode_time", "engine_wait_time", b"engine_wait_time", "gpu_seconds", b"gpu_seconds", "group_id", b"group_id", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "queue_time", b"queue_time", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "choice_index", b"choice_index", "decode_time", b"decode_time", "engine_wait_time", b"engine_wait_time", "gpu_seconds", b"gpu_seconds", "group_id", b"group_id", "lost_time", b"lost_time", "output_tokens", b"output_tokens", "prefill_time", b"prefill_time", "queue_time", b"queue_time", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -101,6 +101,8 @@ async def test_a_long_file_of_a_real_server_is_read_to_its_end(tmp_path: Path, m
     entries = 20_000
     state = tmp_path / "state"
     first = await EmbeddedRedis.start(state, tmp_path / "log")
+    # It holds prompts of jobs.
+    assert 0o700 == (state / "redis").stat().st_mode & 0o777
     client = redis.asyncio.Redis.from_url(first.url)
     async with client.pipeline(transaction=False) as pipeline:
         for number in range(entries):

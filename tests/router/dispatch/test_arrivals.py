@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import astuple
+from unittest.mock import Mock
 
 import pytest
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
 
 from cluster.autoscaler.report import unpack_report
 from cluster.control.slo import ClassSlo, OperatingPoint
+from cluster.errors import PenstockError, QuarantinedError, QueueTimeoutError, SlowReaderError
 from cluster.models import RequestClass
 from router.dispatch.arrivals import Arrivals, Verdict
+from router.dispatch.choice import Choice
+from router.dispatch.pool import Pool
+from tests.cluster.queue.backends import entry
 
 INTERACTIVE, BATCH = RequestClass.INTERACTIVE, RequestClass.BATCH
 POINT = OperatingPoint(interactive=ClassSlo(ttft_p99_s=1.0, itl_p95_s=0.05))
@@ -76,3 +84,26 @@ def test_who_is_turned_away_is_a_miss_and_who_is_promised_nothing_is_not_judged(
     assert (1, 1) == counted(arrivals, BATCH)[4:]
     found = {which: count for which, count in arrivals.verdicts.items() if count}
     assert {(INTERACTIVE, Verdict.NOT_SERVED): 1, (BATCH, Verdict.MET): 1} == found
+
+
+@pytest.mark.parametrize(
+    ("error", "verdicts"),
+    [
+        (SlowReaderError(2, 1), {}),
+        (QuarantinedError("i1", 3.0), {}),
+        (QueueTimeoutError(3.0), {(INTERACTIVE, Verdict.NOT_SERVED): 1}),
+        (None, {(INTERACTIVE, Verdict.TTFT): 1}),
+    ],
+)
+def test_a_promise_counts_from_the_arrival_and_not_for_who_broke_it_himself(
+    error: PenstockError | None, verdicts: dict[tuple[RequestClass, Verdict], int]
+) -> None:
+    arrivals = Arrivals(POINT)
+    choice = Choice(0, entry("q", request_class=INTERACTIVE), pb.Start(), Mock(), arrived_at=time.monotonic() - 3600)
+    choice.on_delta(0, [7], "x", [])
+    choice.end = pb.AttemptEnd(finish_reason=types.FINISH_REASON_LENGTH, output_tokens=1)
+    choice.error = error
+
+    Pool._judge(Mock(arrivals=arrivals), choice)
+
+    assert verdicts == {which: count for which, count in arrivals.verdicts.items() if count}
