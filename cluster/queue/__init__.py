@@ -16,6 +16,8 @@ from cluster.queue.entries import (
     NO_QUOTA,
     Adopted,
     Grant,
+    Holding,
+    Holdings,
     KnownRequest,
     Mail,
     Mark,
@@ -27,6 +29,7 @@ from cluster.queue.entries import (
     Settlement,
     Submitted,
     UsageLine,
+    Where,
     choice_ids,
 )
 from cluster.queue.memory_queue import MemoryBell, MemoryQueue, MemoryStore
@@ -41,6 +44,8 @@ __all__ = [
     "Adopted",
     "Bell",
     "Grant",
+    "Holding",
+    "Holdings",
     "KnownRequest",
     "Mail",
     "Mark",
@@ -65,6 +70,7 @@ __all__ = [
     "Settlement",
     "Submitted",
     "UsageLine",
+    "Where",
     "choice_ids",
     "limits_from",
 ]

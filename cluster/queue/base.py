@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cluster.queue.beats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
-from cluster.queue.entries import Adopted, Mail, Mark, Marks, QueueEntry, Settlement, Submitted, UsageLine
+from cluster.queue.entries import Adopted, Holdings, Mail, Mark, Marks, QueueEntry, Settlement, Submitted, UsageLine
 
 
 class Queue(Protocol):
@@ -112,6 +112,12 @@ class Queue(Protocol):
 
     async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
         """Renew a replica's lease, publish its record, windows and state, correct its load, and fill it."""
+        ...
+
+    async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:
+        """Read what the store has on record as this router's own: a page, from the beginning or `after` the one before.
+        What moves between two pages may be missing or listed twice.
+        """
         ...
 
     async def observe(self) -> PoolView:

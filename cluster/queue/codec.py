@@ -21,6 +21,8 @@ from cluster.queue.beats import (
 from cluster.queue.entries import (
     Adopted,
     Grant,
+    Holding,
+    Holdings,
     KnownRequest,
     Mail,
     Mark,
@@ -31,6 +33,7 @@ from cluster.queue.entries import (
     Settlement,
     Submitted,
     UsageLine,
+    Where,
 )
 
 RETRY_FULL_S = 1.0
@@ -215,6 +218,21 @@ def read_router_reply(reply: Sequence[Any]) -> RouterBeatReply:
 def read_replica_reply(reply: Sequence[Any]) -> ReplicaBeatReply:
     """Read the answer of `heartbeat_replica`."""
     return ReplicaBeatReply(_names(reply[0]), reply[1].decode(), reply[2], reply[3].decode())
+
+
+_WHERE = {b"w": Where.LINE, b"p": Where.LINE, b"g": Where.GRANT, b"r": Where.SLOT}
+
+
+def read_holdings(reply: Sequence[Any]) -> Holdings:
+    """Read the answer of `holdings`."""
+    last, found = reply
+    page = zip(found[::3], found[1::3], found[2::3], strict=True)
+    return Holdings(
+        tuple(
+            Holding(name.decode(), _WHERE.get(letter, Where.MAIL), attempt.decode()) for letter, name, attempt in page
+        ),
+        last,
+    )
 
 
 def read_view(reply: Sequence[Any]) -> PoolView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from cluster.models import RequestClass
@@ -169,6 +170,38 @@ class Adopted:
     position: int
     started: bool = False
     """Whether the attempt of `grant` is known to run."""
+
+
+class Where(enum.Enum):
+    """Says where the store has an entry."""
+
+    LINE = "line"
+    """It waits, or is parked."""
+    GRANT = "grant"
+    """It has a slot, and nobody said that its attempt began."""
+    SLOT = "slot"
+    """Its attempt runs."""
+    MAIL = "mail"
+    """Its owner has an order to answer, or the news that another router adopted it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Is what the store has on record as a router's own. One entry may be listed twice: in its slot and in the mail."""
+
+    request_id: str
+    where: Where
+    attempt: str = ""
+    """Where it has a slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Is a page of what the store has on record as a router's own."""
+
+    page: tuple[Holding, ...] = ()
+    last: bytes = b""
+    """Where the next page begins; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)

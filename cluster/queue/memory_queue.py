@@ -16,6 +16,7 @@ from cluster.queue.codec import RETRY_FULL_S
 from cluster.queue.entries import (
     Adopted,
     Grant,
+    Holdings,
     Mail,
     Mark,
     Marks,
@@ -39,6 +40,7 @@ from cluster.queue.memory_fill import (
     run_fills,
     withdraw,
 )
+from cluster.queue.memory_holdings import holdings
 from cluster.queue.memory_keys import field_of, find_key, finish_key, id_of_key, open_key
 from cluster.queue.memory_leases import drop_waiting, park, part_router, reap, remove_replica
 from cluster.queue.memory_ledger import enter_ledger, read_ledger
@@ -251,6 +253,11 @@ class MemoryQueue:
         check_id("replica_id", beat.replica_id)
         with self._call(beat.replica_id) as pool:
             return beat_replica(pool, beat, self._store.run_id)
+
+    async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:
+        """See `Queue.holdings`."""
+        with self._call(router_id) as pool:
+            return holdings(pool, router_id, after, limit)
 
     async def observe(self) -> PoolView:
         """See `Queue.observe`."""

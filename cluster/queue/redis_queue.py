@@ -10,7 +10,18 @@ from cluster.queue import codec
 from cluster.queue.beats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
 from cluster.queue.checks import check_entry, check_id, check_router_beat
 from cluster.queue.connections import ConnectionSource, RedisTarget
-from cluster.queue.entries import Adopted, Mail, Mark, Marks, QueueEntry, QueueLimits, Settlement, Submitted, UsageLine
+from cluster.queue.entries import (
+    Adopted,
+    Holdings,
+    Mail,
+    Mark,
+    Marks,
+    QueueEntry,
+    QueueLimits,
+    Settlement,
+    Submitted,
+    UsageLine,
+)
 from cluster.queue.keys import pool_keys
 from cluster.queue.lane import Lane
 from cluster.queue.scripts import Script, load_scripts
@@ -111,6 +122,10 @@ class RedisQueue:
         """See `Queue.heartbeat_replica`."""
         check_id("replica_id", beat.replica_id)
         return codec.read_replica_reply(await self._call("heartbeat_replica", codec.pack_replica_beat(beat)))
+
+    async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:
+        """See `Queue.holdings`."""
+        return codec.read_holdings(await self._call("holdings", codec.pack(router_id, after, limit)))
 
     async def observe(self) -> PoolView:
         """See `Queue.observe`."""

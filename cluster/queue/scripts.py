@@ -33,6 +33,7 @@ SCRIPTS = (
     "usage",
     "observe",
     "quarantine",
+    "holdings",
 )
 SHARED = ("line", "orders", "fill", "preempt", "tenant", "keys", "ledger", "leases")
 _CONSTANT = re.compile(r"^([A-Z][A-Z_]+) = (\d+)", re.MULTILINE)

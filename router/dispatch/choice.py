@@ -6,6 +6,7 @@ import enum
 import hashlib
 import logging
 import math
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -136,11 +137,18 @@ class Choice:
         """Describe it to a store that does not know it."""
         if self.waited_s is not None:
             # It goes on: charged already, and its wait is not bounded any more.
-            return replace(self.entry, resume=True, start_within_ms=0, late_after_ms=0, client_key="")
+            entry = replace(self.entry, resume=True, start_within_ms=0, late_after_ms=0, client_key="")
+            # A store that forgot it counts its attempts from one again, and no two may have one name.
+            return replace(entry, attempt_base=secrets.token_hex(6))
         passed_ms = int((time.monotonic() - self.submitted_at) * 1000)
         bounds = (self.entry.start_within_ms, self.entry.late_after_ms)
         start_ms, late_ms = (max(1, bound - passed_ms) if bound else 0 for bound in bounds)
         return replace(self.entry, start_within_ms=start_ms, late_after_ms=late_ms)
+
+    @property
+    def taken_over(self) -> bool:
+        """Whether it gets the output of an attempt that another router started."""
+        return self.state is ChoiceState.RUNNING and not self.granted_at and self.link is not None and self.link.up
 
     @property
     def late(self) -> bool:
@@ -205,7 +213,8 @@ class Choice:
         """Obey an order of the queue; see `cluster.queue.Order`."""
         if kind == "expired" and self.state is ChoiceState.WAITING:
             self._fail(QueueTimeoutError(time.monotonic() - self.submitted_at))
-            self._pool.release(self)
+            # It may have been charged for a grant that was refused.
+            self._pool.withdraw(self)
         elif kind == "cancel":
             self.cancel()
         elif kind == "moved":

@@ -34,6 +34,7 @@ from cluster.tls import LinkDialer
 from router.affinity import Affinity
 from router.dispatch.account import Prices
 from router.dispatch.arrivals import Arrivals
+from router.dispatch.audit import Audit
 from router.dispatch.breaker import BreakerLimits
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.contract import Placement
@@ -110,6 +111,14 @@ class Pool:
             name, router_id, queue, self._choices, lambda choice: choice in self.isolation.held, self._granted
         )
         self.returns = Returns(router_id, queue, self._owner, self._deliver, self.resubmission.submit)
+        self.audit = Audit(
+            router_id,
+            queue,
+            self._choices,
+            self.returns,
+            lambda: self._parked | self.isolation.held,
+            self.resubmission.submit_again,
+        )
         self.losses = dict.fromkeys(Failure, 0)
         """Attempts that were lost, since start."""
         self.isolation = Isolation(
@@ -133,6 +142,7 @@ class Pool:
         """Join the pool; returns after the first heartbeat was tried."""
         await self._membership.start()
         self._watch.spawn(self.slow_readers.watch(), "slow_readers")
+        self._watch.spawn(self.audit.watch(self.queue_settings.lease_s / 2, lambda: self.available), "audit")
 
     async def close(self) -> None:
         """Leave the pool: what still waits or runs is cancelled first, so that no slot stays taken."""
@@ -374,6 +384,7 @@ class Pool:
             # It is not in line yet: it has its slot on the replica whose engine died.
             self.release(choice)
         elif self._choices.pop(choice.entry.request_id, None) is not None:
+            self._judge(choice)
             self.returns.withdraw(choice.entry.request_id, choice.account.final(choice.tokens))
 
     # --- mail ---------------------------------------------------------------------------------------------------------

@@ -67,6 +67,16 @@ class Resubmission:
                 self.run_id = "?"
                 return
 
+    async def submit_again(self, request_id: str) -> None:
+        """Put a choice in line that the store has given up, although it is the same store.
+
+        Raises:
+            QueueUnavailableError: the queue does not answer.
+        """
+        if (choice := self._choices.get(request_id)) is not None:
+            choice.run_id = "given up"
+            await self.submit(request_id)
+
     async def submit(self, request_id: str) -> None:
         """Put a choice in line if the store has forgotten it; harmless where it has not.
 

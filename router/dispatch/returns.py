@@ -34,6 +34,8 @@ class Returns:
         """Of requests that are over."""
         self._breaks: dict[tuple[str, str], Settlement] = {}
         """Ends of attempts whose requests go on."""
+        self._refusals: set[tuple[str, str]] = set()
+        """Grants that were not used."""
         self._leaves: dict[tuple[str, str], Settlement | None] = {}
         """Of requests that ended in line; their attempt is ""."""
         self._telling: set[tuple[str, str]] = set()
@@ -41,7 +43,12 @@ class Returns:
 
     def __len__(self) -> int:
         """How many ends the store does not know yet."""
-        return len(self._ends) + len(self._breaks) + len(self._leaves)
+        return len(self._ends) + len(self._breaks) + len(self._refusals) + len(self._leaves)
+
+    def untold(self) -> set[str]:
+        """List the requests of which the store does not know yet how it is with them."""
+        waiting = (self._ends, self._breaks, self._refusals, self._leaves)
+        return {request_id for keys in waiting for request_id, _ in keys}
 
     def ended(self, request_id: str, attempt: str) -> bool:
         """Whether the store may still take this attempt for a running one."""
@@ -63,7 +70,8 @@ class Returns:
 
     def refuse(self, request_id: str, attempt: str) -> None:
         """Give a grant back that was not used."""
-        self._owner.spawn(self._refuse(request_id, attempt), "refuse")
+        self._refusals.add((request_id, attempt))
+        self._tell(self._refuse, request_id, attempt)
 
     def withdraw(self, request_id: str, used: Settlement | None) -> None:
         """Leave the line; `used` as in `Queue.withdraw`."""
@@ -77,16 +85,17 @@ class Returns:
     def tell_again(self) -> None:
         """Tell what the store may have missed."""
         # Not what is under way: a store that is slow to answer would get ever more of the same.
-        untold = (self._ends, self._breaks, self._leaves)
-        ends, breaks, leaves = (waiting.keys() - self._telling for waiting in untold)
-        if ends or breaks or leaves:
-            _LOG.warning("returns.told_again", extra={"ends": len(ends) + len(breaks) + len(leaves)})
-        for key in ends:
-            self._tell(self._release, *key)
-        for key in breaks:
-            self._tell(self._requeue, *key)
-        for key in leaves:
-            self._tell(self._withdraw, *key)
+        untold = (
+            (self._release, self._ends.keys()),
+            (self._requeue, self._breaks.keys()),
+            (self._refuse, self._refusals),
+            (self._withdraw, self._leaves.keys()),
+        )
+        again = [(how, key) for how, waiting in untold for key in waiting - self._telling]
+        if again:
+            _LOG.warning("returns.told_again", extra={"ends": len(again)})
+        for how, key in again:
+            self._tell(how, *key)
 
     def _tell(self, how: Callable[[str, str], Awaitable[None]], request_id: str, attempt: str) -> None:
         self._telling.add((request_id, attempt))
@@ -125,10 +134,12 @@ class Returns:
 
     async def _refuse(self, request_id: str, attempt: str) -> None:
         try:
-            self._deliver(await self._queue.refuse(self._router_id, request_id, attempt))
+            mail = await self._queue.refuse(self._router_id, request_id, attempt)
         except QueueUnavailableError as error:
-            # The grant was never reported as started, so it is revoked and given again.
-            _LOG.warning("refuse.lost", extra={"request": request_id, "error": str(error)})
+            _LOG.debug("refuse.later", extra={"request": request_id, "error": str(error)})
+            return
+        self._refusals.discard((request_id, attempt))
+        self._deliver(mail)
 
     async def _withdraw(self, request_id: str, _: str) -> None:
         # The end of an attempt comes first: with the entry it would be lost, and what the attempt used with it.

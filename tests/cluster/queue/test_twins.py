@@ -194,6 +194,11 @@ class Pair:
         request = name.split("/")[0]
         await self.both(lambda queue: queue.finish_key(router, old.tenant, old.client_key, request, result))
 
+    async def holdings(self) -> None:
+        router, limit = self.random.choice(ROUTERS), self.random.choice((2, 500))
+        page = await self.both(lambda queue: queue.holdings(router, b"", limit))
+        await self.both(lambda queue: queue.holdings(router, page.last, limit))
+
     async def usage(self) -> None:
         tenant, limit = self.random.choice(("", *TENANTS)), self.random.choice((1, 100))
         await self.both(lambda queue: queue.usage(tenant, 0, 10**6, limit))
@@ -365,6 +370,7 @@ STEPS = (
     "answer_moves",
     *["finish_key"] * 2,
     "usage",
+    "holdings",
     *["cancel"] * 2,
     *["withdraw"] * 2,
     "collect",
