@@ -266,7 +266,8 @@ class AsyncClient:
             progress_only: leave the results out.
             patience: seconds of failed connections after which UnavailableError is raised.
         """
-        state = WatchState(job_id, resume_token, progress_only, patience)
+        on_wait = self._connection.retry.on_wait
+        state = WatchState(job_id, resume_token, progress_only, patience, on_wait=on_wait)
         while not state.ended:
             call = self._next().jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
             self._running.add(call)

@@ -48,11 +48,15 @@ class ErrorDetails:
 
 
 class PenstockClientError(Exception):
-    """Is the root of all errors of calls; raised itself for statuses without a class of their own."""
+    """Is the root of all errors of calls; raised itself for statuses without a class of their own.
+
+    `waited_for` is the error after which the call was tried for the last time; None where it was tried once.
+    """
 
     def __init__(self, message: str, code: grpc.StatusCode, details: ErrorDetails | None = None) -> None:
         self.code = code
         self.details = details or ErrorDetails()
+        self.waited_for: PenstockClientError | None = None
         super().__init__(message)
 
     @property

@@ -86,6 +86,8 @@ class Attempts:
         self._breaks = 0
         """Failures since the last event."""
         self._broken_at = 0.0
+        self._waited_for: PenstockClientError | None = None
+        """Why the last wait was, unless the stream went on after it."""
 
     def time_left(self) -> float | None:
         """Return the seconds until the call's deadline; None without one."""
@@ -99,6 +101,7 @@ class Attempts:
     def progressed(self) -> None:
         """Note that the stream brought something."""
         self._breaks = 0
+        self._waited_for = None
 
     def wait_to_resume(self, error: PenstockClientError) -> float | None:
         """Note that a stream broke; return the seconds until it is opened again, or None when the error is final."""
@@ -111,7 +114,9 @@ class Attempts:
     def _in_time(self, wait: float | None, error: PenstockClientError) -> float | None:
         left = self.time_left()
         if wait is None or (left is not None and wait >= left):
+            error.waited_for = self._waited_for
             return None
+        self._waited_for = error
         if self._policy.on_wait is not None:
             self._policy.on_wait(wait, error)
         return wait

@@ -216,7 +216,8 @@ class Client:
         self, job_id: str, *, resume_token: bytes = b"", progress_only: bool = False, patience: float = 60.0
     ) -> Iterator[JobUpdate]:
         """Give a job's results and its progress until it has ended; see AsyncClient.watch_job."""
-        state = WatchState(job_id, resume_token, progress_only, patience)
+        on_wait = self._connection.retry.on_wait
+        state = WatchState(job_id, resume_token, progress_only, patience, on_wait=on_wait)
         while not state.ended:
             call = self._next().jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
             try:

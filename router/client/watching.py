@@ -9,6 +9,7 @@ from penstock.v1 import jobs_pb2
 
 from router.client.errors import PenstockClientError, UnavailableError, protocol_error
 from router.client.jobs import Job, JobResult, JobUpdate
+from router.client.retry import OnWait
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
@@ -27,6 +28,7 @@ class WatchState:
         progress_only: bool,
         patience: float,
         *,
+        on_wait: OnWait | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ended = False
@@ -35,6 +37,7 @@ class WatchState:
         self._token = resume_token
         self._progress_only = progress_only
         self._patience = patience
+        self._on_wait = on_wait
         self._now = now
         self._failing_since = 0.0
         self._failures = 0
@@ -74,4 +77,7 @@ class WatchState:
         if not isinstance(error, UnavailableError) or self._now() - self._failing_since > self._patience:
             return None
         self._failures += 1
-        return max(error.retry_after or 0.0, min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (self._failures - 1)))
+        wait = max(error.retry_after or 0.0, min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (self._failures - 1)))
+        if self._on_wait is not None:
+            self._on_wait(wait, error)
+        return wait

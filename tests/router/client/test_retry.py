@@ -121,3 +121,17 @@ def test_whoever_shows_what_goes_on_hears_of_waits_and_not_of_the_end():
     attempts.wait_to_resume(error(InternalError))
 
     assert heard == [(pytest.approx(7.1), QuotaExceededError), (pytest.approx(1.1), UnavailableError)]
+
+
+def test_the_last_error_knows_what_the_call_was_waiting_for():
+    clock = ManualClock()
+    attempts = Attempts(RetryPolicy(), 60.0, now=clock.monotonic, uniform=largest)
+    reason, late = error(UnavailableError), error(DeadlineExceededError)
+    attempts.wait_after(reason)
+    attempts.wait_after(late)
+    assert (reason, None) == (late.waited_for, reason.waited_for)
+
+    attempts.progressed()
+    later = error(DeadlineExceededError)
+    attempts.wait_after(later)
+    assert later.waited_for is None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import grpc
 import pytest
 from penstock.v1 import jobs_pb2
 
-from router.client import InternalError, NotFoundError, UnavailableError
+from router.client import Client, InternalError, NotFoundError, RetryPolicy, UnavailableError
 from router.client.errors import ErrorDetails
 from router.client.watching import WatchState
 
@@ -84,3 +86,25 @@ def test_a_stream_that_ends_before_its_job_breaks_the_protocol(state: WatchState
     state.accept(news(ended=True))
     state.closed()
     assert state.ended
+
+
+def test_who_shows_what_goes_on_hears_why_a_watch_waits(clock: Clock) -> None:
+    heard: list[tuple[float, str]] = []
+    state = WatchState(
+        "demo.1", b"", False, 10.0, on_wait=lambda seconds, why: heard.append((seconds, str(why))), now=clock
+    )
+    state.failed(unavailable(1.5))
+    clock.now += 11.0
+    state.failed(unavailable())
+    assert [(1.5, "gone")] == heard
+
+
+def test_the_client_says_why_a_watch_waits() -> None:
+    heard: list[str] = []
+    with socket.socket() as taken:
+        # Bound and not listening: nobody answers, and nobody else can take the port.
+        taken.bind(("127.0.0.1", 0))
+        retry = RetryPolicy(on_wait=lambda _seconds, why: heard.append(type(why).__name__))
+        with Client(f"127.0.0.1:{taken.getsockname()[1]}", retry=retry) as client, pytest.raises(UnavailableError):
+            list(client.watch_job("demo.1", patience=0.05))
+    assert {"UnavailableError"} == set(heard)
