@@ -1,4 +1,8 @@
-"""Where commands print: tables to standard output, one line per problem to standard error."""
+"""Where commands print: tables to standard output, one line per problem to standard error.
+
+Text of others (keys, names, paths, errors) may hold brackets, which rich takes for markup: it goes through `escape` or
+into a `Text`. Nor is `:name:` in it a picture, so no console here has emoji.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,22 @@ WIDE = 160
 """Columns where nobody looks: a file or a pipe has room, and what is cut there is lost."""
 
 
-def screen() -> Console:
-    """Open standard output."""
+def screen(wide: int = WIDE) -> Console:
+    """Open standard output; `wide`: columns where nobody looks."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if known else WIDE)
+    return Console(width=None if known else wide, emoji=False)
+
+
+def messages() -> Console:
+    """Open standard error."""
+    return Console(stderr=True, emoji=False)
 
 
 def print_problem(problem: object) -> None:
     """Say what went wrong, as it is: names may hold brackets, and whoever searches a log wants a line to be one."""
-    Console(stderr=True).print(f"[red]penstock:[/] {escape(str(problem))}", highlight=False, soft_wrap=True)
+    messages().print(f"[red]penstock:[/] {escape(str(problem))}", highlight=False, soft_wrap=True)
 
 
 def print_wait(text: str) -> None:
     """Say why nothing happens for a while."""
-    Console(stderr=True).print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True)
+    messages().print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True)

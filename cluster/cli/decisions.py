@@ -10,9 +10,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from cluster.cli.console import screen
+from cluster.cli.numbers import whole
+from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
@@ -25,7 +29,9 @@ def add_decisions(commands: Commands) -> None:
     parser = commands.add_parser("decisions", help="show what the autoscaler decided, and why")
     add_target_flags(parser)
     parser.add_argument("--pool", default="", help="the pool (default: the only one)")
-    parser.add_argument("--limit", type=int, default=20, help="newest decisions, 1 to 1000 (default %(default)s)")
+    parser.add_argument(
+        "--limit", type=whole(1, 1000), default=20, help="newest decisions, 1 to 1000 (default %(default)s)"
+    )
     parser.add_argument("--all", action="store_true", help="also those that changed nothing, one by one")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run_decisions)
@@ -57,21 +63,23 @@ def show_decisions(found: DecisionList, console: Console, *, everything: bool) -
     if not found.decisions:
         console.print("no decisions: no autoscaler has looked after this pool")
         return
-    console.print(_table(found.decisions, everything=everything))
+    print_table(_table(found.decisions, everything=everything), console)
     newest = found.decisions[0]
-    console.print(f"[bold]decision {newest.number}[/], {newest.leader} (fence {newest.fence}):", highlight=False)
+    console.print(
+        f"[bold]decision {newest.number}[/], {escape(newest.leader)} (fence {newest.fence}):", highlight=False
+    )
     for step in newest.steps:
         console.print(f"  {step.name:<13} {step.value:>7.4g}  {step.reason}", highlight=False, markup=False)
     for other in newest.counterfactuals:
-        console.print(f"  {other.replicas} without the {other.without} term", highlight=False)
+        console.print(f"  {other.replicas} without the {escape(other.without)} term", highlight=False)
     for alarm in newest.alarms:
-        console.print(f"  [red]alarm:[/] {alarm}", highlight=False)
+        console.print(f"  [red]alarm:[/] {escape(alarm)}", highlight=False)
 
 
 def _table(decisions: tuple[Decision, ...], *, everything: bool) -> Table:
     table = Table()
-    for column in ("number", "time (UTC)", "mode", "replicas", "needed", "ready", "waiting", "relief", "why"):
-        table.add_column(column, justify="right" if column in ("number", "needed", "ready", "waiting") else "left")
+    names = ("number", "time (UTC)", "mode", "replicas", "needed", "ready", "waiting", "relief", "why")
+    add_columns(table, *names, words=("why",), left=("time (UTC)", "mode", "replicas", "relief"))
     skipped = 0
     for index, made in enumerate(decisions):
         changed = made.replicas != made.replicas_before
@@ -85,13 +93,13 @@ def _table(decisions: tuple[Decision, ...], *, everything: bool) -> Table:
         table.add_row(
             str(made.number),
             f"{at:%m-%d %H:%M:%S}",
-            made.mode,
+            Text(made.mode),
             f"{made.replicas_before} > {made.replicas}" if changed else str(made.replicas),
             str(made.needed),
             f"{made.ready}+{made.starting}" if made.starting else str(made.ready),
             f"{made.waiting:.0f}",
             "" if made.relief == "none" else f"[yellow]{made.relief.value}[/]",
-            f"[red]{made.alarms[0]}[/]" if made.alarms else made.reason,
+            Text(made.alarms[0], "red") if made.alarms else Text(made.reason),
         )
     return table
 

@@ -9,8 +9,10 @@ import tempfile
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from cluster.bootstrap.local import LocalCluster
+from cluster.cli.console import screen
 from cluster.cli.progress import StepDisplay
 from cluster.cli.receipt import print_receipt
 from cluster.settings import Settings, load_settings
@@ -30,14 +32,14 @@ def run_demo(options: argparse.Namespace) -> int:
             "pools": {MODEL: {"engine": options.engine}},
         }
         settings = load_settings(options.settings, flags)
-        return asyncio.run(_demo(settings, options.prompt, Console()))
+        return asyncio.run(_demo(settings, options.prompt, screen()))
 
 
 async def _demo(settings: Settings, prompt: str, console: Console) -> int:
     with StepDisplay(console) as display:
         async with LocalCluster(settings, display) as cluster:
             console.rule("[bold]chat")
-            console.print(f"[bold]{prompt}[/]", highlight=False)
+            console.print(f"[bold]{escape(prompt)}[/]", highlight=False)
             # In a thread: the client below is the one that applications without asyncio use.
             await asyncio.to_thread(ask, cluster.target, prompt, console)
             console.rule()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from cluster.cli.console import messages
 from cluster.cli.receipt import print_receipt
 from cluster.cli.target import open_client, report_call_errors
 from cluster.errors import SettingsError
@@ -26,7 +27,7 @@ _PLAIN_FLAGS = (
 
 def run_generate(options: argparse.Namespace) -> int:
     """Stream an answer to standard output; the receipt goes to standard error."""
-    errors = Console(stderr=True)
+    errors = messages()
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         model = options.model or only_model(client)
         try:

@@ -16,8 +16,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from cluster.cli.console import screen
+from cluster.cli.console import messages, print_problem, screen
+from cluster.cli.numbers import whole
+from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
 from cluster.errors import SettingsError
 
@@ -53,7 +56,7 @@ def add_jobs(commands: Commands) -> None:
     results.set_defaults(run=run_results)
 
     listing = _action(actions, "list", "list jobs, newest first")
-    listing.add_argument("--limit", type=int, default=50, help="most jobs shown (default %(default)s)")
+    listing.add_argument("--limit", type=whole(1), default=50, help="most jobs shown (default %(default)s)")
     listing.add_argument("--json", action="store_true", help="print one JSON object per job")
     listing.set_defaults(run=run_list)
 
@@ -74,8 +77,8 @@ def run_submit(options: argparse.Namespace) -> int:
     """Store a file as a job, and follow it unless told otherwise."""
     from cluster.models import RequestClass
 
-    errors = Console(stderr=True)
-    batch = _read(options, errors)
+    errors = messages()
+    batch = _read(options)
     if batch is None:
         return 2
     for field, lines in batch.ignored.items():
@@ -96,7 +99,7 @@ def run_submit(options: argparse.Namespace) -> int:
                 run_within=options.run_within,
                 on_sent=lambda sent: progress.update(task, completed=sent),
             )
-        errors.print(f"[green]✓[/] job {job.job_id}: {job.items} items", highlight=False)
+        errors.print(f"[green]✓[/] job {escape(job.job_id)}: {job.items} items", highlight=False)
         if options.detach:
             sys.stdout.write(f"{job.job_id}\n")
         else:
@@ -106,7 +109,7 @@ def run_submit(options: argparse.Namespace) -> int:
 
 def run_watch(options: argparse.Namespace) -> int:
     """Follow a job to its end; the status is 0 when every item succeeded."""
-    errors = Console(stderr=True)
+    errors = messages()
     with (
         _output(options.output) as output,
         report_call_errors(options.target) as outcome,
@@ -146,7 +149,7 @@ def run_list(options: argparse.Namespace) -> int:
             for job in jobs:
                 sys.stdout.write(json.dumps(_fields(job)) + "\n")
         else:
-            screen().print(_table(jobs))
+            print_table(_table(jobs), screen())
     return outcome.status
 
 
@@ -159,7 +162,7 @@ def run_get(options: argparse.Namespace) -> int:
 
 def run_cancel(options: argparse.Namespace) -> int:
     """End a job."""
-    console = Console(stderr=True)
+    console = messages()
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         _report(client.cancel_job(options.job), console)
     return outcome.status
@@ -167,24 +170,24 @@ def run_cancel(options: argparse.Namespace) -> int:
 
 def run_delete(options: argparse.Namespace) -> int:
     """Delete a job."""
-    console = Console(stderr=True)
+    console = messages()
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         client.delete_job(options.job)
-        console.print(f"[green]✓[/] job {options.job} deleted", highlight=False)
+        console.print(f"[green]✓[/] job {escape(options.job)} deleted", highlight=False)
     return outcome.status
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _read(options: argparse.Namespace, errors: Console) -> Batch | None:
+def _read(options: argparse.Namespace) -> Batch | None:
     from router.client import BatchFileError, read_batch
 
     try:
         with _input(options.file) as lines:
             return read_batch(lines, ignore_unknown=options.ignore_unknown)
     except (BatchFileError, OSError, UnicodeDecodeError) as error:
-        errors.print(f"[red]penstock:[/] {escape(f'{options.file}: {error}')}", highlight=False)
+        print_problem(f"{options.file}: {error}")
         return None
 
 
@@ -197,22 +200,48 @@ def _input(name: str) -> Iterator[TextIO]:
             yield file
 
 
+class _Output:
+    """Is where results go. A file that is there keeps what it has until the first update: the id may be a typo."""
+
+    def __init__(self, file: TextIO, *, replaces: bool) -> None:
+        self.written = False
+        self._file = file
+        self._replaces = replaces
+
+    def write(self, lines: str) -> None:
+        """Add to what this run has written, in the place of what others did."""
+        if self._replaces and not self.written:
+            self._file.truncate(0)
+        self.written = True
+        self._file.write(lines)
+        self._file.flush()
+
+
 @contextlib.contextmanager
-def _output(name: str | None) -> Iterator[TextIO | None]:
+def _output(name: str | None) -> Iterator[_Output | None]:
     if name is None:
         yield None
-    elif name == "-":
-        yield sys.stdout
-    else:
+        return
+    if name == "-":
+        yield _Output(sys.stdout, replaces=False)
+        return
+    path = Path(name)
+    there = path.exists()
+    try:
+        # Opened now, so that one that can't be written is found before anything is sent.
+        file = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"--output: {name} cannot be written: {error.strerror}") from error
+    with file:
+        output = _Output(file, replaces=path.is_file())
         try:
-            file = Path(name).open("w", encoding="utf-8")  # noqa: SIM115 - closed below, where errors are others
-        except OSError as error:
-            raise SettingsError(f"--output: {name} cannot be written: {error.strerror}") from error
-        with file:
-            yield file
+            yield output
+        finally:
+            if not (there or output.written):
+                path.unlink(missing_ok=True)
 
 
-def _follow(client: Client, job_id: str, output: TextIO | None, console: Console) -> int:
+def _follow(client: Client, job_id: str, output: _Output | None, console: Console) -> int:
     """Show a bar until the job ends, writing results where they are wanted; returns the exit status."""
     last: Job | None = None
     first: JobItemError | None = None
@@ -228,7 +257,7 @@ def _follow(client: Client, job_id: str, output: TextIO | None, console: Console
                     task, description=f"{last.state}{failed}", completed=last.finished_items, total=last.items
                 )
     except KeyboardInterrupt:
-        console.print(f"the job goes on; follow it with: penstock jobs watch {job_id}", highlight=False)
+        console.print(f"the job goes on; follow it with: penstock jobs watch {escape(job_id)}", highlight=False)
         raise
     if last is None:
         return 1
@@ -244,13 +273,11 @@ def _first_failure(client: Client, job_id: str) -> JobItemError | None:
     return next((each.error for update in updates for each in update.results if each.error is not None), None)
 
 
-def _write(update: JobUpdate, output: TextIO | None) -> int:
+def _write(update: JobUpdate, output: _Output | None) -> int:
     from router.client import result_line
 
     if output is not None:
-        for result in update.results:
-            output.write(result_line(update.job, result) + "\n")
-        output.flush()
+        output.write("".join(result_line(update.job, result) + "\n" for result in update.results))
     return len(update.results)
 
 
@@ -263,7 +290,7 @@ def _report(job: Job, console: Console) -> None:
     usage = job.usage
     mark = "[green]✓[/]" if job.succeeded_items == job.items else "[yellow]![/]"
     console.print(
-        f"{mark} job {job.job_id} {job.state}: {job.succeeded_items} of {job.items} items succeeded, "
+        f"{mark} job {escape(job.job_id)} {job.state}: {job.succeeded_items} of {job.items} items succeeded, "
         f"{job.failed_items} failed; tokens in {usage.prompt_tokens:,}, out {usage.output_tokens:,}; "
         f"kept until {_moment(job.due_at)}",
         highlight=False,
@@ -272,21 +299,18 @@ def _report(job: Job, console: Console) -> None:
 
 def _table(jobs: list[Job]) -> Table:
     table = Table()
-    for column in ("job", "state", "items", "done", "failed", "tokens out", "created", "key"):
-        left = column in ("job", "state", "created", "key")
-        table.add_column(
-            column, justify="left" if left else "right", no_wrap=column in ("job", "state"), overflow="fold"
-        )
+    names = ("job", "state", "items", "done", "failed", "tokens out", "created", "key")
+    add_columns(table, *names, words=("key",), left=("job", "state", "created"))
     for job in jobs:
         table.add_row(
-            job.job_id,
+            Text(job.job_id),
             job.state.value,
             f"{job.items:,}",
             f"{job.finished_items:,}",
             f"{job.failed_items:,}",
             f"{job.usage.output_tokens:,}",
             _moment(job.created_at),
-            "" if job.idempotency_key.startswith("auto-") else job.idempotency_key,
+            Text("" if job.idempotency_key.startswith("auto-") else job.idempotency_key),
         )
     return table
 

@@ -11,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.markup import escape
 
+from cluster.cli.console import messages
 from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ def run_new(options: argparse.Namespace) -> int:
         expires=moment(options.expires, now, "--expires"),
     )
     sys.stdout.write(add_key(path, plan) + "\n")
-    Console(stderr=True).print(
-        f"[dim]its hash is in {path}; the key itself is shown only here[/]", highlight=False, soft_wrap=True
+    messages().print(
+        f"[dim]its hash is in {escape(str(path))}; the key itself is shown only here[/]",
+        highlight=False,
+        soft_wrap=True,
     )
     return 0
 

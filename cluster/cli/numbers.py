@@ -7,9 +7,16 @@ import math
 from collections.abc import Callable
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """Return a type of whole numbers of at least `least`."""
-    return lambda text: int(_bounded(int, text, least))
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a type of whole numbers of at least `least` and, unless None, at most `most`."""
+
+    def read(text: str) -> int:
+        value = int(_bounded(int, text, least))
+        if most is not None and value > most:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at most {most}, got {text!r}")
+        return value
+
+    return read
 
 
 def above_zero(text: str) -> float:

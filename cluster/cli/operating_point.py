@@ -8,6 +8,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
+
 from cluster.cli.console import screen
 from cluster.cli.decisions import point_text
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
@@ -57,7 +59,7 @@ def run_operating_point(options: argparse.Namespace) -> int:
         if options.json:
             sys.stdout.write(json.dumps(dataclasses.asdict(point) if point is not None else None, indent=2) + "\n")
         elif point is not None:
-            screen().print(f"{options.pool}: {point_text(point)}", highlight=False)
+            screen().print(escape(f"{options.pool}: {point_text(point)}"), highlight=False)
     return outcome.status
 
 

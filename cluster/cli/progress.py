@@ -7,6 +7,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.spinner import Spinner
 from rich.table import Table
 
@@ -38,16 +39,18 @@ class StepDisplay:
         if text in _DONE:
             began = known[1] if known is not None else time.monotonic()
             self._steps.pop(step, None)
-            self._console.print(f"[green]✓[/] {step} {text} [dim]{time.monotonic() - began:.1f} s[/]", highlight=False)
+            self._console.print(
+                f"[green]✓[/] {escape(step)} {text} [dim]{time.monotonic() - began:.1f} s[/]", highlight=False
+            )
         elif known is None:
             self._steps[step] = (text, time.monotonic())
             if not self._console.is_terminal:
-                self._console.print(f"  {step}: {text}", highlight=False)
+                self._console.print(f"  {escape(f'{step}: {text}')}", highlight=False)
         else:
             self._steps[step] = (text, known[1])
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 1))
         for step, (text, began) in self._steps.items():
-            table.add_row(Spinner("dots"), f"{step}: {text} [dim]{time.monotonic() - began:.0f} s[/]")
+            table.add_row(Spinner("dots"), f"{escape(f'{step}: {text}')} [dim]{time.monotonic() - began:.0f} s[/]")
         return table

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from cluster.cli.tables import add_columns, print_table
 
 if TYPE_CHECKING:
     from router.client import Finished
@@ -17,11 +20,10 @@ def print_receipt(finished: Finished, console: Console) -> None:
     table = Table(title="receipt", title_justify="left", show_edge=False, pad_edge=False)
     lost = any(attempt.lost_time for attempt in receipt.attempts)
     times = ("queue ms", "prefill ms", "decode ms", *(["lost ms"] if lost else []))
-    for column in ("replica", *times, "tokens", "cached", "GPU s"):
-        table.add_column(column, justify="left" if column == "replica" else "right")
+    add_columns(table, "replica", *times, "tokens", "cached", "GPU s", words=("replica",))
     for attempt in receipt.attempts:
         table.add_row(
-            attempt.replica_id,
+            Text(attempt.replica_id),
             f"{1e3 * attempt.queue_time:.1f}",
             f"{1e3 * attempt.prefill_time:.1f}",
             f"{1e3 * attempt.decode_time:.1f}",
@@ -30,11 +32,13 @@ def print_receipt(finished: Finished, console: Console) -> None:
             str(attempt.cached_tokens),
             f"{attempt.gpu_seconds:.3f}",
         )
-    console.print(table)
+    print_table(table, console)
     first = f"{1e3 * receipt.time_to_first_token:.1f} ms" if receipt.time_to_first_token is not None else "none"
     reasons = ", ".join(choice.finish_reason.value for choice in finished.choices)
+    # Where no price is set a cost of 0 would say that it was free.
+    cost = f"; cost {receipt.cost:.6g}" if receipt.cost else ""
     console.print(
         f"tokens in {usage.prompt_tokens}, out {usage.output_tokens}; first token {first}, "
-        f"total {1e3 * receipt.total_time:.1f} ms; finish: {reasons}",
+        f"total {1e3 * receipt.total_time:.1f} ms; finish: {reasons}{cost}",
         highlight=False,
     )

@@ -9,9 +9,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from cluster.cli.console import screen
+from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import open_client, report_call_errors
 
 if TYPE_CHECKING:
@@ -32,20 +35,20 @@ def run_status(options: argparse.Namespace) -> int:
 def show_status(status: ClusterStatus, console: Console) -> None:
     """Print a table per pool."""
     for pool in status.pools:
-        console.print(_pool_table(pool))
-        routers = ", ".join(pool.router_ids) or "none"
+        print_table(_pool_table(pool), console)
+        routers = escape(", ".join(pool.router_ids)) or "none"
         reachable = "" if pool.reachable else "  [red]queue not reachable[/]"
         console.print(f"waiting {pool.waiting}, running {pool.running}; routers: {routers}{reachable}", highlight=False)
-    console.print(f"[dim]penstock {status.version}, answered by {status.router_id}[/]", highlight=False)
+    console.print(f"[dim]penstock {escape(status.version)}, answered by {escape(status.router_id)}[/]", highlight=False)
 
 
 def _pool_table(pool: PoolStatus) -> Table:
-    table = Table(title=f"pool {pool.name}", title_justify="left")
-    for column in ("replica", "state", "running", "limit", "KV", "tokens", "beat", "link", "metrics"):
-        table.add_column(column, justify="left" if column in ("replica", "state", "link") else "right", overflow="fold")
+    table = Table(title=f"pool {escape(pool.name)}", title_justify="left")
+    names = ("replica", "state", "running", "limit", "KV", "tokens", "beat", "link", "metrics")
+    add_columns(table, *names, words=("replica",), left=("state", "link"))
     for replica in pool.replicas:
         table.add_row(
-            replica.replica_id,
+            Text(replica.replica_id),
             replica.state.value,
             str(replica.running),
             str(replica.batch_limit),

@@ -6,6 +6,7 @@ import argparse
 import ipaddress
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _HOST_ALONE = re.compile(r"\[[^]]*\]|[^:/,]+")
 """gRPC would take port 443 without a word, which only TLS makes likely."""
 SAID_S = 1.0
 """Shorter waits are not worth a line."""
+AGAIN_S = 10.0
+"""A reason is said again after so long."""
 
 
 @dataclass(slots=True)
@@ -48,16 +51,22 @@ def report_call_errors(target: str) -> Iterator[Outcome]:
         for violation in error.violations:
             print_problem(f"{violation.field}: {violation.description}")
         if not error.violations:
-            print_problem(error)
+            print_problem(_said(error))
     except UnauthenticatedError as error:
         outcome.status = 1
         print_problem(f"{error}; this command takes the key from the variable {KEY_VARIABLE} or --api-key-file")
     except UnavailableError as error:
         outcome.status = 1
-        print_problem(f"{target} is not available: {error}")
+        print_problem(f"{target} is not available: {_said(error)}")
     except PenstockClientError as error:
         outcome.status = 1
-        print_problem(error)
+        print_problem(_said(error))
+
+
+def _said(error: PenstockClientError) -> str:
+    # A deadline that passes says nothing of what the time was spent on.
+    waited_for = str(error.waited_for or error)
+    return str(error) if waited_for == str(error) else f"{error}; it was waiting for: {waited_for}"
 
 
 def add_target_flags(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +104,7 @@ def open_client(options: argparse.Namespace) -> Client:
             tls=_tls(options),
             api_key=key,
             allow_plaintext_key=options.allow_plaintext_key,
-            retry=RetryPolicy(on_wait=_say_wait),
+            retry=RetryPolicy(on_wait=_Waits()),
         )
     except ValueError as error:
         text = str(error).replace("allow_plaintext_key=True", "--allow-plaintext-key").replace("give tls", "give --tls")
@@ -110,9 +119,19 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-def _say_wait(seconds: float, error: PenstockClientError) -> None:
-    if seconds >= SAID_S:
-        print_wait(f"waiting {seconds:.0f} s: {error}")
+class _Waits:
+    """Says why a call waits; the same reason not again for a while, because a watch waits every two seconds."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._again_at = 0.0
+
+    def __call__(self, seconds: float, error: PenstockClientError) -> None:
+        now, reason = time.monotonic(), str(error)
+        if seconds < SAID_S or (reason == self._last and now < self._again_at):
+            return
+        self._last, self._again_at = reason, now + AGAIN_S
+        print_wait(f"waiting {seconds:.0f} s: {reason}")
 
 
 def _tls(options: argparse.Namespace) -> Tls | None:

@@ -11,8 +11,11 @@ import time
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
+from cluster.addresses import host_port
 from cluster.bootstrap.local import LocalCluster
+from cluster.cli.console import screen
 from cluster.cli.options import settings_from
 from cluster.cli.progress import StepDisplay
 from cluster.cli.target import KEY_VARIABLE
@@ -29,7 +32,7 @@ def run_up(options: argparse.Namespace) -> int:
     settings = settings_from(options)
     pid_file = claim_state_dir(settings)
     try:
-        return asyncio.run(_up(settings, Console()))
+        return asyncio.run(_up(settings, screen()))
     finally:
         pid_file.unlink(missing_ok=True)
 
@@ -48,8 +51,7 @@ async def _up(settings: Settings, console: Console) -> int:
                 await asyncio.gather(starting, return_exceptions=True)
                 return 130
             await starting
-            console.print(f"\nserving [bold]{', '.join(settings.pools)}[/] on [bold]{cluster.target}[/]; Ctrl-C stops")
-            console.print(f"try: {_try(settings, cluster.target)}", highlight=False, soft_wrap=True)
+            _show(cluster, console)
             watching = asyncio.create_task(cluster.watch(), name="up.watch")
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
             watching.cancel()
@@ -62,6 +64,19 @@ async def _up(settings: Settings, console: Console) -> int:
         finally:
             stopping.cancel()
             await cluster.stop()
+
+
+def _show(cluster: LocalCluster, console: Console) -> None:
+    pools, target = ", ".join(cluster.settings.pools), cluster.target
+    console.print(
+        f"\nserving [bold]{escape(pools)}[/] on [bold]{escape(target)}[/]; Ctrl-C stops",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(escape(f"try: {_try(cluster.settings, target)}"), highlight=False, soft_wrap=True)
+    # Without `router.metrics_port` they are any free ones, and nobody else says which.
+    ports = ", ".join(host_port(cluster.settings.router.host, each.metrics_port) for each in cluster.routers)
+    console.print(escape(f"routers' metrics: {ports}"), highlight=False, soft_wrap=True)
 
 
 def _try(settings: Settings, target: str) -> str:
@@ -99,12 +114,12 @@ def live_pid(pid_file: Path) -> int | None:
 
 def run_down(options: argparse.Namespace) -> int:
     """Ask a running `penstock up` to stop and wait until it has."""
-    console = Console()
+    console = screen()
     folder = Path(options.state_dir or "~/.penstock").expanduser()
     pid_file = folder / PID_FILE
     pid = live_pid(pid_file)
     if pid is None:
-        console.print(f"no cluster runs in {folder}")
+        console.print(f"no cluster runs in {escape(str(folder))}", highlight=False, soft_wrap=True)
         return 0
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + DOWN_TIMEOUT_S

@@ -8,19 +8,22 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from cluster.cli.console import screen
+from cluster.cli.console import messages, screen
+from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import open_client, report_call_errors
 
 if TYPE_CHECKING:
     from router.client import UsageLine, UsageReport
 
 
+_KEYS = ("day", "pool", "tenant")
+
+
 def run_usage(options: argparse.Namespace) -> int:
     """Show what tenants used."""
-    errors = Console(stderr=True)
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         report = client.usage(
             tenant=options.tenant,
@@ -33,22 +36,23 @@ def run_usage(options: argparse.Namespace) -> int:
         if options.json:
             sys.stdout.write(json.dumps(dataclasses.asdict(report), indent=2, default=str) + "\n")
         else:
-            screen().print(_table(report))
+            print_table(_table(report), screen(), keys=len(_KEYS))
         if report.truncated:
-            errors.print("[yellow]there is more: ask for fewer days[/]")
+            messages().print("[yellow]there is more: ask for fewer days[/]")
     return outcome.status
 
 
 def _table(report: UsageReport) -> Table:
     table = Table(show_footer=bool(report.lines))
-    columns = ["day", "pool", "tenant", "requests", "prompt", "cached", "output", "GPU s", "cost"]
+    names = (*_KEYS, "requests", "prompt", "cached", "output", "GPU s", "cost")
+    add_columns(table, *names, words=("pool", "tenant"), left=("day",))
     rows = [_row(line) for line in report.lines]
     totals = [sum(column) for column in zip(*(numbers for _, numbers in rows), strict=True)]
-    footers = ["total", "", "", *map(_number, totals)] if rows else [""] * len(columns)
-    for index, (name, footer) in enumerate(zip(columns, footers, strict=True)):
-        table.add_column(name, footer, justify="left" if index < 3 else "right", overflow="fold")
-    for names, numbers in rows:
-        table.add_row(*names, *map(_number, numbers))
+    if rows:
+        for column, footer in zip(table.columns, ("total", "", "", *map(_number, totals)), strict=True):
+            column.footer = footer
+    for keys, numbers in rows:
+        table.add_row(*map(Text, keys), *map(_number, numbers))
     return table
 
 

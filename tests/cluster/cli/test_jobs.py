@@ -136,3 +136,26 @@ async def test_an_output_that_cannot_be_written_is_found_before_anything_is_sent
 
     assert (2, f"penstock: --output: {output} cannot be written: No such file or directory") == (status, messages)
     assert before == len(stack.job_stores["demo"].jobs)
+
+
+async def test_a_file_keeps_what_it_has_until_the_job_is_known(run: Any, tmp_path: Path) -> None:
+    kept, fresh = tmp_path / "kept.jsonl", tmp_path / "fresh.jsonl"
+    kept.write_text("of yesterday\n", encoding="utf-8")
+    for action in ("watch", "results"):
+        for output in (kept, fresh):
+            status, _out, messages = await run(action, "demo.typo", "--output", str(output))
+            assert (1, True) == (status, "no job 'demo.typo'" in messages)
+    assert ("of yesterday\n", False) == (kept.read_text(encoding="utf-8"), fresh.exists())
+
+    job_id = (await run("submit", write(tmp_path / "in.jsonl", 3), "--detach"))[1].strip()
+    for action in ("watch", "results"):
+        kept.write_text("of yesterday\n" * 100, encoding="utf-8")
+        assert 0 == (await run(action, job_id, "--output", str(kept)))[0]
+        ids = {json.loads(line)["custom_id"] for line in kept.read_text(encoding="utf-8").splitlines()}
+        assert {"q0", "q1", "q2"} == ids
+
+
+async def test_a_key_is_no_markup(run: Any, tmp_path: Path) -> None:
+    assert 0 == (await run("submit", write(tmp_path / "in.jsonl", 1), "--detach", "--key", "nightly [/eu]"))[0]
+    status, out, _messages = await run("list")
+    assert (0, True) == (status, "nightly [/eu]" in out)

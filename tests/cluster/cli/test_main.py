@@ -9,19 +9,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from rich.console import Console
 
 from cluster.bootstrap.ahead import check_ahead
 from cluster.bootstrap.process import ChildProcess
+from cluster.cli import target
 from cluster.cli.console import WIDE, screen
 from cluster.cli.generate import show_event
 from cluster.cli.main import build_parser, main
 from cluster.cli.options import settings_from
+from cluster.cli.target import report_call_errors
 from cluster.cli.up import _try
+from cluster.clock import ManualClock
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
-from router.client import Delta
+from router.client import DeadlineExceededError, Delta, UnavailableError
 
 
 @pytest.mark.parametrize("name", ["no[/]file.csv", "no[red]file.csv", "x" * 60 + " y" * 60])
@@ -141,3 +145,38 @@ def test_a_number_that_fits_no_field_is_named(flag: str, value: str, capsys: pyt
 def test_what_takes_everything_back_goes_with_no_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert 2 == main(["operating-point", "--pool", "demo", "--from-settings", "--itl-p95-ms", "40"])
     assert "so --itl-p95-ms can't go with it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "-1", "many"])
+def test_a_limit_that_no_router_takes_is_refused(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        build_parser().parse_args(["decisions", "--limit", limit])
+    assert 2 == caught.value.code
+    assert "--limit: must be a whole number of at" in capsys.readouterr().err
+    assert 1000 == build_parser().parse_args(["decisions", "--limit", "1000"]).limit
+
+
+def test_a_deadline_says_what_the_time_was_spent_on(capsys: pytest.CaptureFixture[str]) -> None:
+    away = UnavailableError("the queue [demo] is not reachable", grpc.StatusCode.UNAVAILABLE)
+    late = DeadlineExceededError("Deadline Exceeded", grpc.StatusCode.DEADLINE_EXCEEDED)
+    late.waited_for = away
+    with report_call_errors("h:1") as outcome:
+        raise late
+    said = "penstock: Deadline Exceeded; it was waiting for: the queue [demo] is not reachable\n"
+    assert (1, said) == (outcome.status, capsys.readouterr().err)
+
+
+def test_a_reason_to_wait_is_said_once_in_a_while(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(target.time, "monotonic", clock.monotonic)
+    say = target._Waits()
+    gone, full = (UnavailableError(text, grpc.StatusCode.UNAVAILABLE) for text in ("gone", "full"))
+    say(0.2, gone)
+    for error in (gone, gone, full):
+        say(2.0, error)
+    clock.advance(target.AGAIN_S)
+    say(2.0, full)
+    said = capsys.readouterr().err.splitlines()
+    assert [f"waiting 2 s: {reason}" for reason in ("gone", "full", "full")] == said

@@ -6,14 +6,17 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
+from unittest.mock import Mock
 
 import pytest
 
-from cluster.bootstrap.local import LocalCluster
+from cluster.bootstrap.local import LocalCluster, RouterProcess
 from cluster.cli import main as command_line
 from cluster.cli import up
-from cluster.cli.up import PID_FILE, run_up
+from cluster.cli.console import screen
+from cluster.cli.up import PID_FILE, _show, run_up
 from cluster.errors import BootstrapError
+from cluster.settings import load_settings
 
 
 class Watched(LocalCluster):
@@ -64,3 +67,13 @@ def test_a_process_that_ends_is_named(
     watched.end = BootstrapError("router 0", "it ended with status 1")
     assert 1 == command_line.main(flags(tmp_path))
     assert (1, True) == (watched.stopped, "router 0" in capsys.readouterr().err)
+
+
+def test_it_says_where_routers_have_their_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = load_settings(flags={"cluster": {"state_dir": str(tmp_path)}, "router": {"host": "::1"}}, environ={})
+    cluster = LocalCluster(settings, lambda _step, _text: None)
+    cluster.routers = [RouterProcess(Mock(), f"router-{port}", 50051, port) for port in (40001, 40002)]
+    _show(cluster, screen())
+    said = capsys.readouterr().out
+    assert "serving demo on [::1]:50051; Ctrl-C stops" in said
+    assert "routers' metrics: [::1]:40001, [::1]:40002" in said

@@ -17,6 +17,8 @@ async def test_usage_is_shown_to_whom_it_belongs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = Keys(tmp_path / "keys.toml")
+    # A narrower table comes in parts.
+    monkeypatch.setenv("COLUMNS", "160")
 
     async with running_stack(tmp_path, sections={"auth": {"keys_file": str(keys.path)}}) as stack:
 

@@ -1,0 +1,94 @@
+"""Tables that lose nothing on a narrow screen: text is folded, numbers never are, and a table that is still too wide
+goes on below itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+LEAST_WORDS = 12
+"""Columns that a text has before a table is split instead."""
+_EDGES = 3
+"""Columns that a table takes beside each of its own, and one more."""
+
+
+def add_columns(table: Table, *names: str, words: Collection[str] = (), left: Collection[str] = ()) -> None:
+    """Add columns of numbers.
+
+    Args:
+        table: gets them.
+        names: their headings.
+        words: those that have text instead, which is folded.
+        left: those that stand on the left and are kept whole too, such as times.
+    """
+    for name in names:
+        if name in words:
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+
+
+def print_table(table: Table, console: Console, keys: int = 1) -> None:
+    """Print a table, in several parts where the console is too narrow for its numbers.
+
+    Args:
+        table: of plain cells, in columns as `add_columns` makes them.
+        console: where to.
+        keys: so many of the first columns are in every part.
+    """
+    for part in split(table, console, keys):
+        console.print(part)
+
+
+def split(table: Table, console: Console, keys: int = 1) -> list[Table]:
+    """Return the parts of a table that fit a console; see `print_table`."""
+    columns, width = table.columns, console.width
+    if _taken(columns, console) <= width:
+        return [table]
+    first = columns[:keys]
+    # What nobody has needs no table of its own.
+    rest = [column for column in columns[keys:] if any(str(cell) for cell in column.cells)]
+    groups: list[list[Column]] = [[]]
+    for column in rest:
+        if groups[-1] and _taken([*first, *groups[-1], column], console) > width:
+            groups.append([])
+        groups[-1].append(column)
+    parts = [_part(table, [*first, *group]) for group in groups]
+    for part in parts[1:]:
+        part.title = None
+    for part in parts:
+        if _taken(part.columns, console) > width:
+            # There is no room for a single one: a number in two lines is better than a part of it.
+            for column in part.columns:
+                column.no_wrap, column.overflow = False, "fold"
+    return parts
+
+
+def _part(table: Table, columns: Sequence[Column]) -> Table:
+    made = Table(title=table.title, title_justify=table.title_justify, box=table.box, show_footer=table.show_footer,
+                 show_edge=table.show_edge, pad_edge=table.pad_edge)  # fmt: skip
+    for each in columns:
+        made.add_column(each.header, each.footer, justify=each.justify, no_wrap=each.no_wrap, overflow=each.overflow)
+    for cells in zip(*(each.cells for each in columns), strict=True):
+        made.add_row(*cells)
+    return made
+
+
+def _taken(columns: Sequence[Column], console: Console) -> int:
+    """Return the least width that is needed."""
+    return 1 + sum(_EDGES + _least(each, console) for each in columns)
+
+
+def _least(column: Column, console: Console) -> int:
+    widest = max(_width(cell, console) for cell in (column.header, column.footer, *column.cells))
+    return widest if column.no_wrap else min(widest, LEAST_WORDS)
+
+
+def _width(cell: object, console: Console) -> int:
+    text = cell if isinstance(cell, Text) else console.render_str(str(cell))
+    return max((cell_len(line) for line in text.plain.splitlines()), default=0)
