@@ -113,8 +113,8 @@ class Driver:
             await follow(
                 call,
                 seen,
-                (lambda ttft, tokens: self._first(planned.kind, ttft, tokens)) if counted else _nothing,
-                (lambda gap, tokens: self._gap(planned.kind, gap, tokens)) if counted else _nothing,
+                (lambda ttft, tokens: self._first(run, planned.kind, ttft, tokens)) if counted else _nothing,
+                (lambda gap, tokens: self._gap(run, planned.kind, gap, tokens)) if counted else _nothing,
             )
             reason, detail = _verdict(seen)
         except grpc.RpcError as error:
@@ -126,21 +126,24 @@ class Driver:
         if counted:
             self._end(run, planned, seen, reason, detail)
 
-    def _first(self, kind: str, ttft: float, tokens: int) -> None:
+    def _first(self, run: _Run, kind: str, ttft: float, tokens: int) -> None:
         tally = self._window.of(kind)
         tally.times["ttft"].add(ttft)
         tally.output_tokens += tokens
         tally.messages += 1
+        self._window.last_s = time.monotonic() - run.starts_at
 
-    def _gap(self, kind: str, gap: float, tokens: int) -> None:
+    def _gap(self, run: _Run, kind: str, gap: float, tokens: int) -> None:
         tally = self._window.of(kind)
         tally.times["itl"].add(gap)
         tally.output_tokens += tokens
         tally.messages += 1
+        self._window.last_s = time.monotonic() - run.starts_at
 
     def _end(self, run: _Run, planned: Planned, seen: Seen, reason: str, detail: str) -> None:
         tally = self._window.of(planned.kind)
         tally.ended += 1
+        self._window.last_s = time.monotonic() - run.starts_at
         if reason or seen.finished is None:
             tally.errors[reason] += 1
             self._ended.append(

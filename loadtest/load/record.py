@@ -22,12 +22,15 @@ class Record:
         self.seconds: dict[int, Window] = {}
         """Each with the sum of its kinds only, or an hour's record would fill the memory."""
         self.clipped = 0
+        self.last_s = 0.0
+        """When the last token or end came, in seconds since the start."""
 
     def add(self, window: Window) -> None:
         """Add a second of one process."""
         for kind, tally in window.kinds.items():
             self.kinds.setdefault(kind, Tally()).merge(tally)
         self.generator.merge(window.generator)
+        self.last_s = max(self.last_s, window.last_s)
         flat = Window(window.second, {"all": window.total()} if window.kinds else {}, window.generator, window.running)
         known = self.seconds.get(window.second)
         if known is None:

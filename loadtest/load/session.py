@@ -247,14 +247,15 @@ class LoadTest:
 
     @property
     def counted_s(self) -> float:
-        """Seconds that the figures cover: from the end of the warm-up to the last token."""
+        """Seconds that the figures cover: from the end of the warm-up to the end of the load, or the last token or end
+        where that came later.
+        """
         if self.starts_at is None or self.scenario is None:
             return 0.0
-        last = max((second + 1 for second, window in self.record.seconds.items() if window.kinds), default=0)
         until = (time.monotonic() if self.stopped_at is None else self.stopped_at) - self.starts_at
         if self.planned:
             until = min(until, self.scenario.duration_s)
-        return max(1e-3, max(until, float(last)) - self.scenario.warmup_s)
+        return max(1e-3, max(until, self.record.last_s) - self.scenario.warmup_s)
 
 
 def _seconds(value: Any) -> float | None:

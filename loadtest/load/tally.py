@@ -120,6 +120,8 @@ class Window:
     generator: Generator = field(default_factory=Generator)
     running: int = 0
     """Streams open at its end."""
+    last_s: float = 0.0
+    """When the last token or end that counts came, in seconds since the start; 0 where none did."""
 
     def of(self, kind: str) -> Tally:
         """Return the tally of a kind."""
@@ -141,14 +143,21 @@ class Window:
             self.of(kind).merge(tally)
         self.generator.merge(other.generator)
         self.running += other.running
+        self.last_s = max(self.last_s, other.last_s)
 
     def to_wire(self) -> dict[str, Any]:
         """Return plain values for `from_wire`."""
         kinds = {kind: tally.to_wire() for kind, tally in self.kinds.items()}
-        return {"second": self.second, "kinds": kinds, "generator": self.generator.to_wire(), "running": self.running}
+        return {
+            "second": self.second,
+            "kinds": kinds,
+            "generator": self.generator.to_wire(),
+            "running": self.running,
+            "last_s": self.last_s,
+        }
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Window:
         """Build the window that `to_wire` described."""
         kinds = {kind: Tally.from_wire(each) for kind, each in wire["kinds"].items()}
-        return cls(wire["second"], kinds, Generator.from_wire(wire["generator"]), wire["running"])
+        return cls(wire["second"], kinds, Generator.from_wire(wire["generator"]), wire["running"], wire["last_s"])

@@ -112,12 +112,18 @@ async def test_workers_send_one_scenario_between_them(stack: Stack, tmp_path: Pa
     """
     figures, port = tmp_path / "figures.json", str(free_port())
     load = ("--scenario", "smoke", "--rate", "15", "--arrivals", "constant", "--duration", "3")
+    # The last one runs on for 0.4 s.
+    lengths = ("--prompt-tokens", "24", "--output-tokens", "100")
     spread = ("--headless", "--processes", "2", "--master-bind-port", port, "--master-port", port)
-    child = await locust(*load, *spread, "--host", target(stack), "--load-json", str(figures))
+    child = await locust(*load, *lengths, *spread, "--host", target(stack), "--load-json", str(figures))
     await ended(child)
     found = json.loads(text_of(str(figures)))
     assert 45 == found["requests"] == found["completed"] == sum(each["ended"] for each in found["timeline"])
-    assert 45 * 16 == found["output_tokens"]
+    assert 45 * 100 == found["output_tokens"]
+    # To the last token, and not to the end of its second.
+    assert 3 < found["seconds"]
+    assert found["seconds"] % 1
+    assert pytest.approx(45 * 100) == found["tokens_per_s"] * found["seconds"]
     assert {} == found["errors"]
     assert found["ttft_s"]["p50"] <= found["ttft_s"]["p99"] <= found["e2e_s"]["max"]
     assert found["generator"]["lag_s"]["p99"] is not None

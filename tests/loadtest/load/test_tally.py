@@ -54,7 +54,7 @@ def test_an_empty_histogram_knows_nothing_and_zero_is_a_value() -> None:
 
 
 def window(second: int, kind: str, ttft: list[float], good: int, errors: int = 0) -> Window:
-    made = Window(second, running=3)
+    made = Window(second, running=3, last_s=second + 0.25)
     tally = made.of(kind)
     tally.ended = len(ttft) + errors
     tally.completed, tally.good, tally.output_tokens = len(ttft), good, 10 * len(ttft)
@@ -77,6 +77,7 @@ def test_a_record_of_two_workers_is_that_of_one_process_with_all_requests() -> N
             two.add(Window.from_wire(json.loads(json.dumps(share.to_wire()), object_hook=numeric_keys)))
     assert alone.total().as_json(4.0)["ttft_s"] == pytest.approx(two.total().as_json(4.0)["ttft_s"])
     one, other = alone.as_json(4.0), two.as_json(4.0)
+    assert 3.25 == alone.last_s == two.last_s
     for name in ("requests", "completed", "good", "goodput", "rps", "tokens_per_s", "errors"):
         assert one[name] == other[name]
     assert [102] * 4 == [each["ended"] for each in other["timeline"]]
