@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape as as_it_is
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from cluster.errors import SettingsError
+from cluster.cli.console import messages, print_problem, screen
+from cluster.cli.tables import add_columns, print_table
+from cluster.errors import PenstockError, SettingsError
 from loadtest.load.asserts import Bound, failures, parse_bounds
 from loadtest.load.attainment import attainment, course_of
 from loadtest.load.html import page, run_page
@@ -26,7 +30,7 @@ from loadtest.load.plan import plan
 from loadtest.load.runner import Run, run_scenario
 from loadtest.load.scatter import Points, scatter
 from loadtest.load.scenario import SCENARIOS, Scenario
-from loadtest.load.sweep import Knee, Plan, Trial, search
+from loadtest.load.sweep import Knee, Plan, Search, Trial
 from loadtest.load.target import Target, split_routers
 
 _SWEEP_BOUND = "goodput>=0.99"
@@ -48,9 +52,9 @@ def run_loadtest(options: argparse.Namespace) -> int:
         TraceError: a trace can't be read.
         GeneratorError: Locust failed.
     """
-    console = Console(stderr=True)
+    console = messages()
     if options.list:
-        _list(_wide())
+        _list(screen())
         return 0
     bounds = parse_bounds(options.bounds) if options.bounds else []
     scenario = scenario_of(options, _seconds(options.duration))
@@ -76,11 +80,11 @@ def run_loadtest(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps(figures, indent=2) + "\n")
     else:
-        _print(figures, scenario, _wide())
+        _print(figures, scenario, screen())
     for sentence in broken:
-        console.print(f"[red]penstock:[/] assertion failed: {sentence}", highlight=False)
+        print_problem(f"assertion failed: {sentence}")
     if not figures["requests"]:
-        console.print("[red]penstock:[/] no request ended; is the run too short for its rate?", highlight=False)
+        print_problem("no request ended; is the run too short for its rate?")
         return 1
     if figures["interrupted"]:
         console.print("[yellow]penstock:[/] interrupted; the figures are of what was sent until then", highlight=False)
@@ -138,7 +142,7 @@ def _sweep(
         with _shown(console, each, f"{rate:.3g}/s trial {repeat + 1}: ") as progress:
             figures = run_scenario(each, run, progress)
         broken = failures(bounds, figures)
-        verdict = f"[red]broken[/] ({'; '.join(broken)})" if broken else "[green]held[/]"
+        verdict = f"[red]broken[/] ({as_it_is('; '.join(broken))})" if broken else "[green]held[/]"
         console.print(f"{rate:.4g} requests/s, trial {repeat + 1}: {verdict}", highlight=False)
         trusted = not figures["generator"]["bottleneck"]
         if broken and not trusted:
@@ -146,18 +150,32 @@ def _sweep(
         good, ended = figures["good"], figures["requests"]
         return Trial(rate, repeat, not broken, trusted, good, ended, _brief(figures), course_of(figures))
 
-    knee = search(searched, trial)
+    hunt = Search(searched, trial)
+    cut: BaseException | None = None
+    try:
+        knee = hunt.run()
+    except (KeyboardInterrupt, PenstockError) as error:
+        # Hours of trials may be behind it.
+        knee, cut = hunt.so_far(), error
+        if not knee.trials:
+            console.print("no trial ended, so there is no report", highlight=False)
+            raise
     figures = {"scenario": scenario.name, "bounds": [bound.text for bound in bounds], **knee.as_json()}
     _write(prefix, _sweep_page(scenario, knee, bounds), figures, console)
     if options.json:
         sys.stdout.write(json.dumps(figures, indent=2) + "\n")
     else:
-        _wide().print(_sweep_table(knee))
-        _wide().print(knee.sentence(), highlight=False)
+        print_table(_sweep_table(knee), screen())
+        screen().print(as_it_is(knee.sentence()), highlight=False)
     if not knee.trusted:
         console.print(
             "[red]penstock:[/] a generator was the bottleneck; give it more --processes or cores", highlight=False
         )
+    if isinstance(cut, PenstockError):
+        raise cut
+    if cut is not None:
+        console.print("[yellow]penstock:[/] interrupted; the report is of the trials that ended", highlight=False)
+        return INTERRUPTED
     return int(knee.holds is None)
 
 
@@ -168,7 +186,9 @@ def _brief(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sweep_table(knee: Knee) -> Table:
-    table = Table("requests/s", "trial", "SLO", "goodput", "tokens/s", "TTFT p99 ms", "ITL p99 ms", "lag p99 ms")
+    table = Table()
+    names = ("requests/s", "trial", "SLO", "goodput", "tokens/s", "TTFT p99 ms", "ITL p99 ms", "lag p99 ms")
+    add_columns(table, *names, left=("SLO",))
     for each in sorted(knee.trials, key=lambda trial: (trial.rate, trial.repeat)):
         figures = each.figures
         times = (figures["ttft_s"]["p99"], figures["itl_s"]["p99"], figures["generator_lag_p99_s"])
@@ -197,7 +217,8 @@ def _sweep_page(scenario: Scenario, knee: Knee, bounds: Sequence[Bound]) -> str:
 
 @contextmanager
 def _shown(console: Console, scenario: Scenario, prefix: str) -> Any:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.fields[said]}"))
+    told_of, figures_of = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[said]"))
+    columns = (told_of, BarColumn(), TimeRemainingColumn(), figures_of)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"{prefix}{scenario.name}", total=scenario.duration_s, said="starting")
 
@@ -217,21 +238,21 @@ def _shown(console: Console, scenario: Scenario, prefix: str) -> Any:
 
 
 def _print(figures: Mapping[str, Any], scenario: Scenario, console: Console) -> None:
-    table = Table(title=f"{scenario.name}: {figures['requests']:,} requests, ms", title_justify="left")
-    for name in ("kind", "requests", "goodput"):
-        table.add_column(name)
-    for _, title in _TIMES:
-        table.add_column(f"{title} p50 / p99", justify="right")
+    title = f"{as_it_is(scenario.name)}: {figures['requests']:,} requests, ms"
+    table = Table(title=title, title_justify="left")
+    names = ("kind", "requests", "goodput", *(f"{title} p50 / p99" for _, title in _TIMES))
+    add_columns(table, *names, words=("kind",))
     for kind, each in {**figures["by_kind"], "all": figures}.items():
         goodput = "-" if each["goodput"] is None else f"{each['goodput']:.2%}"
         times = [f"{_ms(each[key]['p50'])} / {_ms(each[key]['p99'])}" for key, _ in _TIMES]
-        table.add_row(kind, f"{each['requests']:,}", goodput, *times)
-    console.print(table)
+        table.add_row(Text(kind), f"{each['requests']:,}", goodput, *times)
+    print_table(table, console)
     failed = ", ".join(f"{count:,} {reason}" for reason, count in figures["errors"].items()) or "none"
     generator = figures["generator"]
     console.print(
         f"{figures['rps']:.2f} requests/s, {figures['tokens_per_s']:,.0f} tokens/s; failed: {failed}; "
         f"generator lag p99 {_ms(generator['lag_s']['p99'])} ms",
+        markup=False,
         highlight=False,
     )
     if (sure := figures["attainment"]) is not None:
@@ -241,22 +262,20 @@ def _print(figures: Mapping[str, Any], scenario: Scenario, console: Console) -> 
             highlight=False,
         )
     for why in generator["why"]:
-        console.print(f"[red]the generator was the bottleneck:[/] {why}", highlight=False)
+        console.print(f"[red]the generator was the bottleneck:[/] {as_it_is(why)}", highlight=False)
     if figures["clipped"]:
         console.print(f"[yellow]{figures['clipped']:,} requests were cut to the model's context[/]", highlight=False)
 
 
-def _wide() -> Console:
-    # In a pipeline's log nobody sees how wide the window is.
-    return Console(width=None if sys.stdout.isatty() else 140)
-
-
 def _list(console: Console) -> None:
-    table = Table("scenario", "what", "arrivals", "requests/s", "seconds", "mix")
+    table = Table()
+    # Arrivals are copied, so they are whole.
+    names = ("scenario", "what", "arrivals", "requests/s", "seconds", "mix")
+    add_columns(table, *names, words=("what", "mix"), left=("scenario", "arrivals"))
     for each in SCENARIOS.values():
         mix = ", ".join(f"{name} {weight:g}" for name, weight in each.mix.items())
         table.add_row(each.name, each.text, str(each.arrivals), f"{each.rate:g}", f"{each.duration_s:g}", mix)
-    console.print(table)
+    print_table(table, console)
 
 
 def _write(prefix: str, html: str, figures: Mapping[str, Any], console: Console) -> None:
@@ -266,7 +285,7 @@ def _write(prefix: str, html: str, figures: Mapping[str, Any], console: Console)
         Path(f"{prefix}.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"report: {prefix}.html and .json cannot be written: {error.strerror}") from error
-    console.print(f"wrote {prefix}.html and {prefix}.json", highlight=False)
+    console.print(as_it_is(f"wrote {prefix}.html and {prefix}.json"), highlight=False, soft_wrap=True)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from cluster.cli.console import screen
+from cluster.cli.tables import add_columns, print_table
 from loadtest.load.record import point
 from loadtest.load.scenario import scenario_fields
 from loadtest.load.session import LoadTest
@@ -114,25 +117,25 @@ def print_summary(load: LoadTest) -> None:
     """Print a table per kind behind Locust's own, and say if the generator was the bottleneck."""
     if load.starts_at is None or not load.record.seconds:
         return
-    console = Console(width=None if Console().is_terminal else 140)
+    console = screen()
     table = Table(title="what clients saw, ms", title_justify="left")
-    for name in ("kind", "requests", "failed", "goodput", "tokens/s"):
-        table.add_column(name, justify="left" if name == "kind" else "right")
-    for name in TIMES:
-        table.add_column(f"{_NAMES[name]} p50 / p99", justify="right")
+    names = ("kind", "requests", "failed", "goodput", "tokens/s", *(f"{_NAMES[name]} p50 / p99" for name in TIMES))
+    add_columns(table, *names, words=("kind",))
     for each in rows(load):
         times = [f"{_short(each[f'{name}_p50_ms'])} / {_short(each[f'{name}_p99_ms'])}" for name in TIMES]
         goodput = f"{each['goodput']:.1%}" if each["goodput"] != "" else "-"
         words = [f"{each['requests']:,}", f"{each['failed']:,}", goodput, f"{each['tokens_per_s']:,.0f}"]
-        table.add_row(each["kind"], *words, *times)
-    console.print(table)
+        table.add_row(Text(each["kind"]), *words, *times)
+    print_table(table, console)
     for reason, count in load.record.total().errors.most_common():
-        console.print(f"{count:,} failed: {reason}", highlight=False)
+        console.print(f"{count:,} failed: {escape(reason)}", highlight=False)
     lag = load.record.generator.lag.percentile(99)
     if lag is not None:
         console.print(f"generator lag p99 {1e3 * lag:.1f} ms", highlight=False)
     for why in load.record.bottleneck():
-        console.print(f"[red]the generator was the bottleneck:[/] {why}; do not trust the latencies", highlight=False)
+        console.print(
+            f"[red]the generator was the bottleneck:[/] {escape(why)}; do not trust the latencies", highlight=False
+        )
 
 
 def _ms(value: float | None) -> float | str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cluster.errors import SettingsError
@@ -95,6 +95,8 @@ class Knee:
     trusted: bool
     """No generator was the bottleneck in a trial that decided."""
     trials: Sequence[Trial]
+    ended: bool = True
+    """False where the search was cut off: the ends are what is known so far."""
 
     @property
     def confidence(self) -> float:
@@ -113,6 +115,7 @@ class Knee:
             "holds": self.holds and asdict(self.holds),
             "fails": self.fails and asdict(self.fails),
             "trusted": self.trusted,
+            "ended": self.ended,
             "trials": [
                 {name: value for name, value in asdict(trial).items() if name != "course"} for trial in self.trials
             ],
@@ -120,6 +123,8 @@ class Knee:
 
     def sentence(self) -> str:
         """Say it."""
+        if not self.ended:
+            return f"The search was cut off after {len(self.trials)} trials: {self._so_far()}"
         if self.holds is None:
             fails = self.fails
             return (
@@ -132,6 +137,17 @@ class Knee:
         if (at := self.holds.attainment) is not None:
             sure += f", attainment {at.low:.1%} to {at.high:.1%} with 95 % confidence"
         return f"{self.holds.rate:.4g} requests/s hold the SLO ({sure}), {most}; confidence {self.confidence:.0%}"
+
+    def _so_far(self) -> str:
+        known = [
+            f"{end.rate:.4g} requests/s {what} the SLO ({_votes(end)})"
+            for end, what in ((self.holds, "hold"), (self.fails, "do not hold"))
+            if end is not None
+        ]
+        if not known:
+            return "no rate had all its trials, so neither bound is known"
+        missing = "upper" if self.fails is None else "lower" if self.holds is None else ""
+        return "; ".join([*known, *([f"the {missing} bound is not known"] if missing else [])])
 
 
 def _votes(end: End) -> str:
@@ -167,10 +183,12 @@ def search(plan: Plan, trial: Callable[[float, int], Trial]) -> Knee:
         plan: bounds and precision.
         trial: runs a rate; the second argument counts repeats, and is to change the seed.
     """
-    return _Search(plan, trial).run()
+    return Search(plan, trial).run()
 
 
-class _Search:
+class Search:
+    """Is a search, of which the trials that ran are known also where `run` is left by an exception of a trial's."""
+
     def __init__(self, plan: Plan, trial: Callable[[float, int], Trial]) -> None:
         self._plan = plan
         self._trial = trial
@@ -183,6 +201,17 @@ class _Search:
             good, bad = self._bracket()
             if not any(self._moved(rate) for rate in (bad, good) if rate is not None):
                 return self._knee(good, bad)
+
+    def so_far(self) -> Knee:
+        """Return what is known of a search that did not end: the nearest rates that a majority of trials decided."""
+        decided = {rate: votes.holds for rate, votes in self._votes.items() if self._decided(votes)}
+        good = max((rate for rate, held in decided.items() if held), default=None)
+        bad = min((rate for rate, held in decided.items() if not held and rate > (good or 0.0)), default=None)
+        return replace(self._knee(good, bad), ended=False)
+
+    def _decided(self, votes: _Votes) -> bool:
+        most = self._plan.repeats // 2
+        return max(votes.held, len(votes.counted) - votes.held) > most and 2 * votes.held != len(votes.counted)
 
     def _bracket(self) -> tuple[float | None, float | None]:
         plan = self._plan
@@ -213,11 +242,8 @@ class _Search:
     def _holds(self, rate: float) -> bool:
         """Decide a rate by majority; a rate that has its trials is not tried again."""
         votes = self._votes.setdefault(rate, _Votes())
-        most = self._plan.repeats // 2
-        while votes.held <= most and len(votes.counted) - votes.held <= most:
-            self._run(rate, votes)
-        # An even number of later trials may leave it open.
-        while 2 * votes.held == len(votes.counted):
+        # An even number of later trials may leave it open again.
+        while not self._decided(votes):
             self._run(rate, votes)
         return votes.holds
 
