@@ -15,9 +15,14 @@ ONLY ?=
 TRACE ?=
 QUICK ?=
 POINTS ?=
+DATA ?=
 OUT ?=
 REAL ?=
 MINUTES ?=
+# Recorded loads and measurements are no part of the repository; see loadtest/data.py.
+ifneq ($(DATA),)
+export PENSTOCK_DATA := $(DATA)
+endif
 REAL_no := --no-real
 REAL_only := --real
 
@@ -114,13 +119,13 @@ bench-cancel: setup ## what a cancel takes, what 100,000 of them leave behind, h
 bench-herd: setup ## a router dies under 20,000 streams: what its clients do to the other one (JSON=file)
 	$(BIN)/python -m loadtest.bench_herd $(if $(JSON),--json $(JSON))
 
-bench-affinity: setup ## what prefix and session affinity bring on a recorded load (JSON=file, TRACE=file)
+bench-affinity: setup ## what prefix and session affinity bring on a recorded load (JSON=file, TRACE=file, DATA=folder)
 	$(BIN)/python -m loadtest.bench_affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
-bench-simulate: setup ## how fast the simulator is, and how well it predicts a recorded engine run (JSON=file, TRACE=file)
+bench-simulate: setup ## how fast the simulator is, and how well it predicts a recorded engine run (JSON=file, TRACE=file, DATA=folder)
 	$(BIN)/python -m loadtest.bench_simulate $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
-bench-autoscaler: setup ## autoscalers at equal attainment on recorded loads (QUICK=1, JSON=file)
+bench-autoscaler: setup ## autoscalers at equal attainment on recorded loads (QUICK=1, JSON=file, DATA=folder)
 	$(BIN)/python -m loadtest.bench_autoscaler $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 bench-control: setup ## the fast loop against static batch limits on a real engine (JSON=file)
@@ -128,13 +133,13 @@ bench-control: setup ## the fast loop against static batch limits on a real engi
 
 bench-loadtest: setup ## CPU and lag of one load generator with 2,000 streams of 5 messages/s (JSON=file)
 	$(BIN)/python -m loadtest.bench_loadtest $(if $(JSON),--json $(JSON))
-bench-plan: setup ## how wrong the planner is on measured points it has not seen (JSON=file, POINTS=file)
+bench-plan: setup ## how wrong the planner is on measured points it has not seen (JSON=file, POINTS=file, DATA=folder)
 	$(BIN)/python -m loadtest.bench_plan $(if $(JSON),--json $(JSON)) $(if $(POINTS),--points $(POINTS))
 
 plan-loop: setup ## profile the CPU engine, plan for a load, run it on a cluster, compare (JSON=file)
 	$(BIN)/python -m loadtest.plan_loop $(if $(JSON),--json $(JSON))
 
-record-run: setup ## replay a load through the whole stack on the CPU engine, for penstock simulate --validate (OUT=folder)
+record-run: setup ## replay a load through the whole stack on the CPU engine, for penstock simulate --validate (OUT=folder, DATA=folder)
 	$(BIN)/python -m loadtest.record_run $(or $(OUT),out/run)
 
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)

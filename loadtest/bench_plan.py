@@ -5,46 +5,54 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from cluster.cli.console import screen
+from cluster.cli.tables import add_columns, print_table
+from loadtest.data import check_there, data_folder, end
 from loadtest.plan.command import show_scores
 from loadtest.plan.held_out import ALONE, HeldOut, as_json, hold_out_models, leave_one_shape_out
 from loadtest.plan.points import read_points, score
 
-POINTS = Path(__file__).resolve().parents[2] / "shared" / "data" / "vllm_silicon_h100.csv"
+POINTS = "vllm_silicon_h100.csv"
 
 
 def table_of(title: str, results: list[HeldOut]) -> Table:
     """Show errors on what was left out."""
     table = Table(title=title, title_justify="left")
-    for name in ("left out of", "kind", "points", "fitted points", "left out"):
-        table.add_column(name, justify="right" if name not in ("left out of", "kind") else "left")
+    names = ("left out of", "kind", "points", "fitted points", "left out")
+    add_columns(table, *names, words=("left out of",), left=("kind",))
     for each in results:
         kind = "dense" if each.dense else "MoE"
-        table.add_row(each.name, kind, str(each.points), f"{each.in_sample:.1%}", f"{each.held_out:.1%}")
+        table.add_row(Text(each.name), kind, str(each.points), f"{each.in_sample:.1%}", f"{each.held_out:.1%}")
     return table
 
 
-def main() -> None:
+def main() -> int:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--points", type=Path, default=POINTS, help="a CSV file as for `penstock plan --check-points`")
+    parser.add_argument(
+        "--points",
+        type=Path,
+        default=data_folder() / POINTS,
+        help="a CSV file as for `penstock plan --check-points` (default %(default)s)",
+    )
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    check_there(options.points, "--points")
+    console = screen()
     points = read_points(options.points)
     scores = score(points)
     shapes, models = leave_one_shape_out(points), hold_out_models(points)
     alone = leave_one_shape_out(points, ALONE)
     show_scores(scores, console)
-    console.print(table_of("One pair of lengths left out, held to the prior, mean TPOT error", shapes))
-    console.print(table_of("One pair of lengths left out, points alone, mean TPOT error", alone))
+    print_table(table_of("One pair of lengths left out, held to the prior, mean TPOT error", shapes), console)
+    print_table(table_of("One pair of lengths left out, points alone, mean TPOT error", alone), console)
     if models:
-        console.print(table_of("One model left out, mean TPOT error", models))
+        print_table(table_of("One model left out, mean TPOT error", models), console)
     for name, results in (("held to the prior", shapes), ("points alone", alone)):
         dense = [each.held_out for each in results if each.dense]
         if dense:
@@ -57,7 +65,8 @@ def main() -> None:
             "hold_out_model": as_json(models),
         }
         options.json.write_text(json.dumps(data, indent=1) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    end("bench-plan", main)

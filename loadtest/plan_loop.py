@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from cluster.bootstrap.local import LocalCluster
+from cluster.cli.console import screen
+from cluster.cli.tables import add_columns, print_table
 from cluster.settings import EngineKind, Settings, load_settings
 from loadtest.load.arrivals import Pattern
 from loadtest.load.runner import Run, run_scenario
@@ -93,7 +96,7 @@ async def run(engine: EngineKind, folder: Path, console: Console, options: argpa
     def tell(step: str, text: str) -> None:
         if (step, text) not in told:
             told.add((step, text))
-            console.print(f"{step}: {text}", highlight=False)
+            console.print(escape(f"{step}: {text}"), highlight=False)
 
     settings = settings_for(engine, folder)
     async with LocalCluster(settings, tell) as cluster:
@@ -118,7 +121,9 @@ async def _meet(target: str, found: Profile, folder: Path, console: Console, opt
     book, kind = Book(folder), Kind(planned.model, planned.gpu, planned.tensor_parallel)
     plan_id = book.predict(kind, {"name": load.name, "rate": load.rate}, asdict(predicted))
     candidate = Candidate(planned, operation, 1)
-    console.print(f"planned: {load.name} on {candidate.replicas} replica, batch {operation.batch}", highlight=False)
+    console.print(
+        f"planned: {escape(load.name)} on {candidate.replicas} replica, batch {operation.batch}", highlight=False
+    )
 
     runs = []
     for number in range(options.repeats):
@@ -158,8 +163,7 @@ def _send(target: str, load: Load, folder: Path, seconds: float, seed: int) -> d
 def compare(loop: Loop, console: Console) -> None:
     """Print predicted and measured side by side."""
     table = Table(title=f"{loop.engine}, {loop.rate:.1f} requests/s, batch limit {loop.batch}")
-    for name in ("figure", "predicted", "range", "measured", "error", "within"):
-        table.add_column(name, justify="left" if name == "figure" else "right")
+    add_columns(table, "figure", "predicted", "range", "measured", "error", "within", words=("figure",))
     for name, value in loop.measured.items():
         made = getattr(loop.predicted, name)
         factor, unit = (1.0, "") if name == "tokens_per_s" else (1e3, " ms")
@@ -171,7 +175,7 @@ def compare(loop: Loop, console: Console) -> None:
             f"{made.middle / value - 1:+.1%}",
             "yes" if made.low <= value <= made.high else "no",
         )
-    console.print(table)
+    print_table(table, console)
     for each in loop.runs:
         times = ", ".join(
             f"{name.removesuffix('_s')} {1e3 * value:,.1f} ms" for name, value in each.figures.items() if name in TIMES
@@ -198,7 +202,7 @@ def main() -> None:
     parser.add_argument("--state-dir", help="default: a temporary folder")
     parser.add_argument("--json", type=Path, help="write the figures there")
     options = parser.parse_args()
-    console = Console()
+    console = screen()
     with tempfile.TemporaryDirectory(prefix="penstock-loop-") as scratch:
         folder = Path(options.state_dir or scratch)
         loop = asyncio.run(run(EngineKind(options.engine), folder, console, options))

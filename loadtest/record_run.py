@@ -18,15 +18,18 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 
 from cluster.bootstrap.local import LocalCluster
+from cluster.cli.console import screen
 from cluster.settings import EngineKind, Settings, load_settings
+from loadtest.data import check_there, data_folder, end
 from loadtest.drive import Served, drive
 from loadtest.traces import TraceRequest, read_trace
 from router.client.aio import AsyncClient
 
 POOL = "demo"
-TRACE = Path("../shared/data/azure_llm_2023_conv.csv")
+TRACE = "azure_llm_2023_conv.csv"
 MAX_NUM_SEQS, MAX_MODEL_LEN, BLOCK = 64, 2048, 32
 KV_TOKENS = 1_000_000
 """So large that nothing is preempted: what the run is kept far from."""
@@ -93,7 +96,7 @@ async def record(
     """Start a cluster, serve the requests, write the run."""
 
     def tell(step: str, text: str) -> None:
-        console.print(f"{step}: {text}", highlight=False)
+        console.print(escape(f"{step}: {text}"), highlight=False)
 
     async with LocalCluster(settings_for(engine, state), tell) as cluster, AsyncClient(cluster.target) as client:
         await drive(client, POOL, requests[:WARM_UP])
@@ -101,25 +104,27 @@ async def record(
     written = write_run(out, requests, served)
     late = float(np.percentile([each.late for each in served], 99))
     console.print(
-        f"{written} requests in {out}, {failed} failed; the generator was {1e3 * late:.1f} ms late (p99). "
-        f"Now: penstock simulate --validate {out} --fit 1-{written // 3}",
+        f"{written} requests in {escape(str(out))}, {failed} failed; the generator was {1e3 * late:.1f} ms late (p99). "
+        f"Now: penstock simulate --validate {escape(str(out))} --fit 1-{written // 3}",
         highlight=False,
     )
 
 
-def main() -> None:
+def main() -> int:
     """Run it."""
     parser = argparse.ArgumentParser(prog="record-run", description=__doc__)
     parser.add_argument("out", type=Path, help="folder of the run")
     parser.add_argument("--engine", choices=[each.value for each in EngineKind], default="vllm")
-    parser.add_argument("--trace", type=Path, default=TRACE, help="default %(default)s")
+    parser.add_argument("--trace", type=Path, default=data_folder() / TRACE, help="default %(default)s")
     parser.add_argument("--requests", type=int, default=300, help="default %(default)s")
     parser.add_argument("--rate", type=float, default=10.0, help="requests per second (default %(default)s)")
     options = parser.parse_args()
+    check_there(options.trace, "--trace")
     requests = load_of(read_trace(options.trace, options.requests), options.requests, options.rate)
     with tempfile.TemporaryDirectory(prefix="penstock-record-") as scratch:
-        asyncio.run(record(EngineKind(options.engine), requests, Path(scratch), options.out, Console()))
+        asyncio.run(record(EngineKind(options.engine), requests, Path(scratch), options.out, screen()))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    end("record-run", main)

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import time
 import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +15,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from cluster.cli.console import screen
+from cluster.cli.tables import add_columns, print_table
 from cluster.models import ReplicaState, Windows
 from cluster.queue.beats import ReplicaRecord
 from cluster.settings import AffinitySettings, SimSettings
 from loadtest.bench_affinity.simulation import Load, Result, Simulation
 from loadtest.bench_affinity.trace import TraceRequest, ideal_hit_rate, load_trace
+from loadtest.data import check_there, data_folder, end
 from router.affinity import Affinity, Trail
 
-TRACE = Path("../shared/data/mooncake_conversation.jsonl")
+TRACE = "mooncake_conversation.jsonl"
 ENGINE = SimSettings(
     base_ms=5.0,
     per_token_us=20.0,
@@ -91,17 +93,17 @@ def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-affinity", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--trace", type=Path, default=TRACE, help="a Mooncake trace (default %(default)s)")
+    parser.add_argument(
+        "--trace", type=Path, default=data_folder() / TRACE, help="a Mooncake trace (default %(default)s)"
+    )
     parser.add_argument("--requests", type=int, default=2000, help="requests per 4 replicas (default %(default)s)")
     parser.add_argument("--replicas", type=int, nargs="+", default=[4, 16], help="pool sizes (default %(default)s)")
     parser.add_argument("--routers", type=int, default=2, help="routers, chosen at random (default %(default)s)")
     parser.add_argument("--compare", action="store_true", help="also run the parts of the policy alone")
     parser.add_argument("--no-paced", action="store_true", help="only the standing queue")
     options = parser.parse_args()
-    console = Console()
-    if not options.trace.is_file():
-        console.print(f"no trace at {options.trace}: name one with --trace", style="red")
-        return 2
+    console = screen()
+    check_there(options.trace, "--trace")
     cells, ideals = _cells(options, console)
     costs = _costs()
     _print(cells, ideals, costs, console)
@@ -216,8 +218,7 @@ def _print(cells: Sequence[Cell], ideals: Mapping[int, float], costs: Mapping[st
         table = Table(title=f"{load} load, {replicas} replicas (an endless cache: {ideals[replicas]:.1%})")
         columns = ("affinity", "hit rate", "as wished", "TTFT p50 s", "p99 s", "prefill p50 s", "engine wait p99 s",
                    "requests/s", "output tokens/s")  # fmt: skip
-        for column in columns:
-            table.add_column(column, justify="left" if column == "affinity" else "right")
+        add_columns(table, *columns, words=("affinity",))
         for cell in cells:
             if (cell.load, cell.replicas) == (load, replicas):
                 table.add_row(
@@ -231,7 +232,7 @@ def _print(cells: Sequence[Cell], ideals: Mapping[int, float], costs: Mapping[st
                     f"{cell.requests_per_s:.1f}",
                     f"{cell.output_tokens_per_s:,.0f}",
                 )
-        console.print(table)
+        print_table(table, console)
     for name, ratio in _ratios(cells).items():
         console.print(f"{name:44} {ratio:.2f}", highlight=False)
     for name, cost in costs.items():
@@ -240,4 +241,4 @@ def _print(cells: Sequence[Cell], ideals: Mapping[int, float], costs: Mapping[st
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("bench-affinity", main)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from cluster.cli.console import messages, screen
+from cluster.cli.tables import print_table
 from cluster.errors import SettingsError
 from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Policy, Result, contend
 from loadtest.bench_autoscaler.report import OURS, rows, table_of
 from loadtest.bench_autoscaler.scenarios import SCENARIOS, Case, case
 from loadtest.bench_autoscaler.tuning import ENOUGH, tune
+from loadtest.data import check_there, data_folder, end
 
-DATA = Path("../shared/data")
 QUICK_SCENARIOS = ("azure", "series", "length x4")
 QUICK_POLICIES = (ORACLE, "static", "hpa slots", "ray", "penstock")
 
@@ -93,7 +93,7 @@ def _all_of(jobs: Sequence[Job], processes: int) -> list[Result]:
     """Run all jobs. Where nobody reaches what is asked for, equal attainment is what ours reaches, so ours go first."""
     found: list[Result] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with ProcessPoolExecutor(processes) as pool, Progress(*columns, console=Console(stderr=True)) as progress:
+    with ProcessPoolExecutor(processes) as pool, Progress(*columns, console=messages()) as progress:
         task = progress.add_task("policies in scenarios", total=len(jobs))
         for ours in (True, False):
             some = [replace(job, enough=_least(job, found)) for job in jobs if (job.policy == OURS) is ours]
@@ -116,17 +116,16 @@ def main() -> int:
     """
     options = _options()
     scenarios, policies = _chosen(options)
-    if not options.data.is_dir():
-        raise SettingsError(f"data must be a folder with the traces, got {options.data}")
+    check_there(options.data, "--data")
     seeds = tuple(range(options.first_seed, options.first_seed + options.seeds))
     jobs = jobs_of(scenarios, policies, seeds, options.seconds, options.data)
     found = _all_of(jobs, options.processes)
-    console = Console()
+    console = screen()
     order = {name: place for place, name in enumerate(policies)}
     found.sort(key=lambda each: (scenarios.index(each.scenario), order[each.policy], each.seed))
     written = rows(found)
     for scenario in scenarios:
-        console.print(table_of(scenario, [each for each in written if each["scenario"] == scenario]))
+        print_table(table_of(scenario, [each for each in written if each["scenario"] == scenario]), console)
     console.print(
         "Dials are the cheapest that attain 99 % over these loads, or as much as ours where nothing does. "
         "Attainment of classes with a promise, over all their requests. Hours include replicas that start or drain. "
@@ -140,7 +139,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench-autoscaler", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the runs here")
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the traces (default %(default)s)")
+    parser.add_argument("--data", type=Path, default=data_folder(), help="folder of the traces (default %(default)s)")
     parser.add_argument(
         "--quick", action="store_true", help="three scenarios, five policies, two seeds, 20 minutes of load"
     )
@@ -167,4 +166,4 @@ def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("bench-autoscaler", main)

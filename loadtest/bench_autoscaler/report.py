@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
+from cluster.cli.tables import add_columns
 from loadtest.bench_autoscaler.contest import ORACLE, Result
 
 OURS = "penstock"
@@ -65,9 +66,9 @@ def rows(results: Iterable[Result]) -> list[dict[str, Any]]:
 def table_of(scenario: str, found: Sequence[Mapping[str, Any]]) -> Table:
     """Show one scenario; `found` are its rows."""
     table = Table(title=scenario, title_justify="left")
-    for heading in ("policy", "dial", "attainment", "worst 5 min", "hours, % of oracle", "ours less", "points less",
-                   "reversals", "batch tokens"):  # fmt: skip
-        table.add_column(heading, justify="left" if heading == "policy" else "right")
+    names = ("policy", "dial", "attainment", "worst\n5 min", "hours, %\nof oracle", "ours\nless", "points\nless",
+             "reversals", "batch\ntokens")  # fmt: skip
+    add_columns(table, *names, words=("policy",))
     by_policy: dict[str, list[Mapping[str, Any]]] = {}
     for each in sorted(found, key=lambda each: int(each["seed"])):
         by_policy.setdefault(each["policy"], []).append(each)

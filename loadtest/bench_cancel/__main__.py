@@ -60,7 +60,7 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     misses = missed(figures)
     for miss in misses:
-        console.print(f"bench-cancel: {miss}", style="red")
+        console.print(f"bench-cancel: {miss}", style="red", markup=False)
     return int(bool(misses))
 
 

@@ -15,6 +15,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cluster.bootstrap.redis_server import EmbeddedRedis
+from cluster.cli.console import screen
+from cluster.cli.tables import add_columns, print_table
 from loadtest.bench_herd import herd
 
 
@@ -28,7 +30,7 @@ def main() -> int:
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return int(uvloop.run(_bench(options, Console())))
+    return int(uvloop.run(_bench(options, screen())))
 
 
 async def _bench(options: argparse.Namespace, console: Console) -> int:
@@ -43,12 +45,12 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
         finally:
             await server.stop()
     for table in tables(figures):
-        console.print(table)
+        print_table(table, console)
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     found = missed(figures)
     for miss in found:
-        console.print(f"bench-herd: {miss}", style="red")
+        console.print(f"bench-herd: {miss}", style="red", markup=False)
     return int(bool(found))
 
 
@@ -60,7 +62,8 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         shown = ", ".join(f"{part} {number:,}" for part, number in value.items()) if isinstance(value, dict) else value
         own.add_row(name, f"{shown:,}" if isinstance(shown, int) else str(shown))
     names = ("streams", "failed", "ttft_p50_ms", "ttft_p99_ms", "total_p50_ms", "total_p99_ms")
-    neighbour = Table("phase", *names, title="short streams of another pool, at the router that is left")
+    neighbour = Table(title="short streams of another pool, at the router that is left")
+    add_columns(neighbour, "phase", *names, words=("phase",))
     for phase, row in figures["neighbour"].items():
         neighbour.add_row(phase, *(f"{row[name]:,}" if name in row else "" for name in names))
     return [own, neighbour]

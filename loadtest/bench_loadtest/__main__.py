@@ -51,7 +51,7 @@ def main() -> int:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     misses = missed(figures)
     for miss in misses:
-        Console().print(f"bench-loadtest: {miss}", style="red")
+        Console().print(f"bench-loadtest: {miss}", style="red", markup=False)
     return int(bool(misses))
 
 

@@ -16,6 +16,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cluster.bootstrap.redis_server import EmbeddedRedis
+from cluster.cli.console import screen
+from cluster.cli.tables import add_columns, print_table
 from loadtest.bench_queue import cells, end_to_end, idle_path
 from loadtest.bench_queue.cells import Cell, Corners, Ground
 from loadtest.bench_queue.end_to_end import EndToEnd
@@ -40,11 +42,11 @@ def main() -> int:
     parser.add_argument("--only", choices=("cells", "end-to-end"), help="run one half")
     parser.add_argument("--redis", default="", help="redis-server to run (default: as `penstock up` finds it)")
     options = parser.parse_args()
-    console = Console()
+    console = screen()
     try:
         cells.check_memory(max(options.waiting))
     except MemoryError as error:
-        console.print(f"bench-queue: {error}", style="red")
+        console.print(f"bench-queue: {error}", style="red", markup=False)
         return 1
     import uvloop
 
@@ -167,8 +169,8 @@ def _print_cells(measured: list[Cell], corners: Corners | None, late: Corners | 
     if corners is None or late is None:
         return
     table = Table(title="CPU of Redis per call, us (in brackets: wall time inside the script)")
-    for column in ("waiting", "replicas", "tenants", "submit", "fill", "release", "router beat", "replica beat"):
-        table.add_column(column, justify="right")
+    names = ("waiting", "replicas", "tenants", "submit", "fill", "release", "router beat", "replica beat")
+    add_columns(table, *names)
     for cell in measured:
         table.add_row(
             f"{cell.waiting:,}",
@@ -180,7 +182,7 @@ def _print_cells(measured: list[Cell], corners: Corners | None, late: Corners | 
             f"{cell.router_beat_us:,.0f}",
             f"{cell.replica_beat_us:,.0f}",
         )
-    console.print(table)
+    print_table(table, console)
     for name, value in asdict(corners).items():
         ratio = asdict(late)[name]
         console.print(
@@ -193,8 +195,7 @@ def _print_ends(ends: list[EndToEnd], console: Console) -> None:
         return
     clients = end_to_end.PROCESSES * end_to_end.CLIENTS
     table = Table(title=f"{end_to_end.PROCESSES} router processes, {clients} clients, {end_to_end.REPLICAS} replicas")
-    for column in ("slots", "submits/s", "grants/s", "granted at once", "Redis us/request", "Redis busy"):
-        table.add_column(column, justify="right")
+    add_columns(table, "slots", "submits/s", "grants/s", "granted at once", "Redis us/request", "Redis busy")
     for end in ends:
         table.add_row(
             f"{end.slots}",
@@ -204,7 +205,7 @@ def _print_ends(ends: list[EndToEnd], console: Console) -> None:
             f"{end.redis_us_per_request:.0f}",
             f"{100 * end.redis_busy:.0f} %",
         )
-    console.print(table)
+    print_table(table, console)
 
 
 if __name__ == "__main__":

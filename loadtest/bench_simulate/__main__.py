@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from cluster.cli.console import screen
+from cluster.cli.tables import add_columns, print_table
 from cluster.models import RequestClass
 from cluster.settings import SimSettings
+from loadtest.data import check_there, data_folder, end
 from loadtest.simulate.figures import figures_of
 from loadtest.simulate.report import error_table
 from loadtest.simulate.setup import Setup, Slo
@@ -21,8 +22,8 @@ from loadtest.simulate.simulation import Simulation
 from loadtest.simulate.validate import Errors, errors, fit, read_run
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 
-TRACE = Path("../shared/data/azure_llm_2023_conv.csv")
-RUN = Path("../shared/data/vllm_run_rtx4090_llama8b")
+TRACE = "azure_llm_2023_conv.csv"
+RUN = "vllm_run_rtx4090_llama8b"
 ENGINE = SimSettings(
     base_ms=12.5,
     per_token_us=42.0,
@@ -59,22 +60,28 @@ def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-simulate", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--trace", type=Path, default=TRACE, help="an Azure trace (default %(default)s)")
-    parser.add_argument("--run", type=Path, default=RUN, help="a recorded engine run (default %(default)s)")
+    parser.add_argument(
+        "--trace", type=Path, default=data_folder() / TRACE, help="an Azure trace (default %(default)s)"
+    )
+    parser.add_argument(
+        "--run", type=Path, default=data_folder() / RUN, help="a recorded engine run (default %(default)s)"
+    )
     parser.add_argument("--scale-rate", type=float, default=SCALE, help="times the recorded rate (default %(default)s)")
     options = parser.parse_args()
-    console = Console()
+    check_there(options.trace, "--trace")
+    check_there(options.run, "--run")
+    console = screen()
     trace = scale_rate(read_trace(options.trace), options.scale_rate)
     sizes = [len(trace) // 4, len(trace) // 2, len(trace)]
     with console.status("speed"):
         speeds = [_speed(trace[:size]) for size in sizes]
-    console.print(_table(speeds))
+    print_table(_table(speeds), console)
     with console.status("accuracy"):
         run = read_run(options.run)
         times = fit(run, *FITTED)
         rest = [place for place in range(len(run.trace)) if not FITTED[0] - 1 <= place < FITTED[1]]
         found = errors(run, times, rest)
-    console.print(error_table(found, f"errors on {len(rest)} requests after a fit on {FITTED[1]}"))
+    print_table(error_table(found, f"errors on {len(rest)} requests after a fit on {FITTED[1]}"), console)
     console.print(f"step = {1e3 * times.base_s:.2f} ms + {1e6 * times.per_token_s:.1f} us per token "
                   f"+ {1e6 * times.per_kv_token_s:.3f} us per token of context", highlight=False)  # fmt: skip
     if options.json:
@@ -108,8 +115,7 @@ def _bars_hold(speed: Speed, found: Errors) -> bool:
 
 def _table(speeds: Sequence[Speed]) -> Table:
     table = Table(title=f"{REPLICAS} replicas on one core")
-    for column in ("requests", "busiest", "steps", "wall s", "CPU s", "CPU ms per request"):
-        table.add_column(column, justify="right")
+    add_columns(table, "requests", "busiest", "steps", "wall s", "CPU s", "CPU ms per request")
     for each in speeds:
         table.add_row(
             f"{each.requests:,}",
@@ -123,4 +129,4 @@ def _table(speeds: Sequence[Speed]) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("bench-simulate", main)

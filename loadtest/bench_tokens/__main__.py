@@ -21,6 +21,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from cluster.cli.console import screen
+from cluster.cli.tables import add_columns, print_table
 from loadtest.bench_tokens import load
 from loadtest.bench_tokens.cpu import cpu_seconds, descendants
 from loadtest.bench_tokens.figures import COMPARISONS, MODES, PATHS, Phase, Rounds, fields_of, pooled
@@ -49,7 +51,7 @@ def main() -> int:
     options = parser.parse_args()
     import uvloop
 
-    return int(uvloop.run(_bench(options, Console(width=None if sys.stdout.isatty() else 120))))
+    return int(uvloop.run(_bench(options, screen())))
 
 
 async def _bench(options: argparse.Namespace, console: Console) -> int:
@@ -155,9 +157,18 @@ def _phases(opened: Opened) -> tuple[Any, Any, Any]:
 def _print(phases: Mapping[str, Rounds], fields: Mapping[str, Any], console: Console) -> None:
     for mode in MODES:
         table = Table(title=f"{mode}: {load.STREAMS} streams x {load.TOKENS} tokens" if mode == "saturated" else mode)
-        table.add_column("path")
-        for column in ("tokens/s", "TTFT ms", "ITL ms", "CPU us/token", "messages", "tokens", "Ray CPU", "idle beside"):
-            table.add_column(column, justify="right")
+        names = (
+            "path",
+            "tokens/s",
+            "TTFT ms",
+            "ITL ms",
+            "CPU us/token",
+            "messages",
+            "tokens",
+            "Ray CPU",
+            "idle beside",
+        )
+        add_columns(table, *names, words=("path",))
         for name, row in fields["modes"][mode].items():
             table.add_row(
                 LABELS[name],
@@ -170,7 +181,7 @@ def _print(phases: Mapping[str, Rounds], fields: Mapping[str, Any], console: Con
                 f"{row['control_cpu_percent']:.0f} %" if name == "penstock" else "-",
                 f"{row['beside_cpu_percent']:.0f} %",
             )
-        console.print(table)
+        print_table(table, console)
     if "ratios" not in fields:
         return
     table = Table(

@@ -11,8 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from cluster.cli.console import messages, screen
+from cluster.cli.tables import add_columns, print_table
 from cluster.errors import SettingsError
 from loadtest.plan.architectures import load_shape
 from loadtest.plan.gpus import GPUS, Gpu, load_gpu
@@ -74,7 +78,7 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
         listed = partial(engines, shape, prices=prices, parallel=parallel, kv_element_bytes=kv_bytes)
         options_found, lost = listed(gpus, precisions)
     options_found = [_with_history(each, book) for each in options_found]
-    with Console(stderr=True).status("sizing") as status:
+    with messages().status("sizing") as status:
         best, rest, also_lost = plan(
             options_found,
             load,
@@ -82,7 +86,7 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
             simulated=options.simulate,
             draws=options.draws,
             seed=options.seed,
-            tell=status.update,
+            tell=lambda text: status.update(escape(text)),
         )
     changes: list[WhatIf] = []
     if not options.profile:
@@ -110,17 +114,12 @@ def _print(found: Plan, ids: Sequence[str], options: argparse.Namespace) -> None
     if options.json:
         sys.stdout.write(json.dumps({**found.as_json(), "prediction_ids": list(ids)}, indent=2) + "\n")
         return
-    console = _wide()
+    console = screen()
     show(found, console)
     if ids:
         console.print(
             f"Kept as {ids[0]}: `penstock plan --observe {ids[0]} REPORT.json` notes what happened.", highlight=False
         )
-
-
-def _wide() -> Console:
-    # In a file or a pipe nobody sees how wide a window is.
-    return Console(width=None if sys.stdout.isatty() else 140)
 
 
 def _load(options: argparse.Namespace) -> Load:
@@ -214,21 +213,21 @@ def _check(path: Path, *, as_json: bool) -> int:
     if as_json:
         sys.stdout.write(json.dumps(scores.as_json(), indent=2) + "\n")
     else:
-        show_scores(scores, _wide())
+        show_scores(scores, screen())
     return 0
 
 
 def show_scores(scores: Scores, console: Console) -> None:
     """Print how the prior does on measured points."""
     table = Table(title="The prior on measured points")
-    for name in ("model", "system", "precision", "TP", "points", "TPOT error", "bias", "TTFT error", "bias", ""):
-        table.add_column(name, justify="left" if name in ("model", "system", "precision") else "right")
+    names = ("model", "system", "precision", "TP", "points", "TPOT error", "bias", "TTFT error", "bias", "")
+    add_columns(table, *names, words=("model", "system", "precision", ""))
     for each in scores.configs:
         data = each.as_json()
         table.add_row(
-            each.config.model,
-            each.config.system,
-            each.config.precision,
+            Text(each.config.model),
+            Text(each.config.system),
+            Text(each.config.precision),
             str(each.config.tensor_parallel),
             str(each.points),
             f"{data['median_tpot_error']:.1%}",
@@ -237,7 +236,7 @@ def show_scores(scores: Scores, console: Console) -> None:
             f"{data['ttft_bias']:+.1%}",
             "seen by the prior" if each.in_calibration else "",
         )
-    console.print(table)
+    print_table(table, console, keys=4)
     whole = scores.as_json()
     if scores.configs:
         console.print(
@@ -246,7 +245,7 @@ def show_scores(scores: Scores, console: Console) -> None:
         )
     for lost in scores.skipped:
         text = f"{lost['model']} {lost['system']} {lost['precision']}: {lost['points']} points, {lost['why']}"
-        console.print(f"skipped: {text}", highlight=False)
+        console.print(escape(f"skipped: {text}"), highlight=False)
 
 
 def _observe(book: Book, plan_id: str, file: str, *, as_json: bool) -> int:
@@ -260,7 +259,8 @@ def _observe(book: Book, plan_id: str, file: str, *, as_json: bool) -> int:
     if as_json:
         sys.stdout.write(json.dumps({"id": plan_id, "seen": seen}, indent=2) + "\n")
     else:
-        Console().print(f"noted for {plan_id}: " + ", ".join(f"{k} {v:.4g}" for k, v in seen.items()), highlight=False)
+        noted = f"noted for {plan_id}: " + ", ".join(f"{k} {v:.4g}" for k, v in seen.items())
+        screen().print(escape(noted), highlight=False)
     return 0
 
 
@@ -273,16 +273,15 @@ def _review(book: Book, *, as_json: bool) -> int:
         ]
         sys.stdout.write(json.dumps(rows, indent=2) + "\n")
         return 0
-    console = _wide()
+    console = screen()
     if not found:
         console.print("No prediction has been observed yet; nothing is known of the planner's error here.")
     for kind, figures in found.items():
-        table = Table(title=str(kind), title_justify="left")
-        for name in ("figure", "observed", "median error", "bias", "within range"):
-            table.add_column(name, justify="left" if name == "figure" else "right")
+        table = Table(title=escape(str(kind)), title_justify="left")
+        add_columns(table, "figure", "observed", "median error", "bias", "within range", words=("figure",))
         for name, each in figures.items():
             table.add_row(
                 name, str(each.count), f"{each.median_error:.1%}", f"{each.bias:+.1%}", f"{each.coverage:.0%}"
             )
-        console.print(table)
+        print_table(table, console)
     return 0

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape as as_it_is
 from rich.table import Table
+from rich.text import Text
 
+from cluster.cli.tables import add_columns, print_table
 from loadtest.plan.option import Promise
 from loadtest.plan.scatter import Mark, scatter
 from loadtest.plan.search import Candidate, Planned, Rejected
@@ -94,26 +97,26 @@ def show(plan: Plan, console: Console) -> None:
     """Print a plan."""
     promise = plan.promise
     console.print(
-        f"[bold]{plan.model}[/], {plan.load.name}; TTFT p99 {promise.ttft_p99_s:g} s, "
+        f"[bold]{as_it_is(plan.model)}[/], {as_it_is(plan.load.name)}; TTFT p99 {promise.ttft_p99_s:g} s, "
         f"ITL p95 {1e3 * promise.itl_p95_s:g} ms for {promise.attainment:.1%}",
         highlight=False,
     )
     if not plan.feasible:
         console.print("[red]Infeasible:[/] nothing that was looked at keeps this SLO.", highlight=False)
     if plan.planned:
-        console.print(_table(plan))
+        print_table(_table(plan), console)
         sources = sorted({f"{e.engine.source} (step times within {e.engine.error:.0%})" for e in plan.planned})
         console.print(
             "Batch: sequences of tokens per step. Ranges hold 90 % of what is known of the engines' speed: "
-            f"{'; '.join(sources)}. Replicas are enough for an engine that is as much slower.",
+            f"{as_it_is('; '.join(sources))}. Replicas are enough for an engine that is as much slower.",
             highlight=False,
         )
     for what in plan.what_ifs:
         cost = "" if what.hourly is None else f", {what.hourly:.2f}/h"
         text = f"infeasible: {what.outcome}" if what.gpus is None else f"{what.gpus} GPUs{cost}: {what.outcome}"
-        console.print(f"  what if {what.change}: {text} ({_source(what)})", highlight=False)
+        console.print(as_it_is(f"  what if {what.change}: {text} ({_source(what)})"), highlight=False)
     for lost in plan.rejected:
-        console.print(f"  [dim]cannot be: {lost.name}: {lost.why}[/]", highlight=False)
+        console.print(f"  [dim]cannot be: {as_it_is(f'{lost.name}: {lost.why}')}[/]", highlight=False)
 
 
 def _source(what: WhatIf) -> str:
@@ -122,10 +125,8 @@ def _source(what: WhatIf) -> str:
 
 def _table(plan: Plan) -> Table:
     table = Table(title="Candidates, the best first")
-    table.add_column("replicas", overflow="fold")
-    for name in ("batch", "TTFT p99 ms", "ITL p95 ms", "tokens/s", "SLO met, at worst", "cost"):
-        table.add_column(name, justify="right", overflow="fold")
-    table.add_column("bound by", overflow="fold")
+    names = ("replicas", "batch", "TTFT p99 ms", "ITL p95 ms", "tokens/s", "SLO met,\nat worst", "cost", "bound by")
+    add_columns(table, *names, words=("replicas", "cost", "bound by"))
     for each in plan.planned:
         r, candidate = each.ranges, each.candidate
         met = f"{r.attainment.low:.1%}"
@@ -133,14 +134,14 @@ def _table(plan: Plan) -> Table:
         hourly, tokens = _money(candidate.hourly), _money(each.per_million_tokens(plan.load))
         cost = "-" if candidate.hourly is None else f"{hourly}/h, {tokens} per M tokens"
         table.add_row(
-            f"{candidate.replicas} of {each.engine.name}{starved}: {candidate.gpus} GPUs",
+            Text(f"{candidate.replicas} of {each.engine.name}{starved}: {candidate.gpus} GPUs"),
             f"{candidate.operation.batch} of {candidate.operation.step_tokens}",
             _span(r.ttft_p99_s, 1e3),
             _span(r.itl_p95_s, 1e3),
             _span(r.tokens_per_s, 1),
             met if r.attainment.low >= plan.promise.attainment else f"[red]{met}[/]",
             cost,
-            each.binding if each.holds else f"[red]{each.binding}[/]",
+            Text(each.binding, "" if each.holds else "red"),
         )
     return table
 

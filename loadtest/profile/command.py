@@ -13,10 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cluster.cli.console import messages, screen
 from cluster.cli.options import settings_from
+from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import report_call_errors
 from cluster.errors import SettingsError
 from cluster.settings import PoolSettings
@@ -39,7 +42,7 @@ def run_profile(options: argparse.Namespace) -> int:
     """
     if options.rounds < 1:
         raise SettingsError(f"rounds must be at least 1, got {options.rounds}")
-    console = Console(stderr=True)
+    console = messages()
     if options.target:
         state_dir = Path(options.state_dir or "~/.penstock")
         with report_call_errors(options.target) as outcome:
@@ -56,8 +59,8 @@ def run_profile(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps({"file": str(file), **asdict(found)}, indent=2) + "\n")
     else:
-        show(found, Console())
-        Console().print(f"kept in {file}", highlight=False)
+        show(found, screen())
+        screen().print(escape(f"kept in {file}"), highlight=False, soft_wrap=True)
     return 0
 
 
@@ -103,7 +106,7 @@ async def profile_pool(pool: PoolSettings, console: Console, *, rounds: int = RO
 
 @contextmanager
 def _shown(console: Console, *, quiet: bool) -> Iterator[Tell]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=quiet and not console.is_terminal) as progress:
         task = progress.add_task("starting", total=None)
 
@@ -116,13 +119,13 @@ def _shown(console: Console, *, quiet: bool) -> Iterator[Tell]:
 def show(found: Profile, console: Console) -> None:
     """Print a profile."""
     console.print(
-        f"[bold]{found.model}[/] on {found.tensor_parallel} x {found.hardware} ({found.precision}): a step takes "
-        f"{1e3 * found.a:.3g} ms + {1e6 * found.b:.3g} us per token + {1e6 * found.g:.3g} us per context token",
+        f"[bold]{escape(found.model)}[/] on {found.tensor_parallel} x {escape(found.hardware)} ({found.precision}): "
+        f"a step takes {1e3 * found.a:.3g} ms + {1e6 * found.b:.3g} us per token + {1e6 * found.g:.3g} us per "
+        "context token",
         highlight=False,
     )
     table = Table(title="Held-out points", title_justify="left")
-    for name in ("batch", "prompt", "output", "predicted ms", "measured ms", "error"):
-        table.add_column(name, justify="right")
+    add_columns(table, "batch", "prompt", "output", "predicted ms", "measured ms", "error")
     for each in found.checks:
         table.add_row(
             str(each.batch),
@@ -132,7 +135,7 @@ def show(found: Profile, console: Console) -> None:
             f"{1e3 * each.measured_s:.3g}",
             f"{each.error:+.1%}",
         )
-    console.print(table)
+    print_table(table, console)
     console.print(
         f"Before the first token {1e3 * found.overhead_s:.3g} ms beside its step, and {found.overhead_steps:.2g} more "
         "steps where others decode",

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from cluster.cli.console import messages, screen
 from cluster.errors import SettingsError
 from cluster.models import RequestClass
 from cluster.settings import AffinitySettings, SimSettings
@@ -42,7 +43,7 @@ def run_simulate(options: argparse.Namespace) -> int:
         raise SettingsError("one of trace and validate must be given")
     for name in ("html", "png"):
         _check_folder(name, getattr(options, name))
-    console = Console(stderr=True)
+    console = messages()
     trace = scale_rate(read_trace(Path(options.trace), options.limit), options.scale_rate)
     setup = setup_of(options)
     slo = dict.fromkeys(RequestClass, setup.slo)
@@ -62,7 +63,7 @@ def run_simulate(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps(figures.as_json(), indent=2) + "\n")
     else:
-        Console().print(table_of(figures, _title(trace, options), _slo(setup)))
+        screen().print(table_of(figures, _title(trace, options), _slo(setup)))
     return 0
 
 
@@ -107,7 +108,7 @@ def run_validate(options: argparse.Namespace) -> int:
     if last > count or last - first + 1 >= count:
         raise SettingsError(f"fit must leave some of the run's {count} requests to predict, got {first}-{last}")
     rest = [place for place in range(count) if not first - 1 <= place < last]
-    with Console(stderr=True).status("fitting"):
+    with messages().status("fitting"):
         times = fit(run, first, last)
         found = errors(run, times, rest)
     model = {
@@ -118,8 +119,8 @@ def run_validate(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps({"requests": len(rest), **asdict(found), "model": model}, indent=2) + "\n")
     else:
-        Console().print(error_table(found, f"{count - len(rest)} requests fitted, {len(rest)} predicted"))
-        Console().print(", ".join(f"{name} {value:.4g}" for name, value in model.items()), highlight=False)
+        screen().print(error_table(found, f"{count - len(rest)} requests fitted, {len(rest)} predicted"))
+        screen().print(", ".join(f"{name} {value:.4g}" for name, value in model.items()), highlight=False)
     return 0
 
 

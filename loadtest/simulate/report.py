@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 
+from cluster.cli.tables import add_columns
 from loadtest.simulate.figures import Figures, Spread
 from loadtest.simulate.validate import Errors
 
 
 def table_of(figures: Figures, title: str, slo: str) -> Group:
     """Lay the figures out for a terminal. `slo`: what attainment is of, in words."""
-    times = Table(title=title)
-    for column in ("", "mean", "p50", "p95", "p99"):
-        times.add_column(column, justify="left" if not column else "right")
+    times = Table(title=escape(title))
+    add_columns(times, "", "mean", "p50", "p95", "p99", words=("",))
     rows = {"TTFT": figures.ttft_s, "ITL": figures.itl_s, "E2E": figures.e2e_s, "queue": figures.queue_s}
     for name, each in rows.items():
         times.add_row(name, *_times(each))
@@ -40,8 +41,7 @@ def table_of(figures: Figures, title: str, slo: str) -> Group:
 def error_table(errors: Errors, title: str) -> Table:
     """Lay the errors of a prediction out for a terminal."""
     table = Table(title=title)
-    for column in ("", "mean", "p99", "single requests"):
-        table.add_column(column, justify="left" if not column else "right")
+    add_columns(table, "", "mean", "p99", "single requests", words=("",))
     rows = {
         "TTFT": (errors.ttft_mean_error, errors.ttft_p99_error, errors.ttft_request_error),
         "E2E": (errors.e2e_mean_error, errors.e2e_p99_error, errors.e2e_request_error),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import loadtest.bench_autoscaler.__main__ as bench
+from cluster.cli.tables import print_table
 from loadtest.bench_autoscaler.__main__ import jobs_of
 from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Policy, Result, contend
 from loadtest.bench_autoscaler.oracle import plan
-from loadtest.bench_autoscaler.report import paired, rows
+from loadtest.bench_autoscaler.report import paired, rows, table_of
 from loadtest.bench_autoscaler.scenarios import ENGINE, PEAK_FILL, PEAK_REPLICAS, SCENARIOS, Scenario, case, work_of
 from loadtest.bench_autoscaler.tuning import tune
 
@@ -137,3 +140,20 @@ def test_a_dial_that_cannot_reach_the_attainment_is_given_up_early(monkeypatch: 
 
     assert [3.0] * 3 == [each.dial for each in found]
     assert [(1, 2.0)] == [each for each in runs if each[1] < 3]
+
+
+def test_the_table_of_a_scenario_is_whole_on_a_narrow_screen() -> None:
+    found = rows(
+        Result("s", policy, seed, 0.74, 0.98765, hours, 3, 0.87654, 1_234_567 + seed, 0.0)
+        for seed in (1, 2)
+        for policy, hours in ((ORACLE, 2.0), ("penstock", 3.0 * seed), ("hpa slots", 12.0))
+    )
+    console = Console(file=io.StringIO(), width=80)
+    print_table(table_of("s", found), console)
+
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    for word in ("attainment", "reversals", "points", "98.77%", "87.7%", "1,234,568", "-375.0 ±953.3", "hpa slots"):
+        assert word in text

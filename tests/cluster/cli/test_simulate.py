@@ -29,6 +29,11 @@ def run(capsys: pytest.CaptureFixture[str], *flags: str | Path) -> tuple[int, st
     return status, captured.out, captured.err
 
 
+def test_a_trace_may_be_called_as_it_likes(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _err = run(capsys, "--trace", trace.rename(trace.with_name("of[red].csv")))
+    assert (0, True) == (status, "of[red].csv: " in out)
+
+
 def test_json_has_every_figure(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "--trace", trace, "--replicas", "2", "--scale-rate", "2", "--json")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from cluster.cli.main import main
 from cluster.control.step_model import Experts, Shape, StepModel
@@ -192,9 +194,18 @@ def test_a_plan_is_json_and_a_page_without_links(planned: Plan, tmp_path: Path) 
     assert "http" not in page
 
 
-def test_infeasible_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
+def test_a_plan_loses_nothing_on_a_narrow_screen_and_its_names_are_no_markup(planned: Plan) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    show(replace(planned, model="my [/model]"), console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert text.startswith("my [/model], ")
+    assert "…" not in text
+    first = planned.as_json()["candidates"][0]
+    assert f"{first['batch_limit']} of {first['step_tokens']}" in text
 
+
+def test_infeasible_is_said_plainly(capsys: pytest.CaptureFixture[str]) -> None:
     best, rest, lost = plan([engine()], LOAD, Promise(1.0, 0.001))
     nothing = Plan("toy", LOAD, Promise(1.0, 0.001), best, rest, lost, [])
     show(nothing, Console(width=200))
