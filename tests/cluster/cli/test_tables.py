@@ -156,6 +156,17 @@ def test_a_pool_loses_nothing_on_a_narrow_screen() -> None:
     assert "99 %" in text_of(console)
 
 
+def test_only_words_are_folded() -> None:
+    pool: dict[str, Any] = dict.fromkeys(PoolStatus.__dataclass_fields__, 0)
+    tables = {
+        jobs._table([]): {"key"},
+        usage._table(UsageReport((), truncated=False)): {"pool", "tenant"},
+        status._pool_table(PoolStatus(**pool | {"name": "large", "replicas": ()})): {"replica"},
+    }
+    for table, words in tables.items():
+        assert words == {column.header for column in table.columns if not column.no_wrap}
+
+
 def finished(cost: float) -> Finished:
     attempt: dict[str, Any] = dict.fromkeys(AttemptReceipt.__dataclass_fields__, 0)
     attempt |= {"replica_id": NASTY, "queue_time": 12_345.6789, "prefill_time": 12_345.6, "decode_time": 12_345.6}
