@@ -162,13 +162,14 @@ def read_adopted(request_id: str, reply: Sequence[Any] | None) -> Adopted | None
     return Adopted(None, reply[1])
 
 
-def read_usage(reply: Sequence[Any]) -> tuple[UsageLine, ...]:
-    """Read the answer of `usage`."""
+def read_usage(reply: Sequence[Any]) -> tuple[bytes, list[UsageLine]]:
+    """Read the answer of `usage`: where the next call goes on, empty at the end, and lines."""
+    following, fields = reply
     lines = []
-    for field, packed in reply:
+    for field, packed in fields:
         day, tenant = field.decode().split("\0")
         lines.append(UsageLine(int(day), tenant, *msgpack.unpackb(packed)))
-    return tuple(sorted(lines, key=lambda line: (line.day, line.tenant)))
+    return following, lines
 
 
 def read_marks(reply: Sequence[Any]) -> Marks:

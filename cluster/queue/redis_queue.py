@@ -97,8 +97,16 @@ class RedisQueue:
         return bool(await self._call("finish_key", arguments))
 
     async def usage(self, tenant: str, first_day: int, last_day: int, limit: int = 10_000) -> Sequence[UsageLine]:
-        """See `Queue.usage`."""
-        return codec.read_usage(await self._call("usage", codec.pack(tenant, first_day, last_day, limit)))
+        """See `Queue.usage`. Many calls where it is much: in between, Redis serves the others."""
+        lines: list[UsageLine] = []
+        following = b""
+        while (left := limit - len(lines)) > 0:
+            arguments = codec.pack(tenant, first_day, last_day, left, following)
+            following, more = codec.read_usage(await self._call("usage", arguments))
+            lines += more
+            if not following:
+                break
+        return tuple(sorted(lines, key=lambda line: (line.day, line.tenant)))
 
     async def refuse(self, router_id: str, request_id: str, attempt: str) -> Mail:
         """See `Queue.refuse`."""
