@@ -96,6 +96,20 @@ _STATE = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAG
 """What a command inside a script is refused with. Some of these redis-py gives a class of their own, unless Redis 6.2
 puts them into the text of a script's failure."""
 
+_DEMOTED = re.compile(
+    r"Error running script \(call to f_[0-9a-f]+\): @user_script:\d+: @user_script: ?\d+: "
+    r"-(READONLY|MASTERDOWN|CLUSTERDOWN)\b"
+)
+"""How Redis 6.2 words a refused write inside a script. The code stands there and nowhere else: what follows it, and
+scripts' own failures, may quote anything."""
+
+
+def is_demoted(error: exceptions.ResponseError) -> bool:
+    """Whether the server was made a replica, or cut off from its cluster: behind the same name there may be another."""
+    if isinstance(error, (exceptions.ReadOnlyError, exceptions.ClusterDownError)):
+        return True
+    return _DEMOTED.match(str(error)) is not None
+
 
 def translate(error: exceptions.ResponseError) -> PenstockError:
     """Wrap an error that Redis answered: QueueUnavailableError for its state (read-only, out of memory, no access, no

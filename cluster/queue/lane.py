@@ -14,7 +14,7 @@ from typing import Any
 from redis import exceptions
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue.connections import CONNECTION_ERRORS, ConnectionSource, translate, unavailable
+from cluster.queue.connections import CONNECTION_ERRORS, ConnectionSource, is_demoted, translate, unavailable
 from cluster.queue.scripts import Script
 
 _LOG = logging.getLogger(__name__)
@@ -136,10 +136,6 @@ class Lane:
             except exceptions.NoScriptError:
                 missing.append(call)
                 again.append(call)
-            except (exceptions.ReadOnlyError, exceptions.ClusterDownError) as error:
-                # A failover made it a replica, or cut it off: behind the same name there may be a new primary.
-                demoted = True
-                _settle(call, translate(error))
             except exceptions.MovedError as error:
                 if self._source.moved(error):
                     demoted = True
@@ -147,6 +143,8 @@ class Lane:
                 else:
                     _settle(call, translate(error))
             except exceptions.ResponseError as error:
+                # A failover: the next connection may lead to the new primary.
+                demoted = demoted or is_demoted(error)
                 _settle(call, translate(error))
             else:
                 if not call.reply.done():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -156,6 +157,29 @@ async def test_a_restarted_server_is_found_again(own_server: Server) -> None:
     finally:
         again.kill()
         again.wait()
+
+
+@pytest.mark.parametrize("stale", ["yes", "no"], ids=["READONLY", "MASTERDOWN"])
+@pytest.mark.parametrize("kind", ["redis-6.2", "redis-7.0"])
+async def test_a_demoted_server_is_left_for_the_one_behind_its_name_now(tmp_path: Path, kind: str, stale: str) -> None:
+    """Redis 6.2 says it in the text of a script's failure, 7.0 with a code of its own."""
+    name = tmp_path / "name"
+    with contextlib.ExitStack() as stack:
+        old, new = (stack.enter_context(servers.running(kind)) for _ in range(2))
+        name.symlink_to(old.url.removeprefix("unix://"))
+        queue = RedisQueue(f"unix://{name}", "demo")
+        await _up(queue)
+        demoted = stack.enter_context(contextlib.closing(old.client()))
+        demoted.config_set("replica-serve-stale-data", stale)
+        demoted.replicaof("127.0.0.1", "1")
+        name.unlink()
+        name.symlink_to(new.url.removeprefix("unix://"))
+
+        with pytest.raises(QueueUnavailableError):
+            await _up(queue)
+        await _up(queue)
+        assert (await queue.submit("A", entry("q1"))).grant
+        await queue.close()
 
 
 async def test_no_server_is_an_error_at_once(tmp_path: Path) -> None:
