@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cluster.models import ReplicaState, RequestClass
 from cluster.queue.memory_choice import batch_full, choose, fits, suits
 from cluster.queue.memory_keys import close_key
-from cluster.queue.memory_line import enter_line, leave_line, next_place, note_estimate, serve
+from cluster.queue.memory_line import enter_line, know_router, leave_line, next_place, note_estimate, serve
 from cluster.queue.memory_state import (
     GRANTS_PER_CALL,
     GRANTS_PER_REPLICA,
@@ -207,6 +207,7 @@ def order(pool: PoolState, entry: Entry, kind: str) -> None:
 
 def give_back(pool: PoolState, entry: Entry) -> None:
     """Bring a grant that was not started back to the head of its tenant's list."""
+    know_router(pool, entry.owner)
     free_slot(pool, entry)
     if entry.order:
         entry.state = ORDERED
@@ -240,8 +241,7 @@ def move(pool: PoolState, entry: Entry, router: str) -> None:
         entry.beats = 0
     else:
         enter_line(pool, entry)
-    if router not in pool.routers and router not in pool.parted:
-        pool.routers.add(router, pool.now + pool.limits.lease_ms)
+    know_router(pool, router)
 
 
 def _account(pool: PoolState, entry: Entry, tokens: int) -> None:

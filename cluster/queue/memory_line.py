@@ -75,6 +75,12 @@ def next_place(pool: PoolState, *, at_head: bool) -> int:
     return pool.tail - 1
 
 
+def know_router(pool: PoolState, router: str) -> None:
+    """Give a router that was never heard of, or retired, a lease that starts here."""
+    if router not in pool.routers and router not in pool.parted:
+        pool.routers.add(router, pool.now + pool.limits.lease_ms)
+
+
 def enter_line(pool: PoolState, entry: Entry) -> None:
     """Put an entry into the line at its place; a returning tenant is lifted to the floor."""
     class_, tenant = entry.line

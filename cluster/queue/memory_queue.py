@@ -44,7 +44,7 @@ from cluster.queue.memory_holdings import holdings
 from cluster.queue.memory_keys import field_of, find_key, finish_key, id_of_key, open_key
 from cluster.queue.memory_leases import drop_waiting, park, part_router, reap, remove_replica
 from cluster.queue.memory_ledger import enter_ledger, read_ledger
-from cluster.queue.memory_line import enter_line, next_place, position, serve
+from cluster.queue.memory_line import enter_line, know_router, next_place, position, serve
 from cluster.queue.memory_marks import add_mark, marks
 from cluster.queue.memory_state import IN_FLIGHT, ORDERED, WAITING, Entry, Load, PoolState
 from cluster.queue.memory_tenants import note_output, settle_quota, take_quota
@@ -329,8 +329,7 @@ class MemoryQueue:
         entry.place = next_place(pool, at_head=request.resume)
         if request.client_key:
             open_key(pool, request)
-        if router_id not in pool.routers and router_id not in pool.parted:
-            pool.routers.add(router_id, pool.now + self.limits.lease_ms)
+        know_router(pool, router_id)
         if not any(pool.line_counts):
             entry.state = WAITING
 

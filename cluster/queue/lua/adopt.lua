@@ -35,9 +35,7 @@ if e[OWNER] ~= A[1] then
   else
     Q.enter_line(id, e)
   end
-  if not call('ZSCORE', K[ROUTERS], A[1]) and not call('ZSCORE', K[PARTED], A[1]) then
-    call('ZADD', K[ROUTERS], Q.now + Q.lease, A[1])
-  end
+  Q.know_router(A[1])
 end
 if e[STATE] == 'w' then Q.place(id, e) end
 Q.run_fills()

@@ -353,6 +353,7 @@ end
 
 -- Bring a grant that was not started back to the head of its tenant's list.
 function Q.give_back(id, e)
+  Q.know_router(e[OWNER]) -- it may have retired with this on its way
   Q.free_slot(id, e) -- an order to give way is thereby obeyed
   if e[ORDER] ~= '' then
     e[STATE] = 'o'

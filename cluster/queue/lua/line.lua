@@ -71,6 +71,12 @@ function Q.next_place(at_head)
   return string.format('%016.0f', P[P_TAIL] - 1)
 end
 
+-- Give a router that was never heard of, or retired, a lease that starts here, so that what it leaves behind is reaped.
+function Q.know_router(router)
+  if call('ZSCORE', K[ROUTERS], router) or call('ZSCORE', K[PARTED], router) then return end
+  call('ZADD', K[ROUTERS], Q.now + Q.lease, router)
+end
+
 -- Put an entry into the line at its place; a returning tenant is lifted to the floor.
 function Q.enter_line(id, e)
   local class, tenant = e[CLASS], e[TENANT]

@@ -39,10 +39,7 @@ if resume == 0 then
 end
 Q.entries[id] = e
 if e[CLIENT_KEY] ~= '' then Q.open_key(id, e, A[17]) end
-if not call('ZSCORE', K[ROUTERS], A[1]) and not call('ZSCORE', K[PARTED], A[1]) then
-  -- A router that was never heard of: its lease starts here, so that what it leaves behind is reaped.
-  call('ZADD', K[ROUTERS], Q.now + Q.lease, A[1])
-end
+Q.know_router(A[1])
 
 if call('ZCARD', K[LINE]) == 0 then
   e[STATE] = 'w'

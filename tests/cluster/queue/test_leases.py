@@ -263,6 +263,28 @@ async def test_a_router_that_only_ever_submitted_is_reaped(scene: Scene, backend
     assert backend.leftovers() == set()
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("late", ["refuse", "requeue"])
+async def test_what_a_retired_router_still_gives_back_is_reaped(
+    scene: Scene, backend: Backend, late: str, cancelled: bool
+) -> None:
+    """Its lease is ended on another connection than its last calls come by."""
+    await _ready(scene, {"r1": ONE})
+    grant = (await scene.queue.submit("A", entry("q1"))).grant
+    await scene.queue.retire_router("A")
+    if cancelled:
+        await scene.queue.cancel("B", "acme", "q1")
+    if late == "refuse":
+        await scene.queue.refuse("A", "q1", grant.attempt)
+    else:
+        await scene.queue.requeue("A", "q1", grant.attempt, Settlement(0))
+
+    await scene.pass_time(12, routers=["B"], replicas=["r1"])
+
+    assert (await scene.queue.observe()).waiting == (0, 0, 0)
+    assert backend.leftovers() == set()
+
+
 async def test_the_registry_version_follows_records_states_and_windows_only(scene: Scene) -> None:
     await _ready(scene, {"r1": WIDE}, routers=("A",))
     versions = [(await scene.beat_router("A")).registry_version]
