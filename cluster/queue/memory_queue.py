@@ -131,7 +131,7 @@ class MemoryQueue:
                 return Mail()
             if entry.state == ORDERED:
                 if attempt in ("", entry.attempt):
-                    forget(pool, entry)
+                    _forget_ordered(pool, entry)
                 return Mail()
             if entry.state != IN_FLIGHT or entry.attempt != attempt:
                 return Mail()
@@ -398,6 +398,13 @@ def _answer_move(pool: PoolState, router_id: str, request_id: str) -> None:
     if router_id in pool.owners:
         pool.owned(router_id).moved.discard(request_id)
         pool.tidy_owner(router_id)
+
+
+def _forget_ordered(pool: PoolState, entry: Entry) -> None:
+    """Forget an entry that left the line by an order; mirrors lua/ledger.lua."""
+    if entry.order == "e" and entry.start_by:
+        _settle(pool, entry, None)
+    forget(pool, entry)
 
 
 def _settle(pool: PoolState, entry: Entry, settlement: Settlement | None) -> None:

@@ -54,7 +54,9 @@ class Entry:
     reserved: str = ""
     order: str = ""
     preemptions: int = 0
-    held_tokens: int = 0
+    held_tokens: float = 0
+    strict_tokens: int = 0
+    """What it took of a strict quota, until it has a slot."""
     counted_open: bool = False
 
     @property

@@ -32,7 +32,10 @@ def take_quota(pool: PoolState, entry: Entry) -> None:
         if quota.tokens_per_minute:
             need = _take_tokens(pool, entry, used, quota)
             used.tokens += need
-            entry.held_tokens = 0 if quota.strict else need
+            if quota.strict:
+                entry.strict_tokens = need
+            else:
+                entry.held_tokens = need
         if quota.requests_per_minute:
             used.requests += 1
         _put_used(pool, tenant, used, quota.tokens_per_minute)
@@ -75,6 +78,9 @@ def settle_quota(pool: PoolState, entry: Entry, tokens: int) -> None:
 def leave_tenant(pool: PoolState, entry: Entry) -> None:
     """Give back what a gone entry held."""
     if not entry.number:
+        if entry.strict_tokens:
+            rate = entry.request.quota.tokens_per_minute
+            entry.held_tokens = max(0, entry.strict_tokens - (pool.now - entry.submitted) / 60000 * rate)
         settle_quota(pool, entry, 0)
     if entry.counted_open:
         tenant = entry.request.tenant

@@ -70,7 +70,7 @@ class QuotaSettings(Section):
     """Choices that wait or run at a time."""
     mode: Literal["settled", "strict"] = "settled"
     """"settled" reserves what the tenant's requests are likely to produce and corrects it at the end, debt allowed;
-    "strict" takes prompt and max_tokens at once and returns nothing."""
+    "strict" takes prompt and max_tokens at once and returns nothing of what was granted."""
 
 
 class TenantSettings(Section):

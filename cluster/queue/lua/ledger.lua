@@ -1,6 +1,5 @@
 -- Shared: the ledger, one line per tenant and day of pool time (UTC while the clock is right).
 
--- Add requests, prompt, output and cached tokens, GPU-seconds and cost to the tenant's line of today.
 -- Put what was used in the place of the estimates that an entry was charged, for its share and its quota.
 function Q.settle(e, ran, output)
   if e[CHARGED] >= 0 then
@@ -20,6 +19,14 @@ function Q.settle(e, ran, output)
   end
 end
 
+-- Forget an entry that left the line by an order.
+function Q.forget_ordered(id, e)
+  -- One that expired never ran, also where it was granted: `requeue` takes the bound away.
+  if e[ORDER] == 'e' and e[START_BY] > 0 then Q.settle(e, false, 0) end
+  Q.forget(id, e)
+end
+
+-- Add requests, prompt, output and cached tokens, GPU-seconds and cost to the tenant's line of today.
 function Q.enter_ledger(e, ...)
   local days = tonumber(ARGV[17])
   if days == 0 then return end

@@ -87,6 +87,7 @@ HELD_TOKENS = 28 -- of its tenant's quota, until it is settled; 0 when there is 
 TOKEN_RATE = 29 -- tokens per minute of that quota
 COUNTED_OPEN = 30 -- 1 when it counts against its tenant's concurrency
 LATE_AT = 31 -- ms, from when on it lets others of its tenant pass; 0 or nil is never
+STRICT_TOKENS = 32 -- what it took of a strict quota, until it has a slot; 0 or nil is nothing
 
 -- A load.
 W_SEQUENCES = 1

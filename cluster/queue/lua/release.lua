@@ -15,7 +15,7 @@ if not e or e[OWNER] ~= A[1] then
 end
 
 if e[STATE] == 'o' then
-  if attempt == '' or attempt == e[ATTEMPT] then Q.forget(id, e) end
+  if attempt == '' or attempt == e[ATTEMPT] then Q.forget_ordered(id, e) end
   Q.close_pool()
   return {}
 end

@@ -31,7 +31,7 @@ end
 if resume == 0 and call('HLEN', K[ENTRIES]) - call('ZCARD', K[SLOTS]) >= tonumber(ARGV[6]) then return {-1} end
 
 local e = {A[1], A[4], A[5], Q.next_place(resume == 1), A[6], A[7], A[8], A[9] > 0 and Q.now + A[9] or 0, A[10], A[11],
-  A[12], A[3], 0, '', '', '', Q.now, 0, 0, 0, -1, 0, '', '', P[P_RUN], resume, 0, 0, 0, 0, A[18] > 0 and Q.now + A[18] or 0}
+  A[12], A[3], 0, '', '', '', Q.now, 0, 0, 0, -1, 0, '', '', P[P_RUN], resume, 0, 0, 0, 0, A[18] > 0 and Q.now + A[18] or 0, 0}
 if resume == 0 then
   if A[15] > 0 and call('ZCARD', K[LINE]) >= A[15] and Q.count(K[LINE], Q.tenant_prefix(e)) >= A[15] then return {-3} end
   local refused = Q.take_quota(e, A[14], A[16])

@@ -96,7 +96,7 @@ function Q.take_quota(e, max_tokens, quota)
       if asked > tokens then return {1, -1, tokens} end
       if used[1] + asked > tokens then return {1, math.ceil((used[1] + asked - tokens) / tokens * 60000), tokens} end
       used[1] = used[1] + need
-      if not strict then e[HELD_TOKENS], e[TOKEN_RATE] = need, tokens end
+      e[TOKEN_RATE], e[strict and STRICT_TOKENS or HELD_TOKENS] = tokens, need
     end
     if requests > 0 then used[3] = used[3] + 1 end
     Q.put_used(tenant, used, tokens)
@@ -119,7 +119,13 @@ end
 
 -- An entry is gone. What was never granted gives back what it held; what a dead router ran stays charged.
 function Q.leave_tenant(e)
-  if e[NUMBER] == 0 then Q.settle_quota(e, 0) end
+  if e[NUMBER] == 0 then
+    if (e[STRICT_TOKENS] or 0) > 0 then
+      -- Only what cannot have drained since: the bucket may have been empty but for this, and others were let in.
+      e[HELD_TOKENS] = math.max(0, e[STRICT_TOKENS] - (Q.now - e[SUBMITTED]) / 60000 * e[TOKEN_RATE])
+    end
+    Q.settle_quota(e, 0)
+  end
   if e[COUNTED_OPEN] == 1 and call('HINCRBY', K[OPEN_COUNTS], e[TENANT], -1) <= 0 then
     call('HDEL', K[OPEN_COUNTS], e[TENANT])
   end

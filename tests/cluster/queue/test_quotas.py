@@ -195,15 +195,60 @@ async def test_a_refused_request_takes_nothing(scene: Scene, backend: Backend) -
     assert "open_counts" not in backend.leftovers()
 
 
-async def test_a_waiting_request_that_goes_gives_back_what_it_held(scene: Scene) -> None:
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_waiting_request_that_goes_gives_back_what_it_held(scene: Scene, strict: bool) -> None:
     await start(scene, TIGHT)
-    quota = Quota(tokens_per_minute=100)
+    quota = Quota(tokens_per_minute=100, strict=strict)
     for i in range(20):
         name = f"q{i}"
         await scene.queue.submit("A", entry(name, prompt_tokens=50, expected_tokens=40, max_tokens=40, quota=quota))
         with pytest.raises(QuotaExceededError):
             await scene.queue.submit("B", entry("second", prompt_tokens=50, max_tokens=40, quota=quota))
-        await scene.queue.cancel("A", "acme", name)
+        if i % 2:
+            await scene.queue.cancel("A", "acme", name)
+        else:
+            await scene.queue.withdraw("A", name, None)
+
+
+async def test_a_strict_quota_gets_back_no_more_than_cannot_have_drained(scene: Scene) -> None:
+    """What waited drains like what ran. Given back whole, it would let twice the bucket in at one moment."""
+    await start(scene, TIGHT)
+    quota = Quota(tokens_per_minute=6_000, strict=True)
+    for i, (wait_s, left) in enumerate(((60.0, 0), (45.0, 1500), (15.0, 4500))):
+        await scene.queue.submit("A", entry(f"first{i}", prompt_tokens=6_000, quota=quota))
+        scene.clock.advance(wait_s)
+        drained = 6_000 - left
+        await scene.queue.submit("B", entry(f"second{i}", prompt_tokens=drained, quota=quota))
+        await scene.queue.cancel("A", "acme", f"first{i}")
+        # Without the first one, the bucket holds the second.
+        with pytest.raises(QuotaExceededError):
+            await scene.queue.submit("B", entry("over", prompt_tokens=left + 1, quota=quota))
+        await scene.queue.submit("B", entry(f"third{i}", prompt_tokens=left, quota=quota))
+        scene.clock.advance(60)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_what_was_refused_and_then_expired_gives_back_what_never_ran(
+    scene: Scene, backend: Backend, strict: bool
+) -> None:
+    """But what had a slot counts as granted where that is what counts."""
+    await start(scene)
+    quota = Quota(tokens_per_minute=100, strict=strict)
+    new = entry("q0", prompt_tokens=50, expected_tokens=40, max_tokens=40, start_within_ms=2000, quota=quota)
+    answer = await scene.queue.submit("A", new)
+    await scene.queue.refuse("A", "q0", answer.grant.attempt)
+    scene.replicas["r1"] = TIGHT
+    await scene.pass_time(2.5, routers=["B"], replicas=["r1"])
+    assert [order.kind for order in (await scene.beat_router("A")).mail.orders] == ["expired"]
+    await scene.queue.release("A", "q0", answer.grant.attempt, Settlement(0))
+
+    again = entry("q1", prompt_tokens=50, expected_tokens=40, max_tokens=40, quota=quota)
+    if strict:
+        with pytest.raises(QuotaExceededError):
+            await scene.queue.submit("A", again)
+    else:
+        await scene.queue.submit("A", again)
+    assert "outstanding" not in backend.leftovers()
 
 
 async def test_one_tenants_line_is_bounded_and_the_others_wait_on(scene: Scene) -> None:
