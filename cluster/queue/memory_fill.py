@@ -216,6 +216,16 @@ def give_back(pool: PoolState, entry: Entry) -> None:
     enter_line(pool, entry)
 
 
+def tell_moved(pool: PoolState, request_id: str, old: str, new: str) -> None:
+    """Tell a router that an entry is another's now, unless it is gone."""
+    if new in pool.owners:
+        pool.owners[new].moved.discard(request_id)
+        pool.tidy_owner(new)
+    if old in pool.routers:
+        pool.owned(old).moved.add(request_id)
+        pool.ring(old)
+
+
 def move(pool: PoolState, entry: Entry, router: str) -> None:
     """Give an entry to another router, and tell the old one."""
     old, request_id = pool.owned(entry.owner), entry.id
@@ -227,13 +237,10 @@ def move(pool: PoolState, entry: Entry, router: str) -> None:
         old.running.discard(request_id)
     else:
         withdraw(pool, entry)
-    if was in pool.routers:
-        pool.owned(was).moved.add(request_id)
-        pool.ring(was)
+    tell_moved(pool, request_id, was, router)
     pool.tidy_owner(was)
     entry.owner = router
     new = pool.owned(router)
-    new.moved.discard(request_id)
     if entry.state == IN_FLIGHT:
         (new.running if started else new.granted).add(request_id)
         if order_kind:

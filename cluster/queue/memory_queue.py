@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeGuard
 
 from cluster.clock import Clock, SystemClock
 from cluster.errors import QueueFullError, QueueUnavailableError
@@ -38,6 +39,7 @@ from cluster.queue.memory_fill import (
     order,
     place,
     run_fills,
+    tell_moved,
     withdraw,
 )
 from cluster.queue.memory_holdings import holdings
@@ -112,6 +114,10 @@ class MemoryQueue:
         check_entry(entry)
         with self._call(router_id) as pool:
             stored = pool.entries.get(entry.request_id)
+            if _goes_elsewhere(stored, router_id, entry.tenant):
+                _forget_ordered(pool, stored)
+                tell_moved(pool, entry.request_id, stored.owner, router_id)
+                stored = None
             if stored is None and entry.client_key and not entry.resume:
                 known = find_key(pool, entry)
                 if known is not None:
@@ -398,6 +404,13 @@ def _answer_move(pool: PoolState, router_id: str, request_id: str) -> None:
     if router_id in pool.owners:
         pool.owned(router_id).moved.discard(request_id)
         pool.tidy_owner(router_id)
+
+
+def _goes_elsewhere(entry: Entry | None, router_id: str, tenant: str) -> TypeGuard[Entry]:
+    """Whether an entry is on its way out at another router."""
+    if entry is None or entry.request.tenant != tenant:
+        return False
+    return entry.state == ORDERED and entry.owner != router_id
 
 
 def _forget_ordered(pool: PoolState, entry: Entry) -> None:

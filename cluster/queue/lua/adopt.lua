@@ -20,13 +20,8 @@ if e[OWNER] ~= A[1] then
   else
     Q.withdraw(id, e)
   end
-  -- A router that is gone needs no word.
-  if call('ZSCORE', K[ROUTERS], was) then
-    call('ZADD', K[OWNERS], 0, was .. '\0d\0' .. id)
-    Q.ring(was)
-  end
+  Q.tell_moved(id, was, A[1])
   e[OWNER] = A[1]
-  call('ZREM', K[OWNERS], A[1] .. '\0d\0' .. id)
   if state == 'f' then
     call('ZADD', K[OWNERS], 0, started and Q.owned_member('r', id, e) or Q.grant_member(id, e))
     if e[ORDER] ~= '' then call('ZADD', K[OWNERS], 0, Q.owned_member(e[ORDER], id, e)) end

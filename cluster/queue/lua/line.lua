@@ -77,6 +77,14 @@ function Q.know_router(router)
   call('ZADD', K[ROUTERS], Q.now + Q.lease, router)
 end
 
+-- An entry goes from one router to another: the old one is told, unless it is gone.
+function Q.tell_moved(id, from, to)
+  call('ZREM', K[OWNERS], to .. '\0d\0' .. id)
+  if not call('ZSCORE', K[ROUTERS], from) then return end
+  call('ZADD', K[OWNERS], 0, from .. '\0d\0' .. id)
+  Q.ring(from)
+end
+
 -- Put an entry into the line at its place; a returning tenant is lifted to the floor.
 function Q.enter_line(id, e)
   local class, tenant = e[CLASS], e[TENANT]

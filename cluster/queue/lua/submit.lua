@@ -21,6 +21,12 @@ local function answer(e)
 end
 
 local known = Q.get(id)
+if known and known[STATE] == 'o' and known[OWNER] ~= A[1] and known[TENANT] == A[4] then
+  -- On its way out at another router, which may be dead: nobody would serve it. It holds no slot.
+  Q.forget_ordered(id, known)
+  Q.tell_moved(id, known[OWNER], A[1])
+  known = nil
+end
 if known then return answer(known) end
 local resume = A[13]
 if resume == 0 and A[10] ~= '' then

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cluster.models import Windows
-from cluster.queue import Settlement
+from cluster.queue import Quota, Settlement
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 ONE = Windows(1, 10**6, 10**6)
@@ -86,3 +88,64 @@ async def test_nothing_to_adopt(scene: Scene) -> None:
     assert await scene.queue.adopt("B", "beta", "q1") is None
     await scene.queue.cancel("B", "acme", "q1")
     assert await scene.queue.adopt("B", "acme", "q1") is None
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("how", ["expired", "cancelled"])
+async def test_what_goes_at_another_router_may_be_submitted_anew(
+    scene: Scene, backend: Backend, how: str, gone: bool
+) -> None:
+    """A dead router obeys no order: who resumes the request elsewhere must not go with it."""
+    await scene.start({"r1": ONE}, ("A", "B"))
+    slot = (await scene.queue.submit("B", entry("slot"))).grant
+    running = {"r1": [("slot", slot.attempt)]}
+    key = {"client_key": "key", "digest": "d"}
+    quota = Quota(tokens_per_minute=1000, concurrency=5)
+    await scene.queue.submit("A", entry("q1", start_within_ms=2000, quota=quota, **key))
+    if how == "cancelled":
+        await scene.queue.cancel("B", "acme", "q1")
+    await scene.pass_time(2.5, routers=["B"] if gone else ["A", "B"], replicas=["r1"], running=running)
+    if gone:
+        await scene.queue.retire_router("A", keep=True)
+    assert await scene.queue.adopt("B", "acme", "q1") is None
+
+    assert (await scene.queue.submit("B", entry("q1", resume=True, **key))).grant is None
+
+    assert (await scene.queue.submit("B", entry("q2", **key))).known.request_id == "q1"
+    orders = (await scene.queue.collect("A")).orders
+    assert [(order.request_id, order.kind) for order in orders] == ([] if gone else [("q1", "moved")])
+    # What the old owner still says changes nothing.
+    await scene.queue.withdraw("A", "q1", None)
+    await scene.queue.release("A", "q1", "", Settlement(0))
+    await scene.pass_time(12, routers=["B"], replicas=["r1"], running=running)
+    [grant] = (await scene.queue.release("B", "slot", slot.attempt, Settlement(1))).grants
+    assert grant.request_id == "q1"
+    await scene.queue.release("B", "q1", grant.attempt, Settlement(1))
+    assert backend.leftovers() == set()
+
+
+async def test_who_gets_a_request_back_is_not_told_that_it_moved(scene: Scene, backend: Backend) -> None:
+    await scene.start({"r1": ONE}, ("A", "B"))
+    slot = (await scene.queue.submit("B", entry("slot"))).grant
+    await scene.queue.submit("B", entry("q1"))
+    await scene.queue.adopt("A", "acme", "q1")
+    await scene.queue.cancel("B", "acme", "q1")
+
+    await scene.queue.submit("B", entry("q1", resume=True))
+
+    assert (await scene.queue.collect("B")).orders == ()
+    await scene.queue.cancel("B", "acme", "q1")
+    assert [(o.request_id, o.kind) for o in (await scene.queue.collect("A")).orders] == [("q1", "moved")]
+    await scene.queue.release("A", "q1", "", Settlement(0))
+    await scene.queue.release("B", "slot", slot.attempt, Settlement(1))
+    assert backend.leftovers() == set()
+
+
+async def test_an_id_of_another_tenant_is_left_alone(scene: Scene) -> None:
+    await scene.start({"r1": Windows(0, 10**6, 10**6)}, ("A", "B"))
+    await scene.queue.submit("A", entry("q1"))
+    await scene.queue.cancel("B", "acme", "q1")
+
+    await scene.queue.submit("B", entry("q1", tenant="beta"))
+
+    assert [(order.request_id, order.kind) for order in (await scene.queue.collect("A")).orders] == [("q1", "cancel")]

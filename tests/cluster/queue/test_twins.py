@@ -152,6 +152,9 @@ class Pair:
     async def submit_again(self) -> None:
         if self.entries:
             router, old = self.random.choice(list(self.entries.values()))
+            if self.random.random() < 0.4:
+                # As a router to which the client came back.
+                router = self.random.choice(ROUTERS)
             await self.both(lambda queue: queue.submit(router, old))
 
     async def release(self) -> None:
@@ -362,7 +365,7 @@ async def _answer(ask: Callable[[Any], Awaitable[Any]], queue: Any) -> Answer:
 
 STEPS = (
     *["submit"] * 14,
-    "submit_again",
+    *["submit_again"] * 2,
     *["release"] * 6,
     "refuse",
     "requeue",
