@@ -36,8 +36,12 @@ def find_key(pool: PoolState, request: QueueEntry) -> KnownRequest | None:
         raise KeyReusedError(request.client_key, owner)
     if owner == request_of(request.request_id):
         return None
-    live = any(name in pool.entries for name in (owner, *choice_ids(owner)))
-    return KnownRequest(owner, pool.results.get(field), live)
+    return KnownRequest(owner, pool.results.get(field), _is_live(pool, owner))
+
+
+def _is_live(pool: PoolState, request_id: str) -> bool:
+    """Whether a choice of the request waits or runs."""
+    return any(name in pool.entries for name in (request_id, *choice_ids(request_id)))
 
 
 def open_key(pool: PoolState, request: QueueEntry) -> None:
@@ -94,9 +98,13 @@ def id_of_key(pool: PoolState, tenant: str, key: str) -> str:
 
 
 def tidy_keys(pool: PoolState) -> None:
-    """Forget keys whose window is over."""
+    """Forget keys whose window is over, but for those of requests that go on."""
     for field in pool.key_due.up_to(pool.now, KEYS_PER_CALL):
-        drop_key(pool, field)
+        known = field not in pool.results and pool.client_keys.get(field)
+        if known and _is_live(pool, known[0]):
+            pool.key_due.add(field, pool.now + max(pool.limits.lease_ms, pool.limits.result_ms))
+        else:
+            drop_key(pool, field)
 
 
 def _drop_result(pool: PoolState, field: str) -> None:

@@ -16,9 +16,10 @@ end
 
 -- 1 while a choice of the request waits or runs.
 function Q.is_live(request)
-  if call('HEXISTS', K[ENTRIES], request) == 1 then return 1 end
-  for index = 0, 15 do
-    if call('HEXISTS', K[ENTRIES], request .. '/' .. index) == 1 then return 1 end
+  local names = {request}
+  for i = 1, CHOICES do names[i + 1] = request .. '/' .. (i - 1) end
+  for _, entry in ipairs(call('HMGET', K[ENTRIES], unpack(names))) do
+    if entry then return 1 end
   end
   return 0
 end
@@ -65,8 +66,16 @@ function Q.id_of_key(tenant, key)
   return packed and cmsgpack.unpack(packed)[1]
 end
 
+-- Forget keys whose window is over, but for those of requests that go on.
 function Q.tidy_keys()
   for _, field in ipairs(call('ZRANGEBYSCORE', K[KEY_DUE], '-inf', Q.now, 'LIMIT', 0, KEYS_PER_CALL)) do
-    Q.drop_key(field)
+    -- With a result the request is over.
+    local packed = call('HEXISTS', K[RESULTS], field) == 0 and call('HGET', K[CLIENT_KEYS], field)
+    if packed and Q.is_live(cmsgpack.unpack(packed)[1]) == 1 then
+      -- Its first choice has ended, others go on: the result is yet to come.
+      call('ZADD', K[KEY_DUE], Q.now + math.max(Q.lease, tonumber(ARGV[15])), field)
+    else
+      Q.drop_key(field)
+    end
   end
 end

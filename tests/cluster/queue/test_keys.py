@@ -64,6 +64,26 @@ async def test_a_request_lives_until_its_last_choice_has_ended(shared: Scene) ->
     assert ("first", None, False) == (known.request_id, known.result, known.live)
 
 
+async def test_a_key_is_kept_while_a_choice_runs_however_long(shared: Scene, backend: Backend) -> None:
+    """The first choice, which opened the key, may end hours before the last."""
+    first = (await shared.queue.submit("A", keyed("first/0"))).grant
+    second = (await shared.queue.submit("A", entry("first/1"))).grant
+    await shared.queue.release("A", "first/0", first.attempt, Settlement(3))
+    running = {"r1": (("first/1", second.attempt),)}
+    for _ in range(5):
+        backend.clock.advance(400)
+        await shared.pass_time(6, routers=["A", "B"], replicas=["r1"], running=running)
+        known = (await shared.queue.submit("B", keyed("second/0"))).known
+        assert (known.request_id, known.live) == ("first", True)
+    await shared.queue.release("A", "first/1", second.attempt, Settlement(3))
+    assert await shared.queue.finish_key("A", "acme", "key", "first", b"result")
+    assert (await shared.queue.submit("B", keyed("second/0"))).known.result == b"result"
+
+    backend.clock.advance(601)
+    await shared.pass_time(6, routers=["A", "B"], replicas=["r1"])
+    assert not {"keys", "key_due", "results"} & backend.sizes().keys()
+
+
 async def test_keys_belong_to_tenants(shared: Scene) -> None:
     await shared.queue.submit("A", keyed("first"))
     assert (await shared.queue.submit("B", keyed("second", tenant="beta"))).grant
