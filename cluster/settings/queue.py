@@ -55,8 +55,12 @@ class QueueSettings(Section):
 
     @model_validator(mode="after")
     def _lease_outlives_heartbeats(self) -> QueueSettings:
-        if self.lease_s < 2 * self.heartbeat_s:
-            raise ValueError(f"lease_s must be at least 2 x heartbeat_s = {2 * self.heartbeat_s}, got {self.lease_s}")
+        # Half a lease without any heartbeat counts as a gap in which nobody could renew, and gives everybody another
+        # one. Who beats alone must stay well below it, or the dead would live for ever.
+        if round(self.lease_s * 1000) < 3 * round(self.heartbeat_s * 1000):
+            raise ValueError(
+                f"lease_s must be at least 3 x heartbeat_s = {3 * self.heartbeat_s:g}, got {self.lease_s:g}"
+            )
         return self
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from cluster.models import ReplicaState, Windows
 from cluster.queue import Order, QueueLimits, Settlement
+from cluster.settings import QueueSettings
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)
@@ -207,6 +208,18 @@ async def test_after_a_gap_nobody_loses_anything_for_one_full_lease(scene: Scene
     assert reply.waiting == (0, 1, 0)
     await scene.pass_time(6, routers=["B"], replicas=[])
     assert (await scene.beat_router("B")).routers == ("B",)
+
+
+async def test_one_that_beats_alone_as_seldom_as_it_may_does_not_keep_the_dead(scene: Scene) -> None:
+    """The settings ask for three heartbeats per lease; with two, each would look like the end of a gap."""
+    await _ready(scene, {"r1": ONE})
+    seldom = QueueSettings(lease_s=4.0, heartbeat_s=1.333)
+    await scene.queue.submit("B", entry("q1"))
+    for _ in range(12):
+        scene.clock.advance(seldom.heartbeat_s)
+        reply = await scene.beat_router("A", connected=())
+
+    assert (reply.routers, reply.replicas, reply.running) == (("A",), (), 0)
 
 
 async def test_pool_time_goes_on_after_the_clock_was_set_back(scene: Scene) -> None:

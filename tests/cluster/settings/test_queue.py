@@ -1,0 +1,19 @@
+"""The queue's settings are those with which it works."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.errors import SettingsError
+from cluster.settings import load_settings
+
+
+def test_half_a_lease_must_not_pass_without_a_heartbeat() -> None:
+    with pytest.raises(SettingsError, match=r"queue: .*lease_s must be at least 3 x heartbeat_s = 6, got 4\b"):
+        load_settings(flags={"queue": {"lease_s": 4.0, "heartbeat_s": 2.0}}, environ={})
+
+
+@pytest.mark.parametrize(("lease_s", "heartbeat_s"), [(0.3, 0.1), (4.0, 1.333), (60.0, 20.0)])
+def test_a_third_of_a_lease_is_a_heartbeat(lease_s: float, heartbeat_s: float) -> None:
+    queue = load_settings(flags={"queue": {"lease_s": lease_s, "heartbeat_s": heartbeat_s}}, environ={}).queue
+    assert (queue.lease_s, queue.heartbeat_s) == (lease_s, heartbeat_s)
