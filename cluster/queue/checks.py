@@ -6,6 +6,7 @@ import re
 
 from cluster.queue.beats import POSITIONS, RouterBeat
 from cluster.queue.entries import QueueEntry
+from cluster.settings.queue import LEAST_WEIGHT
 
 _ID = re.compile(r"[A-Za-z0-9._/-]{1,256}")
 _SEPARATOR = "\0"
@@ -34,8 +35,8 @@ def check_entry(entry: QueueEntry) -> None:
         check_id("preferred replica", replica)
     if _SEPARATOR in entry.tenant or _SEPARATOR in entry.client_key or not entry.tenant:
         raise ValueError("tenant must not be empty, and neither it nor client_key may contain NUL")
-    if not 0 < entry.weight < float("inf"):
-        raise ValueError(f"weight must be above 0 and finite, got {entry.weight}")
+    if not LEAST_WEIGHT <= entry.weight < float("inf"):
+        raise ValueError(f"weight must be at least {LEAST_WEIGHT} and finite, got {entry.weight}")
     counts = (entry.prompt_tokens, entry.expected_tokens, entry.kv_tokens, entry.start_within_ms, entry.late_after_ms)
     if min(counts) < 0:
         raise ValueError("token counts, start_within_ms and late_after_ms must not be negative")

@@ -88,7 +88,7 @@ class QueueEntry:
     """The client's idempotency key, unique per tenant; empty for none."""
     preferred_replicas: tuple[str, ...] = ()
     weight: float = 1.0
-    """The tenant's share weight, above 0."""
+    """The tenant's share weight, at least 0.001."""
     resume: bool = False
     """Comes back from a failed attempt: head of its tenant's list, not charged again."""
     max_tokens: int = 0

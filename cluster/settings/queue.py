@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from cluster.settings.section import PoolName, Section
 
+LEAST_WEIGHT = 0.001
+"""A tenant's. What it is served is counted per weight, in integers that a long prompt would overflow by much less."""
+
 
 class ClassShares(Section):
     """Reserves a part of the served tokens for a class while others compete with it."""
@@ -80,7 +83,7 @@ class QuotaSettings(Section):
 class TenantSettings(Section):
     """Says what a tenant gets."""
 
-    weight: float = Field(default=1.0, gt=0, le=1000)
+    weight: float = Field(default=1.0, ge=LEAST_WEIGHT, le=1000)
     """Its share of a class, against the other tenants' weights."""
     max_waiting: int | None = Field(default=None, ge=1)
     """Requests of one class that may wait in a pool; default: queue.max_waiting_per_tenant."""

@@ -276,6 +276,7 @@ async def test_when_all_is_released_nothing_is_left(scene: Scene, backend: Backe
         {"tenant": ""},
         {"tenant": "a\0b"},
         {"weight": 0.0},
+        {"weight": 0.0009},
         {"weight": float("inf")},
         {"kv_tokens": -1},
         {"attempt_base": "a b"},

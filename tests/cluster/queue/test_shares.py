@@ -7,7 +7,9 @@ import random
 import pytest
 
 from cluster.models import Windows
-from tests.cluster.queue.backends import Scene
+from cluster.queue import Quota, Settlement
+from cluster.settings.queue import LEAST_WEIGHT
+from tests.cluster.queue.backends import Backend, Scene, entry
 from tests.cluster.queue.shop import Shop, service_s
 from tests.cluster.queue.test_fairness import jain
 
@@ -21,6 +23,20 @@ LOADS = {
     "declares 4096, uses 100": {"loud": (1, 100, 100, 4096), "plain": (1, 100, 100, 100)},
 }
 """Tenant to (requests per turn, prompt tokens, tokens used, tokens declared)."""
+
+
+@pytest.mark.parametrize("weight", [LEAST_WEIGHT, 1000.0])
+async def test_any_weight_that_is_taken_serves_the_longest_prompt(
+    scene: Scene, backend: Backend, weight: float
+) -> None:
+    await scene.start({"r1": Windows(1, 10**9, 10**9)}, ("A", "B"))
+    long = {"weight": weight, "prompt_tokens": 10**7, "expected_tokens": 10**7, "quota": Quota(concurrency=5)}
+    for i in range(3):
+        await scene.queue.submit("A", entry(f"q{i}", **long))
+    for _ in range(3):
+        [grant] = (await scene.queue.collect("A")).grants
+        await scene.queue.release("A", grant.request_id, grant.attempt, Settlement(5))
+    assert backend.leftovers() == set()
 
 
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS.keys())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from cluster.errors import SettingsError
@@ -17,3 +19,12 @@ def test_half_a_lease_must_not_pass_without_a_heartbeat() -> None:
 def test_a_third_of_a_lease_is_a_heartbeat(lease_s: float, heartbeat_s: float) -> None:
     queue = load_settings(flags={"queue": {"lease_s": lease_s, "heartbeat_s": heartbeat_s}}, environ={}).queue
     assert (queue.lease_s, queue.heartbeat_s) == (lease_s, heartbeat_s)
+
+
+@pytest.mark.parametrize("place", [("tenants", "acme"), ("default_tenant",)], ids=".".join)
+def test_a_weight_that_no_count_could_hold_is_refused(place: tuple[str, ...]) -> None:
+    flags: dict[str, Any] = {"weight": 1e-9}
+    for name in reversed(place):
+        flags = {name: flags}
+    with pytest.raises(SettingsError, match=rf"{'.'.join(place)}.weight: .*greater than or equal to 0.001"):
+        load_settings(flags=flags, environ={})
