@@ -32,7 +32,7 @@ class Queue(Protocol):
     async def submit(self, router_id: str, entry: QueueEntry) -> Submitted:
         """Add an entry; grant at once where a replica that this router is connected to has room and nobody is ahead.
 
-        The same request_id again changes nothing and answers as the first time.
+        The same request_id again changes nothing and answers as the first time, to its owner.
 
         A client key that is known already submits nothing and tells whose it is.
 

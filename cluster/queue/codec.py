@@ -149,6 +149,8 @@ def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequen
             raise QueueFullError(pool, entry.quota.max_waiting, RETRY_FULL_S, tenant=entry.tenant)
         case [-4, request_id]:
             raise KeyReusedError(entry.client_key, request_id.decode())
+        case [-5]:
+            return Submitted(None, 0, elsewhere=True)
         case _:
             raise QueueFullError(pool, max_waiting, RETRY_FULL_S)
 

@@ -139,6 +139,8 @@ class Submitted:
     """Nothing was submitted: the client key belongs to this request."""
     marks: int = 0
     """As `Marks.count`."""
+    elsewhere: bool = False
+    """Nothing was submitted: another router has this request."""
 
 
 @dataclass(frozen=True, slots=True)

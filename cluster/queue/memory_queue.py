@@ -118,6 +118,8 @@ class MemoryQueue:
                 _forget_ordered(pool, stored)
                 tell_moved(pool, entry.request_id, stored.owner, router_id)
                 stored = None
+            if stored is not None and stored.owner != router_id:
+                return Submitted(None, 0, elsewhere=True)
             if stored is None and entry.client_key and not entry.resume:
                 known = find_key(pool, entry)
                 if known is not None:

@@ -26,6 +26,12 @@ _SIGHTS = 3
 """How many looks in a row must find the same: what is only under way is over by then."""
 
 
+_TAKEN_OVER = 2 * _SIGHTS
+"""How many looks in a row must find a request that waits here with another router, which would have given it up by now
+if it did not serve it.
+"""
+
+
 class Remedy(enum.Enum):
     """Says what the store is to be told."""
 
@@ -96,10 +102,12 @@ class Audit:
         choices: Mapping[str, Choice],
         returns: Returns,
         besides: Callable[[], Collection[str]],
-        submit: Callable[[str], Awaitable[None]],
+        submit: Callable[[str], Awaitable[bool]],
         page: int = 500,
     ) -> None:
-        """`submit` puts a choice in line again; `besides` lists requests that are left as they are."""
+        """`submit` puts a choice in line again, or says that another router has it; `besides` lists requests that are
+        left as they are.
+        """
         self._router_id = router_id
         self._queue = queue
         self._choices = choices
@@ -139,9 +147,9 @@ class Audit:
                 # Before its old owner gives its slot away, and once.
                 if finding not in self._asked:
                     self._asked.add(finding)
-                    await self._mend(finding)
+                    await self._mend(finding, times)
             elif times >= _SIGHTS:
-                await self._mend(finding)
+                await self._mend(finding, times)
 
     async def _read(self) -> list[Holding]:
         found, after = list[Holding](), b""
@@ -152,7 +160,7 @@ class Audit:
             if not after:
                 return found
 
-    async def _mend(self, finding: Finding) -> None:
+    async def _mend(self, finding: Finding, times: int) -> None:
         request_id, attempt = finding.request_id, finding.attempt
         choice = self._choices.get(request_id)
         match finding.remedy:
@@ -163,7 +171,10 @@ class Audit:
             case Remedy.WITHDRAW:
                 self._returns.withdraw(request_id, None)
             case Remedy.SUBMIT:
-                await self._submit(request_id)
+                if not await self._submit(request_id):
+                    if choice is not None and times >= _TAKEN_OVER:
+                        choice.on_detached()
+                    return
             case Remedy.ADOPT if choice is not None:
                 if await self._queue.adopt(self._router_id, choice.entry.tenant, request_id) is None:
                     return

@@ -22,6 +22,7 @@ from cluster.errors import (
     QueueUnavailableError,
     QuotaExceededError,
     SlowReaderError,
+    TakenOverError,
 )
 from cluster.lifecycle import TaskOwner
 from cluster.models import RequestClass
@@ -190,6 +191,7 @@ class Pool:
 
         Raises:
             QueueFullError, QuotaExceededError, KeyReusedError, QuarantinedError: not this one, or not now.
+            TakenOverError: it was submitted before, and another router has it now.
             QueueUnavailableError: the queue does not answer.
         """
         self.isolation.check(choice)
@@ -211,8 +213,10 @@ class Pool:
             self._choices.pop(choice.entry.request_id, None)
             self.returns.withdraw(choice.entry.request_id, None)
             raise
-        if submitted.known is not None:
+        if submitted.known is not None or submitted.elsewhere:
             self._choices.pop(choice.entry.request_id, None)
+            if submitted.elsewhere:
+                raise TakenOverError(choice.entry.request_id)
             return submitted.known
         choice.position = submitted.position
         choice.run_id = self.resubmission.run_id

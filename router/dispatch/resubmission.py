@@ -67,15 +67,19 @@ class Resubmission:
                 self.run_id = "?"
                 return
 
-    async def submit_again(self, request_id: str) -> None:
-        """Put a choice in line that the store has given up, although it is the same store.
+    async def submit_again(self, request_id: str) -> bool:
+        """Put a choice in line that the store has given up, although it is the same store; False where it has the
+        request as another router's.
 
         Raises:
             QueueUnavailableError: the queue does not answer.
         """
-        if (choice := self._choices.get(request_id)) is not None:
-            choice.run_id = "given up"
-            await self.submit(request_id)
+        choice = self._choices.get(request_id)
+        if choice is None:
+            return True
+        choice.run_id = "given up"
+        await self.submit(request_id)
+        return choice.run_id != "given up"
 
     async def submit(self, request_id: str) -> None:
         """Put a choice in line if the store has forgotten it; harmless where it has not.
@@ -95,6 +99,9 @@ class Resubmission:
         if known:
             # Its place, its quota and its key were given when it came; what has happened since does not take them away.
             submitted = await self._queue.submit(self._router_id, replace(entry, resume=True, client_key=""))
+        if submitted.elsewhere:
+            # Its client is there, or the store forgot that it came here; the audit finds out.
+            return
         choice.run_id = self.run_id
         choice.position = submitted.position
         if submitted.grant is not None:

@@ -8,7 +8,7 @@
 -- Reply: {1, attempt, replica, marks} granted; {0, position, marks} waiting, marks as in quarantine.lua;
 --        {2, request id, result or nil, 1 while a choice of it waits or runs} the client key is known;
 --        {-1} the waiting room is full; {-2, which, retry after (ms), limit} quota, see tenant.lua; {-3} too many of its
---        tenant wait; {-4, request id} the client key is that of another request
+--        tenant wait; {-4, request id} the client key is that of another request; {-5} another router has it
 
 Q.open_pool()
 Q.caused = {}
@@ -27,6 +27,7 @@ if known and known[STATE] == 'o' and known[OWNER] ~= A[1] and known[TENANT] == A
   Q.tell_moved(id, known[OWNER], A[1])
   known = nil
 end
+if known and known[OWNER] ~= A[1] then return {-5} end
 if known then return answer(known) end
 local resume = A[13]
 if resume == 0 and A[10] ~= '' then

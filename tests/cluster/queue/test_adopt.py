@@ -149,3 +149,15 @@ async def test_an_id_of_another_tenant_is_left_alone(scene: Scene) -> None:
     await scene.queue.submit("B", entry("q1", tenant="beta"))
 
     assert [(order.request_id, order.kind) for order in (await scene.queue.collect("A")).orders] == [("q1", "cancel")]
+
+
+async def test_who_submits_what_another_router_has_is_told(scene: Scene) -> None:
+    """It may come back after a long partition, when its client is served elsewhere."""
+    await scene.start({"r1": ONE}, ("A", "B"))
+    await scene.queue.submit("A", entry("runs"))
+    await scene.queue.submit("A", entry("waits"))
+    for name in ("runs", "waits"):
+        assert await scene.queue.adopt("B", "acme", name)
+        again = await scene.queue.submit("A", entry(name))
+        assert (True, None) == (again.elsewhere, again.grant)
+        assert not (await scene.queue.submit("B", entry(name))).elsewhere

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from penstock.v1 import replica_pb2 as pb
@@ -86,9 +85,20 @@ class FakeReturns:
         self.told.append(("release", request_id, attempt))
 
 
+async def test_who_waits_here_and_is_served_elsewhere_has_been_taken_over() -> None:
+    """The store may also have forgotten an adoption; then the old owner gives it up first."""
+    queue, waits = FakeQueue(), Mock(state=WAITING, run_id="run", taken_over=False)
+    audit = Audit("A", queue, {"q": waits}, FakeReturns(), tuple, AsyncMock(return_value=False))  # type: ignore[arg-type]
+    for _ in range(5):
+        await audit.look()
+    waits.on_detached.assert_not_called()
+    await audit.look()
+    waits.on_detached.assert_called_once()
+
+
 async def test_only_what_stays_is_mended_and_adoption_is_asked_for_once() -> None:
     queue, returns, choices = FakeQueue(), FakeReturns(), dict[str, Any]()
-    audit = Audit("A", queue, choices, returns, tuple, lambda _id: asyncio.sleep(0))  # type: ignore[arg-type]
+    audit = Audit("A", queue, choices, returns, tuple, AsyncMock())  # type: ignore[arg-type]
     queue.held = [Holding("slow", Where.SLOT, "s.1"), Holding("lost", Where.SLOT, "l.1")]
     await audit.look()
     await audit.look()
