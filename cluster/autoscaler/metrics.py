@@ -42,7 +42,8 @@ class AutoscalerMetrics(Collector):
         )  # fmt: skip
         for mode in ControlMode:
             yield "mode", "1 for the mode in force.", {"mode": mode.value}, float(mode is scaler.mode)
-        actual = scaler.actual
+        # Who does not lead does not look, so what it saw last would stay for ever.
+        actual = scaler.actual if scaler.leading else None
         yield "replicas_target", "Replicas that the platform is told to have.", {}, actual.target if actual else None
         yield "replicas_running", "Replicas that it says run.", {}, actual.running if actual else None
         made = scaler.record if scaler.leading else None

@@ -388,3 +388,18 @@ async def test_the_metrics_say_what_was_decided(twin: Backend) -> None:
     assert (7, 0) == (value("ticks_total"), value("alarms"))
     assert 1 <= (value("changes_total", direction="up") or 0)
     assert pytest.approx(60.0, rel=0.3) == value("arrival_rate", **{"class": "interactive"})
+
+
+async def test_who_was_deposed_does_not_go_on_saying_what_it_saw_last(twin: Backend) -> None:
+    site = Site(twin)
+    first = site.scaler()
+    await site.run(first, 1)
+    registry = AutoscalerMetrics({"demo": first}).registry
+    names = [f"penstock_autoscaler_replicas_{name}" for name in ("target", "running", "decided")]
+    assert None not in [registry.get_sample_value(name, {"pool": "demo"}) for name in names]
+    await first.resign()
+    await site.run(site.scaler("b"), 1)
+    assert not await first.lead()
+
+    assert [None] * 3 == [registry.get_sample_value(name, {"pool": "demo"}) for name in names]
+    assert 0 == registry.get_sample_value("penstock_autoscaler_leading", {"pool": "demo"})
