@@ -18,6 +18,9 @@ _LOG = logging.getLogger(__name__)
 
 Reply = TypeVar("Reply")
 
+STALL_S = 0.25
+"""An owner's loop that takes longer to answer stood still; a shorter time is one long turn."""
+
 
 class LeaseKeeper(Generic[Reply]):
     """Calls `beat` every `period_s` on its own thread and loop, and hands each reply to the owner's loop.
@@ -57,6 +60,8 @@ class LeaseKeeper(Generic[Reply]):
         """When the owner's loop was asked for a sign of life that has not come; monotonic seconds."""
         self.longest_lag_s = 0.0
         """The longest that the owner's loop took to answer, since start."""
+        self.stalled_s = 0.0
+        """How long the owner's loop stood still, all times together, since start."""
         self._started = threading.Event()
 
     async def start(self) -> None:
@@ -121,8 +126,11 @@ class LeaseKeeper(Generic[Reply]):
         return self.lag_s < self._lease_s
 
     def _answer(self) -> None:
-        self.longest_lag_s = max(self.longest_lag_s, self.lag_s)
+        lag_s = self.lag_s
         self._asked_at = None
+        self.longest_lag_s = max(self.longest_lag_s, lag_s)
+        if lag_s > STALL_S:
+            self.stalled_s += lag_s
 
     async def _beat_once(self, began: float) -> None:
         if not self._ask_owner(began):

@@ -64,6 +64,11 @@ class Membership:
         """The longest that the event loop let the lease wait for a sign of life."""
         return self._keeper.longest_lag_s
 
+    @property
+    def stalled_s(self) -> float:
+        """How long the event loop stood still, all times together."""
+        return self._keeper.stalled_s
+
     def nudge(self) -> None:
         """Beat now."""
         self._keeper.nudge()

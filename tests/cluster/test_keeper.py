@@ -61,6 +61,16 @@ async def test_a_loop_that_stands_still_loses_the_lease_and_gets_it_back() -> No
     await keeper.stop()
 
 
+def test_the_times_add_up_in_which_a_loop_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest would not tell many from one."""
+    keeper = Beats().keeper()
+    for lag_s in (0.2, 3.5, 0.5, 3.0):
+        monkeypatch.setattr(LeaseKeeper, "lag_s", lag_s)
+        keeper._answer()
+
+    assert (3.5, 7.0) == (keeper.longest_lag_s, keeper.stalled_s)
+
+
 async def test_a_heartbeat_that_goes_wrong_in_a_way_nobody_thought_of_is_not_the_last(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
