@@ -16,6 +16,9 @@ from cluster.errors import SettingsError
 from cluster.settings import ReplicaTlsSettings, RouterTlsSettings
 from cluster.watched import OnReload, Watched, read_bytes
 
+ROUTER_TLS = "router.tls"
+"""Name of the router's certificate files in logs and metrics."""
+
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
@@ -55,9 +58,7 @@ class TlsFiles(Watched[TlsMaterial]):
     @classmethod
     def of_router(cls, settings: RouterTlsSettings, on_reload: OnReload) -> TlsFiles:
         """Read what a router's public port shows and trusts."""
-        return cls(
-            "router.tls", settings.certificate_file, settings.private_key_file, settings.client_ca_file, on_reload
-        )
+        return cls(ROUTER_TLS, settings.certificate_file, settings.private_key_file, settings.client_ca_file, on_reload)
 
     @classmethod
     def of_link(cls, settings: ReplicaTlsSettings) -> TlsFiles:

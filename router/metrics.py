@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
@@ -11,10 +13,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cluster.control.decision import Relief
+from cluster.queue.entries import Settlement
 from cluster.telemetry.metrics import LATENCY_BUCKETS
+from cluster.tls import ROUTER_TLS
 from cluster.wire import duration_from_wire
+from router.dispatch.choice import Choice
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
+from router.identity.authenticator import KEYS_FILE
 
 MAX_TENANTS = 100
 """Tenants with a series of their own; those that come later share one. The ledger has them all."""
@@ -28,22 +34,28 @@ class RouterMetrics:
         self.registry = CollectorRegistry()
         self._calls = Counter(
             "penstock_router_calls",
-            "Calls that ended, by method and status code.",
+            "Calls that ended, by method and the name of their gRPC status; CANCELLED also where the client left.",
             ["method", "code"],
             registry=self.registry,
         )
         self._errors = Counter(
             "penstock_router_errors", "Calls that failed, by reason.", ["method", "reason"], registry=self.registry
         )
-        self._requests = Counter(
-            "penstock_router_choices", "Choices that ended, by reason.", ["pool", "reason"], registry=self.registry
+        self._choices = Counter(
+            "penstock_router_choices",
+            "Choices that ended here, in line or running, by reason; refused ones are not among them.",
+            ["pool", "reason"],
+            registry=self.registry,
         )
         self._tokens = Counter(
-            "penstock_router_tokens", "Tokens of finished requests, by kind.", ["pool", "kind"], registry=self.registry
+            "penstock_router_tokens",
+            "Tokens of requests that ended, however they did, by kind; the same as in the ledger.",
+            ["pool", "kind"],
+            registry=self.registry,
         )
         self._tenant_tokens = Counter(
             "penstock_router_tenant_tokens",
-            "Prompt and output tokens of finished requests, by tenant.",
+            "Prompt and output tokens of requests that ended, however they did, by tenant.",
             ["pool", "tenant"],
             registry=self.registry,
         )
@@ -54,6 +66,9 @@ class RouterMetrics:
             ["file", "outcome"],
             registry=self.registry,
         )
+        for file, outcome in itertools.product((KEYS_FILE, ROUTER_TLS), ("good", "bad")):
+            # Prometheus sees no increase in a series that begins with its first event.
+            self._reloads.labels(file, outcome)
         self._job_items = Counter(
             "penstock_router_job_items",
             "Items of jobs that got their result here.",
@@ -69,11 +84,13 @@ class RouterMetrics:
         self._total = self._histogram("penstock_router_request_seconds", "Arrival of the call to the end.")
 
     def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(name, text, ["pool"], buckets=LATENCY_BUCKETS, registry=self.registry)
+        return Histogram(name, text, ["pool", "class"], buckets=LATENCY_BUCKETS, registry=self.registry)
 
     def watch(self, pools: Mapping[str, Pool], streams: Callable[[], int]) -> None:
-        """Read the pools whenever the endpoint is scraped."""
+        """Read the pools whenever the endpoint is scraped, and count the choices that end in them."""
         self.registry.register(_Live(pools, streams))
+        for name, pool in pools.items():
+            pool.on_settled = partial(self.settled, name)
 
     def call(self, method: str, code: str, reason: str | None) -> None:
         """Count a call that ended."""
@@ -94,26 +111,47 @@ class RouterMetrics:
             self._tenants.add(tenant)
         return tenant if tenant in self._tenants else OTHER_TENANTS
 
+    def settled(self, pool: str, choice: Choice, used: Settlement | None) -> None:
+        """Count a choice that is over, once, when the ledger gets what it used: also one whose client has left."""
+        labels = (pool, choice.entry.request_class.name.lower())
+        if choice.end is not None:
+            self._choices.labels(pool, _reason(choice.end.finish_reason)).inc()
+        if choice.predicted_wait_s is not None and choice.waited_s is not None:
+            self._eta_error.labels(*labels).observe(abs(choice.predicted_wait_s - choice.waited_s))
+        for ran in choice.account.attempts:
+            self._queue.labels(*labels).observe(ran.queue_s)
+            if ran.end.output_tokens > 1:
+                self._itl.labels(*labels).observe(ran.end.decode_s / (ran.end.output_tokens - 1))
+        if used is not None:
+            self._tokens.labels(pool, "prompt").inc(used.prompt_tokens)
+            self._tokens.labels(pool, "output").inc(used.output_tokens)
+            self._tokens.labels(pool, "cached").inc(used.cached_tokens)
+            tenant = self._tenant_label(choice.entry.tenant)
+            self._tenant_tokens.labels(pool, tenant).inc(used.prompt_tokens + used.output_tokens)
+
+    def left(self, generation: Generation, arrived_at: float) -> None:
+        """Note when the first token came of a call that is over, however it ended; `arrived_at` is when the call came,
+        monotonic seconds.
+        """
+        # A call that took a running attempt over had its first token from somebody else's work.
+        firsts = [
+            each.first_token_at for each in generation.choices if each.first_token_at and each.waited_s is not None
+        ]
+        if firsts:
+            self._ttft.labels(*_labels(generation)).observe(min(firsts) - arrived_at)
+
     def finished(self, generation: Generation, end: api.Finished) -> None:
-        """Count a request that ended well."""
-        pool, receipt = generation.pool, end.receipt
-        for choice in generation.choices:
-            if choice.predicted_wait_s is not None and choice.waited_s is not None:
-                self._eta_error.labels(pool).observe(abs(choice.predicted_wait_s - choice.waited_s))
-        self._tokens.labels(pool, "prompt").inc(end.usage.prompt_tokens)
-        self._tokens.labels(pool, "output").inc(end.usage.output_tokens)
-        self._tokens.labels(pool, "cached").inc(end.usage.cached_tokens)
-        used = end.usage.prompt_tokens + end.usage.output_tokens
-        self._tenant_tokens.labels(pool, self._tenant_label(generation.tenant)).inc(used)
-        self._total.labels(pool).observe(duration_from_wire(receipt.total_time))
-        if receipt.HasField("time_to_first_token"):
-            self._ttft.labels(pool).observe(duration_from_wire(receipt.time_to_first_token))
-        for ended in end.choices:
-            self._requests.labels(pool, types.FinishReason.Name(ended.finish_reason).lower()).inc()
-        for attempt in receipt.attempts:
-            self._queue.labels(pool).observe(duration_from_wire(attempt.queue_time))
-            if attempt.output_tokens > 1:
-                self._itl.labels(pool).observe(duration_from_wire(attempt.decode_time) / (attempt.output_tokens - 1))
+        """Note how long a request took that ended well."""
+        self._total.labels(*_labels(generation)).observe(duration_from_wire(end.receipt.total_time))
+
+
+def _labels(generation: Generation) -> tuple[str, str]:
+    return generation.pool, generation.choices[0].entry.request_class.name.lower()
+
+
+def _reason(reason: types.FinishReason.ValueType) -> str:
+    """Return the word that replicas have for it."""
+    return types.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()
 
 
 class _Live(Collector):
@@ -137,6 +175,13 @@ class _Live(Collector):
         )
         lag.add_metric([], max((pool.longest_lag_s for pool in self._pools.values()), default=0.0))
         yield lag
+        # Every pool's lease asks the same loop, so they are not added up.
+        stalled = CounterMetricFamily(
+            "penstock_router_loop_stalled_seconds",
+            "How long the event loop stood still, in stretches of more than a quarter of a second.",
+        )
+        stalled.add_metric([], max((pool.stalled_s for pool in self._pools.values()), default=0.0))
+        yield stalled
         relief = GaugeMetricFamily(
             "penstock_router_relief", "1 for what the pool gives up for want of replicas.", labels=["pool", "relief"]
         )

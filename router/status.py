@@ -61,15 +61,19 @@ def to_status(error: BaseException) -> grpc.Status:
     return rpc_status.to_status(to_rpc_status(error))
 
 
-async def abort(context: ServicerContext[Any, Any], error: BaseException) -> NoReturn:
-    """End a call with the status of an error.
+async def abort(
+    context: ServicerContext[Any, Any], error: BaseException, status: status_pb2.Status | None = None
+) -> NoReturn:
+    """End a call with the status of an error; `status` is that one where it was built already, because what is hidden
+    gets another incident id each time.
 
     Raises:
         grpc.aio.AbortError: always, except that a cancellation or an earlier abort is raised again as it is.
     """
     if isinstance(error, asyncio.CancelledError | grpc.aio.AbortError):
         raise error
-    await context.abort_with_status(to_status(error))  # type: ignore[attr-defined]  # missing in the stubs
+    told = to_status(error) if status is None else rpc_status.to_status(status)
+    await context.abort_with_status(told)  # type: ignore[attr-defined]  # missing in the stubs
     raise AssertionError("abort_with_status returned")  # pragma: no cover
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.v1 import replica_pb2 as pb
@@ -68,6 +69,11 @@ class Account:
     def add(self, ran: Ran) -> None:
         """Note an attempt."""
         self._attempts.append(ran)
+
+    @property
+    def attempts(self) -> Sequence[Ran]:
+        """All attempts that are over."""
+        return self._attempts
 
     @property
     def cached_tokens(self) -> int:

@@ -81,6 +81,8 @@ class Pool:
         self.arrivals = Arrivals(self._point)
         self.job_work: Callable[[], Sequence[JobWork]] = tuple
         """Says what is left of the jobs that are fed from here; called from another thread."""
+        self.on_settled: Callable[[Choice, Settlement | None], None] = _unheard
+        """Is told once of every choice that is over, whoever still listens, with what the ledger gets of it."""
         self.relief = Relief.NONE
         """What the pool gives up for want of replicas, as its autoscaler last said."""
         self.queue_settings = queue_settings
@@ -176,6 +178,11 @@ class Pool:
     def longest_lag_s(self) -> float:
         """The longest that this router's event loop let its lease wait for a sign of life."""
         return self._membership.longest_lag_s
+
+    @property
+    def stalled_s(self) -> float:
+        """How long this router's event loop stood still, all times together."""
+        return self._membership.stalled_s
 
     @property
     def active(self) -> int:
@@ -322,8 +329,9 @@ class Pool:
         choice.account.teach(self.estimate)
         self.slow_readers.follow(choice)
         self._judge(choice)
-        used = choice.account.final(choice.tokens) or Settlement(choice.tokens)
-        self.returns.release(request_id, choice.attempt, used)
+        used = choice.account.final(choice.tokens)
+        self.on_settled(choice, used)
+        self.returns.release(request_id, choice.attempt, used or Settlement(choice.tokens))
 
     def _judge(self, choice: Choice) -> None:
         """Learn from a choice that is over. What a client or its deadline stopped says nothing, nor what ended by its
@@ -389,7 +397,16 @@ class Pool:
             self.release(choice)
         elif self._choices.pop(choice.entry.request_id, None) is not None:
             self._judge(choice)
-            self.returns.withdraw(choice.entry.request_id, choice.account.final(choice.tokens))
+            used = choice.account.final(choice.tokens)
+            self.on_settled(choice, used)
+            self.returns.withdraw(choice.entry.request_id, used)
+
+    def take_back(self, choice: Choice) -> None:
+        """Take a choice out of the line that is refused after all: it does not count as one that ended."""
+        request_id = choice.entry.request_id
+        if choice.state is ChoiceState.WAITING and choice.waited_s is None and request_id in self._choices:
+            del self._choices[request_id]
+            self.returns.withdraw(request_id, None)
 
     # --- mail ---------------------------------------------------------------------------------------------------------
 
@@ -495,3 +512,7 @@ class Pool:
     def _links_changed(self) -> None:
         # The queue grants only where it knows us connected: tell it now, not in a second.
         self._membership.nudge()
+
+
+def _unheard(_choice: Choice, _used: Settlement | None) -> None:
+    """Do nothing until somebody counts."""

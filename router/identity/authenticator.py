@@ -24,6 +24,10 @@ LOOK_S = 1.0
 """How often the keys file is looked at."""
 
 
+KEYS_FILE = "auth.keys_file"
+"""Name of the keys file in logs and metrics."""
+
+
 class Authenticator:
     """Tells who calls: by the key in the call's metadata, else by its connection's client certificate, else nobody.
 
@@ -47,9 +51,7 @@ class Authenticator:
         self._clock = clock or SystemClock()
         path = settings.auth.keys_file
         self._file = (
-            Watched("auth.keys_file", [path], lambda: KeyTable(read_keys_file(path)), on_reload)
-            if path is not None
-            else None
+            Watched(KEYS_FILE, [path], lambda: KeyTable(read_keys_file(path)), on_reload) if path is not None else None
         )
 
     async def watch(self) -> NoReturn:

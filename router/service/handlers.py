@@ -12,11 +12,12 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from google.rpc import code_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
 from cluster.errors import CancelledError, InvalidRequestError, PenstockError
 from router.identity import Caller, Role, minimum_role, require_role
 from router.metrics import RouterMetrics
-from router.status import abort
+from router.status import abort, to_rpc_status
 
 _LOG = logging.getLogger(__name__)
 
@@ -137,8 +138,10 @@ async def _fail(name: str, error: BaseException, context: Any, metrics: RouterMe
     if not isinstance(error, Exception):
         raise error
     reason = error.reason if isinstance(error, PenstockError) else PenstockError.reason
-    _count(name, metrics, began, "ERROR", reason)
-    await abort(context, error)
+    status = to_rpc_status(error)
+    # As clients see it, so that faults of ours can be told from what they asked wrongly.
+    _count(name, metrics, began, code_pb2.Code.Name(status.code), reason)
+    await abort(context, error, status)
 
 
 def _count(name: str, metrics: RouterMetrics, began: float, code: str, reason: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
@@ -68,6 +69,7 @@ class InferenceServicer:
         self, request: api.StreamGenerateRequest, context: Any, caller: Caller
     ) -> None:
         """Stream a generation."""
+        arrived_at = time.monotonic()
         checked = check_stream(request, self._limits)
         self._enter()
         try:
@@ -82,7 +84,7 @@ class InferenceServicer:
             kept = self._kept(opened, checked.generate, caller)
             pace = StreamPace(self._pace, checked.flush_interval_s)
             writer = EventWriter(opened, kept, context, pace, self._metrics)
-            await self._guard(opened, kept, writer.run())
+            await self._guard(opened, kept, writer.run(), arrived_at)
         finally:
             self._leave()
 
@@ -90,6 +92,7 @@ class InferenceServicer:
         self, request: api.GenerateRequest, context: Any, caller: Caller
     ) -> api.GenerateResponse:
         """Generate and return everything at the end."""
+        arrived_at = time.monotonic()
         checked = check_request(request, self._limits)
         self._enter()
         try:
@@ -98,7 +101,7 @@ class InferenceServicer:
                 return read_result(opened)[0]
             kept = self._kept(opened, checked, caller)
             collector = Collector()
-            await self._guard(opened, kept, self._answer(opened, kept, collector, context))
+            await self._guard(opened, kept, self._answer(opened, kept, collector, context), arrived_at)
             raise_if_stopped({choice.finish_reason for choice in collector.finished.choices})
             return collector.response()
         finally:
@@ -123,7 +126,9 @@ class InferenceServicer:
             return None
         return KeptResult(generation, self._pools[generation.pool], caller.tenant, checked.idempotency_key)
 
-    async def _guard(self, generation: Generation, kept: KeptResult | None, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(
+        self, generation: Generation, kept: KeptResult | None, work: Coroutine[Any, Any, None], arrived_at: float
+    ) -> None:
         """Do the work of a call, then end its generation. One with a key outlives its client for a while."""
         lingers = False
         self._open.add(generation)
@@ -133,6 +138,7 @@ class InferenceServicer:
             lingers = kept is not None and not self.draining
             raise
         finally:
+            self._metrics.left(generation, arrived_at)
             if lingers and kept is not None:
                 self._owner.spawn(self._linger(kept), "linger")
             else:

@@ -16,6 +16,7 @@ from cluster.errors import (
     InvalidRequestError,
     KeyReusedError,
     NotInTimeError,
+    PenstockError,
     QueueFullError,
     QueueUnavailableError,
     QuotaExceededError,
@@ -191,6 +192,9 @@ class Opening:
             for choice in choices:
                 self._check_in_time(admitted, choice)
         except BaseException as error:
+            if isinstance(error, PenstockError):
+                for choice in choices:
+                    pool.take_back(choice)
             generation.close()
             if opened or (keyed and not isinstance(error, QueueFullError | QuotaExceededError | KeyReusedError)):
                 # There will be no result to wait for, and whoever tries again has to get through.

@@ -9,16 +9,11 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 import router.server
-from router.dispatch.generation import Generation
-from router.metrics import MAX_TENANTS, OTHER_TENANTS, RouterMetrics
 from tests.support.stack import Stack, running_stack, stream_request
 from tests.support.waiting import until
 
@@ -72,16 +67,3 @@ async def test_a_router_that_stands_still_is_not_live(stack: Stack, monkeypatch:
     asking.join()
     assert [503] == heard
     assert 200 == await answer(stack, "/livez")
-
-
-def test_tenants_beyond_the_first_share_a_series() -> None:
-    metrics = RouterMetrics()
-    end = api.Finished(usage=types.Usage(prompt_tokens=3, output_tokens=4))
-    for number in range(MAX_TENANTS + 2):
-        generation: Generation = SimpleNamespace(pool="p", tenant=f"t{number}", choices=())  # type: ignore[assignment]
-        metrics.finished(generation, end)
-
-    def tokens(tenant: str) -> float | None:
-        return metrics.registry.get_sample_value("penstock_router_tenant_tokens_total", {"pool": "p", "tenant": tenant})
-
-    assert (7.0, 14.0, None) == (tokens("t0"), tokens(OTHER_TENANTS), tokens(f"t{MAX_TENANTS}"))
