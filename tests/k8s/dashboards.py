@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tests.k8s.autoscaler_board import AUTOSCALER
-from tests.k8s.panels import POOL, WINDOW, Panel, highest, quantiles, rate
+from tests.k8s.panels import POOL, WINDOW, Panel, by_class, highest, quantiles, rate
 
 PROMISES = "penstock_router_slo_choices_total"
 MET, MISSED = 'outcome="met"', 'outcome!="met"'
+NAMED = 'tenant!="(other)"'
+"""Those beyond a router's first hundred share one series, which is nobody's."""
 
 BOARDS: dict[str, tuple[str, list[Panel]]] = {
     "golden-signals": (
@@ -23,11 +25,17 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 "Failed calls by reason",
                 {"{{reason}}": f"sum by (reason) (rate(penstock_router_errors_total{WINDOW}))"},
                 "reqps",
-                "QUOTA_EXCEEDED, QUEUE_FULL and NOT_IN_TIME are refusals; ENGINE, LINK and INTERNAL are faults.",
+                "QUOTA_EXCEEDED, QUEUE_FULL, NOT_IN_TIME and QUEUE_TIMEOUT are refusals; "
+                "GENERATION_FAILED, NO_REPLICA, QUEUE_UNAVAILABLE and INTERNAL are faults.",
             ),
-            Panel("Time to first token", quantiles("penstock_router_ttft_seconds"), "s"),
-            Panel("Time between tokens", quantiles("penstock_router_inter_token_seconds"), "s"),
-            Panel("Whole request", quantiles("penstock_router_request_seconds"), "s"),
+            Panel("Time to first token", by_class("penstock_router_ttft_seconds"), "s"),
+            Panel("Time between tokens", by_class("penstock_router_inter_token_seconds", 0.95), "s"),
+            Panel(
+                "Whole request",
+                by_class("penstock_router_request_seconds"),
+                "s",
+                "Of those that ended well; the other times are also of requests whose client left.",
+            ),
             Panel(
                 "Promises kept",
                 {
@@ -46,10 +54,10 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
             Panel("Tokens", {"{{pool}} {{kind}}": rate("penstock_router_tokens_total", "pool, kind")}, "ops"),
             Panel("How choices end", {"{{pool}} {{reason}}": rate("penstock_router_choices_total", "pool, reason")}),
             Panel(
-                "Longest stand-still of an event loop",
-                {"{{instance}}": "max by (instance) (penstock_router_loop_lag_seconds)"},
-                "s",
-                "Since the process started. Above a second: the router lacks CPU.",
+                "Event loops that stand still",
+                {"{{instance}}": f"max by (instance) (rate(penstock_router_loop_stalled_seconds_total{WINDOW}))"},
+                "percentunit",
+                "Part of the time, in stretches of more than a quarter of a second. Above 2 %: the router lacks CPU.",
             ),
         ],
     ),
@@ -60,7 +68,7 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 "Waiting by class", {"{{pool}} {{class}}": highest("penstock_queue_waiting", "pool, class")}, stack=True
             ),
             Panel("Running", {"{{pool}}": highest("penstock_queue_running")}),
-            Panel("Time in line", quantiles("penstock_router_queue_seconds"), "s"),
+            Panel("Time in line", by_class("penstock_router_queue_seconds"), "s"),
             Panel(
                 "Error of the first estimate",
                 quantiles("penstock_router_eta_error_seconds"),
@@ -91,11 +99,12 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 "Share of the largest tenant",
                 {
                     "{{pool}}": (
-                        f"max by (pool) ({rate('penstock_router_tenant_tokens_total', 'pool, tenant')})"
+                        f"max by (pool) ({rate('penstock_router_tenant_tokens_total', 'pool, tenant', NAMED)})"
                         f" / {rate('penstock_router_tenant_tokens_total')}"
                     )
                 },
                 "percentunit",
+                "Of those with a series of their own.",
             ),
             Panel(
                 "Waiting by class", {"{{pool}} {{class}}": highest("penstock_queue_waiting", "pool, class")}, stack=True
@@ -137,7 +146,10 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 },
                 text="Each went on at another replica, unless it was the last of router.max_attempts.",
             ),
-            Panel("Paused replicas", {"{{pool}}": highest("penstock_router_replicas_paused")}),
+            Panel(
+                "Paused replicas",
+                {"{{pool}}": f"max by (pool) (max_over_time(penstock_router_replicas_paused{{{POOL}}}{WINDOW}))"},
+            ),
             Panel("Sequences by end", {"{{reason}}": rate("penstock_replica_sequences_ended_total", "reason")}, "ops"),
             Panel("Preempted in the engine", {"{{replica}}": rate("penstock_replica_preemptions_total", "replica")}),
         ],

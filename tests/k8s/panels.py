@@ -26,14 +26,19 @@ def rate(metric: str, by: str = "pool", where: str = "") -> str:
     return f"sum by ({by}) (rate({metric}{{{selector}}}{WINDOW}))"
 
 
-def quantile(metric: str, part: float) -> str:
-    """Return a quantile of a histogram, per pool."""
-    return f"histogram_quantile({part}, sum by (le, pool) (rate({metric}_bucket{{{POOL}}}{WINDOW})))"
+def quantile(metric: str, part: float, by: str = "pool") -> str:
+    """Return a quantile of a histogram."""
+    return f"histogram_quantile({part}, sum by (le, {by}) (rate({metric}_bucket{{{POOL}}}{WINDOW})))"
 
 
 def quantiles(metric: str) -> dict[str, str]:
     """Return the median, the 95th and the 99th percentile, by legend."""
     return {f"{{{{pool}}}} p{int(q * 100)}": quantile(metric, q) for q in (0.5, 0.95, 0.99)}
+
+
+def by_class(metric: str, high: float = 0.99) -> dict[str, str]:
+    """Return the median and a high percentile of each class, by legend: what one is promised, another waits for."""
+    return {f"{{{{pool}}}} {{{{class}}}} p{int(q * 100)}": quantile(metric, q, "pool, class") for q in (0.5, high)}
 
 
 def per_hour(metric: str, by: str = "pool, direction") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import subprocess
 import urllib.request
 from collections.abc import AsyncIterator
@@ -17,8 +16,8 @@ from penstock.v1 import inference_pb2_grpc
 
 from router.client import AsyncClient, JobItem, Sampling
 from tests.k8s import dashboards
+from tests.k8s.alerts import alerts, names
 from tests.k8s.charts import of_kind, one, render
-from tests.k8s.generate import CHART
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.prometheus import SCRAPE_S, Prometheus, require, running_prometheus, scrape_targets
 from tests.k8s.kubelet.serve import running_autoscalers
@@ -31,18 +30,9 @@ WINDOW = "[5s]"
 in_package = pytest.mark.asyncio(loop_scope="package")
 
 
-def alerts() -> list[dict[str, object]]:
-    text = (CHART / "alerts" / "penstock.yaml").read_text(encoding="utf-8")
-    return [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
-
-
 def concrete(query: str) -> str:
     """Replace Grafana's variables."""
     return query.replace("[$__rate_interval]", WINDOW).replace("$pool", ".*")
-
-
-def names(promql: str) -> set[str]:
-    return set(re.findall(r"\bpenstock_[a-z0-9_]+", promql))
 
 
 def all_names() -> set[str]:
@@ -67,27 +57,6 @@ def test_every_query_and_rule_parses(tmp_path: Path) -> None:
     ]
     assert not check_rules([*alerts(), *recorded], tmp_path)
     assert "could not parse" in check_rules([{"record": "panel:x", "expr": "sum by (pool (x)"}], tmp_path)
-
-
-def test_alerts_of_the_autoscaler_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
-    """`alert_tests.yaml` has the series; what an alert says is not compared."""
-    rules = [{key: value for key, value in rule.items() if key != "annotations"} for rule in alerts()]
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}), encoding="utf-8")
-    tests = (Path(__file__).parent / "alert_tests.yaml").read_text(encoding="utf-8")
-    (tmp_path / "tests.yaml").write_text(tests, encoding="utf-8")
-    done = subprocess.run(
-        [require("promtool"), "test", "rules", "tests.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert 0 == done.returncode, done.stdout + done.stderr
-    shown = {each["alertname"] for test in yaml.safe_load(tests)["tests"] for each in test.get("alert_rule_test", [])}
-    assert shown == {str(rule["alert"]) for rule in alerts() if "Autoscaler" in str(rule["alert"])}
-
-
-def test_every_alert_says_what_to_do() -> None:
-    for rule in alerts():
-        assert {"summary", "runbook"} == set(rule["annotations"]), rule["alert"]
-        assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    assert len(alerts()) == len({rule["alert"] for rule in alerts()})
 
 
 def test_the_chart_ships_rules_and_dashboards_unchanged() -> None:
