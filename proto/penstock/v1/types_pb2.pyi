@@ -612,7 +612,9 @@ class Receipt(_message.Message):
     gpu_seconds: _builtins.float
     """Adds up the attempts' gpu_seconds."""
     cost: _builtins.float
-    """Is gpu_seconds times the group's price per second, in the currency of the settings; 0 without a price."""
+    """Is what the request costs, in the currency of the settings: each attempt's gpu_seconds times its group's price per
+    second, plus prompt, cached and output tokens at the pool's prices; 0 without prices.
+    """
     exact: _builtins.bool
     """Says that the output is what an undisturbed run would have given; false after a resume that could not be exact.
     Rounding is left out: an engine that computes in 16 bits may tip a near tie of greedy output after a resume.
