@@ -114,8 +114,9 @@ class RouterMetrics:
     def settled(self, pool: str, choice: Choice, used: Settlement | None) -> None:
         """Count a choice that is over, once, when the ledger gets what it used: also one whose client has left."""
         labels = (pool, choice.entry.request_class.name.lower())
-        if choice.end is not None:
-            self._choices.labels(pool, _reason(choice.end.finish_reason)).inc()
+        # Without an end: taken over from a router that is gone, and nobody could go on.
+        reason = types.FINISH_REASON_ERROR if choice.end is None else choice.end.finish_reason
+        self._choices.labels(pool, _reason(reason)).inc()
         if choice.predicted_wait_s is not None and choice.waited_s is not None:
             self._eta_error.labels(*labels).observe(abs(choice.predicted_wait_s - choice.waited_s))
         for ran in choice.account.attempts:

@@ -237,16 +237,24 @@ async def test_who_is_refused_is_no_choice_that_ended(stack: Stack) -> None:
     assert (0, len(crowd)) == (ended(stack, "cancelled"), ended(stack, "length") + ended(stack, "stop"))
 
 
+def without_end(tenant: str) -> Choice:
+    entry = SimpleNamespace(tenant=tenant, request_class=RequestClass.STANDARD)
+    return SimpleNamespace(entry=entry, account=SimpleNamespace(attempts=()), end=None, predicted_wait_s=None)  # type: ignore[return-value]
+
+
+def test_who_was_taken_over_and_cannot_go_on_failed() -> None:
+    metrics = RouterMetrics()
+    metrics.settled("p", without_end("t"), None)
+    count = metrics.registry.get_sample_value
+
+    assert 1 == count("penstock_router_choices_total", {"pool": "p", "reason": "error"})
+    assert count("penstock_router_tokens_total", {"pool": "p", "kind": "output"}) is None
+
+
 def test_tenants_beyond_the_first_share_a_series() -> None:
     metrics = RouterMetrics()
     for number in range(MAX_TENANTS + 2):
-        choice: Choice = SimpleNamespace(  # type: ignore[assignment]
-            entry=SimpleNamespace(tenant=f"t{number}", request_class=RequestClass.STANDARD),
-            account=SimpleNamespace(attempts=()),
-            end=None,
-            predicted_wait_s=None,
-        )
-        metrics.settled("p", choice, Settlement(4, prompt_tokens=3))
+        metrics.settled("p", without_end(f"t{number}"), Settlement(4, prompt_tokens=3))
 
     def used(tenant: str) -> float | None:
         return metrics.registry.get_sample_value("penstock_router_tenant_tokens_total", {"pool": "p", "tenant": tenant})
