@@ -25,6 +25,10 @@ if not NOW then
   NOW = t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
+-- What frees memory, or keeps a lease, begins with a deletion of nothing: a full Redis refuses the first write of a script
+-- if it may need memory, and lets all others pass.
+local function pass_when_full() call('HDEL', USAGE, '') end
+
 local function get(field) return call('HGET', RECORD, field) or '' end
 
 local function number(field) return tonumber(call('HGET', RECORD, field)) or 0 end

@@ -3,6 +3,7 @@
 -- Keys: common.lua. ARGV: 3 ttl ms
 -- Reply: 1 done; 0 it is not due
 
+pass_when_full()
 local due = tonumber(call('ZSCORE', DUE, ID))
 if not due or due > NOW then return 0 end
 if is_open(get('state')) then

@@ -5,6 +5,7 @@
 -- Reply: {0, position} waiting; {1, attempt, replica, started (0 or 1)} granted; nil when the tenant has no such entry, or it
 --        is on its way out
 
+Q.pass_when_full()
 Q.open_pool()
 Q.caused = {}
 local id = A[3]

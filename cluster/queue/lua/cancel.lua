@@ -4,6 +4,7 @@
 -- A: router, tenant, request id or client key, by key (0 or 1)
 -- Reply: request id without choice, or that of the choice that was named; nil when the tenant has no such entry
 
+Q.pass_when_full()
 Q.open_pool()
 local tenant, id = A[2], A[3]
 if A[4] == 1 then id = Q.id_of_key(tenant, id) end

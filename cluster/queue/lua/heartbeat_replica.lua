@@ -6,6 +6,7 @@
 --    class BATCH (-1: any)
 -- Reply: {live routers, run id, operating point or nil, relief}
 
+Q.pass_when_full()
 Q.open_pool()
 Q.tick()
 local replica, record, state, reported, stats = A[1], A[2], A[3], A[7], A[8]

@@ -7,6 +7,7 @@
 --        grants ever made per class, pool time (ms), operating point or nil, relief, marks as in quarantine.lua};
 --        a replica is {id, record, state, windows x3, sequences, KV tokens, prefill tokens, age (ms), stats}
 
+Q.pass_when_full()
 Q.open_pool()
 Q.tick()
 Q.reads_mail = true

@@ -4,6 +4,7 @@
 -- A: router, digest of the content ("" only reads), incident, how long it stays marked (ms)
 -- Reply: {count of writes, flat list of (digest, incident, left (ms))}
 
+Q.pass_when_full()
 Q.open_pool()
 local left = {}
 local stored = call('HGETALL', K[QUARANTINED])

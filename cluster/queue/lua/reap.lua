@@ -4,6 +4,7 @@
 -- A: ""
 -- Reply: how many entries were freed
 
+Q.pass_when_full()
 Q.open_pool()
 local freed = Q.reap()
 Q.run_fills()

@@ -4,6 +4,7 @@
 -- A: router, request id, attempt
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 
+Q.pass_when_full()
 Q.open_pool()
 local id, attempt = A[2], A[3]
 local e = Q.get(id)

@@ -5,6 +5,7 @@
 --    prompt and cached tokens, and GPU-seconds and cost of this attempt
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 
+Q.pass_when_full()
 Q.open_pool()
 local id, attempt, output = A[2], A[3], A[4]
 local e = Q.get(id)

@@ -4,6 +4,7 @@
 -- A: router, request id, attempt, output tokens so far, GPU-seconds and cost of this attempt
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 
+Q.pass_when_full()
 Q.open_pool()
 local id = A[2]
 local e = Q.get(id)

@@ -4,6 +4,7 @@
 -- A: name, "router" or "replica", whether a router's entries stay for others to adopt (0 or 1)
 -- Reply: 1
 
+Q.pass_when_full()
 Q.open_pool()
 if A[2] == 'router' then
   if A[3] == 1 then

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from typing import Any
 
 import pytest
 
-from cluster.errors import JobLeaseLostError, JobLimitError, JobNotFoundError
+from cluster.errors import JobLeaseLostError, JobLimitError, JobNotFoundError, QueueUnavailableError
 from cluster.jobs import ItemResult, JobClaim, JobCursor, JobLimits, JobRecord, JobState, JobUsage
 from tests.cluster.jobs.conftest import Backend
 
@@ -357,3 +358,31 @@ async def test_names_that_cannot_be_stored_are_refused(backend: Backend) -> None
     for job_id, tenant in (("a{b", "t"), ("", "t"), ("a:b", "t"), ("j", ""), ("j", "a\0b")):
         with pytest.raises(ValueError, match="must"):
             await store.create(job_id, tenant, b"")
+
+
+async def test_a_full_redis_lets_go_of_jobs(backend: Backend) -> None:
+    """What needs memory is refused; leases go on, and jobs go."""
+    if backend.server is None:
+        pytest.skip("the twin has all memory")
+    store = backend.store()
+    for name in ("canceled", "deleted", "open"):
+        await upload(store, name)
+    claims = [await claimed(store), await claimed(store), await claimed(store)]
+    with contextlib.closing(backend.server.client()) as client:
+        client.config_set("maxmemory-policy", "noeviction")
+        client.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(QueueUnavailableError):
+                await upload(store, "more")
+            for claim in claims:
+                await store.renew(claim)
+            await store.cancel("canceled")
+            await store.delete("deleted")
+            await store.release(claims[2])
+            backend.clock.advance(HOUR_MS / 1000)
+            await store.sweep()
+            backend.clock.advance(1000 * HOUR_MS / 1000)
+            await store.sweep()
+        finally:
+            client.config_set("maxmemory", 0)
+    assert backend.keys() == set()

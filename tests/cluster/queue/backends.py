@@ -109,7 +109,7 @@ def flush(server: Server) -> None:
 
 HASHES = {
     *("entries", "load", "registry", "keys", "skips", "prefs", "bells"),
-    *("results", "quotas", "outputs", "open_counts", "ledger", "outstanding", "reports", "control"),
+    *("results", "quotas", "outputs", "open_counts", "ledger", "outstanding", "reports", "control", "quarantined"),
 }
 
 
