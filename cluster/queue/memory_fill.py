@@ -13,6 +13,8 @@ from cluster.queue.memory_state import (
     GRANTS_PER_REPLICA,
     IN_FLIGHT,
     ORDERED,
+    OWED_GRANTS,
+    OWED_LEAST,
     PARKED,
     REPLICAS_TRIED,
     WAITING,
@@ -252,15 +254,19 @@ def move(pool: PoolState, entry: Entry, router: str) -> None:
 
 
 def _account(pool: PoolState, entry: Entry, tokens: int) -> None:
-    waiting = [bool(count) for count in pool.line_counts]
-    if sum(waiting) < 2:
+    competes = [bool(count) for count in pool.line_counts]
+    competes[_BATCH] = competes[_BATCH] and not pool.batch_yields
+    if sum(competes) < 2:
         return
+    class_, shares = entry.line[0], pool.limits.class_shares
     entry.counted = True
     pool.served_all += tokens
-    pool.served[entry.line[0]] += tokens
-    for class_ in range(3):
-        if not waiting[class_]:
-            pool.served[class_] = pool.limits.class_shares[class_] * pool.served_all
+    pool.served[class_] += tokens
+    for other in range(3):
+        if not competes[other]:
+            pool.served[other] = shares[other] * pool.served_all
+    least = shares[class_] * pool.served_all - OWED_GRANTS * max(OWED_LEAST, tokens)
+    pool.served[class_] = max(pool.served[class_], least)
 
 
 def _reservation(pool: PoolState, replica: str, load: Load) -> Entry | None:

@@ -24,15 +24,21 @@ function Q.takes_grants(replica, l)
     and Q.replica_live(replica)
 end
 
--- Count served tokens per class while classes compete; a class that is away neither saves nor owes.
+-- Count served tokens per class while classes compete; a class that is away, or batch work that gives way, neither saves
+-- nor owes. What else kept a class from its share for long is not made up for at once: it would get every grant.
 function Q.account(e, tokens, waiting)
-  local competing = 0
-  for class = 0, 2 do if waiting[class] then competing = competing + 1 end end
+  local class, competing, competes = e[CLASS], 0, {}
+  for other = 0, 2 do
+    competes[other] = waiting[other] and not (other == 2 and Q.batch_yields())
+    if competes[other] then competing = competing + 1 end
+  end
   if competing < 2 then return end
   e[COUNTED] = 1
   Q.set(P_SERVED, P[P_SERVED] + tokens)
-  Q.set(P_S + e[CLASS], P[P_S + e[CLASS]] + tokens)
-  for class = 0, 2 do if not waiting[class] then Q.set(P_S + class, Q.share(class) * P[P_SERVED]) end end
+  Q.set(P_S + class, P[P_S + class] + tokens)
+  for other = 0, 2 do if not competes[other] then Q.set(P_S + other, Q.share(other) * P[P_SERVED]) end end
+  local least = Q.share(class) * P[P_SERVED] - OWED_GRANTS * math.max(OWED_LEAST, tokens)
+  if P[P_S + class] < least then Q.set(P_S + class, least) end
 end
 
 function Q.grant(id, e, replica, l, waiting)
