@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 
 from cluster.models import RequestClass
 from cluster.queue.memory_line import falls_behind, late_head, late_ones
-from cluster.queue.memory_state import WAITING, Entry, Load, PoolState
+from cluster.queue.memory_state import LATE_FROM, WAITING, WALL_MS, WALLS_PER_CALL, Entry, Load, PoolState
 
 _BATCH = int(RequestClass.BATCH)
 
@@ -48,11 +49,14 @@ def choose(pool: PoolState, replica: str, load: Load) -> Entry | None:
     fallback: Entry | None = None
     fallback_at = 0
 
+    def has_fallback() -> bool:
+        return fallback is not None
+
     def gives_way(entry: Entry) -> bool:
         in_time = fallback is not None and not fallback.late
         return in_time and entry.late and not _worn(pool, entry)
 
-    for entry in _candidates(pool, replica, load, gives_way):
+    for entry in _candidates(pool, replica, load, gives_way, has_fallback):
         worn = _worn(pool, entry)
         if fits(load, entry):
             if not wanted or replica in entry.request.preferred_replicas:
@@ -97,14 +101,47 @@ def _class_order(pool: PoolState, load: Load) -> list[int]:
     return below + [c for c in waiting if c not in below and not batch_full(load, c)]
 
 
-def _candidates(pool: PoolState, replica: str, load: Load, gives_way: Callable[[Entry], bool]) -> Iterator[Entry]:
+def _candidates(
+    pool: PoolState, replica: str, load: Load, gives_way: Callable[[Entry], bool], found: Callable[[], bool]
+) -> Iterator[Entry]:
     """Yield the first `lookahead` entries in fair order that suit the replica, out of the first 8 times as many. Behind
-    one that gives way all of its tenant do.
+    one that gives way all of its tenant do. Where these are too few and none is `found`, those follow that can run here
+    wherever they stand.
     """
-    seen, raw, raw_limit = 0, 0, 8 * pool.limits.lookahead
-    for class_ in _class_order(pool, load):
+    order, met = _class_order(pool, load), set[str]()
+    if replica not in pool.beyond:
+        if len(pool.beyond) >= WALLS_PER_CALL:
+            return
+        walled = pool.now < load.walled
+        raw_limit = pool.limits.lookahead * (1 if walled else 8)
+        raw = yield from _first(pool, replica, load, order, raw_limit, met, gives_way)
+        if len(met) >= pool.limits.lookahead or raw < raw_limit or found():
+            return
+        pool.beyond[replica] = reachable(pool, replica, order, met)
+        if not walled:
+            load.walled = pool.now + WALL_MS
+    for entry in pool.beyond[replica]:
+        if len(met) >= pool.limits.lookahead:
+            return
+        if not gives_way(entry) and entry.line[0] in order and suits(pool, replica, load, entry):
+            met.add(entry.id)
+            yield entry
+
+
+def _first(
+    pool: PoolState,
+    replica: str,
+    load: Load,
+    order: list[int],
+    raw_limit: int,
+    met: set[str],
+    gives_way: Callable[[Entry], bool],
+) -> Generator[Entry, None, int]:
+    """Yield those of the line's first that suit the replica, and note them in `met`; returns how many it looked at."""
+    raw = 0
+    for class_ in order:
         walk = Walk(pool, class_, raw_limit)
-        while seen < pool.limits.lookahead and raw < raw_limit:
+        while len(met) < pool.limits.lookahead and raw < raw_limit:
             entry = walk.next()
             if entry is None:
                 break
@@ -112,9 +149,34 @@ def _candidates(pool: PoolState, replica: str, load: Load, gives_way: Callable[[
             if gives_way(entry):
                 walk.drop()
             elif suits(pool, replica, load, entry):
-                seen += 1
+                met.add(entry.id)
                 walk.charge(entry)
                 yield entry
+    return raw
+
+
+def reachable(pool: PoolState, replica: str, order: list[int], known: set[str]) -> list[Entry]:
+    """Find entries of the routers that reach a replica, in fair order: the oldest and the newest of each."""
+    most = pool.limits.lookahead
+    routers = [name for name in pool.live_names(pool.routers) if replica in pool.links.get(name, ())][: 2 * most]
+    each = max(1, most // len(routers)) if routers else 0
+    found: dict[str, Entry] = {}
+    for router in routers:
+        waiting = pool.owners[router].waiting if router in pool.owners else []
+        late = bisect_left(waiting, (LATE_FROM, ""))
+        for _, request_id in (*waiting[:each], *waiting[max(0, late - each) : late]):
+            entry = pool.entries[request_id]
+            if request_id not in known and entry.line[0] in order:
+                found[request_id] = entry
+    service: dict[tuple[int, str], float] = {}
+    keys: dict[str, tuple[int, float, int]] = {}
+    for entry in sorted(found.values(), key=lambda entry: entry.place):
+        class_, tenant = entry.line
+        before = service.get(entry.line, pool.active[class_].score(tenant) or 0.0)
+        keys[entry.id] = order.index(class_), before, entry.place
+        request = entry.request
+        service[entry.line] = before + (request.prompt_tokens + request.expected_tokens) / request.weight
+    return sorted(found.values(), key=lambda entry: keys[entry.id])
 
 
 @dataclass(slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cluster.models import ReplicaState, RequestClass
-from cluster.queue.memory_choice import Walk, suits
+from cluster.queue.memory_choice import Walk, reachable, suits
 from cluster.queue.memory_fill import order
 from cluster.queue.memory_state import PREEMPT_SCAN, Entry, Load, PoolState, Slots
 
@@ -58,16 +58,17 @@ def preempt(pool: PoolState, replica: str, load: Load, produced: Mapping[tuple[s
 
 
 def _due(pool: PoolState, replica: str, load: Load, spared: int) -> list[Entry]:
-    due: list[Entry] = []
+    scanned: list[Entry] = []
     walk = Walk(pool, int(RequestClass.INTERACTIVE), PREEMPT_SCAN)
-    for _ in range(PREEMPT_SCAN):
-        entry = walk.next()
-        if entry is None:
-            break
+    while len(scanned) < PREEMPT_SCAN and (entry := walk.next()) is not None:
         walk.charge(entry)
-        if pool.now - entry.submitted >= pool.limits.preempt_after_ms and suits(pool, replica, load, entry):
-            if spared > 0:
-                spared -= 1
-            else:
-                due.append(entry)
-    return due
+        scanned.append(entry)
+
+    def due(entries: list[Entry]) -> list[Entry]:
+        waited = (entry for entry in entries if pool.now - entry.submitted >= pool.limits.preempt_after_ms)
+        return [entry for entry in waited if suits(pool, replica, load, entry)]
+
+    found = due(scanned)
+    if not found and len(scanned) == PREEMPT_SCAN:
+        found = due(reachable(pool, replica, [int(RequestClass.INTERACTIVE)], set())[:PREEMPT_SCAN])
+    return found[max(0, spared) :]

@@ -19,6 +19,8 @@ GRANTS_PER_CALL = 128
 KEYS_PER_CALL = 64
 PREEMPT_SCAN = 16
 REPLICAS_TRIED = 32
+WALLS_PER_CALL = 8
+WALL_MS = 1000
 REPLICAS_SHOWN = 64
 OWED_GRANTS = 16
 OWED_LEAST = 256
@@ -92,6 +94,7 @@ class Load:
     closed: bool = False
     reserved: str = ""
     beat: int = 0
+    walled: int = 0
     reported: bool = False
     record: bytes | None = None
     stats: dict[str, float] = field(default_factory=dict)
@@ -198,6 +201,8 @@ class PoolState:
         self.todo: list[str] = []
         self.granted = self.fell_behind = 0
         self.may_fall: int | None = None
+        self.beyond: dict[str, list[Entry]] = {}
+        """By replica, where the first of the line can't run: who can."""
         self.limits = QueueLimits()
 
     def open(self, raw_ms: int, limits: QueueLimits, caller: str) -> None:

@@ -12,8 +12,8 @@ local A = cmsgpack.unpack(ARGV[18])
 local P -- the pool
 -- The queue: functions, and the state of this call. `caused`: list of {id, attempt, replica} granted to the caller, nil
 -- where it is rung like others. `reads_mail`: the caller reads its mailbox at the end, so its bell stays silent.
-local Q = {entries = {}, loads = {}, router_alive = {}, replica_alive = {}, todo = {}, todo_set = {}, granted = 0, fell_behind = 0,
-  lease = tonumber(ARGV[4]), lookahead = tonumber(ARGV[7])}
+local Q = {entries = {}, loads = {}, router_alive = {}, replica_alive = {}, links = {}, beyond = {}, walls = 0, todo = {},
+  todo_set = {}, granted = 0, fell_behind = 0, lease = tonumber(ARGV[4]), lookahead = tonumber(ARGV[7])}
 
 function Q.share(class) return tonumber(ARGV[9 + class]) end
 

@@ -13,10 +13,21 @@ function Q.count_batch(l, e, by)
   if e[CLASS] == 2 and l[W_BATCH] then l[HELD_BATCH] = math.max(0, l[HELD_BATCH] + by) end
 end
 
+-- Whether a router has a link to a replica; asked for many entries of few routers.
+function Q.linked(router, replica)
+  local known = Q.links[replica]
+  if not known then
+    known = {}
+    Q.links[replica] = known
+  end
+  if known[router] == nil then known[router] = call('ZSCORE', K[LINKS], router .. '\0' .. replica) and true or false end
+  return known[router]
+end
+
 -- Whether an entry could ever be granted on this replica as things are, room aside.
 function Q.suits(replica, l, e)
   return e[STATE] == 'w' and (e[START_BY] == 0 or Q.now <= e[START_BY]) and e[KV] <= l[W_KV]
-    and Q.router_live(e[OWNER]) and call('ZSCORE', K[LINKS], e[OWNER] .. '\0' .. replica) and true or false
+    and Q.router_live(e[OWNER]) and Q.linked(e[OWNER], replica)
 end
 
 function Q.takes_grants(replica, l)
@@ -174,13 +185,61 @@ function Q.class_candidates(class, raw_limit)
   end
 end
 
+-- Entries of the routers that reach a replica, in fair order: the oldest and the newest of each, `lookahead` of both. For a
+-- replica that can't take any of the line's first, mostly because their router does not reach it: whoever waits behind
+-- them would wait for ever. Only a part, because the line may be long and no index knows links; the oldest, so that
+-- everybody's turn comes, and the newest, which are urgent ones where others have piled up. `known`: ids to leave out.
+function Q.reachable(replica, order, known)
+  local routers, rank, found = {}, {}, {}
+  for _, router in ipairs(Q.live_names(K[ROUTERS])) do
+    if #routers < 2 * Q.lookahead and Q.linked(router, replica) then routers[#routers + 1] = router end
+  end
+  local each = math.max(1, math.floor(Q.lookahead / #routers))
+  for at, class in ipairs(order) do rank[class] = at end
+  local function add(members)
+    for _, member in ipairs(members) do
+      local id = Q.split(member)[4]
+      local e = Q.get(id)
+      if not known[id] and rank[e[CLASS]] then found[#found + 1] = {id, rank[e[CLASS]], 0, tonumber(e[PLACE]), e} end
+      known[id] = true
+    end
+  end
+  for _, router in ipairs(routers) do
+    local prefix = router .. '\0w\0'
+    add(Q.members(K[OWNERS], prefix, each))
+    add(call('ZREVRANGEBYLEX', K[OWNERS], '(' .. prefix .. string.format('%016.0f', LATE_FROM), '[' .. prefix,
+      'LIMIT', 0, each))
+  end
+  -- Each is charged for what its tenant has in front of it.
+  table.sort(found, function(a, b) return a[4] < b[4] end)
+  local service = {}
+  for _, entry in ipairs(found) do
+    local e = entry[5]
+    local line = Q.tenant_prefix(e)
+    entry[3] = service[line] or tonumber(call('ZSCORE', K[ACTIVE + e[CLASS]], e[TENANT]))
+    service[line] = entry[3] + (e[PROMPT] + e[EXPECTED]) / e[WEIGHT]
+  end
+  table.sort(found, function(a, b)
+    if a[2] ~= b[2] then return a[2] < b[2] end
+    if a[3] ~= b[3] then return a[3] < b[3] end
+    return a[4] < b[4]
+  end)
+  local ids = {}
+  for at, entry in ipairs(found) do ids[at] = entry[1] end
+  return ids
+end
+
 -- Choose the entry that this replica takes next: the first of `lookahead` candidates that prefers it, else the first
 -- that fits. One that was passed over `lookahead` times is passed no more; too big for what is free, it reserves the
--- replica.
+-- replica. Where 8 x `lookahead` of the line can't run here, those whose routers reach it come next. They are found once
+-- for all that this call grants here, and for a few replicas in a call; for a second it then looks at `lookahead` only.
 function Q.choose(replica, l, waiting)
+  local beyond = Q.beyond[replica]
+  if not beyond and Q.walls >= WALLS_PER_CALL then return nil end
   local wanted = call('HEXISTS', K[PREFS], replica) == 1
   local passed, fallback, fallback_at = {}, nil, 0
-  local seen, raw, raw_limit = 0, 0, 8 * Q.lookahead
+  local walled = l[WALLED] and Q.now < l[WALLED]
+  local seen, raw, raw_limit = 0, 0, walled and Q.lookahead or 8 * Q.lookahead
   local mark = '\0' .. replica .. '\0'
   local function take(id, ahead)
     for i = 1, ahead do call('HINCRBY', K[SKIPS], passed[i], 1) end
@@ -190,40 +249,68 @@ function Q.choose(replica, l, waiting)
     end
     return id
   end
-  for _, class in ipairs(Q.class_order(waiting, l)) do
-    local following = Q.class_candidates(class, raw_limit)
-    while seen < Q.lookahead and raw < raw_limit do
-      local id, tenant = following()
+  local order, class, met, at, nobody = Q.class_order(waiting, l), 1, {}, 0, {0, 0}
+  local following = order[1] and Q.class_candidates(order[1], raw_limit)
+  while following and seen < Q.lookahead do
+    local id, tenant = nil, nobody
+    if not beyond and raw >= raw_limit then
+      if fallback then break end
+      Q.walls = Q.walls + 1
+      beyond = Q.reachable(replica, order, met)
+      Q.beyond[replica] = beyond
+      if not walled and l[W_BATCH] then
+        l[WALLED] = Q.now + WALL_MS
+        Q.put_load(replica, l)
+      end
+    end
+    if beyond then
+      at = at + 1
+      id = beyond[at]
       if not id then break end
-      raw = raw + 1
-      local e = Q.get(id)
-      if fallback and Q.is_late(e) and not Q.is_late(Q.get(fallback)) and not Q.is_worn(id, e) then
-        -- The wish of one that is late does not count against one that is not. All that follow of its tenant are late.
-        tenant[3] = nil
-      elseif Q.suits(replica, l, e) then
-        seen = seen + 1
-        tenant[2] = tenant[2] + (e[PROMPT] + e[EXPECTED]) / e[WEIGHT]
-        if Q.fits(l, e) then
-          if not wanted or string.find(e[PREFERRED], mark, 1, true) then return take(id, #passed) end
-          if not fallback then fallback, fallback_at = id, #passed end
-          if Q.is_worn(id, e) then return take(fallback, fallback_at) end
-          passed[#passed + 1] = id
-        elseif e[RESERVED] == '' then
-          if Q.is_worn(id, e) then
-            if fallback then return take(fallback, fallback_at) end
-            e[RESERVED] = replica
-            Q.put(id, e)
-            l[R_RESERVED] = id
-            Q.put_load(replica, l)
-            return nil
-          end
-          passed[#passed + 1] = id
+    else
+      id, tenant = following()
+      if id then
+        raw = raw + 1
+      else
+        class = class + 1
+        following = order[class] and Q.class_candidates(order[class], raw_limit)
+      end
+    end
+    local e = id and Q.get(id)
+    if not e then
+      -- The next class, then.
+    elseif fallback and Q.is_late(e) and not Q.is_late(Q.get(fallback)) and not Q.is_worn(id, e) then
+      -- The wish of one that is late does not count against one that is not. All that follow of its tenant are late.
+      tenant[3] = nil
+    elseif Q.suits(replica, l, e) and (not beyond or Q.among(order, e[CLASS])) then
+      seen = seen + 1
+      met[id] = true
+      tenant[2] = tenant[2] + (e[PROMPT] + e[EXPECTED]) / e[WEIGHT]
+      if Q.fits(l, e) then
+        if not wanted or string.find(e[PREFERRED], mark, 1, true) then return take(id, #passed) end
+        if not fallback then fallback, fallback_at = id, #passed end
+        if Q.is_worn(id, e) then return take(fallback, fallback_at) end
+        passed[#passed + 1] = id
+      elseif e[RESERVED] == '' then
+        if Q.is_worn(id, e) then
+          if fallback then return take(fallback, fallback_at) end
+          e[RESERVED] = replica
+          Q.put(id, e)
+          l[R_RESERVED] = id
+          Q.put_load(replica, l)
+          return nil
         end
+        passed[#passed + 1] = id
       end
     end
   end
   if fallback then return take(fallback, fallback_at) end
   return nil
+end
+
+function Q.among(list, item)
+  for _, other in ipairs(list) do if other == item then return true end end
+  return false
 end
 
 -- Grant up to `limit` entries on a replica.

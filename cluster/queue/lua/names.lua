@@ -104,6 +104,7 @@ BEAT = 11 -- ms of the last heartbeat
 REPORTED = 12 -- 1 when USED_KV rests on a report
 W_BATCH = 13 -- most slots of class BATCH, -1 for any
 HELD_BATCH = 14 -- slots of that class; true while W_BATCH is not -1
+WALLED = 15 -- ms, until when none of the line's first is taken to be able to run there; nil before the first time
 
 -- Bounds.
 MIDDLE = 5000000000000000 -- first place; arrivals count up, returns count down, exact in a double
@@ -113,6 +114,8 @@ CHUNK = 1000 -- entries that one call parks or forgets, so that none takes more 
 GRANTS_PER_REPLICA = 32 -- in one call
 GRANTS_PER_CALL = 128 -- what is left waits for the next heartbeat, of which each replica sends one a second
 REPLICAS_TRIED = 32 -- by a submit
+WALLS_PER_CALL = 8 -- replicas that one call looks for beyond what can't run there; the others' turn is their heartbeat
+WALL_MS = 1000 -- for how long that is remembered
 KEYS_PER_CALL = 64 -- keys, tenants or days that one call forgets
 LINES_PER_CALL = 256 -- of the ledger that one call reads, in some 0.6 ms
 CHOICES = 16 -- most choices of a request; they are entries of their own, "id/0" and so on

@@ -24,17 +24,27 @@ function Q.preempt(replica, l, produced)
   end
   if #victims == 0 then return end
 
-  local due = {}
-  local following = Q.class_candidates(0, PREEMPT_SCAN)
+  local due, suiting = {}, 0
+  local function consider(e)
+    if Q.now - e[SUBMITTED] >= after and Q.suits(replica, l, e) then
+      suiting = suiting + 1
+      -- On other replicas, some were told to give way already.
+      if elsewhere > 0 then elsewhere = elsewhere - 1 else due[#due + 1] = e end
+    end
+  end
+  local following, scanned = Q.class_candidates(0, PREEMPT_SCAN), 0
   for _ = 1, PREEMPT_SCAN do
     local id, tenant = following()
     if not id then break end
     local e = Q.get(id)
     tenant[2] = tenant[2] + (e[PROMPT] + e[EXPECTED]) / e[WEIGHT]
-    if Q.now - e[SUBMITTED] >= after and Q.suits(replica, l, e) then
-      -- On other replicas, some were told to give way already.
-      if elsewhere > 0 then elsewhere = elsewhere - 1 else due[#due + 1] = e end
-    end
+    scanned = scanned + 1
+    consider(e)
+  end
+  if suiting == 0 and scanned == PREEMPT_SCAN then
+    -- Perhaps none of these reach this replica, and others do.
+    local ids = Q.reachable(replica, {0}, {})
+    for at = 1, math.min(#ids, PREEMPT_SCAN) do consider(Q.get(ids[at])) end
   end
   table.sort(victims, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
   local taken = 0

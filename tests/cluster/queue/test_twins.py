@@ -59,11 +59,13 @@ class Pair:
 
     def __init__(self, server: Server, seed: int) -> None:
         self.random = random.Random(seed)
+        self.blind = self.random.choice(("", "", *ROUTERS))
+        """A router that reaches one replica or none, so that what waits with it stands in front of others."""
         limits = QueueLimits(
             lease_ms=4000,
             attach_grace_ms=3000,
-            max_waiting=self.random.choice((5, 30)),
-            lookahead=self.random.choice((1, 2, 4)),
+            max_waiting=self.random.choice((5, 30, 50)),
+            lookahead=1 if self.blind else self.random.choice((1, 2, 4)),
             grant_heartbeats=self.random.choice((1, 2, 3)),
             class_shares=(0.0, 0.3, 0.1),
             preempt_after_ms=self.random.choice((0, 300, 1000)),
@@ -120,7 +122,12 @@ class Pair:
 
     # --- what happens ---
 
-    async def submit(self) -> None:
+    async def crowd(self) -> None:
+        if self.blind:
+            for _ in range(12):
+                await self.submit(self.blind)
+
+    async def submit(self, router: str = "") -> None:
         rnd = self.random
         self.minted += 1
         name = f"q{self.minted}"
@@ -145,7 +152,7 @@ class Pair:
             quota=self.quotas[tenant],
             digest=rnd.choice(("", "", "d2")),
         )
-        router = rnd.choice(ROUTERS)
+        router = router or rnd.choice(ROUTERS)
         self.entries[name] = (router, new)
         await self.both(lambda queue: queue.submit(router, new))
 
@@ -232,6 +239,8 @@ class Pair:
         rnd = self.random
         router = router or rnd.choice(ROUTERS)
         connected = REPLICAS if self.calm else tuple(rnd.sample(REPLICAS, rnd.choice((1, 3, 3, 3))))
+        if router == self.blind:
+            connected = rnd.choice(((), (), REPLICAS[:1]))
         known = [(g.request_id, g.attempt) for g in self.attempts.values()]
         started = tuple(rnd.sample(known, min(len(known), rnd.choice((0, 1, 4)))))
         version = rnd.choice((-1, 1, 1_000_003))
@@ -365,6 +374,7 @@ async def _answer(ask: Callable[[Any], Awaitable[Any]], queue: Any) -> Answer:
 
 STEPS = (
     *["submit"] * 14,
+    *["crowd"] * 2,
     *["submit_again"] * 2,
     *["release"] * 6,
     "refuse",
