@@ -250,6 +250,12 @@ class _Live(Collector):
         again = CounterMetricFamily(
             "penstock_router_submitted_again", "Waiting choices put in line again after that.", labels=["pool"]
         )
+        mended = CounterMetricFamily(
+            "penstock_router_mended",
+            "Differences between Redis and this router that stayed, by what was done: release, requeue, withdraw, "
+            "submit, adopt. After a failover or a partition some are to be expected.",
+            labels=["pool", "how"],
+        )
         unread = GaugeMetricFamily(
             "penstock_router_unread_bytes", "Output that clients have not read, estimated.", labels=["pool"]
         )
@@ -263,6 +269,8 @@ class _Live(Collector):
             strays.add_metric([name], pool.replicas.strays.aborted)
             changes.add_metric([name], pool.resubmission.changes)
             again.add_metric([name], pool.resubmission.submitted)
+            for remedy, count in pool.audit.mended.items():
+                mended.add_metric([name, remedy.value], count)
             unread.add_metric([name], pool.slow_readers.unread)
             slow.add_metric([name], pool.slow_readers.stopped)
-        yield from (lost, paused, strays, changes, again, unread, slow)
+        yield from (lost, paused, strays, changes, again, mended, unread, slow)

@@ -139,6 +139,8 @@ async def test_a_release_that_the_store_forgot_is_made_good(tmp_path: Path, monk
         await collect(call)
         await serves_again(stack)
         assert 1 == pool.audit.mended[Remedy.RELEASE]
+        found = stack.routers[0]._metrics.registry.get_sample_value
+        assert 1 == found("penstock_router_mended_total", {"pool": "demo", "how": "release"})
 
 
 async def test_who_waits_and_was_given_up_by_the_store_is_put_in_line_again(tmp_path: Path) -> None:
