@@ -130,16 +130,14 @@ class RouterMetrics:
             tenant = self._tenant_label(choice.entry.tenant)
             self._tenant_tokens.labels(pool, tenant).inc(used.prompt_tokens + used.output_tokens)
 
-    def left(self, generation: Generation, arrived_at: float) -> None:
-        """Note when the first token came of a call that is over, however it ended; `arrived_at` is when the call came,
-        monotonic seconds.
-        """
+    def left(self, generation: Generation) -> None:
+        """Note when the first token of a call came that is over, however it ended."""
         # A call that took a running attempt over had its first token from somebody else's work.
         firsts = [
             each.first_token_at for each in generation.choices if each.first_token_at and each.waited_s is not None
         ]
         if firsts:
-            self._ttft.labels(*_labels(generation)).observe(min(firsts) - arrived_at)
+            self._ttft.labels(*_labels(generation)).observe(min(firsts) - generation.choices[0].arrived_at)
 
     def finished(self, generation: Generation, end: api.Finished) -> None:
         """Note how long a request took that ended well."""

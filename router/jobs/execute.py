@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -29,7 +28,6 @@ class Executor:
 
     async def __call__(self, tenant: str, request: api.GenerateRequest) -> api.GenerateResponse:
         """Generate."""
-        arrived_at = time.monotonic()
         checked = check_request(request, self._limits)
         generation = await self._opening.open(checked, caller=Caller(tenant), time_left_s=None, counted=False)
         if isinstance(generation, bytes):
@@ -39,7 +37,7 @@ class Executor:
             async for event in generation.unhurried():
                 collector.add(event)
         finally:
-            self._metrics.left(generation, arrived_at)
+            self._metrics.left(generation)
             generation.close()
         self._metrics.finished(generation, collector.finished)
         raise_if_stopped({choice.finish_reason for choice in collector.finished.choices})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
@@ -69,7 +68,6 @@ class InferenceServicer:
         self, request: api.StreamGenerateRequest, context: Any, caller: Caller
     ) -> None:
         """Stream a generation."""
-        arrived_at = time.monotonic()
         checked = check_stream(request, self._limits)
         self._enter()
         try:
@@ -84,7 +82,7 @@ class InferenceServicer:
             kept = self._kept(opened, checked.generate, caller)
             pace = StreamPace(self._pace, checked.flush_interval_s)
             writer = EventWriter(opened, kept, context, pace, self._metrics)
-            await self._guard(opened, kept, writer.run(), arrived_at)
+            await self._guard(opened, kept, writer.run())
         finally:
             self._leave()
 
@@ -92,7 +90,6 @@ class InferenceServicer:
         self, request: api.GenerateRequest, context: Any, caller: Caller
     ) -> api.GenerateResponse:
         """Generate and return everything at the end."""
-        arrived_at = time.monotonic()
         checked = check_request(request, self._limits)
         self._enter()
         try:
@@ -101,7 +98,7 @@ class InferenceServicer:
                 return read_result(opened)[0]
             kept = self._kept(opened, checked, caller)
             collector = Collector()
-            await self._guard(opened, kept, self._answer(opened, kept, collector, context), arrived_at)
+            await self._guard(opened, kept, self._answer(opened, kept, collector, context))
             raise_if_stopped({choice.finish_reason for choice in collector.finished.choices})
             return collector.response()
         finally:
@@ -126,9 +123,7 @@ class InferenceServicer:
             return None
         return KeptResult(generation, self._pools[generation.pool], caller.tenant, checked.idempotency_key)
 
-    async def _guard(
-        self, generation: Generation, kept: KeptResult | None, work: Coroutine[Any, Any, None], arrived_at: float
-    ) -> None:
+    async def _guard(self, generation: Generation, kept: KeptResult | None, work: Coroutine[Any, Any, None]) -> None:
         """Do the work of a call, then end its generation. One with a key outlives its client for a while."""
         lingers = False
         self._open.add(generation)
@@ -138,7 +133,7 @@ class InferenceServicer:
             lingers = kept is not None and not self.draining
             raise
         finally:
-            self._metrics.left(generation, arrived_at)
+            self._metrics.left(generation)
             if lingers and kept is not None:
                 self._owner.spawn(self._linger(kept), "linger")
             else:
