@@ -5,9 +5,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
+from penstock.v1 import types_pb2 as types
+
 from cluster.autoscaler.report import JobWork, empty_counts, pack_report
 from cluster.control.slo import OperatingPoint
+from cluster.errors import InvalidRequestError, QuarantinedError, SlowReaderError
 from cluster.models import RequestClass
+from router.dispatch.choice import Choice
+
+_CLIENTS_OWN = (InvalidRequestError, QuarantinedError, SlowReaderError)
+_COMPLETE = (types.FINISH_REASON_STOP, types.FINISH_REASON_LENGTH)
 
 LEARNING = 0.02
 """Weight of a new request in the averages."""
@@ -92,6 +99,21 @@ class Arrivals:
             case _:
                 verdict = Verdict.MET
         self._count(request_class, verdict)
+
+    def over(self, choice: Choice) -> None:
+        """Learn from a choice that is over. What a client or its deadline stopped says nothing, nor what ended by its
+        client's own fault.
+        """
+        end, request_class = choice.end, choice.entry.request_class
+        if isinstance(choice.error, _CLIENTS_OWN):
+            return
+        if choice.error is not None:
+            self.turned_away(request_class)
+        elif end is not None and end.finish_reason in _COMPLETE:
+            self.ended(request_class, choice.entry.prompt_tokens, choice.account.cached_tokens, choice.tokens)
+            ttft_s = choice.first_token_at - choice.arrived_at if choice.first_token_at else None
+            itl_s = end.decode_s / (end.output_tokens - 1) if end.output_tokens > 1 else None
+            self.judge(request_class, ttft_s, itl_s)
 
     def turned_away(self, request_class: RequestClass) -> None:
         """Count a request that was refused for want of room, or failed: a miss."""

@@ -8,20 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from penstock.v1 import types_pb2 as types
-
 from cluster.autoscaler.point import point_in_force
 from cluster.autoscaler.report import JobWork
 from cluster.control.decision import Relief
 from cluster.control.settings import operating_point
 from cluster.errors import (
-    InvalidRequestError,
     KeyReusedError,
-    QuarantinedError,
     QueueFullError,
     QueueUnavailableError,
     QuotaExceededError,
-    SlowReaderError,
     TakenOverError,
 )
 from cluster.lifecycle import TaskOwner
@@ -38,11 +33,9 @@ from router.dispatch.arrivals import Arrivals
 from router.dispatch.audit import Audit
 from router.dispatch.breaker import BreakerLimits
 from router.dispatch.choice import Choice, ChoiceState
-from router.dispatch.contract import Placement
 from router.dispatch.estimate import PoolEstimate
 from router.dispatch.in_time import late_after_s, shed_after_s
 from router.dispatch.isolation import Isolation
-from router.dispatch.link import ReplicaLink
 from router.dispatch.membership import Membership
 from router.dispatch.positions import Positions
 from router.dispatch.recovery import Failure, RecoveryLimits
@@ -52,9 +45,6 @@ from router.dispatch.returns import Returns
 from router.dispatch.slow_readers import SlowReaders
 
 _LOG = logging.getLogger(__name__)
-
-_CLIENTS_OWN = (InvalidRequestError, QuarantinedError, SlowReaderError)
-_COMPLETE = (types.FINISH_REASON_STOP, types.FINISH_REASON_LENGTH)
 
 
 class Pool:
@@ -275,7 +265,7 @@ class Pool:
 
         A start does both: it attaches where the attempt runs already.
         """
-        place = self.place(grant.replica_id)
+        place = self.replicas.place(grant.replica_id)
         if place is None:
             return False
         choice.run_on(grant, place)
@@ -328,25 +318,10 @@ class Pool:
         self._choices.pop(request_id, None)
         choice.account.teach(self.estimate)
         self.slow_readers.follow(choice)
-        self._judge(choice)
+        self.arrivals.over(choice)
         used = choice.account.final(choice.tokens)
         self.on_settled(choice, used)
         self.returns.release(request_id, choice.attempt, used or Settlement(choice.tokens))
-
-    def _judge(self, choice: Choice) -> None:
-        """Learn from a choice that is over. What a client or its deadline stopped says nothing, nor what ended by its
-        client's own fault.
-        """
-        end, request_class = choice.end, choice.entry.request_class
-        if isinstance(choice.error, _CLIENTS_OWN):
-            return
-        if choice.error is not None:
-            self.arrivals.turned_away(request_class)
-        elif end is not None and end.finish_reason in _COMPLETE:
-            self.arrivals.ended(request_class, choice.entry.prompt_tokens, choice.account.cached_tokens, choice.tokens)
-            ttft_s = choice.first_token_at - choice.arrived_at if choice.first_token_at else None
-            itl_s = end.decode_s / (end.output_tokens - 1) if end.output_tokens > 1 else None
-            self.arrivals.judge(request_class, ttft_s, itl_s)
 
     def requeue(self, choice: Choice) -> None:
         """Give the slot back, and wait for another one."""
@@ -396,7 +371,7 @@ class Pool:
             # It is not in line yet: it has its slot on the replica whose engine died.
             self.release(choice)
         elif self._choices.pop(choice.entry.request_id, None) is not None:
-            self._judge(choice)
+            self.arrivals.over(choice)
             used = choice.account.final(choice.tokens)
             self.on_settled(choice, used)
             self.returns.withdraw(choice.entry.request_id, used)
@@ -449,7 +424,7 @@ class Pool:
             _LOG.warning("grant.fenced", extra={"request": grant.request_id})
             return
         choice.attempt = grant.attempt
-        place = self.place(grant.replica_id)
+        place = self.replicas.place(grant.replica_id)
         if place is None or place.link.suspect:
             self.refuse(choice)
             return
@@ -457,18 +432,6 @@ class Pool:
             return
         choice.run_on(grant, place)
         self._membership.started(grant.request_id, grant.attempt)
-
-    def place(self, replica_id: str) -> Placement | None:
-        """Return what is known of a replica that this router reaches."""
-        link = self.replicas.link(replica_id)
-        return self.placement(link) if link is not None else None
-
-    def placement(self, link: ReplicaLink) -> Placement:
-        """Return what is known of a link's replica."""
-        known = self.replicas.announcements.get(link.replica_id)
-        if known is None:
-            return Placement(link, "", 0.0, "")
-        return Placement(link, known.group_id, known.price_per_gpu_hour / 3600, known.model.digest)
 
     def _give_back(self, request_id: str, attempt: str) -> None:
         self.returns.release(request_id, attempt, Settlement(0))

@@ -15,6 +15,7 @@ from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.tls import LinkDialer
 from router.dispatch.breaker import Breaker, BreakerLimits
+from router.dispatch.contract import Placement
 from router.dispatch.left_behind import LeftBehind
 from router.dispatch.link import ReplicaLink
 from router.dispatch.recovery import NO_LIMITS, Group, RecoveryLimits
@@ -125,6 +126,18 @@ class ReplicaSet:
         """Return the link if it is up."""
         link = self._links.get(replica_id)
         return link if link is not None and link.up else None
+
+    def place(self, replica_id: str) -> Placement | None:
+        """Return what is known of a replica that this router reaches."""
+        link = self.link(replica_id)
+        return self.placement(link) if link is not None else None
+
+    def placement(self, link: ReplicaLink) -> Placement:
+        """Return what is known of a link's replica."""
+        known = self.announcements.get(link.replica_id)
+        if known is None:
+            return Placement(link, "", 0.0, "")
+        return Placement(link, known.group_id, known.price_per_gpu_hour / 3600, known.model.digest)
 
     async def reach(self, replica_id: str, address: str, seconds: float) -> ReplicaLink | None:
         """Return a link that is up, dialling the address when the registry does not know it; None when that takes

@@ -252,7 +252,7 @@ class Opening:
         grant = adopted.grant
         if grant is None:
             return
-        place = pool.place(grant.replica_id)
+        place = pool.replicas.place(grant.replica_id)
         if place is None:
             choice.attempt = grant.attempt
             pool.refuse(choice)
@@ -354,7 +354,7 @@ class Opening:
             link = await pool.replicas.reach(where.replica_id, where.address, pool.queue_settings.attach_grace_s)
             if link is not None:
                 pool.take(choice)
-                choice.attach_to(where.attempt, pool.placement(link), received)
+                choice.attach_to(where.attempt, pool.replicas.placement(link), received)
                 return None
             if received:
                 if adopted is not None and adopted.grant is not None:

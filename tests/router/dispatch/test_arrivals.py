@@ -16,7 +16,6 @@ from cluster.errors import PenstockError, QuarantinedError, QueueTimeoutError, S
 from cluster.models import RequestClass
 from router.dispatch.arrivals import Arrivals, Verdict
 from router.dispatch.choice import Choice
-from router.dispatch.pool import Pool
 from tests.cluster.queue.backends import entry
 
 INTERACTIVE, BATCH = RequestClass.INTERACTIVE, RequestClass.BATCH
@@ -104,6 +103,6 @@ def test_a_promise_counts_from_the_arrival_and_not_for_who_broke_it_himself(
     choice.end = pb.AttemptEnd(finish_reason=types.FINISH_REASON_LENGTH, output_tokens=1)
     choice.error = error
 
-    Pool._judge(Mock(arrivals=arrivals), choice)
+    arrivals.over(choice)
 
     assert verdicts == {which: count for which, count in arrivals.verdicts.items() if count}
