@@ -133,6 +133,8 @@ class Queue(Protocol):
     async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
         """End a router's lease now; its waiting entries go at once. For an orderly end, after its streams. With `keep`
         its entries stay for `attach_grace`, as after its death, so that other routers can adopt them.
+
+        Thousands of entries take several calls; what is left when this is cancelled, heartbeats of others finish.
         """
         ...
 

@@ -42,8 +42,8 @@ def beat_router(pool: PoolState, beat: RouterBeat, run_id: str) -> RouterBeatRep
     tick(pool, run_id)
     pool.reads_mail = True
     pool.routers.add(router, pool.now + pool.limits.lease_ms)
-    if pool.parted.discard(router):
-        unpark(pool, router)
+    pool.parted.discard(router)
+    unpark(pool, router)
     if beat.report:
         pool.reports[router] = pool.now, beat.report
     old = pool.links.get(router, set())

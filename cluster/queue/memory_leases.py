@@ -52,8 +52,8 @@ def unpark(pool: PoolState, router: str) -> None:
     owned = pool.owners.get(router)
     if owned is None:
         return
-    parked, owned.parked = owned.parked, []
-    for _, request_id in parked:
+    some, owned.parked = owned.parked[:CHUNK], owned.parked[CHUNK:]
+    for _, request_id in some:
         enter_line(pool, pool.entries[request_id])
 
 
@@ -66,14 +66,15 @@ def drop(pool: PoolState, entry: Entry) -> None:
     forget(pool, entry)
 
 
-def drop_waiting(pool: PoolState, router: str) -> int:
+def drop_waiting(pool: PoolState, router: str, limit: int) -> int:
     """Forget entries of a router that hold no slot; returns how many, 0 when none is left."""
     owned = pool.owners.get(router)
     if owned is None:
         return 0
+    waiting = [name for _, name in owned.waiting[:limit]]
     listed = [
-        [name for _, name in owned.waiting[:CHUNK]],
-        [name for _, name in owned.parked[:CHUNK]],
+        waiting,
+        [name for _, name in owned.parked[: limit - len(waiting)]],
         *(sorted(name for name, kind in owned.orders.items() if kind == letter) for letter in "ce"),
     ]
     owned.moved.clear()
@@ -119,13 +120,8 @@ def reap(pool: PoolState) -> int:
     for replica in pool.replicas.up_to(pool.now):
         freed += remove_replica(pool, replica)
     for _, router in pool.parted.first(len(pool.parted)):
-        moved += park(pool, router)
-    for router in pool.parted.up_to(pool.now):
-        dropped = drop_waiting(pool, router)
-        freed += dropped
-        if not dropped:
-            pool.parted.discard(router)
-            pool.links.pop(router, None)
+        moved += park(pool, router, CHUNK - moved)
+    freed += _drop_parted(pool, CHUNK - moved)
     for request_id in pool.deadlines.up_to(pool.now - 1, CHUNK):
         order(pool, pool.entries[request_id], "e")
         freed += 1
@@ -136,10 +132,22 @@ def reap(pool: PoolState) -> int:
     return freed
 
 
-def park(pool: PoolState, router: str) -> int:
-    """Take a parted router's waiting entries out of the line; they keep their place. Returns how many; 0 at the end."""
+def _drop_parted(pool: PoolState, limit: int) -> int:
+    gone = 0
+    for router in pool.parted.up_to(pool.now):
+        if gone < limit:
+            dropped = drop_waiting(pool, router, limit - gone)
+            gone += dropped
+            if not dropped:
+                pool.parted.discard(router)
+                pool.links.pop(router, None)
+    return gone
+
+
+def park(pool: PoolState, router: str, limit: int) -> int:
+    """Take a parted router's waiting entries out of the line; they keep their place. Returns how many."""
     owned = pool.owners.get(router)
-    waiting = owned.waiting[:CHUNK] if owned else []
+    waiting = owned.waiting[:limit] if owned else []
     for place, request_id in waiting:
         entry = pool.entries[request_id]
         leave_line(pool, entry)

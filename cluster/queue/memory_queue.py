@@ -48,7 +48,7 @@ from cluster.queue.memory_leases import drop_waiting, park, part_router, reap, r
 from cluster.queue.memory_ledger import enter_ledger, read_ledger
 from cluster.queue.memory_line import enter_line, know_router, next_place, position, serve
 from cluster.queue.memory_marks import add_mark, marks
-from cluster.queue.memory_state import IN_FLIGHT, ORDERED, WAITING, Entry, Load, PoolState
+from cluster.queue.memory_state import CHUNK, IN_FLIGHT, ORDERED, WAITING, Entry, Load, PoolState
 from cluster.queue.memory_tenants import note_output, settle_quota, take_quota
 
 
@@ -281,18 +281,8 @@ class MemoryQueue:
 
     async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
         """See `Queue.retire_router`."""
-        with self._call(router_id) as pool:
-            if keep:
-                part_router(pool, router_id, pool.now + pool.limits.attach_grace_ms)
-                while park(pool, router_id):
-                    pass
-            else:
-                part_router(pool, router_id, pool.now)
-                while drop_waiting(pool, router_id):
-                    pass
-                pool.parted.discard(router_id)
-            pool.links.pop(router_id, None)
-            pool.want_free(8)
+        while self._retire_some(router_id, keep=keep):
+            pass
 
     async def retire_replica(self, replica_id: str) -> None:
         """See `Queue.retire_replica`."""
@@ -315,6 +305,20 @@ class MemoryQueue:
             raise QueueUnavailableError("the queue client is closed")
         with self._store.call(self.pool, self.limits, caller) as pool:
             yield pool
+
+    def _retire_some(self, router_id: str, *, keep: bool) -> bool:
+        """Do what one call of the script does; says whether entries may be left."""
+        with self._call(router_id) as pool:
+            part_router(pool, router_id, pool.now + (pool.limits.attach_grace_ms if keep else 0))
+            if keep:
+                left = park(pool, router_id, CHUNK) == CHUNK
+            else:
+                left = drop_waiting(pool, router_id, CHUNK) >= CHUNK
+                if not left:
+                    pool.parted.discard(router_id)
+            pool.links.pop(router_id, None)
+            pool.want_free(8)
+            return left
 
     def _admit(self, pool: PoolState, router_id: str, request: QueueEntry) -> Entry:
         if not request.resume and len(pool.entries) - pool.slot_count >= self.limits.max_waiting:

@@ -146,7 +146,10 @@ class RedisQueue:
 
     async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
         """See `Queue.retire_router`."""
-        await self._call("retire", codec.pack(router_id, "router", int(keep)))
+        arguments = codec.pack(router_id, "router", int(keep))
+        # Thousands of waiting entries take several calls, so that none holds Redis up for long.
+        while await self._call("retire", arguments):
+            pass
 
     async def retire_replica(self, replica_id: str) -> None:
         """See `Queue.retire_replica`."""

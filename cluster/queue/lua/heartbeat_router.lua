@@ -12,7 +12,8 @@ Q.open_pool()
 Q.tick()
 Q.reads_mail = true
 call('ZADD', K[ROUTERS], Q.now + Q.lease, A[1])
-if call('ZREM', K[PARTED], A[1]) == 1 then Q.unpark(A[1]) end
+call('ZREM', K[PARTED], A[1])
+Q.unpark(A[1])
 if A[5] ~= '' then call('HSET', K[REPORTS], A[1], cmsgpack.pack({Q.now, A[5]})) end
 
 local old = {}

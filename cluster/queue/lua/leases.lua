@@ -68,9 +68,10 @@ function Q.part_router(router, due)
   return Q.drop_orphans(router)
 end
 
--- Take a parted router's waiting entries out of the line, so that they hide nobody; they keep their place.
-function Q.park(router)
-  local list = Q.members(K[OWNERS], router .. '\0w\0', CHUNK)
+-- Take a parted router's waiting entries out of the line, so that they hide nobody; they keep their place. Returns how
+-- many: at most `limit`, and fewer only when none is left. `reap` goes on with the others.
+function Q.park(router, limit)
+  local list = Q.members(K[OWNERS], router .. '\0w\0', limit)
   for _, member in ipairs(list) do
     local id = Q.split(member)[4]
     local e = Q.get(id)
@@ -82,20 +83,22 @@ function Q.park(router)
   return #list
 end
 
+-- Put a returning router's entries back at their places, oldest first; its next heartbeat goes on with the others.
 function Q.unpark(router)
-  for _, member in ipairs(Q.members(K[OWNERS], router .. '\0p\0')) do
+  for _, member in ipairs(Q.members(K[OWNERS], router .. '\0p\0', CHUNK)) do
     local id = Q.split(member)[4]
     call('ZREM', K[OWNERS], member)
     Q.enter_line(id, Q.get(id))
   end
 end
 
--- Forget entries of a router that hold no slot: waiting, parked, ordered. Returns how many; 0 when none is left.
-function Q.drop_waiting(router)
+-- Forget entries of a router that hold no slot: waiting and parked, at most `limit`, and ordered. Returns how many; 0 when
+-- none is left.
+function Q.drop_waiting(router, limit)
   local dropped = 0
   for _, letter in ipairs({'w', 'p', 'c', 'e'}) do
-    local limit = (letter == 'w' or letter == 'p') and CHUNK or nil
-    for _, member in ipairs(Q.members(K[OWNERS], router .. '\0' .. letter .. '\0', limit)) do
+    local some = (letter == 'w' or letter == 'p') and limit - dropped or nil
+    for _, member in ipairs(some == 0 and {} or Q.members(K[OWNERS], router .. '\0' .. letter .. '\0', some)) do
       local parts = Q.split(member)
       local id = parts[#parts]
       local e = Q.get(id)
@@ -156,15 +159,22 @@ function Q.reap()
   for _, replica in ipairs(call('ZRANGEBYSCORE', K[REPLICAS], '-inf', Q.now)) do
     freed = freed + Q.remove_replica(replica)
   end
-  for _, router in ipairs(call('ZRANGE', K[PARTED], 0, -1)) do moved = moved + Q.park(router) end
+  -- Every heartbeat reaps: what is left for the next one waits for milliseconds.
+  for _, router in ipairs(call('ZRANGE', K[PARTED], 0, -1)) do
+    if moved < CHUNK then moved = moved + Q.park(router, CHUNK - moved) end
+  end
+  local gone = 0
   for _, router in ipairs(call('ZRANGEBYSCORE', K[PARTED], '-inf', Q.now)) do
-    local dropped = Q.drop_waiting(router)
-    freed = freed + dropped
-    if dropped == 0 then
-      call('ZREM', K[PARTED], router)
-      Q.drop_links(router)
+    if moved + gone < CHUNK then
+      local dropped = Q.drop_waiting(router, CHUNK - moved - gone)
+      gone = gone + dropped
+      if dropped == 0 then
+        call('ZREM', K[PARTED], router)
+        Q.drop_links(router)
+      end
     end
   end
+  freed = freed + gone
   for _, id in ipairs(call('ZRANGEBYSCORE', K[DEADLINES], '-inf', '(' .. Q.now, 'LIMIT', 0, CHUNK)) do
     Q.order(id, Q.get(id), 'e')
     freed = freed + 1

@@ -2,19 +2,19 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: name, "router" or "replica", whether a router's entries stay for others to adopt (0 or 1)
--- Reply: 1
+-- Reply: 1 when entries of it may be left, for the caller to call again; if it does not, `reap` goes on. Else 0
 
 Q.pass_when_full()
 Q.open_pool()
+local left = 0
 if A[2] == 'router' then
   if A[3] == 1 then
     -- As if its lease had ended.
     Q.part_router(A[1], Q.now + tonumber(ARGV[5]))
-    while Q.park(A[1]) > 0 do end
+    if Q.park(A[1], CHUNK) == CHUNK then left = 1 end
   else
     Q.part_router(A[1], Q.now)
-    while Q.drop_waiting(A[1]) > 0 do end
-    call('ZREM', K[PARTED], A[1])
+    if Q.drop_waiting(A[1], CHUNK) >= CHUNK then left = 1 else call('ZREM', K[PARTED], A[1]) end
   end
   Q.drop_links(A[1])
 else
@@ -23,4 +23,4 @@ end
 Q.want_free(8)
 Q.run_fills()
 Q.close_pool()
-return 1
+return left
