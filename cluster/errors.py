@@ -22,7 +22,7 @@ PenstockError
 │   └── CancelledError              the request was cancelled by its client or an operator
 ├── UnavailableError                try again; carries when
 │   ├── QueueUnavailableError       Redis does not answer
-│   ├── NoReplicaError              the pool has no replica and never had one, so nothing is known of the model
+│   ├── NoReplicaError              the pool never had a replica, or this router reaches none of them
 │   └── ShuttingDownError           this process is draining
 ├── LeadershipLostError             another autoscaler leads the pool
 ├── ActuatorError                   what runs the replicas did not take a number
@@ -314,7 +314,9 @@ class QueueUnavailableError(UnavailableError):
 
 
 class NoReplicaError(UnavailableError):
-    """Is raised when no replica of the pool has ever reported, so that the prompt cannot be tokenized."""
+    """Is raised when no replica of the pool has ever reported, so that the prompt cannot be tokenized; and by a router
+    that reaches none of those that take work.
+    """
 
     reason = "NO_REPLICA"
 

@@ -14,6 +14,7 @@ from cluster.control.decision import Relief
 from cluster.control.settings import operating_point
 from cluster.errors import (
     KeyReusedError,
+    NoReplicaError,
     QueueFullError,
     QueueUnavailableError,
     QuotaExceededError,
@@ -188,9 +189,11 @@ class Pool:
 
         Raises:
             QueueFullError, QuotaExceededError, KeyReusedError, QuarantinedError: not this one, or not now.
+            NoReplicaError: replicas take work, and this router reaches none of them.
             TakenOverError: it was submitted before, and another router has it now.
             QueueUnavailableError: the queue does not answer.
         """
+        self._check_links()
         self.isolation.check(choice)
         self._choices[choice.entry.request_id] = choice
         try:
@@ -222,6 +225,16 @@ class Pool:
         else:
             choice.predicted_wait_s = self.wait_s(choice)
         return None
+
+    def _check_links(self) -> None:
+        # A dead replica is in the registry for a lease. After two it is this router that is cut off, by a network
+        # policy or its certificate, and what it takes would wait for nothing.
+        silent_s = self.replicas.cut_off_s(time.monotonic())
+        if silent_s > 2 * self.queue_settings.lease_s:
+            count = self.replicas.ready()
+            raise NoReplicaError(
+                f"{self.name!r}: this router has reached none of {count} replicas for {silent_s:.0f} s"
+            )
 
     def shed_after_s(self, request_class: RequestClass) -> float | None:
         """Return the time to the first token, in seconds, beyond which a request is turned away; None for never."""
@@ -461,6 +474,7 @@ class Pool:
                 self._owner.spawn(self.resubmission.submit_all(), "submit_again")
         if reply.replicas is not None:
             self.replicas.update(reply.replicas, complete=now >= self._doubt_until)
+        self.replicas.look(now)
         self._positions.heard(reply.positions)
         if reply.marks != self.isolation.marks:
             self._owner.spawn(self._follow(), "follow_marks")

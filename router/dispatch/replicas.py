@@ -59,6 +59,8 @@ class ReplicaSet:
         self._owner = TaskOwner(f"replicas.{pool}")
         self.records: dict[str, ReplicaRecord] = {}
         self.announcements: dict[str, Announcement] = {}
+        self._cut_off_at: float | None = None
+        """Since when no link to a replica that takes work is up; monotonic seconds."""
         self.first_seen = asyncio.Event()
         """Set once a replica of this cluster has been seen."""
 
@@ -121,6 +123,19 @@ class ReplicaSet:
         self._links[replica_id] = link
         link.start()
         return link
+
+    def look(self, now: float) -> None:
+        """Note whether this router reaches any replica that takes work; called with every heartbeat."""
+        ready = [name for name, record in self.records.items() if record.state is ReplicaState.READY]
+        cut_off = bool(ready) and not any(name in self._links and self._links[name].up for name in ready)
+        if not cut_off:
+            self._cut_off_at = None
+        elif self._cut_off_at is None:
+            self._cut_off_at = now
+
+    def cut_off_s(self, now: float) -> float:
+        """Return for how long replicas have taken work and this router has reached none of them, in seconds."""
+        return now - self._cut_off_at if self._cut_off_at is not None else 0.0
 
     def link(self, replica_id: str) -> ReplicaLink | None:
         """Return the link if it is up."""

@@ -350,3 +350,39 @@ async def test_two_thousand_streams_at_once_all_end_well(tmp_path: Path) -> None
         reasons = await asyncio.gather(*(one(number) for number in range(2_000)))
         assert {types.FINISH_REASON_LENGTH, types.FINISH_REASON_STOP} >= set(reasons)
         await until(lambda: stack.replicas[0].table.sequences == 0)
+
+
+async def test_a_router_that_reaches_no_replica_says_so_and_the_other_one_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its requests would wait in a line that nobody serves."""
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 1.0}) as stack:
+        replicas = stack.routers[0].pools["demo"].replicas
+        await stack.inference(0).Generate(request(max_tokens=2))
+        (link,) = replicas._links.values()
+        await link._owner.close()
+        link._set_up(False)
+        await until(lambda: replicas.cut_off_s(time.monotonic()) > 2.0)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stack.inference(0).Generate(request(max_tokens=2))
+        assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
+        assert "'demo': this router has reached none of 1 replicas" in str(caught.value.details())
+        assert 2 == (await stack.inference(1).Generate(request(max_tokens=2, ignore_eos=True))).usage.output_tokens
+
+        monkeypatch.setattr(link, "up", True)
+        await until(lambda: replicas.cut_off_s(time.monotonic()) == 0.0)
+        monkeypatch.undo()
+
+
+async def test_replicas_that_are_gone_cut_nobody_off(tmp_path: Path) -> None:
+    """Requests wait for the next one."""
+    async with running_stack(tmp_path, sim={"base_ms": 1.0}) as stack:
+        replicas = stack.routers[0].pools["demo"].replicas
+        await stack.inference(0).Generate(request(max_tokens=2))
+        await stack.kill_replica(0)
+        await until(lambda: not replicas.records)
+        assert 0.0 == replicas.cut_off_s(time.monotonic())
+        call = stack.inference().StreamGenerate(stream_request(max_tokens=3, ignore_eos=True))
+        assert (await call.read()).HasField("queued")
+        await stack.add_replica()
+        assert 3 == len(ids_of(await collect(call)))
