@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ _SIGHTS = 3
 """How many looks in a row must find the same: what is only under way is over by then."""
 
 
+_SHARE = 0.05
+"""Part of the time that looks may take: a long line is read in many pages."""
 _TAKEN_OVER = 2 * _SIGHTS
 """How many looks in a row must find a request that waits here with another router, which would have given it up by now
 if it did not serve it.
@@ -123,13 +126,16 @@ class Audit:
         """Since start."""
 
     async def watch(self, period_s: float, may_look: Callable[[], bool]) -> None:
-        """Look every so often, while this router is a member of the pool."""
+        """Look every so often, while this router is a member of the pool; less often where a look takes long."""
+        took_s = 0.0
         while True:
-            await asyncio.sleep(period_s)
+            await asyncio.sleep(max(period_s, took_s / _SHARE))
+            began = time.monotonic()
             if may_look():
                 # What is not seen now is seen the next time.
                 with suppress(QueueUnavailableError):
                     await self.look()
+            took_s = time.monotonic() - began
 
     async def look(self) -> None:
         """Compare, and mend what was found for the third time in a row.
