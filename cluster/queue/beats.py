@@ -44,6 +44,8 @@ class RouterBeat:
     """What it counted of its requests, for `observe`; opaque to the queue."""
     positions_of: tuple[str, ...] = ()
     """Waiting entries of its own whose position it wants, at most `POSITIONS`."""
+    busy: bool = False
+    """It has had no time for its mail since its last heartbeat: grants that it has not started are not taken back."""
 
 
 @dataclass(frozen=True, slots=True)

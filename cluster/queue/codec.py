@@ -111,7 +111,15 @@ def _used(settlement: Settlement) -> tuple[float, ...]:
 def pack_router_beat(beat: RouterBeat) -> bytes:
     """Write the arguments of `heartbeat_router`."""
     started = _flat(beat.started)
-    return pack(beat.router_id, beat.connected, started, beat.registry_version, beat.report, beat.positions_of)
+    return pack(
+        beat.router_id,
+        beat.connected,
+        started,
+        beat.registry_version,
+        beat.report,
+        beat.positions_of,
+        int(beat.busy),
+    )
 
 
 def pack_replica_beat(beat: ReplicaBeat) -> bytes:

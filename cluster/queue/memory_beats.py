@@ -55,7 +55,7 @@ def beat_router(pool: PoolState, beat: RouterBeat, run_id: str) -> RouterBeatRep
         entry = pool.entries.get(request_id)
         if entry and entry.state == IN_FLIGHT and entry.attempt == attempt and entry.owner == router:
             mark_started(pool, entry)
-    _revoke_stale(pool, router)
+    _revoke_stale(pool, router, busy=beat.busy)
     reap(pool)
     pool.want_free(8)
     run_fills(pool)
@@ -142,11 +142,11 @@ def _longest(pool: PoolState, class_: int) -> int:
     return max(waits)
 
 
-def _revoke_stale(pool: PoolState, router: str) -> None:
+def _revoke_stale(pool: PoolState, router: str, *, busy: bool) -> None:
     owned = pool.owners.get(router)
     for request_id in sorted(owned.granted) if owned else []:
         entry = pool.entries[request_id]
-        entry.beats += 1
+        entry.beats += not busy
         if entry.beats >= pool.limits.grant_heartbeats:
             give_back(pool, entry)
 

@@ -31,6 +31,7 @@ class Membership:
         """`describe` is called on the thread; `beaten` gets each answer on the loop that starts this."""
         self.parted = False
         """Whether some of its requests were left to other routers."""
+        self._period_s = settings.heartbeat_s
         self._router_id = router_id
         self._open_queue = open_queue
         self._describe = describe
@@ -85,7 +86,8 @@ class Membership:
             self._queue = self._open_queue()
         with self._lock:
             started, self._started = self._started, []
-        beat = replace(self._describe(), started=tuple(started))
+        busy = self._keeper.lag_s > self._period_s / 2
+        beat = replace(self._describe(), started=tuple(started), busy=busy)
         try:
             return await self._queue.heartbeat_router(beat)
         except QueueUnavailableError:

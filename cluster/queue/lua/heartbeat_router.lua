@@ -2,7 +2,8 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, list of connected replicas, flat list of (request id, attempt) started, registry version it has,
---    what it reports of its requests (opaque, "" for nothing), list of its waiting entries whose position it wants
+--    what it reports of its requests (opaque, "" for nothing), list of its waiting entries whose position it wants,
+--    whether it has had no time for its mail (0 or 1)
 -- Reply: {mail, replicas or nil, registry version, waiting per class, running, live routers, flat positions, run id,
 --        grants ever made per class, pool time (ms), operating point or nil, relief, marks as in quarantine.lua};
 --        a replica is {id, record, state, windows x3, sequences, KV tokens, prefill tokens, age (ms), stats}
@@ -37,7 +38,7 @@ end
 for _, member in ipairs(Q.members(K[OWNERS], A[1] .. '\0g\0')) do
   local id = Q.split(member)[3]
   local e = Q.get(id)
-  e[BEATS] = e[BEATS] + 1
+  e[BEATS] = e[BEATS] + 1 - A[7]
   if e[BEATS] >= tonumber(ARGV[8]) then Q.give_back(id, e) else Q.put(id, e) end
 end
 Q.reap()

@@ -210,11 +210,12 @@ class Scene:
         started: tuple[tuple[str, str], ...] = (),
         connected: tuple[str, ...] | None = None,
         positions_of: tuple[str, ...] = (),
+        busy: bool = False,
     ) -> RouterBeatReply:
         """Send a router's heartbeat."""
         links = tuple(self.replicas) if connected is None else connected
         reply: RouterBeatReply = await self.queue.heartbeat_router(
-            RouterBeat(name, links, started, positions_of=positions_of)
+            RouterBeat(name, links, started, positions_of=positions_of, busy=busy)
         )
         return reply
 

@@ -140,6 +140,17 @@ async def test_a_grant_that_the_router_never_lists_is_revoked_and_granted_again(
     assert (await scene.beat_router("A")).running == 1
 
 
+async def test_a_grant_waits_for_a_router_that_has_no_time_for_its_mail(backend: Backend) -> None:
+    """It has the grant, and would start what somebody else has got by then."""
+    scene = Scene(backend.queue(QueueLimits(grant_heartbeats=3)), backend.clock)
+    await _ready(scene, {"r1": ONE}, routers=("A",))
+    await scene.queue.submit("A", entry("q1"))
+    for _ in range(5):
+        assert "base-q1.1" == (await scene.beat_router("A", busy=True)).mail.grants[0].attempt
+    attempts = [(await scene.beat_router("A")).mail.grants[0].attempt for _ in range(3)]
+    assert attempts == ["base-q1.1", "base-q1.1", "base-q1.2"]
+
+
 @pytest.mark.parametrize("lister", ["router", "replica"])
 async def test_a_grant_that_is_listed_as_started_is_kept(scene: Scene, lister: str) -> None:
     await _ready(scene, {"r1": ONE}, routers=("A",))

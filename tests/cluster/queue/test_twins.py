@@ -246,7 +246,7 @@ class Pair:
         version = rnd.choice((-1, 1, 1_000_003))
         report = rnd.choice((b"", b"seen", b"\x00\xff"))
         asked = tuple(rnd.sample(list(self.entries), min(len(self.entries), rnd.choice((0, 2, 50)))))
-        beat = RouterBeat(router, connected, started, version, report, asked)
+        beat = RouterBeat(router, connected, started, version, report, asked, busy=self.random.random() < 0.2)
         await self.both(lambda queue: queue.heartbeat_router(beat))
 
     async def beat_replica(self, replica: str = "") -> None:

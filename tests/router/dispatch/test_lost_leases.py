@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import grpc
 import pytest
 
 from cluster.errors import QueueUnavailableError
+from cluster.queue import RouterBeat, RouterBeatReply
 from deployments.replica.replica import Replica
 from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until
@@ -66,3 +68,22 @@ async def test_without_another_replica_requests_wait_until_the_lease_is_back(tmp
         events.extend(await collect(call))
         assert 600 == len(ids_of(events))
         assert grpc.StatusCode.OK is await call.code()
+
+
+async def test_a_router_says_when_it_has_no_time_for_its_mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its heartbeats go on from a thread of their own."""
+    async with running_stack(tmp_path) as stack:
+        membership = stack.routers[0].pools["demo"]._membership
+        beats, queue = list[bool](), membership._queue
+        assert queue is not None
+        send = queue.heartbeat_router
+
+        async def noted(beat: RouterBeat) -> RouterBeatReply:
+            beats.append(beat.busy)
+            return await send(beat)
+
+        monkeypatch.setattr(queue, "heartbeat_router", noted)
+        await until(lambda: beats[-2:] == [False, False])
+        time.sleep(0.6)  # noqa: ASYNC251 - this is what it is about
+        assert any(beats)
+        await until(lambda: beats[-2:] == [False, False])
