@@ -17,7 +17,7 @@ from cluster.cli.target import open_client, report_call_errors
 from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
-    from router.client import Client, Event, Message, Sampling
+    from router.client import Client, Event, GenerateOptions, Message, Sampling
 
 _PLAIN_FLAGS = (
     "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
@@ -31,7 +31,9 @@ def run_generate(options: argparse.Namespace) -> int:
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         model = options.model or only_model(client)
         try:
-            stream = client.stream(model, prompt_from(options), sampling_from(options), timeout=options.timeout)
+            stream = client.stream(
+                model, prompt_from(options), sampling_from(options), options_from(options), timeout=options.timeout
+            )
         except ValueError as error:
             raise SettingsError(str(error)) from error
         others: dict[int, str] = {}
@@ -67,6 +69,13 @@ def prompt_from(options: argparse.Namespace) -> str | list[Message]:
         return str(text)
     system = [Message("system", options.system)] if options.system else []
     return [*system, Message("user", text)]
+
+
+def options_from(options: argparse.Namespace) -> GenerateOptions:
+    """Return what is neither prompt nor sampling."""
+    from router.client import GenerateOptions, RequestClass
+
+    return GenerateOptions(RequestClass[options.request_class.upper()], lora_adapter=options.lora_adapter)
 
 
 def sampling_from(options: argparse.Namespace) -> Sampling:

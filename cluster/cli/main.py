@@ -109,6 +109,11 @@ def _add_generate(commands: Commands) -> None:
     parser.add_argument("--model", help="model name (default: the only one)")
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's chat message")
     parser.add_argument("--system", help="system message; implies --chat")
+    parser.add_argument("--lora-adapter", default="", metavar="NAME", help="one of the model's adapters")
+    parser.add_argument(
+        "--class", dest="request_class", choices=("interactive", "standard", "batch"), default="standard",
+        help="how urgent it is (default %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object per event")
     parser.add_argument("--timeout", type=_seconds, default=120.0, help="deadline in seconds (default %(default)s)")
     for flag, kind, text in SAMPLING_FLAGS:

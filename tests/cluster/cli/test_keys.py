@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from penstock.v1 import types_pb2 as types
 
 from cluster.cli.main import main
 from cluster.errors import QuotaExceededError, UnauthenticatedError
@@ -179,6 +180,18 @@ async def test_who_waits_for_a_quota_or_sent_no_key_reads_why(capsys: Captured) 
         fake.failures.append(UnauthenticatedError("credentials are missing"))
         assert 1 == await asyncio.to_thread(run, "status", f"127.0.0.1:{port}")
         assert "PENSTOCK_API_KEY or --api-key-file" in capsys.readouterr().err
+
+
+async def test_adapter_and_class_are_flags(capsys: Captured) -> None:
+    fake = FakeRouter()
+    async with serving(fake) as port:
+        words = ("generate", f"127.0.0.1:{port}", "hi", "--model", "demo")
+        assert 0 == await asyncio.to_thread(run, *words, "--lora-adapter", "poet", "--class", "batch")
+        asked = fake.requests[-1].generate
+        assert ("poet", types.REQUEST_CLASS_BATCH) == (asked.lora_adapter, asked.request_class)
+        assert 0 == await asyncio.to_thread(run, *words)
+        asked = fake.requests[-1].generate
+        assert ("", types.REQUEST_CLASS_STANDARD) == (asked.lora_adapter, asked.request_class)
 
 
 async def test_a_schema_comes_from_the_line_or_from_a_file(capsys: Captured, tmp_path: Path) -> None:
