@@ -106,10 +106,11 @@ class Audit:
         returns: Returns,
         besides: Callable[[], Collection[str]],
         submit: Callable[[str], Awaitable[bool]],
+        started: Callable[[str, str], None],
         page: int = 500,
     ) -> None:
-        """`submit` puts a choice in line again, or says that another router has it; `besides` lists requests that are
-        left as they are.
+        """`submit` puts a choice in line again, or says that another router has it; `started` reports that an attempt
+        runs; `besides` lists requests that are left as they are.
         """
         self._router_id = router_id
         self._queue = queue
@@ -117,6 +118,7 @@ class Audit:
         self._returns = returns
         self._besides = besides
         self._submit = submit
+        self._started = started
         self._page = page
         self._seen: dict[Finding, int] = {}
         """How many looks in a row have found it."""
@@ -182,7 +184,11 @@ class Audit:
                         choice.on_detached()
                     return
             case Remedy.ADOPT if choice is not None:
-                if await self._queue.adopt(self._router_id, choice.entry.tenant, request_id) is None:
+                adopted = await self._queue.adopt(self._router_id, choice.entry.tenant, request_id)
+                if adopted is None:
                     return
+                if adopted.grant is not None and adopted.grant.attempt == attempt:
+                    # Its old owner may not have come to say so, and the grant would be taken back.
+                    self._started(request_id, attempt)
         self.mended[finding.remedy] += 1
         _LOG.warning("pool.mended", extra={"request": request_id, "attempt": attempt, "how": finding.remedy.value})

@@ -112,6 +112,7 @@ class Pool:
             self.returns,
             lambda: self._parked | self.isolation.held,
             self.resubmission.submit_again,
+            lambda request_id, attempt: self._membership.started(request_id, attempt),
         )
         self.losses = dict.fromkeys(Failure, 0)
         """Attempts that were lost, since start."""

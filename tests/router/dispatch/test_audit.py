@@ -13,7 +13,7 @@ from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue import Grant, Holding, Holdings, Mail, Where
+from cluster.queue import Adopted, Grant, Holding, Holdings, Mail, Where
 from deployments.replica.attempts import Refused
 from router.dispatch.audit import Audit, Finding, Remedy, differences
 from router.dispatch.choice import Choice, ChoiceState
@@ -88,7 +88,7 @@ class FakeReturns:
 async def test_who_waits_here_and_is_served_elsewhere_has_been_taken_over() -> None:
     """The store may also have forgotten an adoption; then the old owner gives it up first."""
     queue, waits = FakeQueue(), Mock(state=WAITING, run_id="run", taken_over=False)
-    audit = Audit("A", queue, {"q": waits}, FakeReturns(), tuple, AsyncMock(return_value=False))  # type: ignore[arg-type]
+    audit = Audit("A", queue, {"q": waits}, FakeReturns(), tuple, AsyncMock(return_value=False), Mock())  # type: ignore[arg-type]
     for _ in range(5):
         await audit.look()
     waits.on_detached.assert_not_called()
@@ -98,7 +98,7 @@ async def test_who_waits_here_and_is_served_elsewhere_has_been_taken_over() -> N
 
 async def test_only_what_stays_is_mended_and_adoption_is_asked_for_once() -> None:
     queue, returns, choices = FakeQueue(), FakeReturns(), dict[str, Any]()
-    audit = Audit("A", queue, choices, returns, tuple, AsyncMock())  # type: ignore[arg-type]
+    audit = Audit("A", queue, choices, returns, tuple, AsyncMock(), Mock())  # type: ignore[arg-type]
     queue.held = [Holding("slow", Where.SLOT, "s.1"), Holding("lost", Where.SLOT, "l.1")]
     await audit.look()
     await audit.look()
@@ -112,6 +112,17 @@ async def test_only_what_stays_is_mended_and_adoption_is_asked_for_once() -> Non
         await audit.look()
     assert ["q"] == queue.adopted
     assert 0 == audit.mended[Remedy.ADOPT]  # The store knows none.
+
+
+@pytest.mark.parametrize(("grant", "told"), [("q.1", [("q", "q.1")]), ("q.2", [])])
+async def test_an_adopted_attempt_is_reported_as_started(grant: str, told: list[tuple[str, str]]) -> None:
+    queue, started = FakeQueue(), Mock()
+    queue.adopt = AsyncMock(return_value=Adopted(Grant("q", grant, "r1"), 0))  # type: ignore[method-assign]
+    choices = {"q": choice(RUNNING, taken_over=True)}
+    audit = Audit("A", queue, choices, FakeReturns(), tuple, AsyncMock(), started)  # type: ignore[arg-type]
+    await audit.look()
+    assert told == [each.args for each in started.call_args_list]
+    assert 1 == audit.mended[Remedy.ADOPT]
 
 
 # --- a router, a replica and the store's twin -------------------------------------------------------------------------
