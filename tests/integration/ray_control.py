@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import psutil
 
 from cluster.bootstrap.serve_config import app_name
 from cluster.errors import BootstrapError
-from router.client import Client, Delta, Finished, RetryPolicy, Sampling
+from router.client import Client, Delta, Event, Finished, PenstockClientError, RetryPolicy, Sampling
 from tests.support.running import ClusterThread
 
 POOL = "toy"
@@ -41,8 +43,14 @@ def ended(process: psutil.Process) -> bool:
 def stream(toy: ClusterThread, tokens: int, router: int = 0) -> tuple[list[int], Finished]:
     """Stream one request to its end; greedy output of the simulated engine follows from prompt and seed."""
     sampling = Sampling(temperature=0.0, seed=1, max_tokens=tokens, ignore_eos=True)
+    events: list[Event] = []
     with Client(toy.target(router), retry=RetryPolicy(max_attempts=1)) as client:
-        events = list(client.stream(POOL, [5, 6, 7], sampling, timeout=BACK_S))
+        try:
+            events.extend(client.stream(POOL, [5, 6, 7], sampling, timeout=BACK_S))
+        except PenstockClientError as error:
+            # What it heard last tells where it stood.
+            error.add_note(f"router {router}; heard {Counter(type(event).__name__ for event in events)}, {events[-1:]}")
+            raise
     end = events[-1]
     assert isinstance(end, Finished)
     return [token for event in events if isinstance(event, Delta) for token in event.token_ids], end
