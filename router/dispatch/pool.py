@@ -104,6 +104,7 @@ class Pool:
         self.resubmission = Resubmission(
             name, router_id, queue, self._choices, lambda choice: choice in self.isolation.held, self._granted
         )
+        self._membership = Membership(name, router_id, open_queue, self._describe, self._beaten, queue_settings)
         self.returns = Returns(router_id, queue, self._owner, self._deliver, self.resubmission.submit)
         self.audit = Audit(
             router_id,
@@ -112,7 +113,7 @@ class Pool:
             self.returns,
             lambda: self._parked | self.isolation.held,
             self.resubmission.submit_again,
-            lambda request_id, attempt: self._membership.started(request_id, attempt),
+            self._membership.started,
         )
         self.losses = dict.fromkeys(Failure, 0)
         """Attempts that were lost, since start."""
@@ -129,7 +130,6 @@ class Pool:
         """Until then a replica may be missing in the registry because the store lost it."""
         self.beat: RouterBeatReply | None = None
         """The newest heartbeat's answer; None before the first."""
-        self._membership = Membership(name, router_id, open_queue, self._describe, self._beaten, queue_settings)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

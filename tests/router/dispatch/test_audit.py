@@ -135,18 +135,23 @@ async def serves_again(stack: Stack, router: int = 0) -> None:
     assert 2 == (await stack.inference(router).Generate(request(max_tokens=2, ignore_eos=True))).usage.output_tokens
 
 
+def forget_one(patch: pytest.MonkeyPatch, queue: Any, call: str) -> None:
+    """Let the store answer the next call of this kind and forget it, as before a failover."""
+    kept = getattr(queue, call)
+
+    async def forgotten(*_: object) -> Mail:
+        patch.setattr(queue, call, kept)
+        return Mail()
+
+    patch.setattr(queue, call, forgotten)
+
+
 async def test_a_release_that_the_store_forgot_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_stack(tmp_path, sim=ONE_SLOT) as stack:
         pool = stack.routers[0].pools["demo"]
-        release = pool._queue.release
-
-        async def forgotten(*_: object) -> Mail:
-            monkeypatch.setattr(pool._queue, "release", release)
-            return Mail()
-
         call = stack.inference().StreamGenerate(stream_request(max_tokens=100, ignore_eos=True))
         await read_until(call, 10)
-        monkeypatch.setattr(pool._queue, "release", forgotten)
+        forget_one(monkeypatch, pool._queue, "release")
         await collect(call)
         await serves_again(stack)
         assert 1 == pool.audit.mended[Remedy.RELEASE]
@@ -172,15 +177,9 @@ async def test_who_waits_and_was_given_up_by_the_store_is_put_in_line_again(tmp_
 async def test_a_requeue_that_the_store_forgot_is_made_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_stack(tmp_path, sim=ONE_SLOT) as stack:
         pool = stack.routers[0].pools["demo"]
-        requeue = pool._queue.requeue
-
-        async def forgotten(*_: object) -> Mail:
-            monkeypatch.setattr(pool._queue, "requeue", requeue)
-            return Mail()
-
         call = stack.inference().StreamGenerate(stream_request(max_tokens=300, ignore_eos=True))
         events = await read_until(call, 10)
-        monkeypatch.setattr(pool._queue, "requeue", forgotten)
+        forget_one(monkeypatch, pool._queue, "requeue")
         await stack.kill_replica(0)
         await stack.add_replica()
         events += await collect(call)
