@@ -29,6 +29,7 @@ from cluster.settings import ControlSettings, PoolSettings, VllmSettings
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.engines.factory import build_engine
 from deployments.replica.governor import Governor
+from loadtest.ending import end
 
 STATIC_LIMITS = (8, 16, 24, 32, 48, 64)
 PROMPT_TOKENS = (16, 64)
@@ -286,4 +287,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end("bench-control", main)

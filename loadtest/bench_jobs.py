@@ -30,6 +30,7 @@ from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
+from loadtest.ending import end
 from router.client import AsyncClient, JobItem, Message, Sampling
 from router.server import QueueFactory, Router
 
@@ -163,4 +164,4 @@ async def _redis_mb(client: Any) -> float:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    end("bench-jobs", main)

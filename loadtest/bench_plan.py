@@ -12,7 +12,8 @@ from rich.text import Text
 
 from cluster.cli.console import screen
 from cluster.cli.tables import add_columns, print_table
-from loadtest.data import check_there, data_folder, end
+from loadtest.data import check_there, data_folder
+from loadtest.ending import end
 from loadtest.plan.command import show_scores
 from loadtest.plan.held_out import ALONE, HeldOut, as_json, hold_out_models, leave_one_shape_out
 from loadtest.plan.points import read_points, score

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from cluster.errors import PenstockError, SettingsError
+from cluster.errors import SettingsError
 
 VARIABLE = "PENSTOCK_DATA"
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -29,12 +27,3 @@ def check_there(path: Path, flag: str) -> None:
             f"there is no {path}: name the folder of the data with make's DATA=FOLDER or the variable {VARIABLE}, "
             f"or this one with {flag}"
         )
-
-
-def end(name: str, main: Callable[[], int]) -> None:
-    """Run a benchmark and end the process; what a benchmark lacks is a line and status 2, no traceback."""
-    try:
-        sys.exit(main())
-    except PenstockError as error:
-        sys.stderr.write(f"{name}: {error}\n")
-        sys.exit(2)

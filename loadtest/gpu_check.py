@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from cluster.models import (
 from cluster.settings import PoolSettings
 from deployments.engines import Engine
 from deployments.engines.factory import build_engine
+from loadtest.ending import end
 
 STREAMS = 64
 TOKENS = 128
@@ -171,4 +171,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("gpu-check", main)

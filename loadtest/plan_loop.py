@@ -24,6 +24,7 @@ from cluster.bootstrap.local import LocalCluster
 from cluster.cli.console import screen
 from cluster.cli.tables import add_columns, print_table
 from cluster.settings import EngineKind, Settings, load_settings
+from loadtest.ending import end
 from loadtest.load.arrivals import Pattern
 from loadtest.load.runner import Run, run_scenario
 from loadtest.load.scenario import Scenario
@@ -212,4 +213,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end("plan-loop", main)

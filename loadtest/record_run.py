@@ -23,8 +23,9 @@ from rich.markup import escape
 from cluster.bootstrap.local import LocalCluster
 from cluster.cli.console import screen
 from cluster.settings import EngineKind, Settings, load_settings
-from loadtest.data import check_there, data_folder, end
+from loadtest.data import check_there, data_folder
 from loadtest.drive import Served, drive
+from loadtest.ending import end
 from loadtest.traces import TraceRequest, read_trace
 from router.client.aio import AsyncClient
 

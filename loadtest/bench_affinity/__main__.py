@@ -22,7 +22,8 @@ from cluster.queue.beats import ReplicaRecord
 from cluster.settings import AffinitySettings, SimSettings
 from loadtest.bench_affinity.simulation import Load, Result, Simulation
 from loadtest.bench_affinity.trace import TraceRequest, ideal_hit_rate, load_trace
-from loadtest.data import check_there, data_folder, end
+from loadtest.data import check_there, data_folder
+from loadtest.ending import end
 from router.affinity import Affinity, Trail
 
 TRACE = "mooncake_conversation.jsonl"

@@ -19,7 +19,8 @@ from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Policy, Result, 
 from loadtest.bench_autoscaler.report import OURS, rows, table_of
 from loadtest.bench_autoscaler.scenarios import SCENARIOS, Case, case
 from loadtest.bench_autoscaler.tuning import ENOUGH, tune
-from loadtest.data import check_there, data_folder, end
+from loadtest.data import check_there, data_folder
+from loadtest.ending import end
 
 QUICK_SCENARIOS = ("azure", "series", "length x4")
 QUICK_POLICIES = (ORACLE, "static", "hpa slots", "ray", "penstock")

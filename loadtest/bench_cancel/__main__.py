@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from cluster.bootstrap.redis_server import EmbeddedRedis
 from loadtest.bench_cancel import latency, overload, storm
+from loadtest.ending import end
 
 PARTS = ("latency", "storm", "overload")
 BAR_MS = 100.0
@@ -125,4 +125,4 @@ def _missed_by_storm(figures: Mapping[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("bench-cancel", main)

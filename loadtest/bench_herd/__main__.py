@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.cli.console import screen
 from cluster.cli.tables import add_columns, print_table
 from loadtest.bench_herd import herd
+from loadtest.ending import end
 
 
 def main() -> int:
@@ -79,4 +79,4 @@ def missed(figures: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("bench-herd", main)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,6 +18,7 @@ from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.errors import GeneratorError
 from loadtest.bench_cancel.host import hosted
 from loadtest.bench_cancel.stand import POOL
+from loadtest.ending import end
 from loadtest.load.arrivals import Pattern
 from loadtest.load.histogram import Histogram
 from loadtest.load.record import BUSY_BOUND, LAG_BOUND_S
@@ -159,4 +159,4 @@ def _table(figures: Mapping[str, Any]) -> Table:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("bench-loadtest", main)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from loadtest.bench_queue.cells import Cell, Corners, Ground
 from loadtest.bench_queue.end_to_end import EndToEnd
 from loadtest.bench_queue.idle_path import RoundTrips
 from loadtest.bench_queue.meter import Meter
+from loadtest.ending import end
 
 _COPY_TIMEOUT_S = 120.0
 FULL_SEQUENCES = 8
@@ -196,17 +196,17 @@ def _print_ends(ends: list[EndToEnd], console: Console) -> None:
     clients = end_to_end.PROCESSES * end_to_end.CLIENTS
     table = Table(title=f"{end_to_end.PROCESSES} router processes, {clients} clients, {end_to_end.REPLICAS} replicas")
     add_columns(table, "slots", "submits/s", "grants/s", "granted at once", "Redis us/request", "Redis busy")
-    for end in ends:
+    for one in ends:
         table.add_row(
-            f"{end.slots}",
-            f"{end.submits_per_s:,.0f}",
-            f"{end.grants_per_s:,.0f}",
-            f"{100 * end.at_once:.0f} %",
-            f"{end.redis_us_per_request:.0f}",
-            f"{100 * end.redis_busy:.0f} %",
+            f"{one.slots}",
+            f"{one.submits_per_s:,.0f}",
+            f"{one.grants_per_s:,.0f}",
+            f"{100 * one.at_once:.0f} %",
+            f"{one.redis_us_per_request:.0f}",
+            f"{100 * one.redis_busy:.0f} %",
         )
     print_table(table, console)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("bench-queue", main)

@@ -14,7 +14,8 @@ from cluster.cli.console import screen
 from cluster.cli.tables import add_columns, print_table
 from cluster.models import RequestClass
 from cluster.settings import SimSettings
-from loadtest.data import check_there, data_folder, end
+from loadtest.data import check_there, data_folder
+from loadtest.ending import end
 from loadtest.simulate.figures import figures_of
 from loadtest.simulate.report import error_table
 from loadtest.simulate.setup import Setup, Slo

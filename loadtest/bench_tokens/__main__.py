@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -27,6 +26,7 @@ from loadtest.bench_tokens import load
 from loadtest.bench_tokens.cpu import cpu_seconds, descendants
 from loadtest.bench_tokens.figures import COMPARISONS, MODES, PATHS, Phase, Rounds, fields_of, pooled
 from loadtest.bench_tokens.paths import InProcessPath, ServingPath, in_process, penstock, vllm_http
+from loadtest.ending import end
 
 LABELS = {"inprocess": "(a) in process", "vllm_http": "(b) vLLM HTTP", "penstock": "(c) Penstock"}
 OPENERS = {"inprocess": in_process, "vllm_http": vllm_http, "penstock": penstock}
@@ -198,4 +198,4 @@ def _print(phases: Mapping[str, Rounds], fields: Mapping[str, Any], console: Con
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end("bench-tokens", main)

@@ -14,6 +14,7 @@ from tests.k8s.charts import SCENARIOS, Object, of_kind, one, render, render_val
 from tests.k8s.crds import CRD_DIR
 from tests.k8s.generate import CHART, RELEASE, stale
 from tests.k8s.values_schema import FREE_MAPS, comments_of, pattern_of
+from tests.k8s.view import pods, serve_config, settings_toml
 
 POOL = {"settings": {}, "device": "cpu", "workers": {"min": 1, "max": 1, "resources": {"requests": {}, "limits": {}}}}
 
@@ -149,8 +150,6 @@ def test_replicas_settings_change_only_what_kuberay_updates_in_place() -> None:
 
 def test_another_number_of_replicas_replaces_none() -> None:
     def args(replicas: int) -> Any:
-        from tests.k8s.view import serve_config
-
         service = one(render_values("defaults", {"pools.demo.settings.replicas": replicas}), "RayService")
         return serve_config(service)["applications"][0]["args"]
 
@@ -160,8 +159,6 @@ def test_another_number_of_replicas_replaces_none() -> None:
 @pytest.mark.parametrize("section", ["control", "autoscale"])
 def test_off_without_quotes_is_off(section: str) -> None:
     """YAML reads it as false."""
-    from tests.k8s.view import serve_config, settings_toml
-
     objects = render_values("defaults", {f"pools.demo.settings.{section}.mode": False})
     assert "off" == settings_toml(objects)["pools"]["demo"][section]["mode"]
     (app,) = serve_config(one(objects, "RayService"))["applications"]
@@ -175,11 +172,26 @@ def test_the_promise_about_node_drains_is_what_budgets_can_hold() -> None:
     definition = yaml.safe_load((CRD_DIR / "ray.io_rayclusters.yaml").read_text(encoding="utf-8"))
     assert "RayCluster" == definition["spec"]["names"]["kind"]
     assert {"status"} == {name for each in definition["spec"]["versions"] for name in each["subresources"]}
-    for scenario, least in (("defaults", 1), ("gpu-tp", 2), ("gpu-pp", 3)):
-        budget = one(render(scenario), "PodDisruptionBudget", "-ray-worker")["spec"]
-        assert (least, False) == (budget["minAvailable"], "maxUnavailable" in budget)
+    for scenario, least in (
+        ("defaults", {"demo": 1}),
+        ("gpu-tp", {"small": 1, "large-70b-v2": 1}),
+        ("gpu-pp", {"huge": 3}),
+    ):
+        assert least == _kept_by_drains(render(scenario)), scenario
+    assert {} == _kept_by_drains(render_values("defaults", {"pools.demo.workers.min": 0}))
     promise = comments_of((CHART / "values.yaml").read_text(encoding="utf-8"))["ray", "pdb", "enabled"]
-    assert "one fewer than the sum of workers.min, and at least one" in promise
+    assert "one fewer than its workers.min, and at least one; none where workers.min is 0" in promise
+
+
+def _kept_by_drains(objects: list[Object]) -> dict[str, int]:
+    """Return how many workers' pods a drain leaves, by pool."""
+    budgets = [each for each in of_kind(objects, "PodDisruptionBudget") if "-ray-worker" in each["metadata"]["name"]]
+    specs = [each["spec"] for each in budgets]
+    assert not any("maxUnavailable" in spec for spec in specs)
+    for spec in specs:
+        wanted = spec["selector"]["matchLabels"].items()
+        assert 1 == sum(pod.labels.items() >= wanted for pod in pods(objects))
+    return {spec["selector"]["matchLabels"]["penstock.io/pool"]: spec["minAvailable"] for spec in specs}
 
 
 def test_gateways_are_told_to_speak_in_the_clear_only_where_routers_do() -> None:

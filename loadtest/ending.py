@@ -1,0 +1,23 @@
+"""How a benchmark's process ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from cluster.errors import PenstockError
+
+FAILED = 2
+INTERRUPTED = 130
+
+
+def end(name: str, main: Callable[[], int | None]) -> None:
+    """Run a benchmark and end the process; what it lacks, or Ctrl-C, is a line and a status and no traceback."""
+    try:
+        sys.exit(main())
+    except PenstockError as error:
+        sys.stderr.write(f"{name}: {error}\n")
+        sys.exit(FAILED)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{name}: interrupted\n")
+        sys.exit(INTERRUPTED)
