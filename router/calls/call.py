@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import grpc
 
 from router.calls.completions import Completions
+from router.calls.connections import Connections
 from router.calls.core import NO_FLAGS, core
 
 _FOREVER_S = 10 * 365 * 86_400.0
@@ -24,10 +25,13 @@ class Call:
     __slots__ = (
         "_call",
         "_completions",
+        "_connection",
+        "_connections",
         "_deadline",
         "_finished",
         "_greeted",
         "_metadata",
+        "_peer",
         "_settled",
         "_writing",
         "deserialize",
@@ -37,7 +41,7 @@ class Call:
         "task",
     )
 
-    def __init__(self, event: Any, completions: Completions) -> None:
+    def __init__(self, event: Any, completions: Completions, connections: Connections) -> None:
         """`event` is the arrival of the call."""
         self.method: str = event.call_details.method.decode("latin-1")
         self.serialize: Any = None
@@ -50,6 +54,9 @@ class Call:
         self._metadata = event.invocation_metadata
         self._deadline: float = event.call_details.deadline
         self._completions = completions
+        self._connections = connections
+        self._peer: str = event.call.peer()
+        self._connection = connections.joined(self._peer)
         self._greeted = False
         """Whether initial metadata has been sent."""
         self._writing = False
@@ -66,6 +73,7 @@ class Call:
     def _closed(self, event: Any) -> None:
         cancelled = event.batch_operations[0].cancelled() or not self._finished
         self.gone = True
+        self._connections.left(self._peer)
         if cancelled and self.task is not None:
             self.task.cancel()
 
@@ -124,6 +132,7 @@ class Call:
             ValueError: the core takes nothing more for this call.
         """
         sent = core.SendMessageOperation(self.serialize(message), NO_FLAGS)
+        self._connection.sending()
         self._completions.start(self._call, (sent,) if self._greeted else (*self._greeting(), sent), self._wrote)
         self._writing = True
 

@@ -13,7 +13,7 @@ PAST = 1.0
 """A deadline (Unix time) that has passed: poll, and do not wait."""
 
 _NEEDED = {
-    "Call": ("start_server_batch",),
+    "Call": ("peer", "start_server_batch"),
     "CompletionQueue": ("poll", "shutdown"),
     "CompletionType": ("operation_complete", "queue_shutdown"),
     "ReceiveCloseOnServerOperation": ("cancelled",),

@@ -14,6 +14,7 @@ import grpc
 
 from router.calls.call import Call
 from router.calls.completions import Completions
+from router.calls.connections import Connections
 from router.calls.core import PAST, core, credentials_of
 
 _LOG = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ class DirectServer:
         self._woken = False
         self._loop: asyncio.AbstractEventLoop
         self._completions: Completions
+        self._connections: Connections
+        self._ports: list[int] = []
         self._shut: asyncio.Event
         self._thread: threading.Thread | None = None
 
@@ -58,6 +61,11 @@ class DirectServer:
     def open_calls(self) -> int:
         """Calls whose handlers run."""
         return len(self._calls)
+
+    @property
+    def open_connections(self) -> int:
+        """Connections with open calls."""
+        return len(self._connections)
 
     @property
     def operations_under_way(self) -> int:
@@ -89,16 +97,17 @@ class DirectServer:
         """
         return self._bound(address, self._server.add_http2_port(address.encode(), credentials_of(credentials)))
 
-    @staticmethod
-    def _bound(address: str, port: int) -> int:
+    def _bound(self, address: str, port: int) -> int:
         if not port:
             raise RuntimeError(f"{address} can't be bound")
+        self._ports.append(port)
         return port
 
     async def start(self) -> None:
         """Serve calls from now on."""
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop)
+        self._connections = Connections(self._loop, self._ports)
         self._shut = asyncio.Event()
         self._server.start()
         self._ask()
@@ -148,7 +157,7 @@ class DirectServer:
             # The server shuts down.
             return
         self._ask()
-        call = Call(event, self._completions)
+        call = Call(event, self._completions, self._connections)
         call.listen()
         handler = self._find(call, event.invocation_metadata)
         if handler is None:

@@ -1,0 +1,193 @@
+"""The connections behind calls: what goes out on one of them within a turn of the event loop leaves together.
+
+gRPC's core writes each message to the socket at once. A step of an engine is a message for each of its streams, and
+many streams of one application share a connection: each of these messages would be a packet of its own, with its way
+through the network stack and a wake-up of the reader. So the socket is corked (see tcp(7)) from the second message of a
+turn, or the first where the last turn had many, to the turn's end.
+
+The core tells nobody which socket is a connection's. The process' open files are searched for it by its addresses, and
+only its number is kept: the core may close it at any time, and the number may become another's. A cork that lands there
+is gone within the turn, like any other, and after 200 ms if all else fails, so the worst is a packet that leaves later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import ipaddress
+import logging
+import os
+import socket
+import time
+from collections.abc import Collection
+from urllib.parse import unquote
+
+_LOG = logging.getLogger(__name__)
+
+_CALLS = 2
+"""Open calls from which on it is worth to know the socket."""
+_MANY = 3
+"""Messages of a turn after which the next one is corked from its first."""
+_SHARE = 0.01
+"""Part of the time that searches may take: each looks at all open files of the process."""
+_FILES = "/proc/self/fd"
+_CORK: int | None = getattr(socket, "TCP_CORK", None)
+"""Missing where the system has no such thing."""
+
+Address = tuple[str, int]
+"""Is an IP address, an IPv4 one never as a part of IPv6, and a port."""
+
+
+class Connection:
+    """Is a client's connection, for as long as it has open calls."""
+
+    __slots__ = ("_corked", "_eager", "_loop", "_sent", "calls", "file", "peer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, peer: Address | None) -> None:
+        """`peer` is None where it is no TCP connection."""
+        self.peer = peer
+        self.calls = 0
+        """Open ones."""
+        self.file: int | None = None
+        """Number of the socket; None while it is not known."""
+        self._loop = loop
+        self._sent = 0
+        """Messages of this turn."""
+        self._eager = False
+        """Whether the last turn had many."""
+        self._corked = False
+
+    def sending(self) -> None:
+        """Learn that a message is about to leave."""
+        if self.file is None or self.calls < _CALLS:
+            return
+        self._sent += 1
+        if self._sent == 1:
+            self._loop.call_soon(self._turn_ends)
+            if not self._eager:
+                return
+        if not self._corked:
+            self._corked = set_cork(self.file, on=True)
+            if not self._corked:
+                self.file = None
+
+    def _turn_ends(self) -> None:
+        self._eager = self._sent >= _MANY
+        self._sent = 0
+        if self._corked:
+            self._corked = False
+            if self.file is not None:
+                set_cork(self.file, on=False)
+
+
+class Connections:
+    """Are those of one server; used on its loop's thread alone."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ports: Collection[int]) -> None:
+        """`ports` are those that the server listens on."""
+        self._loop = loop
+        self._ports = ports
+        self._open: dict[str, Connection] = {}
+        self._found: dict[Address, int] = {}
+        """What the last search found, by the client's address."""
+        self._search_at = 0.0
+
+    def __len__(self) -> int:
+        """Count those with open calls."""
+        return len(self._open)
+
+    def joined(self, peer: str) -> Connection:
+        """Note a call of a peer, named as gRPC names it."""
+        connection = self._open.get(peer)
+        if connection is None:
+            connection = self._open[peer] = Connection(self._loop, address_of(peer))
+        connection.calls += 1
+        if connection.calls >= _CALLS and connection.file is None and connection.peer is not None:
+            connection.file = self._socket_of(connection.peer)
+        return connection
+
+    def left(self, peer: str) -> None:
+        """Note the end of a call."""
+        connection = self._open[peer]
+        connection.calls -= 1
+        if not connection.calls:
+            del self._open[peer]
+
+    def _socket_of(self, peer: Address) -> int | None:
+        if _CORK is None:
+            return None
+        file = self._found.get(peer)
+        if file is not None and peer_of(file, self._ports) == peer:
+            return file
+        began = time.monotonic()
+        if began < self._search_at:
+            return None
+        self._found = sockets(self._ports)
+        ended = time.monotonic()
+        self._search_at = ended + (ended - began) / _SHARE
+        return self._found.get(peer)
+
+
+def address_of(peer: str) -> Address | None:
+    """Read what gRPC calls a peer, such as ipv4:10.0.0.1:4321 or ipv6:%5B::1%5D:4321; None for what has no port."""
+    kind, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdecimal():
+        return None
+    return _plain(host.strip("[]"), int(port))
+
+
+def sockets(ports: Collection[int]) -> dict[Address, int]:
+    """Return the open sockets whose own port is one of these, by their peers."""
+    found = {}
+    for name in _open_files():
+        if (peer := peer_of(int(name), ports)) is not None:
+            found[peer] = int(name)
+    return found
+
+
+def _open_files() -> list[str]:
+    try:
+        return os.listdir(_FILES)
+    except OSError:
+        return []
+
+
+def peer_of(file: int, ports: Collection[int]) -> Address | None:
+    """Return whom a socket is connected to; None where the file is no TCP connection to one of these ports."""
+    try:
+        found = socket.socket(fileno=file)
+    except OSError:
+        return None
+    try:
+        if found.family not in (socket.AF_INET, socket.AF_INET6) or found.getsockname()[1] not in ports:
+            return None
+        host, port = found.getpeername()[:2]
+        return _plain(host, port)
+    except OSError:
+        return None
+    finally:
+        # It is not ours to close.
+        found.detach()
+
+
+def _plain(host: str, port: int) -> Address | None:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address), port
+
+
+_LIBC = ctypes.PyDLL(None)
+_ON, _OFF = ctypes.byref(ctypes.c_int(1)), ctypes.byref(ctypes.c_int(0))
+_SIZE = ctypes.sizeof(ctypes.c_int)
+
+
+def set_cork(file: int, *, on: bool) -> bool:
+    """Cork a socket, or let go what has gathered; False where it is none.
+
+    By number: a socket object would close the file when it goes.
+    """
+    return not _LIBC.setsockopt(file, socket.IPPROTO_TCP, _CORK, _ON if on else _OFF, _SIZE)
