@@ -42,6 +42,11 @@ class Announcement:
         return cls(**{**fields, "model": model_from_fields(fields["model"])})
 
 
+def replica_name(pool: str, serve_id: str) -> str:
+    """Name the replica that Ray Serve knows by this id within its deployment."""
+    return f"{pool}-{serve_id}"
+
+
 def model_from_fields(fields: dict[str, Any]) -> ModelInfo:
     """Rebuild a ModelInfo from `dataclasses.asdict` of one, also after JSON or msgpack."""
     return ModelInfo(

@@ -16,6 +16,7 @@ from cluster.errors import EngineDeadError, QueueUnavailableError
 from cluster.heap import settle_heap
 from cluster.queue.redis_queue import RedisQueue
 from cluster.queue.settings import limits_from
+from cluster.registry import replica_name
 from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
 from cluster.settings.load import parse_settings
@@ -37,7 +38,7 @@ class ReplicaHost:
         configure_logging(settings.cluster.log_level, settings.cluster.log_format)
         context = serve.get_replica_context()
         plan = ReplicaPlan(
-            replica_id=f"{pool}-{context.replica_id.unique_id}",
+            replica_id=replica_name(pool, context.replica_id.unique_id),
             pool=pool,
             pool_settings=settings.pools[pool],
             queue_settings=settings.queue,

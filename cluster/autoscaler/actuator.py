@@ -8,6 +8,7 @@ from typing import Protocol
 from cluster.bootstrap.serve_api import ServeApi
 from cluster.bootstrap.serve_config import app_name
 from cluster.errors import ActuatorError, BootstrapError
+from cluster.registry import replica_name
 
 BAD_STATES = ("DEPLOY_FAILED", "UNHEALTHY")
 
@@ -21,6 +22,8 @@ class Actual:
     running: int
     trouble: str = ""
     """Why it can't have them; empty while it can."""
+    replicas: frozenset[str] | None = None
+    """Ids of those that it has, in any state; None where it does not say."""
 
 
 class Actuator(Protocol):
@@ -61,7 +64,7 @@ class ServeActuator:
         if app is None:
             raise ActuatorError(pool, f"Ray Serve has no application {app_name(pool)!r}")
         trouble = f"{app.status}: {app.message}"[:500] if app.status in BAD_STATES else ""
-        return Actual(app.target, app.running, trouble)
+        return Actual(app.target, app.running, trouble, frozenset(replica_name(pool, one) for one in app.replicas))
 
     async def scale(self, pool: str, replicas: int) -> None:
         """See `Actuator.scale`."""

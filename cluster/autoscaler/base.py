@@ -42,8 +42,8 @@ class Commit:
     state: bytes
     target: int
     relief: Relief
-    relief_s: float
-    """For how long routers and replicas keep to it when nothing more is said."""
+    relief_until_ms: int
+    """Pool time until which routers and replicas keep to it when nothing more is said."""
     record: bytes
     """The decision, explained."""
     keep: int

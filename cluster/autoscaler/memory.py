@@ -54,6 +54,20 @@ class PoolMemory:
             ),
         )
 
+    def after_break(self, at: float, break_s: float, start_timeout_s: float) -> PoolMemory:
+        """Leave out what would take a time without a leader for a time in which nobody came, or for a cold start.
+
+        Args:
+            at: now.
+            break_s: a longer time since the last tick is such a time.
+            start_timeout_s: starts from before a time as long as this are forgotten: what became of them is not known.
+        """
+        if self.meter.at is None or at - self.meter.at <= break_s:
+            return self
+        starts = replace(self.starts, asked=()) if at - self.meter.at > start_timeout_s else self.starts
+        slow = self.slow if self.slow.active_at is None else replace(self.slow, active_at=at)
+        return replace(self, slow=slow, starts=starts)
+
     def to_bytes(self) -> bytes:
         """Write as JSON. The needs of two hours are most of it, some 35 KB."""
         slow, starts = asdict(self.slow), asdict(self.starts)

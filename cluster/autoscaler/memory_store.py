@@ -54,14 +54,14 @@ class MemoryControlStore:
 
     async def commit(self, holder: str, fence: int, decision: Commit) -> int:
         """See `ControlStore.commit`."""
-        with self._call() as (fields, now):
+        with self._call() as (fields, _):
             if fields.get("holder") != holder.encode() or _number(fields, "fence") != fence:
                 raise LeadershipLostError(self.pool, fence)
             number = _number(fields, "decision") + 1
             fields["decision"] = b"%d" % number
             fields["state"], fields["target"] = decision.state, b"%d" % decision.target
             fields["relief"] = decision.relief.value.encode()
-            fields["relief_until"] = b"%d" % (now + round(decision.relief_s * 1000))
+            fields["relief_until"] = b"%d" % decision.relief_until_ms
             fields[f"{_DECISION}{number}"] = decision.record
             fields.pop(f"{_DECISION}{number - decision.keep}", None)
             return number

@@ -35,6 +35,15 @@ class PointRecord:
         return cls(point, str(fields["tenant"]), int(fields["at_ms"]))
 
 
+def who_set(stored: bytes) -> dict[str, object]:
+    """Return who asked for a stored point and when, for logs; nothing where none is in force."""
+    try:
+        found = PointRecord.from_bytes(stored)
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return {} if found.point is None else {"tenant": found.tenant, "at_ms": found.at_ms}
+
+
 def point_in_force(stored: bytes | None, default: OperatingPoint) -> OperatingPoint:
     """Return what a pool is run for; the settings' where nothing else was asked for, or nobody can read what was."""
     if stored is None:

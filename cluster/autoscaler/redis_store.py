@@ -55,10 +55,9 @@ class RedisControlStore:
 
     async def commit(self, holder: str, fence: int, decision: Commit) -> int:
         """See `ControlStore.commit`."""
-        relief_ms = round(decision.relief_s * 1000)
         number: int = await self._run(
             "commit",
-            *(holder, fence, decision.state, decision.target, decision.relief.value, relief_ms),
+            *(holder, fence, decision.state, decision.target, decision.relief.value, decision.relief_until_ms),
             *(decision.record, decision.keep),
         )
         if not number:

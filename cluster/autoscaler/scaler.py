@@ -17,7 +17,7 @@ from cluster.autoscaler.actuator import Actual, Actuator
 from cluster.autoscaler.base import Commit, ControlStore, Leadership
 from cluster.autoscaler.group import GroupFacts, assemble, ready_records
 from cluster.autoscaler.memory import PoolMemory
-from cluster.autoscaler.point import point_in_force
+from cluster.autoscaler.point import point_in_force, who_set
 from cluster.autoscaler.record import DecisionRecord
 from cluster.autoscaler.report import Counts, Report, unpack_report
 from cluster.autoscaler.starts import Starts
@@ -43,6 +43,9 @@ Result = TypeVar("Result")
 
 RELIEF_TICKS = 3
 """Relief holds for so many ticks when nothing more is said."""
+
+BREAK_TICKS = 4
+"""A leader that finds the last tick further back than this was not there, and nor was another one."""
 
 
 @dataclass(slots=True)
@@ -152,6 +155,7 @@ class PoolScaler:
         """
         view = await self._queue.observe()
         trouble = await self._look()
+        view = self._own(view)
         before = self.actual.target if self.actual is not None else None
         reports = self._read(view)
         self._memory = await self._remember(view, {name: one.counts for name, one in reports.items()}, before)
@@ -167,7 +171,8 @@ class PoolScaler:
         )  # fmt: skip
         relief = made.relief if self._acts else Relief.NONE
         commit = Commit(
-            self._memory.to_bytes(), made.replicas, relief, RELIEF_TICKS * self._host.tick_s,
+            self._memory.to_bytes(), made.replicas, relief,
+            view.time_ms + round(RELIEF_TICKS * self._host.tick_s * 1000),
             record.to_bytes(), self._host.decisions_kept,
         )  # fmt: skip
         try:
@@ -211,6 +216,15 @@ class PoolScaler:
             return [str(error)]
         return [self.actual.trouble] if self.actual.trouble else []
 
+    def _own(self, view: PoolView) -> PoolView:
+        """Leave replicas of other clusters out: while a cluster replaces another one both have some in the pool, and
+        what is kept is told to one of them.
+        """
+        names = self.actual.replicas if self.actual is not None else None
+        if names is None:
+            return view
+        return replace(view, replicas=tuple(record for record in view.replicas if record.replica_id in names))
+
     def _read(self, view: PoolView) -> dict[str, Report]:
         reports = {}
         for one in view.reports:
@@ -223,7 +237,7 @@ class PoolScaler:
 
     async def _remember(self, view: PoolView, counts: Mapping[str, Counts], target: int | None) -> PoolMemory:
         at = view.time_ms / 1000
-        memory = self._memory.up_to(at)
+        memory = self._memory.up_to(at).after_break(at, BREAK_TICKS * self._host.tick_s, self._settings.start_timeout_s)
         newest = min((one.age_ms / 1000 for one in view.reports), default=None)
         meter = memory.meter.update(at, counts, newest, self._settings.rate_window_s)
         stored = await self._store.load()
@@ -239,8 +253,10 @@ class PoolScaler:
         """Return the stored point. A store that lost it gets it back."""
         if view.point is None and self._point is not None:
             await self._store.set_point(self._point, if_missing=True)
-        elif view.point is not None:
+        elif view.point is not None and view.point != self._point:
             self._point = view.point
+            if who := who_set(view.point):
+                _LOG.warning("autoscaler.point_in_place_of_settings", extra={"pool": self.name, **who})
         return self._point
 
     async def _fit(self, view: PoolView) -> StepModel | None:

@@ -27,6 +27,8 @@ class AppStatus:
     running: int
     """Replicas that run."""
     target: int
+    replicas: tuple[str, ...] = ()
+    """Serve's ids of all replicas, those that start or stop included."""
 
 
 class ServeApi:
@@ -111,4 +113,5 @@ def _app_status(app: dict[str, Any]) -> AppStatus:
         message=str(message),
         running=sum(1 for replica in replicas if replica.get("state") == "RUNNING"),
         target=int(deployment.get("target_num_replicas") or 0),
+        replicas=tuple(str(replica["replica_id"]) for replica in replicas if "replica_id" in replica),
     )

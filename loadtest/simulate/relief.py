@@ -47,8 +47,8 @@ class ReliefOrders:
         self._store = MemoryControlStore(store, pool)
         self._holds_s = RELIEF_TICKS * period_s
 
-    def publish(self, replicas: int) -> None:
-        """Store the last decision's relief, next to its number of replicas."""
+    def publish(self, replicas: int, now_ms: int) -> None:
+        """Store the last decision's relief, next to its number of replicas; the time is the pool's."""
         lead = now(self._store.lead(_LEADER, self._holds_s))
-        commit = Commit(b"", replicas, self._policy.relief, self._holds_s, b"", keep=1)
+        commit = Commit(b"", replicas, self._policy.relief, now_ms + round(self._holds_s * 1000), b"", keep=1)
         now(self._store.commit(_LEADER, lead.fence, commit))

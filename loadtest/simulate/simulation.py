@@ -177,7 +177,7 @@ class Simulation:
         setup = self._setup
         wanted = max(setup.min_replicas, min(slow.decide(self._watch.of_pool(self._loop.now)), setup.max_replicas))
         if self._orders is not None:
-            self._orders.publish(wanted)
+            self._orders.publish(wanted, self._clock.wall_ms())
         self._apply(self._fleet.want(wanted, self._loop.now))
         self._loop.at(self._loop.now + setup.slow_period_s, self._decide, slow)
 

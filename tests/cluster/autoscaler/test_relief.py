@@ -44,9 +44,10 @@ async def test_batch_work_loses_its_reserved_share_and_gets_it_back(backend: Bac
 
     # A twentieth of the tokens is batch work's.
     await store.lead("a", 60)
-    await store.commit("a", 1, Commit(b"", 1, relief, 600.0, b"{}", 1))
+    until_ms = (await queue.observe()).time_ms + 600_000
+    await store.commit("a", 1, Commit(b"", 1, relief, until_ms, b"{}", 1))
     given_up = await serve(8)
-    await store.commit("a", 1, Commit(b"", 1, Relief.NONE, 600.0, b"{}", 1))
+    await store.commit("a", 1, Commit(b"", 1, Relief.NONE, until_ms, b"{}", 1))
     usual = await serve(8)
 
     assert ({"j", "b"} if relief is Relief.LATENCY else {"j"}) == given_up

@@ -41,11 +41,13 @@ class FakePlatform:
         self.target = replicas
         self.told: list[int] = []
         self.down = False
+        self.names: list[str] | None = None
+        """What it says of its replicas."""
 
     async def look(self, pool: str) -> Actual:
         if self.down:
             raise ActuatorError(pool, "does not answer")
-        return Actual(self.target, self.target)
+        return Actual(self.target, self.target, "", None if self.names is None else frozenset(self.names))
 
     async def scale(self, pool: str, replicas: int) -> None:
         if self.down:
@@ -293,7 +295,9 @@ async def test_without_a_model_to_trust_the_fallback_rule_decides(twin: Backend)
 
 
 @both
-async def test_an_operating_point_takes_effect_at_the_next_tick_and_survives_a_lost_store(backend: Backend) -> None:
+async def test_an_operating_point_takes_effect_at_the_next_tick_and_survives_a_lost_store(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
     site = Site(backend)
     scaler = site.scaler()
     await site.run(scaler, 1)
@@ -302,6 +306,9 @@ async def test_an_operating_point_takes_effect_at_the_next_tick_and_survives_a_l
     [*_, record] = await site.run(scaler, 5, rate=60.0)
     assert record.replicas == 2
     assert "budget" in names(record)
+    # Told once: the settings no longer count.
+    [told] = [one for one in caplog.records if one.message == "autoscaler.point_in_place_of_settings"]
+    assert "ops" == told.tenant  # type: ignore[attr-defined]
 
     backend.forget()
     await site.run(scaler, 1, rate=60.0)
@@ -403,3 +410,58 @@ async def test_who_was_deposed_does_not_go_on_saying_what_it_saw_last(twin: Back
 
     assert [None] * 3 == [registry.get_sample_value(name, {"pool": "demo"}) for name in names]
     assert 0 == registry.get_sample_value("penstock_autoscaler_leading", {"pool": "demo"})
+
+
+async def test_replicas_of_the_cluster_that_takes_over_are_not_counted_as_ours(twin: Backend) -> None:
+    """Both clusters' replicas are in the pool; what is decided is told to the old one."""
+    site = Site(twin, replicas=4)
+    site.platform.names = site.ready
+    scaler = site.scaler()
+    await site.run(scaler, 60, rate=40.0)
+    before = site.platform.target
+    others = [
+        ReplicaBeat(f"new{number}", b"", ReplicaState.READY, Windows(64, 10**6, 10**6), (), stats=dict(MODEL))
+        for number in range(before)
+    ]
+
+    for _ in range(10):
+        for _ in range(round(TICK_S / BEAT_S)):
+            await site.live(BEAT_S, rate=40.0)
+            for other in others:
+                await site.queue.heartbeat_replica(other)
+        assert await scaler.lead()
+        record = await scaler.tick()
+
+    assert record is not None
+    assert before == record.ready == site.platform.target
+
+
+async def test_a_night_without_anybody_is_no_cold_start(twin: Backend) -> None:
+    site = Site(twin)
+    site.cold_s = 60.0
+    scaler = site.scaler()
+    await site.run(scaler, 4)
+    while not site.coming:
+        await site.run(scaler, 1, rate=60.0)
+    twin.clock.advance(12 * 3600)
+    again = Site(twin)
+    again.cold_s = 60.0
+    again.ready, again.born = ["again"], {"again": twin.clock.monotonic()}
+    records = await again.run(again.scaler("b"), 40, rate=100.0)
+
+    assert max(record.cold_start_s for record in records) < 200
+    assert not any(record.alarms for record in records)
+
+
+async def test_a_night_without_anybody_is_no_idleness(twin: Backend) -> None:
+    site = Site(twin, min_replicas=0, idle_s=900.0)
+    await site.run(scaler := site.scaler(), 40, rate=5.0)
+    await scaler.resign()
+    twin.clock.advance(12 * 3600)
+    again = Site(twin, min_replicas=0, idle_s=900.0)
+    again.ready, again.born = ["again"], {"again": twin.clock.monotonic()}
+    records = await again.run(again.scaler("b"), 70)
+
+    assert 1 == records[0].replicas == records[50].replicas
+    # Nobody comes for a quarter of an hour.
+    assert 0 == records[-1].replicas

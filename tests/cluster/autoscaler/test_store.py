@@ -24,7 +24,7 @@ def commit(target: int = 3, **changes: object) -> Commit:
         "state": b"state",
         "target": target,
         "relief": Relief.NONE,
-        "relief_s": 45.0,
+        "relief_until_ms": 0,
         "record": b"{}",
         "keep": 100,
     }
@@ -118,7 +118,10 @@ async def test_heartbeats_bring_the_point_and_the_relief_while_it_holds(backend:
     assert (None, "none") == (reply.point, reply.relief)
     await store.set_point(b"point")
     await store.lead("a", LEASE_S)
-    await store.commit("a", 1, commit(relief=Relief.SHED, relief_s=5))
+    # In the pool's time, which goes on where Redis' clock is set back.
+    backend.clock.jump_wall(-600)
+    now_ms = (await queue.observe()).time_ms
+    await store.commit("a", 1, commit(relief=Relief.SHED, relief_until_ms=now_ms + 5000))
     for reply in (await queue.heartbeat_replica(beat), await queue.heartbeat_router(RouterBeat("A", ()))):
         assert (b"point", "shed") == (reply.point, reply.relief)
     backend.clock.advance(5)

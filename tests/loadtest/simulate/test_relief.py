@@ -209,7 +209,7 @@ def test_it_ends_by_itself_when_nothing_more_is_said() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
     queue = MemoryQueue(store, "pool")
-    ReliefOrders(Gives(Relief.SHED), store, "pool", period_s=15.0).publish(2)
+    ReliefOrders(Gives(Relief.SHED), store, "pool", period_s=15.0).publish(2, clock.wall_ms())
 
     def heard() -> str:
         return now(queue.heartbeat_router(RouterBeat("router", ()))).relief
