@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cluster.errors import SettingsError
+from cluster.settings.environment import FILE_VARIABLE, Environment
 from cluster.settings.tree import Settings
 
-ENV_PREFIX = "PENSTOCK_"
-FILE_VARIABLE = "PENSTOCK_SETTINGS"
-"""Names the TOML file when no flag does."""
-
-_JSON: TypeAdapter[Any] = TypeAdapter(Any)
-
-
-SECRETS = ("url",)
-"""Fields that may hold a password, which errors must not repeat."""
+SECRETS = ("url", "redis")
+"""Fields that may hold a password, which errors must not repeat; the second where somebody takes it for the first."""
+NO_SECTION = ("model_type", "model_attributes_type", "dict_type")
+"""Errors of what stands where a section should be, which may be anything."""
 
 
 def load_settings(
@@ -37,19 +34,21 @@ def load_settings(
         environ: default os.environ. PENSTOCK_ROUTER__PORT=1 sets router.port; values are JSON where they parse as JSON.
 
     Raises:
-        SettingsError: names every unknown key and every value out of range.
+        SettingsError: names every unknown key and every value out of range, or a variable that sets nothing.
     """
     environ = os.environ if environ is None else environ
     path = file or (Path(environ[FILE_VARIABLE]) if environ.get(FILE_VARIABLE) else None)
-    tree: dict[str, Any] = {}
-    if path is not None:
-        _merge(tree, _read_toml(path))
-    _merge(tree, _from_environment(environ))
-    _merge(tree, flags or {})
+    tree: dict[str, Any] = {} if path is None else _read_toml(path)
+    given = _given(flags or {})
+    known = copy.deepcopy(tree)
+    _merge(known, given)
+    environment = Environment(environ, known, Settings.model_fields)
+    _merge(tree, environment.tree)
+    _merge(tree, given)
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise SettingsError(describe_errors(error, SECRETS)) from error
+        raise SettingsError(describe_errors(error, SECRETS, environment.variables)) from error
 
 
 def dump_settings(settings: Settings) -> str:
@@ -74,50 +73,43 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"settings file {path} is not valid TOML: {error}") from error
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for name, text in environ.items():
-        if not name.startswith(ENV_PREFIX) or "__" not in name:
-            continue
-        path = name.removeprefix(ENV_PREFIX).split("__")
-        # Pool names and adapter names keep their case only in files; variables are matched in lower case.
-        keys = [part.lower() for part in path]
-        node = tree
-        for key in keys[:-1]:
-            node = node.setdefault(key, {})
-        node[keys[-1]] = _parse_value(text)
-    return tree
-
-
-def _parse_value(text: str) -> Any:
-    try:
-        return _JSON.validate_json(text)
-    except ValidationError:
-        return text
+def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: _given(value) if isinstance(value, Mapping) else value for name, value in flags.items()}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
     for key, value in other.items():
-        if value is None:
-            continue
-        if isinstance(value, Mapping):
-            node = into.setdefault(key, {})
-            if not isinstance(node, dict):
-                node = into[key] = {}
-            _merge(node, value)
-        else:
+        if not isinstance(value, Mapping):
             into[key] = value
+            continue
+        if into.get(key) is None:
+            into[key] = {}
+        # A value where a section should be stays, so that the error says so.
+        if isinstance(into[key], dict):
+            _merge(into[key], value)
 
 
-def describe_errors(error: ValidationError, hide: Collection[str] = ()) -> str:
-    """Say what is wrong, in one line; the values of fields named in `hide` are not shown."""
+def describe_errors(
+    error: ValidationError, hide: Collection[str] = (), variables: Mapping[tuple[str, ...], str] | None = None
+) -> str:
+    """Say what is wrong, in one line.
+
+    Args:
+        error: what pydantic found.
+        hide: fields whose values are not shown. Nor is what somebody gives for a whole section.
+        variables: which environment variable gave the value at a path, if one did.
+    """
     lines = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "settings"
+        if (name := (variables or {}).get(tuple(str(part) for part in item["loc"]))) is not None:
+            where = f"{where} ({name})"
         if item["type"] == "extra_forbidden":
             lines.append(f"{where}: unknown setting")
         else:
-            hidden = isinstance(item["input"], Mapping | BaseModel) or (item["loc"] and item["loc"][-1] in hide)
+            whole = item["type"] in NO_SECTION or isinstance(item["input"], Mapping | BaseModel)
+            hidden = whole or bool(item["loc"] and item["loc"][-1] in hide)
             shown = "" if hidden else f", got {item['input']!r}"
             lines.append(f"{where}: {item['msg']}{shown}")
     return "; ".join(lines)

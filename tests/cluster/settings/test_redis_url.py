@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cluster.errors import SettingsError
@@ -62,3 +64,20 @@ GOOD = ["redis://h", "rediss://h:1/0", "unix:///run/redis.sock", "redis+sentinel
 @pytest.mark.parametrize("url", GOOD)
 def test_good_addresses_are_taken(url: str) -> None:
     assert load_settings(flags={"redis": {"url": url}}, environ={}).redis.url == url
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'redis = "redis://:hunter2@queue"',
+        'redis = ["redis://:hunter2@queue"]',
+        '[redis]\nurl = ["redis://:hunter2@queue"]',
+        'cluster = "redis://:hunter2@queue"',
+    ],
+)
+def test_a_password_in_the_wrong_place_is_not_repeated(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file, environ={})
+    assert "hunter2" not in str(caught.value)
