@@ -6,12 +6,14 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from cluster.bootstrap.local import LocalCluster
+from cluster.bootstrap.state_dir import claimed
 from cluster.cli.console import screen
 from cluster.cli.progress import StepDisplay
 from cluster.cli.receipt import print_receipt
@@ -31,8 +33,9 @@ def run_demo(options: argparse.Namespace) -> int:
             "auth": {"anonymous": True},
             "pools": {MODEL: {"engine": options.engine}},
         }
-        settings = load_settings(options.settings, flags)
-        return asyncio.run(_demo(settings, options.prompt, screen()))
+        settings = load_settings(Path(options.settings) if options.settings else None, flags)
+        with claimed(settings.cluster.state_dir.expanduser()):
+            return asyncio.run(_demo(settings, options.prompt, screen()))
 
 
 async def _demo(settings: Settings, prompt: str, console: Console) -> int:

@@ -176,7 +176,8 @@ def _add_usage(commands: Commands) -> None:
 
 def _add_down(commands: Commands) -> None:
     parser = commands.add_parser("down", help="stop the cluster that `penstock up` started")
-    parser.add_argument("--state-dir", help="the state folder given to `penstock up` (default ~/.penstock)")
+    parser.add_argument("--settings", help="the TOML file given to `penstock up`")
+    parser.add_argument("--state-dir", help="the state folder (default: that of the settings, ~/.penstock)")
     parser.set_defaults(run=_down)
 
 

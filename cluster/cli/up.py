@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from cluster.addresses import host_port
 from cluster.bootstrap.local import LocalCluster
+from cluster.bootstrap.state_dir import claimed, holder, is_held
 from cluster.cli.console import screen
 from cluster.cli.options import settings_from
 from cluster.cli.progress import StepDisplay
@@ -23,18 +24,14 @@ from cluster.errors import BootstrapError
 from cluster.lifecycle import stop_signals
 from cluster.settings import Settings
 
-PID_FILE = "up.pid"
 DOWN_TIMEOUT_S = 180.0
 
 
 def run_up(options: argparse.Namespace) -> int:
     """Start a cluster and stay until Ctrl-C or SIGTERM, then stop it in order."""
     settings = settings_from(options)
-    pid_file = claim_state_dir(settings)
-    try:
+    with claimed(settings.cluster.state_dir.expanduser()):
         return asyncio.run(_up(settings, screen()))
-    finally:
-        pid_file.unlink(missing_ok=True)
 
 
 async def _up(settings: Settings, console: Console) -> int:
@@ -87,44 +84,25 @@ def _try(settings: Settings, target: str) -> str:
     return f'{key}penstock generate --target {shlex.quote(target)}{model} "What is Penstock?"'
 
 
-def claim_state_dir(settings: Settings) -> Path:
-    """Write our pid into the state folder; one cluster per folder.
-
-    Raises:
-        BootstrapError: another cluster runs there.
-    """
-    folder = settings.cluster.state_dir.expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
-    pid_file = folder / PID_FILE
-    if (pid := live_pid(pid_file)) is not None:
-        raise BootstrapError("cluster", f"process {pid} already runs one in {folder}; `penstock down` stops it")
-    pid_file.write_text(str(os.getpid()), encoding="utf-8")
-    return pid_file
-
-
-def live_pid(pid_file: Path) -> int | None:
-    """Return the process that the file names if it still is a Penstock cluster."""
-    try:
-        pid = int(pid_file.read_text(encoding="utf-8"))
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (OSError, ValueError):
-        return None
-    return pid if b"penstock" in words or b"cluster.cli" in words else None
-
-
 def run_down(options: argparse.Namespace) -> int:
     """Ask a running `penstock up` to stop and wait until it has."""
     console = screen()
-    folder = Path(options.state_dir or "~/.penstock").expanduser()
-    pid_file = folder / PID_FILE
-    pid = live_pid(pid_file)
-    if pid is None:
+    folder = Path(options.state_dir) if options.state_dir else settings_from(options).cluster.state_dir
+    folder = folder.expanduser()
+    if not is_held(folder):
         console.print(f"no cluster runs in {escape(str(folder))}", highlight=False, soft_wrap=True)
         return 0
-    os.kill(pid, signal.SIGTERM)
+    pid = holder(folder)
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        # It ended by itself in this moment.
+        pass
+    except PermissionError as error:
+        raise BootstrapError("cluster", f"process {pid} is another user's") from error
     deadline = time.monotonic() + DOWN_TIMEOUT_S
     with console.status(f"waiting for process {pid} to drain and stop"):
-        while live_pid(pid_file) is not None:
+        while is_held(folder):
             if time.monotonic() > deadline:
                 raise BootstrapError("cluster", f"process {pid} still runs after {DOWN_TIMEOUT_S:.0f} s")
             time.sleep(0.1)

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 from unittest.mock import Mock
 
 import pytest
+from rich.console import Console
 
 from cluster.bootstrap.local import LocalCluster, RouterProcess
+from cluster.bootstrap.state_dir import PID_FILE, claimed, is_held
+from cluster.cli import demo, up
 from cluster.cli import main as command_line
-from cluster.cli import up
 from cluster.cli.console import screen
-from cluster.cli.up import PID_FILE, _show, run_up
+from cluster.cli.demo import run_demo
+from cluster.cli.up import _show, run_down, run_up
 from cluster.errors import BootstrapError
-from cluster.settings import load_settings
+from cluster.settings import Settings, load_settings
 
 
 class Watched(LocalCluster):
@@ -58,7 +65,7 @@ def test_what_nobody_expected_comes_out_after_an_orderly_stop(tmp_path: Path, wa
     watched.end = RuntimeError("a bug")
     with pytest.raises(RuntimeError, match="a bug"):
         run_up(options(tmp_path))
-    assert (1, False) == (watched.stopped, (tmp_path / PID_FILE).exists())
+    assert (1, False) == (watched.stopped, is_held(tmp_path))
 
 
 def test_a_process_that_ends_is_named(
@@ -77,3 +84,76 @@ def test_it_says_where_routers_have_their_metrics(tmp_path: Path, capsys: pytest
     said = capsys.readouterr().out
     assert "serving demo on [::1]:50051; Ctrl-C stops" in said
     assert "routers' metrics: [::1]:40001, [::1]:40002" in said
+
+
+PENSTOCK = """
+import pathlib, signal, sys, time
+from cluster.bootstrap.state_dir import claimed
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+with claimed(pathlib.Path(sys.argv[1])):
+    print("up", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Hold the folder in a process of its own."""
+    command = [sys.executable, "-c", PENSTOCK, str(folder), "penstock"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "up\n" == process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_a_folder_is_held_by_one_and_free_after_a_kill(tmp_path: Path, watched: type[Watched]) -> None:
+    watched.end = RuntimeError("it was up")
+    with running(tmp_path) as process:
+        with pytest.raises(BootstrapError, match=f"process {process.pid} already runs one"):
+            run_up(options(tmp_path))
+        process.kill()
+        process.wait()
+    # In a container the next one has the same pid.
+    (tmp_path / PID_FILE).write_text(str(os.getpid()), encoding="utf-8")
+    with pytest.raises(RuntimeError, match="it was up"):
+        run_up(options(tmp_path))
+
+
+def test_down_finds_the_folder_in_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CLUSTER__STATE_DIR", str(tmp_path / "state"))
+    with running(tmp_path / "state") as process:
+        assert 0 == run_down(command_line.build_parser().parse_args(["down"]))
+        assert 0 == process.wait()
+    assert "stopped" in capsys.readouterr().out
+    assert 0 == run_down(command_line.build_parser().parse_args(["down"]))
+    assert "no cluster runs in" in capsys.readouterr().out
+
+
+def test_down_ends_nobody_who_only_has_the_pid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill = Mock()
+    monkeypatch.setattr(os, "kill", kill)
+    with claimed(tmp_path):
+        (tmp_path / PID_FILE).write_text("1", encoding="utf-8")
+        with pytest.raises(BootstrapError, match="not as a process of this machine"):
+            run_down(command_line.build_parser().parse_args(["down", "--state-dir", str(tmp_path)]))
+    kill.assert_not_called()
+
+
+def test_a_demo_holds_its_folder_and_reads_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text("[router]\ndrain_s = 7\n", encoding="utf-8")
+    started: list[tuple[float, bool]] = []
+
+    async def stand_in(settings: Settings, _prompt: str, _console: Console) -> int:
+        started.append((settings.router.drain_s, is_held(settings.cluster.state_dir)))
+        return 0
+
+    monkeypatch.setattr(demo, "_demo", stand_in)
+    words = ["demo", "--settings", str(file), "--engine", "sim", "--state-dir", str(tmp_path)]
+    assert 0 == run_demo(command_line.build_parser().parse_args(words))
+    assert [(7.0, True)] == started
+    with claimed(tmp_path), pytest.raises(BootstrapError, match="already runs one"):
+        run_demo(command_line.build_parser().parse_args(words))
