@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -21,6 +22,8 @@ START_TIMEOUT_S = 20.0
 """How long it may say nothing."""
 LOAD_TIMEOUT_S = 300.0
 """How long it may read its file, while it says that it does."""
+PARTS = "appendonlydir"
+"""Where 7.0 and newer keep the file, in parts. Older ones don't look there and would start empty."""
 
 
 class EmbeddedRedis:
@@ -44,16 +47,20 @@ class EmbeddedRedis:
             on_loading: called whenever it says that it still reads its file.
 
         Raises:
-            BootstrapError: there is no program, it does not answer, or it reads its file for too long.
+            BootstrapError: there is no program, it does not answer, it reads its file for too long, or it is too old to
+                read it.
         """
         data = state_dir / "redis"
         data.mkdir(parents=True, exist_ok=True)
         # The file holds prompts of jobs, and the server makes it readable for everybody.
         data.chmod(0o700)
+        program = binary or find_server()
+        if (data / PARTS).exists():
+            await _check_reads_parts(program, data)
         # Unix socket paths are limited to about 100 bytes, which a state folder may exceed.
         socket_dir = Path(tempfile.mkdtemp(prefix="penstock-redis-"))
         command = [
-            binary or find_server(),
+            program,
             *("--port", "0", "--unixsocket", str(socket_dir / "redis.sock"), "--unixsocketperm", "700"),
             *("--dir", str(data), "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"),
             # A queue that forgets what it accepted would break every promise: refuse instead.
@@ -107,6 +114,36 @@ class EmbeddedRedis:
         """End the server; its data stay in the state folder."""
         await self._process.stop(grace_s=10.0)
         shutil.rmtree(self._socket_dir, ignore_errors=True)
+
+
+async def _check_reads_parts(program: str, data: Path) -> None:
+    version = await _version(program)
+    if version is not None and version < (7, 0):
+        why = f"version {version[0]}.{version[1]} of {program} would start empty"
+        raise BootstrapError(
+            "redis",
+            f"{why}: {data / PARTS} was written by 7.0 or newer; install a newer one or set redis.server_binary",
+        )
+
+
+async def _version(program: str) -> tuple[int, int] | None:
+    """Ask the program; None where it does not say."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+    except OSError:
+        # Its start says what is wrong.
+        return None
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return None
+    found = re.search(rb"\bv=(\d+)\.(\d+)", output)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def find_server() -> str:

@@ -121,3 +121,23 @@ async def test_a_long_file_of_a_real_server_is_read_to_its_end(tmp_path: Path, m
     assert entries == await asyncio.wait_for(client.dbsize(), 5.0)
     await client.aclose()
     await second.stop()
+
+
+async def test_a_server_that_is_too_old_for_the_file_is_not_started(tmp_path: Path) -> None:
+    """It would start empty."""
+    state = tmp_path / "state"
+    first = await EmbeddedRedis.start(state, tmp_path / "log")
+    client = redis.asyncio.Redis.from_url(first.url)
+    await client.set("job", "accepted")
+    await client.aclose()
+    await first.stop()
+    old = '#!/bin/sh\necho "Redis server v=6.2.14 sha=00000000:0 malloc=libc bits=64 build=0"\n'
+
+    with pytest.raises(BootstrapError, match=r"version 6\.2 of .*/appendonlydir was written by 7\.0 or newer"):
+        await EmbeddedRedis.start(state, tmp_path / "log", script(tmp_path, old))
+
+    second = await EmbeddedRedis.start(state, tmp_path / "log")
+    client = redis.asyncio.Redis.from_url(second.url)
+    assert b"accepted" == await client.get("job")
+    await client.aclose()
+    await second.stop()
