@@ -22,7 +22,7 @@ from cluster.bootstrap.ahead import check_ahead
 from cluster.bootstrap.back_off import BackOff
 from cluster.bootstrap.foreign_ray import join_ray, leave_ray
 from cluster.bootstrap.process import ChildProcess
-from cluster.bootstrap.ready import POLL_S, Progress, linked, wait_file
+from cluster.bootstrap.ready import POLL_S, Progress, unlinked, wait_file
 from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.bootstrap.serve_api import ServeApi
 from cluster.bootstrap.serve_config import app_name, serve_config
@@ -309,11 +309,15 @@ class LocalCluster:
         # A heartbeat tells routers of new replicas; until then the first request would wait for it.
         self._progress("links", "connecting routers and replicas")
         wanted = {name: pool.replicas for name, pool in self.settings.pools.items()}
-        async with asyncio.timeout(ROUTER_TIMEOUT_S):
-            for router in self.routers:
-                while not await asyncio.to_thread(linked, router.metrics_port, self.settings.router.host, wanted):
-                    self.check()
-                    await asyncio.sleep(POLL_S)
+        until = time.monotonic() + ROUTER_TIMEOUT_S
+        for index, router in enumerate(self.routers):
+            while missing := await asyncio.to_thread(unlinked, router.metrics_port, self.settings.router.host, wanted):
+                self.check()
+                if time.monotonic() > until:
+                    pools = ", ".join(missing)
+                    why = f"not linked to all replicas of {pools} within {ROUTER_TIMEOUT_S:.0f} s"
+                    raise BootstrapError(f"router {index}", f"{why}; log: {router.process.log_file}")
+                await asyncio.sleep(POLL_S)
         self._progress("links", "ready")
 
     def check(self) -> None:

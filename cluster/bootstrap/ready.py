@@ -47,14 +47,18 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return fields
 
 
-def linked(metrics_port: int, host: str, wanted: dict[str, int]) -> bool:
-    """Ask a router's metrics whether it is linked to so many replicas of each pool."""
-    with urllib.request.urlopen(f"http://{host_port(host, metrics_port)}/metrics", timeout=5) as reply:
-        text = reply.read().decode()
-    return all(
-        any(
-            line.startswith(f'penstock_router_links_up{{pool="{pool}"}}') and float(line.split()[-1]) >= count
-            for line in text.splitlines()
-        )
+def unlinked(metrics_port: int, host: str, wanted: dict[str, int]) -> list[str]:
+    """Ask a router's metrics which pools it is not linked to so many replicas of; all, where it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://{host_port(host, metrics_port)}/metrics", timeout=5) as reply:
+            lines = reply.read().decode().splitlines()
+    except OSError:
+        return list(wanted)
+    return [
+        pool
         for pool, count in wanted.items()
-    )
+        if not any(
+            line.startswith(f'penstock_router_links_up{{pool="{pool}"}}') and float(line.split()[-1]) >= count
+            for line in lines
+        )
+    ]

@@ -15,7 +15,7 @@ from cluster.autoscaler.server import ObservedServer
 from cluster.bootstrap.ahead import check_ahead
 from cluster.bootstrap.local import LocalCluster, RouterProcess
 from cluster.bootstrap.process import ChildProcess
-from cluster.bootstrap.ready import linked
+from cluster.bootstrap.ready import unlinked
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
 from cluster.telemetry import MetricsServer
@@ -81,7 +81,7 @@ def metrics(request: pytest.FixtureRequest, _ipv6: None) -> Iterator[tuple[str, 
 
 def test_metrics_are_served_and_asked_for(metrics: tuple[str, int]) -> None:
     host, port = metrics
-    assert [True, False] == [linked(port, host, {"demo": count}) for count in (2, 3)]
+    assert [[], ["demo"]] == [unlinked(port, host, {"demo": count}) for count in (2, 3)]
     with urllib.request.urlopen(f"http://[::1]:{port}/readyz", timeout=5) as reply:
         assert 200 == reply.status
 

@@ -11,10 +11,11 @@ import pytest
 
 from cluster.bootstrap import local
 from cluster.bootstrap.back_off import BackOff
-from cluster.bootstrap.local import LocalCluster
+from cluster.bootstrap.local import LocalCluster, RouterProcess
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.serve_api import ServeApi
 from cluster.bootstrap.supervisor import supervise
+from cluster.errors import BootstrapError
 from cluster.settings import load_settings
 from tests.support.waiting import until
 
@@ -127,3 +128,14 @@ async def test_ray_that_ends_while_an_autoscaler_hangs_is_replaced_at_once(
 
     assert not watching.done()
     watching.cancel()
+
+
+async def test_routers_without_links_are_named_with_the_pool(
+    cluster: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "ROUTER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(local, "unlinked", lambda _port, _host, wanted: list(wanted))
+    process = await ChildProcess.start("router 0", LIVES, cluster.run_dir / "router-0.log")
+    cluster.routers = [RouterProcess(process, "router-a", 1, 1)]
+    with pytest.raises(BootstrapError, match=r"router 0 .*not linked to all replicas of demo within .*router-0\.log"):
+        await cluster._wait_linked()
