@@ -142,7 +142,8 @@ def build(args: dict[str, Any]) -> serve.Application:
 
     Args:
         args: pool (name), settings_file (JSON; empty for TOML and environment) and settings (a part of the tree that
-            wins over TOML and environment; as it is in the config, changing it replaces the replicas one by one).
+            wins over TOML and environment; as it is in the config, changing it replaces the replicas one by one, as
+            does `digest` for the file).
     """
     pool, settings_file = str(args["pool"]), str(args.get("settings_file", ""))
     deployment = serve.deployment(name=DEPLOYMENT)(ReplicaHost)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 from cluster.settings import EngineKind, PoolSettings, Settings
@@ -44,7 +46,7 @@ def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str,
                 "name": app_name(name),
                 "route_prefix": None,
                 "import_path": "deployments.app:build",
-                "args": {"pool": name, "settings_file": settings_file},
+                "args": {"pool": name, "settings_file": settings_file, "digest": replica_digest(settings, name)},
                 # Replica counts come from our own controller through the scale endpoint.
                 "external_scaler_enabled": True,
                 "deployments": [
@@ -65,6 +67,18 @@ def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str,
             for name, pool in settings.pools.items()
         ],
     }
+
+
+def replica_digest(settings: Settings, pool: str) -> str:
+    """Return the SHA-256 of what the pool's replicas take from the settings file, in hex.
+
+    Serve replaces replicas when their arguments change. The file's name stays the same, and on somebody else's Ray old
+    replicas may still run when a cluster that was killed is started again, with the old file's content and Redis.
+    """
+    tree = settings.model_dump(mode="json", include={"cluster", "redis", "queue", "replica"})
+    # What only routers and the autoscaler read replaces no replica.
+    tree["pool"] = settings.pools[pool].model_dump(mode="json", exclude={"replicas", "autoscale", "budget_per_hour"})
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 def app_name(pool: str) -> str:

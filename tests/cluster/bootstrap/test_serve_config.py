@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.bootstrap.serve_config import actor_options, placement
-from cluster.settings import EngineKind, PoolSettings
+import pytest
+
+from cluster.bootstrap.serve_config import actor_options, placement, serve_config
+from cluster.settings import EngineKind, PoolSettings, load_settings
 
 
 def pool(**settings: Any) -> PoolSettings:
@@ -27,3 +29,27 @@ def test_a_simulated_engine_reserves_no_gpus() -> None:
     simulated = pool(engine=EngineKind.SIM, tensor_parallel_size=4, pipeline_parallel_size=2)
     assert ({"num_cpus": 1}, {}) == (actor_options(simulated, 8), placement(simulated))
     assert 8 == simulated.ranks
+
+
+def arguments(flags: dict[str, Any]) -> dict[str, Any]:
+    config = serve_config(load_settings(flags=flags, environ={}), "/run/settings.json", 0)
+    found: dict[str, Any] = config["applications"][0]["args"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("flags", "replaced"),
+    [
+        ({}, False),
+        ({"router": {"port": 1}}, False),
+        ({"pools": {"demo": {"replicas": 2}}}, False),
+        ({"pools": {"demo": {"autoscale": {"mode": "active", "max_replicas": 3}}}}, False),
+        ({"pools": {"demo": {"sim": {"max_model_len": 2000}}}}, True),
+        ({"redis": {"url": "redis://elsewhere:6379/0"}}, True),
+        ({"replica": {"drain_s": 7}}, True),
+        ({"queue": {"lookahead": 9}}, True),
+    ],
+)
+def test_the_arguments_follow_what_replicas_read(flags: dict[str, Any], replaced: bool) -> None:
+    """Ray replaces replicas whose arguments change, and looks into no file."""
+    assert replaced == (arguments({"pools": {"demo": {}}}) != arguments(flags))
