@@ -76,6 +76,9 @@ def test_everything_can_be_switched_on() -> None:
         ({"pools.demo.settings.pipeline_parallel_size": 2}, "needs device gpu"),
         ({"settings.pools": {"x": {}}}, "settings"),
         ({"settings.autoscaler": {"tick_s": 10}}, "/settings/autoscaler"),
+        # Replicas alone would take them.
+        ({"settings.replica.host": "0.0.0.0"}, "/settings/replica/host"),
+        ({"settings.redis.url": "redis://other:6379/0"}, "/settings/redis/url"),
         ({"pools": {"a.b": POOL, "a-b": POOL}}, "pools.a-b and pools.a.b would both have the worker group a-b"),
         ({"pools": {"Large": POOL, "large": POOL}}, "pools.Large and pools.large would both have"),
         ({"pools": {"a_b": POOL, "a-b": POOL}}, "pools.a-b and pools.a_b would both have"),

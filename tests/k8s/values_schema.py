@@ -62,7 +62,14 @@ LIMITS: dict[str, dict[str, Any]] = {
     "certificates.duration": DURATION,
     "certificates.renewBefore": DURATION,
     # Values of the chart's own say these; a second place would be dropped without a word.
-    "settings": {"type": "object", "properties": {"pools": False, "auth": False, "autoscaler": False}},
+    "settings": {
+        "type": "object",
+        "properties": {
+            **dict.fromkeys(("pools", "auth", "autoscaler"), False),
+            "redis": {"properties": {"url": False}},
+            "replica": {"properties": dict.fromkeys(("host", "drain_s", "port", "metrics_port"), False)},
+        },
+    },
 }
 FREE_MAPS = frozenset({
     "commonLabels", "settings", "pools.*.settings", "autoscaler.settings", "serviceAccounts.annotations",
