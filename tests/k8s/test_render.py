@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -76,8 +77,9 @@ def test_everything_can_be_switched_on() -> None:
         ({"pools.demo.settings.pipeline_parallel_size": 2}, "needs device gpu"),
         ({"settings.pools": {"x": {}}}, "settings"),
         ({"settings.autoscaler": {"tick_s": 10}}, "/settings/autoscaler"),
+        ({"redis.maxMemory": "lots"}, "maxMemory"),
         # Replicas alone would take them.
-        ({"settings.replica.host": "0.0.0.0"}, "/settings/replica/host"),
+        ({"settings.replica.host": "10.0.0.1"}, "/settings/replica/host"),
         ({"settings.redis.url": "redis://other:6379/0"}, "/settings/redis/url"),
         ({"pools": {"a.b": POOL, "a-b": POOL}}, "pools.a-b and pools.a.b would both have the worker group a-b"),
         ({"pools": {"Large": POOL, "large": POOL}}, "pools.Large and pools.large would both have"),
@@ -247,3 +249,32 @@ def test_every_value_has_a_comment() -> None:
     text = (CHART / "values.yaml").read_text(encoding="utf-8")
     assert [] == without_comment(text)
     assert ["redis.storage"] == without_comment(text.replace("  # Of the volume for the append-only file.\n", "", 1))
+
+
+@pytest.mark.parametrize(
+    ("values", "memory", "jobs_mb"),
+    [
+        ({}, 2 * 1024**3 * 6 // 10, 614),
+        ({"redis.resources.limits.memory": "1.5G"}, 900_000_000, 429),
+        ({"redis.resources.limits.memory": 4 * 1024**3}, 4 * 1024**3 * 6 // 10, 1228),
+        ({"redis.maxMemory": "1Gi"}, 1024**3, 512),
+        ({"redis.maxMemory": "1Gi", "settings.jobs.max_mb": 7}, 1024**3, 7),
+        ({"redis.resources.limits": {"memory": None}}, None, None),
+    ],
+)
+def test_the_trial_redis_is_full_before_its_pod_is_killed(
+    values: dict[str, Any], memory: int | None, jobs_mb: int | None
+) -> None:
+    objects = render_values("defaults", values)
+    found = re.search(r"^maxmemory (\d+)$", one(objects, "ConfigMap", "-redis")["data"]["valkey.conf"], re.MULTILINE)
+    assert memory == (int(found[1]) if found else None)
+    assert jobs_mb == settings_toml(objects).get("jobs", {}).get("max_mb")
+
+
+def test_stored_jobs_that_do_not_fit_are_warned_of() -> None:
+    def notes(megabytes: int) -> str:
+        flags = ["--dry-run=client", f"--set=settings.jobs.max_mb={megabytes}"]
+        return run("helm", "install", RELEASE, str(CHART), *flags).split("\nNOTES:\n")[1]
+
+    assert "settings.jobs.max_mb (4096) is more than half of redis.maxMemory" in notes(4096)
+    assert "settings.jobs.max_mb" not in notes(100)

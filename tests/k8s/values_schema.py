@@ -13,6 +13,7 @@ HOSTS: dict[str, Any] = {"type": "array", "items": {"type": "string", "pattern":
 PORT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 65535}
 DIGEST: dict[str, Any] = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 QUANTITY: dict[str, Any] = {"type": ["string", "integer"], "pattern": "^[0-9]+(\\.[0-9]+)?(m|[kKMGTPE]i?)?$"}
+MEMORY: dict[str, Any] = {"type": ["string", "integer"], "pattern": "^([0-9]+(\\.[0-9]+)?(k|[MGT]|[KMGT]i)?)?$"}
 DURATION: dict[str, Any] = {"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(h|m|s|ms))+$"}
 FREE: dict[str, Any] = {"type": "object"}
 SPREAD: dict[str, Any] = {"enum": ["DoNotSchedule", "ScheduleAnyway"]}
@@ -50,6 +51,8 @@ LIMITS: dict[str, dict[str, Any]] = {
     "ray.gcsFaultTolerance.address": {"type": "string", "pattern": "^(\\S+:[0-9]+)?$"},
     "redis.storage": QUANTITY,
     "gcsRedis.storage": QUANTITY,
+    "redis.maxMemory": MEMORY,
+    "gcsRedis.maxMemory": MEMORY,
     "externalRedis.mode": {"enum": ["url", "sentinel", "cluster"]},
     "externalRedis.url": {"type": "string", "pattern": "^(rediss?://[^@]+)?$"},
     "externalRedis.sentinel.database": COUNT,

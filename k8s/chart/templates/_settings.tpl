@@ -47,6 +47,9 @@
 {{- $_ := set $auth "keys_file" "/etc/penstock/keys/keys.toml" -}}
 {{- end -}}
 {{- $tree := mergeOverwrite (deepCopy .Values.settings) (include "penstock.sharedSettings" . | fromYaml) (dict "router" $router "auth" $auth) -}}
+{{- with include "penstock.roomForJobs" . -}}
+{{- $_ := set $tree "jobs" (mergeOverwrite (dict "max_mb" (int64 .)) (default dict $tree.jobs)) -}}
+{{- end -}}
 {{- if .Values.autoscaler.enabled -}}
 {{- $_ := set $tree "cluster" (mergeOverwrite $tree.cluster (dict "ray_address" (printf "http://%s-head-svc:8265" (include "penstock.fullname" .)))) -}}
 {{- $own := dict "host" "0.0.0.0" "port" (int .Values.autoscaler.metricsPort) "token_file" "/etc/penstock/ray-token/auth_token" -}}
