@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
+from cluster.settings.environment import NOT_SETTINGS
 
+FOLDERS = ("cluster", "deployments", "loadtest", "router", "tests/support", "tests/integration", "tests/chaos")
 FILE = """
 [pools.Large]
 engine = "sim"
@@ -86,6 +89,14 @@ def test_a_variable_that_sets_nothing_is_refused_by_its_name(environ: dict[str, 
     with pytest.raises(SettingsError) as caught:
         load_settings(environ=environ)
     assert problem in str(caught.value)
+
+
+def test_every_variable_that_our_programs_read_is_known() -> None:
+    root = Path(__file__).resolve().parents[3]
+    files = [root / "Makefile", *(file for folder in FOLDERS for file in (root / folder).rglob("*.py"))]
+    read = {name for file in files for name in re.findall(r"\bPENSTOCK_[A-Z_]+\b", file.read_text(encoding="utf-8"))}
+    assert {"PENSTOCK_API_KEY", "PENSTOCK_RAY_FAULTS"} <= read
+    assert {name for name in read if "__" not in name} <= NOT_SETTINGS
 
 
 def test_variables_that_are_no_settings_are_left_alone() -> None:
