@@ -30,6 +30,9 @@ CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     # A restarted router is found again soon, not after gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Despite its name the time that an attempt to connect gets, 20 s by default: longer than a stream may be broken
+    # (RetryPolicy.resume_for), so that one router which takes connections and never answers would be the end of it.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     # A name with several addresses, such as a headless service, is a set of routers.
     ("grpc.lb_policy_name", "round_robin"),
 )

@@ -1,5 +1,7 @@
 """Generations whose router goes away go on at another one, in both clients."""
 
+import socket
+
 import pytest
 from penstock.v1 import inference_pb2 as pb
 from penstock.v1 import types_pb2
@@ -40,6 +42,19 @@ async def test_a_stream_whose_router_goes_away_goes_on(client, fake):
         assert (request.resume.resume_token, list(request.resume.received_tokens)) == (b"t2", [2, 1])
         assert (request.generate, request.flush_interval) == (first.generate, first.flush_interval)
     assert stream.resume_point == ResumePoint(b"t3", (3, 1))
+
+
+async def test_a_router_that_never_answers_leaves_a_broken_stream_its_time(connect, fake, port, monkeypatch):
+    """It takes connections, as one that is stopped does; whoever waits for it as long as gRPC does has no time left."""
+    fake.script = [started(b"t1"), output(0, 1), UNAVAILABLE]
+    fake.resumed_script = [output(1, 2), END]
+    monkeypatch.setattr("router.client.connection.random.randrange", lambda _targets: 0)
+    with socket.create_server(("127.0.0.1", 0)) as stuck:
+        targets = [f"127.0.0.1:{port}", f"127.0.0.1:{stuck.getsockname()[1]}"]
+
+        events = await collect(connect(targets).stream("demo", "hi"))
+
+    assert [event.token_ids for event in events if isinstance(event, api.Delta)] == [(1,), (2,)]
 
 
 async def test_a_unary_generation_whose_router_goes_away_goes_on(client, fake):
