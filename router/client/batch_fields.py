@@ -21,6 +21,10 @@ class BatchFileError(ValueError):
         self.problem = problem
         super().__init__(f"line {line}: {field}: {problem}" if field else f"line {line}: {problem}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let copies and other processes have it: by default they would call the class with the message alone."""
+        return type(self), (self.line, self.field, self.problem), self.__dict__
+
 
 class Fields:
     """Is an object of a line, whose fields are taken one after the other; null is the same as absent."""

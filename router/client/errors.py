@@ -59,6 +59,10 @@ class PenstockClientError(Exception):
         self.waited_for: PenstockClientError | None = None
         super().__init__(message)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let copies and other processes have it: by default they would call the class with the message alone."""
+        return type(self), (*self.args, self.code, self.details), self.__dict__
+
     @property
     def reason(self) -> str:
         """Return the stable word for what happened, such as QUEUE_FULL."""

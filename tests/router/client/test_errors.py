@@ -1,5 +1,9 @@
 """What a router refuses, and what it may not send, are errors of their own kinds, in both clients."""
 
+import copy
+import pickle
+
+import grpc
 import pytest
 from penstock.v1 import inference_pb2 as pb
 
@@ -97,3 +101,33 @@ async def test_events_of_a_newer_router_are_passed_over(client, fake):
     fake.script = [pb.StreamGenerateResponse(), pb.StreamGenerateResponse(finished=pb.Finished())]
 
     assert kinds(await collect(client.stream("demo", "hi"))) == ["Finished"]
+
+
+def tree(kind: type[Exception]) -> list[type[Exception]]:
+    """Return a class with all below it."""
+    return [kind, *(each for child in kind.__subclasses__() for each in tree(child))]
+
+
+def through_pickle(error: Exception) -> Exception:
+    return pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+
+
+@pytest.mark.parametrize("again", [copy.copy, through_pickle], ids=["copy", "pickle"])
+@pytest.mark.parametrize("kind", tree(api.PenstockClientError))
+def test_an_error_reaches_another_process_whole(kind, again):
+    """A pool of processes waits forever for an error that it can't read."""
+    violations = (api.FieldViolation("n", "bad"),)
+    details = api.ErrorDetails("WHY", {"pool": "demo"}, violations, 1.5)
+    error = kind("the message", grpc.StatusCode.ABORTED, details)
+    error.waited_for = api.UnavailableError("away", grpc.StatusCode.UNAVAILABLE)
+
+    got = again(error)
+
+    assert (type(got), str(got), got.code, got.details) == (kind, "the message", grpc.StatusCode.ABORTED, details)
+    assert (type(got.waited_for), str(got.waited_for)) == (api.UnavailableError, "away")
+
+
+def test_an_error_of_a_file_reaches_another_process_whole():
+    got = through_pickle(api.BatchFileError(3, "body.n", "is bad"))
+
+    assert (str(got), got.line, got.field, got.problem) == ("line 3: body.n: is bad", 3, "body.n", "is bad")
