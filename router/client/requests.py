@@ -41,8 +41,8 @@ class Sampling:
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
-    stop: Sequence[str] = ()
-    """Ends a choice; the match is not returned."""
+    stop: str | Sequence[str] = ()
+    """Ends a choice; the match is not returned. A string alone is one of them, not its letters."""
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
@@ -61,6 +61,8 @@ class Sampling:
             TypeError: a value is of another type; names it.
         """
         plain = {name: value for name in _PLAIN_FIELDS if (value := getattr(self, name)) is not None}
+        if isinstance(self.stop, str):
+            plain["stop"] = (self.stop,)
         try:
             wire = types_pb2.SamplingParams(**plain)
         except (ValueError, TypeError):
@@ -136,6 +138,9 @@ def prompt_to_proto(prompt: Prompt, *, continue_final_message: bool = False) -> 
     """
     if isinstance(prompt, str):
         return types_pb2.Prompt(text=prompt)
+    if isinstance(prompt, bytes | bytearray | memoryview):
+        # They are sequences of numbers, which would pass for token ids.
+        raise TypeError(f"a prompt is text, not {type(prompt).__name__}: decode it")
     messages = [item for item in prompt if isinstance(item, Message)]
     if messages and len(messages) == len(prompt):
         turns = [types_pb2.ChatMessage(role=message.role, content=message.content) for message in messages]

@@ -340,3 +340,16 @@ def test_a_client_needs_targets(targets):
 async def test_a_prompt_of_mixed_items_is_refused(client):
     with pytest.raises(TypeError, match="a prompt is"):
         await client.generate("demo", [Message("user", "hi"), 3])
+
+
+@pytest.mark.parametrize("prompt", [b"Hello", bytearray(b"Hello"), memoryview(b"Hello")])
+async def test_bytes_are_no_token_ids(client, fake, prompt):
+    with pytest.raises(TypeError, match=f"text, not {type(prompt).__name__}"):
+        await client.generate("demo", prompt)
+    assert fake.requests == []
+
+
+async def test_a_stop_string_alone_is_one(client, fake):
+    await client.generate("demo", "hi", Sampling(stop="END"))
+
+    assert fake.requests[0].sampling.stop == ["END"]
