@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.cli.console import messages, print_problem, screen
-from cluster.cli.numbers import whole
+from cluster.cli.numbers import time_of, whole
 from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
 from cluster.errors import SettingsError
@@ -41,7 +41,7 @@ def add_jobs(commands: Commands) -> None:
     submit.add_argument("file", help="JSON lines; - reads standard input")
     submit.add_argument("--key", default="", help="your own name: the same key and content give the same job")
     submit.add_argument("--class", dest="request_class", choices=_CLASSES, default="batch", help="default %(default)s")
-    submit.add_argument("--run-within", type=float, metavar="SECONDS", help="the job expires after so long")
+    submit.add_argument("--run-within", type=time_of, metavar="SECONDS", help="the job expires after so long")
     submit.add_argument("--ignore-unknown", action="store_true", help="leave out body fields that are not supported")
     submit.add_argument("--detach", action="store_true", help="return once the job is stored")
     submit.add_argument("--output", help="write results to this file as they come, in the OpenAI batch format")

@@ -6,6 +6,9 @@ import argparse
 import math
 from collections.abc import Callable
 
+MOST_TIME = 315_576_000_000
+"""The longest time of a message, 10,000 years, in seconds; nobody misses more of another unit."""
+
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     """Return a type of whole numbers of at least `least` and, unless None, at most `most`."""
@@ -29,6 +32,16 @@ def from_zero(text: str) -> float:
     return _bounded(float, text, 0.0)
 
 
+def time_of(text: str) -> float:
+    """Read a length of time above 0, in any unit, that a message can hold."""
+    return _not_above(above_zero(text), MOST_TIME, text)
+
+
+def time_from_zero(text: str) -> float:
+    """Read a length of time of at least 0, in any unit, that a message can hold."""
+    return _not_above(from_zero(text), MOST_TIME, text)
+
+
 def span(text: str) -> tuple[int, int]:
     """Read two whole numbers from 1 such as 1-100."""
     first, dash, last = text.partition("-")
@@ -47,4 +60,10 @@ def _bounded(kind: type[int] | type[float], text: str, least: float, *, above: b
         raise argparse.ArgumentTypeError(
             f"must be {noun} {'above' if above else 'of at least'} {least:g}, got {text!r}"
         )
+    return value
+
+
+def _not_above(value: float, most: float, text: str) -> float:
+    if value > most:
+        raise argparse.ArgumentTypeError(f"must be a number of at most {most}, got {text!r}")
     return value

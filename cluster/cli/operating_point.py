@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from cluster.cli.console import screen
 from cluster.cli.decisions import point_text
+from cluster.cli.numbers import from_zero, time_from_zero
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
 from cluster.errors import SettingsError
 
@@ -35,11 +36,13 @@ def add_operating_point(commands: Commands) -> None:
         "--class", dest="request_class", choices=classes, default=classes[0],
         help="whose latency the next two are about (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--ttft-p99-s", type=float, help="time to first token, seconds; 0 promises nothing")
-    parser.add_argument("--itl-p95-ms", type=float, help="time between tokens, milliseconds; 0 promises nothing")
-    parser.add_argument("--attainment", type=float, help="part of the requests that must be within it, 0 to 1")
-    parser.add_argument("--price-per-gpu-hour", type=float, help="of an accelerator, in any currency")
-    parser.add_argument("--budget-per-hour", type=float, help="what the pool may cost; 0 bounds nothing")
+    parser.add_argument("--ttft-p99-s", type=time_from_zero, help="time to first token, seconds; 0 promises nothing")
+    parser.add_argument(
+        "--itl-p95-ms", type=time_from_zero, help="time between tokens, milliseconds; 0 promises nothing"
+    )
+    parser.add_argument("--attainment", type=from_zero, help="part of the requests that must be within it, 0 to 1")
+    parser.add_argument("--price-per-gpu-hour", type=from_zero, help="of an accelerator, in any currency")
+    parser.add_argument("--budget-per-hour", type=from_zero, help="what the pool may cost; 0 bounds nothing")
     parser.add_argument("--from-settings", action="store_true", help="take back what was set while the cluster runs")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run_operating_point)

@@ -26,6 +26,7 @@ _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penal
 _COUNTS = ("n", "top_k", "min_tokens")
 _WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {"stream": (False,), "echo": (False,), "best_of": (1,)}
 """Fields that are fine with these values, because they then change nothing."""
+_MOST_DIGITS = len(str(UINT32[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +244,18 @@ def _logit_bias(body: Fields) -> dict[int, float]:
         raise body.wrong("logit_bias", f"must be an object of token ids and numbers, got {shown(value)}")
     biases: dict[int, float] = {}
     for token, bias in value.items():
-        if not (token.isascii() and token.isdigit() and int(token) <= UINT32[1]) or not is_number(bias):
+        if not _is_token_id(token) or not is_number(bias):
             raise body.wrong("logit_bias", f"must map token ids to numbers, got {shown({token: bias})}")
-        biases[int(token)] = float(bias)
+        try:
+            biases[int(token)] = float(bias)
+        except OverflowError:
+            raise body.wrong("logit_bias", f"must be numbers below 1.8e308, got {shown({token: bias})}") from None
     return biases
+
+
+def _is_token_id(text: str) -> bool:
+    # Python reads no number with thousands of digits.
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) <= UINT32[1]
 
 
 def _structured(body: Fields) -> StructuredOutput | None:

@@ -156,6 +156,30 @@ def test_a_limit_that_no_router_takes_is_refused(limit: str, capsys: pytest.Capt
     assert 1000 == build_parser().parse_args(["decisions", "--limit", "1000"]).limit
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "1e300", "soon"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "jobs submit in.jsonl --run-within",
+        "operating-point --pool demo --ttft-p99-s",
+        "operating-point --pool demo --itl-p95-ms",
+    ],
+)
+def test_a_time_that_no_message_holds_is_refused(command: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        build_parser().parse_args([*command.split(), value])
+    assert 2 == caught.value.code
+    assert f"got '{value}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--attainment", "--price-per-gpu-hour", "--budget-per-hour"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+def test_a_point_has_no_number_that_is_none(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["operating-point", "--pool", "demo", f"{flag}={value}"])
+    assert f"{flag}: must be a number of at least 0, got '{value}'" in capsys.readouterr().err
+
+
 def test_a_deadline_says_what_the_time_was_spent_on(capsys: pytest.CaptureFixture[str]) -> None:
     away = UnavailableError("the queue [demo] is not reachable", grpc.StatusCode.UNAVAILABLE)
     late = DeadlineExceededError("Deadline Exceeded", grpc.StatusCode.DEADLINE_EXCEEDED)

@@ -144,6 +144,8 @@ def test_text_parts_are_joined() -> None:
         (line(stop=[1]), "body.stop", "must be text or a list of texts, got [1]"),
         (line(stream=True), "body.stream", "must be false or absent, got true"),
         (line(logit_bias={"x": 1}), "body.logit_bias", 'must map token ids to numbers, got {"x": 1}'),
+        (line(logit_bias={"7": 10**400}), "body.logit_bias", "must be numbers below 1.8e308, got"),
+        (line(logit_bias={"7" * 5000: 1}), "body.logit_bias", "must map token ids to numbers, got"),
         (line(tools=[]), "body.tools", "is not supported"),
         (line(response_format={"type": "xml"}), "body.response_format.type", "must be text, json_object or"),
         (line(response_format={"type": "json_schema"}), "body.response_format.json_schema.schema", "must be a JSON"),
