@@ -95,7 +95,8 @@ class QueueEntry:
     """The most output tokens it may produce; for quotas."""
     quota: Quota = NO_QUOTA
     digest: str = ""
-    """Identifies what the client asked for; a client key goes with one digest."""
+    """Identifies what the client asked for, in one digest or in two, "exact/plain": of the bytes that came, and with
+    defaults left out. A client key goes with one of either."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,11 @@ def field_of(tenant: str, key: str) -> str:
     return f"{tenant}\0{key}"
 
 
+def _digests(digest: str) -> tuple[str, str]:
+    exact, _, plain = digest.partition("/")
+    return exact, plain or exact
+
+
 def find_key(pool: PoolState, request: QueueEntry) -> KnownRequest | None:
     """Return the request that the client key of another one belongs to.
 
@@ -31,8 +36,8 @@ def find_key(pool: PoolState, request: QueueEntry) -> KnownRequest | None:
     field = field_of(request.tenant, request.client_key)
     if field not in pool.client_keys:
         return None
-    owner, digest = pool.client_keys[field]
-    if digest != request.digest:
+    owner, *digests = pool.client_keys[field]
+    if all(mine != known for mine, known in zip(_digests(request.digest), digests, strict=True)):
         raise KeyReusedError(request.client_key, owner)
     if owner == request_of(request.request_id):
         return None
@@ -47,7 +52,7 @@ def _is_live(pool: PoolState, request_id: str) -> bool:
 def open_key(pool: PoolState, request: QueueEntry) -> None:
     """Note a key."""
     field, owner = field_of(request.tenant, request.client_key), request_of(request.request_id)
-    pool.client_keys.setdefault(field, (owner, request.digest))
+    pool.client_keys.setdefault(field, (owner, *_digests(request.digest)))
     if owns_key(pool, field, owner):
         pool.key_due.discard(field)
 

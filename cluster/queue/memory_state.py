@@ -163,7 +163,7 @@ class PoolState:
         self.routers = ScoredSet()
         self.parted = ScoredSet()
         self.links: dict[str, set[str]] = {}
-        self.client_keys: dict[str, tuple[str, str]] = {}
+        self.client_keys: dict[str, tuple[str, str, str]] = {}
         self.key_due = ScoredSet()
         self.results: dict[str, bytes] = {}
         self.result_bytes = 0

@@ -22,6 +22,7 @@ from cluster.wire.output import (
 from cluster.wire.sampling import (
     capabilities_from_wire,
     capabilities_to_wire,
+    clear_defaults,
     sampling_from_wire,
     sampling_to_wire,
     structured_from_wire,
@@ -32,6 +33,7 @@ __all__ = [
     "LOGPROB_FLOOR",
     "capabilities_from_wire",
     "capabilities_to_wire",
+    "clear_defaults",
     "duration_from_wire",
     "duration_to_wire",
     "finish_reason_from_wire",

@@ -62,6 +62,15 @@ def sampling_from_wire(wire: types_pb2.SamplingParams, *, max_tokens: int) -> Sa
     )
 
 
+def clear_defaults(wire: types_pb2.SamplingParams) -> None:
+    """Clear fields that say what their absence means."""
+    for name, default in _DEFAULTS.items():
+        if default is not None and wire.HasField(name) and getattr(wire, name) == default:  # type: ignore[arg-type]
+            wire.ClearField(name)  # type: ignore[arg-type]
+    if wire.HasField("n") and wire.n == 1:
+        wire.ClearField("n")
+
+
 def structured_to_wire(structured: StructuredOutput) -> types_pb2.StructuredOutput:
     """Convert a constraint."""
     match structured.kind:

@@ -12,7 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from penstock.v1 import inference_pb2, types_pb2
 
 from cluster.models import RequestClass
-from cluster.wire import duration_from_wire, request_class_from_wire, sampling_from_wire
+from cluster.wire import clear_defaults, duration_from_wire, request_class_from_wire, sampling_from_wire
 from router.admission.sampling import check_sampling
 from router.admission.values import (
     CancelTarget,
@@ -151,11 +151,25 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
 
 
 def _digest(request: inference_pb2.GenerateRequest) -> str:
-    """Identify what is asked for; how long the client would wait for it does not matter."""
+    """Identify what is asked for, as it came and, after a slash, without what is the same when it is left out.
+
+    How long the client would wait for it does not matter. Both, because routers of an earlier version know the first.
+    """
     asked = inference_pb2.GenerateRequest()
     asked.CopyFrom(request)
     asked.ClearField("queue_timeout")
-    return hashlib.sha256(asked.SerializeToString(deterministic=True)).hexdigest()[:32]
+    exact = _hash(asked)
+    if asked.request_class == types_pb2.REQUEST_CLASS_STANDARD:
+        asked.ClearField("request_class")
+    clear_defaults(asked.sampling)
+    if not asked.sampling.ByteSize():
+        asked.ClearField("sampling")
+    plain = _hash(asked)
+    return exact if exact == plain else f"{exact}/{plain}"
+
+
+def _hash(message: inference_pb2.GenerateRequest) -> str:
+    return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
 
 
 def _check_prompt(found: Violations, field: str, wire: types_pb2.Prompt, limits: RequestLimits) -> Prompt:

@@ -71,7 +71,7 @@ class CheckedRequest:
     session_id: str
     """Empty for none."""
     digest: str = ""
-    """Identifies what is asked for; empty without an idempotency key."""
+    """Identifies what is asked for, as `QueueEntry.digest` says; empty without an idempotency key."""
     max_tokens_limit: int | None = None
     """What the operator allows as max_tokens; None: whatever the context has room for."""
 

@@ -3,13 +3,21 @@
 -- A key is the request's, not a choice's: "id/2" belongs to "id".
 function Q.request_of(id) return string.match(id, '^([^/]+)/%d+$') or id end
 
+-- The two digests of a request, "exact/plain": of the bytes that came, and with defaults left out. One alone is both.
+function Q.digests(digest)
+  local exact, plain = string.match(digest, '^([^/]*)/?(.*)$')
+  return exact, plain ~= '' and plain or exact
+end
+
 -- What `submit` answers when the key is known already; nil when it is not.
 function Q.find_key(tenant, key, id, digest)
   local field = tenant .. '\0' .. key
   local packed = call('HGET', K[CLIENT_KEYS], field)
   if not packed then return nil end
   local record = cmsgpack.unpack(packed)
-  if record[2] ~= digest then return {-4, record[1]} end
+  local exact, plain = Q.digests(digest)
+  -- Records of earlier versions have the exact one only.
+  if record[2] ~= exact and (record[3] or record[2]) ~= plain then return {-4, record[1]} end
   if record[1] == Q.request_of(id) then return nil end
   return {2, record[1], call('HGET', K[RESULTS], field), Q.is_live(record[1])}
 end
@@ -26,7 +34,7 @@ end
 
 function Q.open_key(id, e, digest)
   local field, request = e[TENANT] .. '\0' .. e[CLIENT_KEY], Q.request_of(id)
-  call('HSETNX', K[CLIENT_KEYS], field, cmsgpack.pack({request, digest}))
+  call('HSETNX', K[CLIENT_KEYS], field, cmsgpack.pack({request, Q.digests(digest)}))
   if Q.owns_key(field, request) then call('ZREM', K[KEY_DUE], field) end
 end
 

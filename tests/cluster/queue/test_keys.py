@@ -52,6 +52,31 @@ async def test_another_body_under_the_key_is_refused(shared: Scene) -> None:
     assert reused.value.request_id == "first"
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("ab/p", "cd/p", True),
+        ("ab/p", "p", True),
+        ("p", "ab/p", True),
+        ("ab", "ab/p", True),
+        ("ab/p", "ab", True),
+        ("ab/p", "ab/q", True),
+        ("ab/p", "cd/q", False),
+        ("ab/p", "q", False),
+        ("p", "ab/q", False),
+    ],
+)
+async def test_either_digest_tells_a_repeat(shared: Scene, first: str, second: str, same: bool) -> None:
+    """The exact one is all that routers of earlier versions know; the plain one leaves defaults out."""
+    await shared.queue.submit("A", keyed("first", first))
+
+    if same:
+        assert "first" == (await shared.queue.submit("B", keyed("second", second))).known.request_id
+    else:
+        with pytest.raises(KeyReusedError):
+            await shared.queue.submit("B", keyed("second", second))
+
+
 async def test_a_request_lives_until_its_last_choice_has_ended(shared: Scene) -> None:
     grants = [
         (await shared.queue.submit("A", keyed("first/0"))).grant,

@@ -1,10 +1,12 @@
 """Every documented bound of a request is enforced, and all violations come at once."""
 
+import hashlib
 import math
 import re
 import warnings
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -330,3 +332,54 @@ def test_nothing_that_python_compiles_is_refused(pattern: str):
     except re.error:
         return
     assert regex_problem(pattern) is None
+
+
+def digest_of(**fields) -> tuple[str, str]:
+    """Return the exact and the plain digest of a request."""
+    exact, _, plain = check_request(request(idempotency_key="k", **fields), RequestLimits()).digest.partition("/")
+    return exact, plain or exact
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"request_class": types_pb2.REQUEST_CLASS_STANDARD},
+        {"sampling": {}},
+        {"sampling": {"n": 1}},
+        {"sampling": {"min_tokens": 0, "temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0}},
+        {"sampling": {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}},
+    ],
+)
+def test_a_written_default_has_another_exact_digest_and_the_same_plain_one(fields):
+    (exact, plain), least = digest_of(**fields), digest_of()
+
+    assert exact != least[0]
+    assert plain == least[0] == least[1]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"request_class": types_pb2.REQUEST_CLASS_BATCH},
+        {"sampling": {"temperature": 0}},
+        {"sampling": {"n": 2}},
+        {"sampling": {"seed": 0}},
+        {"sampling": {"logprobs": 0}},
+        {"sampling": {"max_tokens": 1}},
+        {"sampling": {"ignore_eos": True}},
+        {"session_id": "s"},
+    ],
+)
+def test_what_changes_the_request_changes_both_digests(fields):
+    exact, plain = digest_of(**fields)
+
+    assert exact == plain != digest_of()[0]
+
+
+def test_the_exact_digest_is_what_earlier_versions_stored():
+    sent = request(idempotency_key="k", sampling={"top_p": 1}, queue_timeout=Duration(seconds=3))
+    kept = request(idempotency_key="k", sampling={"top_p": 1})
+
+    digest = check_request(sent, RequestLimits()).digest
+
+    assert hashlib.sha256(kept.SerializeToString(deterministic=True)).hexdigest()[:32] == digest.partition("/")[0]

@@ -12,6 +12,7 @@ import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2
 
 from router.service import opening
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request, text_of
@@ -134,6 +135,14 @@ async def test_many_choices_are_returned_when_all_have_ended(stack: Stack) -> No
 
     assert second == await first
     assert len(second.choices) == 2
+
+
+async def test_a_default_that_is_written_out_makes_no_other_request(stack: Stack) -> None:
+    first = await stack.inference(0).Generate(keyed(tokens=4).generate)
+    repeat = keyed(tokens=4, n=1, top_p=1.0, repetition_penalty=1.0, min_tokens=0).generate
+    repeat.request_class = types_pb2.REQUEST_CLASS_STANDARD
+
+    assert first == await stack.inference(1).Generate(repeat)
 
 
 async def test_another_body_under_the_key_is_refused(stack: Stack) -> None:
