@@ -65,7 +65,8 @@ class Generation:
         self._news = asyncio.Event()
         self._news.set()
         self._queued_at = float("-inf")
-        self._tells_position = True
+        self._hurried = True
+        """Somebody reads as it comes: positions are told, and no choice's first token waits."""
         self._finished = False
         self._enough = 1
         """Tokens of a choice that are worth a message."""
@@ -81,7 +82,7 @@ class Generation:
     async def wait(self) -> None:
         """Wait until `take` has something: output, a change, or the time to tell the position again."""
         news = self._news
-        if self._streams_one() or not (self._tells_position and self._waiting()):
+        if self._streams_one() or not (self._hurried and self._waiting()):
             if not news.is_set():
                 await news.wait()
             news.clear()
@@ -140,12 +141,16 @@ class Generation:
             self._news.set()
             return
         # Runs per token while output collects.
-        enough = False
+        enough, firsts = False, self._hurried and len(self.choices) > 1
         for choice in self.choices:
             if not choice.announced or choice.state is ChoiceState.WAITING or choice.error is not None:
                 self._news.set()
                 return
-            enough = enough or choice.tokens_unread >= self._enough
+            unread = choice.tokens_unread
+            enough = enough or unread >= self._enough
+            if firsts and unread and unread == choice.tokens:
+                self._news.set()
+                return
         if enough:
             if not self._pass_collected():
                 self._news.set()
@@ -188,7 +193,7 @@ class Generation:
                 events.append(api.StreamGenerateResponse(resumed=self._resumed(choice)))
             if choice.has_output:
                 events.append(choice.take_output())
-        if self._tells_position and self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
+        if self._hurried and self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
             self._queued_at = time.monotonic()
             events.append(api.StreamGenerateResponse(queued=self._queued()))
         if all(choice.state is ChoiceState.ENDED for choice in self.choices):
@@ -211,7 +216,7 @@ class Generation:
         Raises:
             PenstockError: as `take`.
         """
-        self._tells_position = False
+        self._hurried = False
         for choice in self.choices:
             choice.watched = False
         while not self._finished:

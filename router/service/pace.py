@@ -44,7 +44,7 @@ class Pace:
 
 
 class StreamPace:
-    """Says how the output of one stream should collect. Its first token never waits."""
+    """Says how the output of one stream should collect. Its first token never waits; further choices': `Generation`."""
 
     __slots__ = ("_asked_s", "_pace", "_wrote_at")
 

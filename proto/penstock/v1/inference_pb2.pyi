@@ -186,7 +186,8 @@ class StreamGenerateRequest(_message.Message):
 
     @_builtins.property
     def flush_interval(self) -> _duration_pb2.Duration:
-        """Merges the deltas of a choice for at least so long after its first token. 0 to 10 s; 0 sends every delta at once.
+        """Merges deltas for so long after the first token. No choice's first token waits; what the others have by then leaves
+        with it. 0 to 10 s; 0 sends every delta at once.
         Default: the router sends them at once while it has few streams, and merges for up to 100 ms while it has many (the
         cluster's settings have both bounds).
         """

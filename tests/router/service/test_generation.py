@@ -127,6 +127,18 @@ async def test_flush_interval_merges_deltas_but_not_the_first(stack: Stack) -> N
     assert len(deltas[0].token_ids) < 10
 
 
+async def test_the_first_token_of_no_choice_waits_for_the_flush_interval(tmp_path: Path) -> None:
+    """One slot: the second choice begins when the first one has ended."""
+    two = stream_request(max_tokens=20, ignore_eos=True, n=2)
+    two.flush_interval.CopyFrom(Duration(seconds=10))
+    async with running_stack(tmp_path, sim={"base_ms": 50.0, "max_num_seqs": 1}) as stack:
+        events = await collect(stack.inference().StreamGenerate(two))
+
+    deltas = [event.delta for event in events if event.HasField("delta")]
+    firsts = [next(delta for delta in deltas if delta.choice_index == choice) for choice in (0, 1)]
+    assert all(len(delta.token_ids) < 10 for delta in firsts)
+
+
 async def test_the_end_is_not_held_back_by_a_long_flush_interval(stack: Stack) -> None:
     long_request = stream_request(max_tokens=20, ignore_eos=True)
     long_request.flush_interval.CopyFrom(Duration(seconds=10))
