@@ -6,6 +6,7 @@ import datetime
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -219,7 +220,8 @@ class Client:
         on_wait = self._connection.retry.on_wait
         state = WatchState(job_id, resume_token, progress_only, patience, on_wait=on_wait)
         while not state.ended:
-            call = self._next().jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
+            with self._beginning():
+                call = self._next().jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
             try:
                 for message in call:
                     yield state.accept(message)
@@ -241,9 +243,10 @@ class Client:
     def _attempt(self, call: UnaryCall[Result], attempts: Attempts) -> Result:
         while True:
             try:
-                answer = call.method(self._next())(
-                    call.request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
-                )
+                with self._beginning():
+                    answer = call.method(self._next())(
+                        call.request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
+                    )
                 return call.convert(answer)
             except grpc.RpcError as error:
                 failure = from_rpc_error(error)
@@ -259,9 +262,19 @@ class Client:
     def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
         if again:
             self._check_open()
-        return self._next().inference.StreamGenerate(
-            request, timeout=timeout, metadata=self._connection.call_metadata()
-        )
+        with self._beginning():
+            return self._next().inference.StreamGenerate(
+                request, timeout=timeout, metadata=self._connection.call_metadata()
+            )
+
+    @contextmanager
+    def _beginning(self) -> Iterator[None]:
+        """Say what gRPC says of a channel that another thread closes meanwhile as of a call that runs then."""
+        try:
+            yield
+        except ValueError:
+            self._check_open()
+            raise
 
     def _check_open(self) -> None:
         """End what goes on where the client was closed meanwhile."""
@@ -334,8 +347,10 @@ class Stream:
     def cancel(self) -> None:
         """Cancel the request; unlike after `close`, whoever reads gets CancelledError and not the end of iteration."""
         self._cancelled.set()
-        if self._call is not None:
-            self._call.cancel()
+        # One look: the reader forgets a call that broke.
+        call = self._call
+        if call is not None:
+            call.cancel()
 
     def _read(self) -> Event | None:
         if self._call is None:

@@ -1,6 +1,7 @@
 """Both clients give plain values, close what they open, and retry only where nothing can be doubled."""
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 from penstock.v1 import inference_pb2 as pb
@@ -239,6 +240,41 @@ async def test_closing_the_client_ends_a_call_that_waits_for_its_next_attempt(co
 
     with pytest.raises(api.CancelledError):
         await task
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.list_models(),
+        lambda client: list(client.stream("demo", "hi")),
+        lambda client: list(client.watch_job("demo.1")),
+    ],
+    ids=["unary", "stream", "watch"],
+)
+async def test_a_client_that_is_closed_while_a_call_begins_ends_it_like_any(port, call):
+    """By another thread: the metadata are asked for between the look whether it is closed and the call."""
+
+    def close():
+        client.close()
+        return ()
+
+    client = api.Client(f"127.0.0.1:{port}", metadata=close)
+
+    with pytest.raises(api.CancelledError, match="the client was closed"):
+        await asyncio.to_thread(call, client)
+
+
+def test_a_stream_whose_call_breaks_while_it_is_cancelled_is_cancelled():
+    looks = [call := Mock(), None]
+
+    class Breaking(api.Stream):
+        """Is one whose reader forgets the call between two looks at it."""
+
+        _call = property(lambda _self: looks.pop(0), lambda _self, _value: None)
+
+    Breaking(Mock(), Mock()).cancel()
+
+    call.cancel.assert_called_once_with()
 
 
 async def test_a_closed_client_says_so(client):
