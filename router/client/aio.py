@@ -22,7 +22,7 @@ from router.client.credentials import ApiKey
 from router.client.decisions import DecisionList
 from router.client.errors import BrokenCallError, CancelledError, UnavailableError, from_rpc_error, resume_token_of
 from router.client.gather import Gathering
-from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload
+from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
 from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
 from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
 from router.client.retry import Attempts, RetryPolicy
@@ -227,9 +227,14 @@ class AsyncClient:
             on_sent: told how many items were sent; a repeated attempt begins again at 0. May come from another thread.
             timeout: seconds for the upload.
         """
+        chunks = []
+        for chunk in chunks_of(items):
+            chunks.append(chunk)
+            # A large job takes a second, in which others want to run.
+            await asyncio.sleep(0)
         upload = Upload(
             model,
-            items,
+            chunks,
             request_class=request_class,
             idempotency_key=idempotency_key,
             run_within=run_within,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -211,17 +211,17 @@ class Upload:
     def __init__(
         self,
         model: str,
-        items: Iterable[JobItem],
+        chunks: Sequence[jobs_pb2.JobItems],
         *,
         request_class: RequestClass,
         idempotency_key: str,
         run_within: float | None,
         on_sent: Callable[[int], None] | None,
     ) -> None:
-        """Without a key it gets a random one, so that a repetition after a lost answer finds the same job.
+        """`chunks` are from `chunks_of`. Without a key it gets a random one, so that a repetition after a lost answer
+        finds the same job.
 
         Raises:
-            TypeError: a prompt is of no known form.
             ValueError: a number does not fit its type on the wire.
         """
         header = jobs_pb2.JobHeader(
@@ -232,7 +232,7 @@ class Upload:
         if run_within is not None:
             header.run_within.CopyFrom(duration_to_wire(run_within))
         self._header = header
-        self._chunks = list(_chunks(items))
+        self._chunks = chunks
         self._on_sent = on_sent
 
     def __iter__(self) -> Iterator[jobs_pb2.SubmitJobRequest]:
@@ -246,7 +246,13 @@ class Upload:
                 self._on_sent(sent)
 
 
-def _chunks(items: Iterable[JobItem]) -> Iterator[jobs_pb2.JobItems]:
+def chunks_of(items: Iterable[JobItem]) -> Iterator[jobs_pb2.JobItems]:
+    """Convert items, some milliseconds' worth of them at a time.
+
+    Raises:
+        TypeError: a prompt is of no known form.
+        ValueError: a number does not fit its type on the wire.
+    """
     chunk, size = jobs_pb2.JobItems(), 0
     for item in items:
         wire = item.to_proto()

@@ -23,7 +23,7 @@ from router.client.decisions import DecisionList
 from router.client.errors import BrokenCallError, CancelledError, UnavailableError, from_rpc_error, resume_token_of
 from router.client.events import Event
 from router.client.gather import Gathering
-from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload
+from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
 from router.client.requests import GenerateOptions, Prompt, ResumePoint, Sampling
 from router.client.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
 from router.client.retry import Attempts, RetryPolicy
@@ -189,7 +189,7 @@ class Client:
         """Store a job of generations that run in the background; see AsyncClient.submit_job."""
         upload = Upload(
             model,
-            items,
+            tuple(chunks_of(items)),
             request_class=request_class,
             idempotency_key=idempotency_key,
             run_within=run_within,

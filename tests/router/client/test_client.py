@@ -389,3 +389,27 @@ async def test_a_stop_string_alone_is_one(client, fake):
     await client.generate("demo", "hi", Sampling(stop="END"))
 
     assert fake.requests[0].sampling.stop == ["END"]
+
+
+async def test_others_run_while_a_large_job_is_put_together():
+    turns = 0
+
+    async def others():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    def items():
+        for number in range(2_000):
+            seen.append(turns)
+            yield api.JobItem(f"q{number}", "hi")
+
+    seen: list[int] = []
+    running = asyncio.create_task(others())
+    async with api.AsyncClient(f"127.0.0.1:{free_port()}", retry=RetryPolicy(max_attempts=1)) as client:
+        with pytest.raises(api.UnavailableError):
+            await client.submit_job("demo", items())
+    running.cancel()
+
+    assert len(set(seen)) >= 7
