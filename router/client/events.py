@@ -18,7 +18,7 @@ class Queued:
     request_id: str
     resume_token: bytes
     position: int
-    """Requests ahead of it in its class."""
+    """Requests ahead of it, those of more urgent classes included; an estimate where tenants take turns."""
     eta: float | None
     """Rest of the wait; None while the cluster has no estimate."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from penstock.v1 import inference_pb2 as api
@@ -30,6 +30,7 @@ class Catalog:
     def __init__(self, pools: Mapping[str, Pool], cache_dir: Path, limits: LimitSettings) -> None:
         self._pools = pools
         self._cache_dir = cache_dir
+        self._max_logprobs = limits.max_logprobs
         self._store = TokenizerStore(cache_dir / "tokenizers", max_rendered_characters=limits.max_rendered_characters)
         self._models: dict[str, ModelInfo] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
@@ -92,12 +93,13 @@ class Catalog:
             return api.Model(name=pool.name)
         tokenizer = self._tokenizers.get(info.tokenizer_digest)
         chat = tokenizer is not None and tokenizer.has_chat_template
+        able = replace(info.capabilities, max_logprobs=min(info.capabilities.max_logprobs, self._max_logprobs))
         return api.Model(
             name=pool.name,
             max_context_tokens=info.max_context_tokens,
             vocabulary_size=info.vocabulary_size,
             lora_adapters=info.lora_adapters,
-            capabilities=capabilities_to_wire(info.capabilities, chat=chat),
+            capabilities=capabilities_to_wire(able, chat=chat),
             ready_replicas=pool.replicas.ready(),
             digest=info.digest,
         )

@@ -41,9 +41,10 @@ class GenerateRequest(_message.Message):
     idempotency_key: _builtins.str
     """Is the client's own name for this request, unique for its tenant; also used by Cancel. The same request again under
     the same key attaches to the running one, whose earlier call ends with ABORTED, or gets its result for as long as it
-    is kept (ten minutes by default); another request under the same key is refused with ALREADY_EXISTS. With a key, a
-    lost connection does not cancel the request for attach_grace (5 s by default). 1 to 128 bytes of printable ASCII;
-    default: none.
+    is kept (ten minutes by default); another request under the same key is refused with ALREADY_EXISTS. A default that is
+    written out makes no other request. With n above 1 a repeat does not attach, and the earlier call goes on: it waits for
+    the result, and runs anew where none came. With a key, a lost connection does not cancel the request for attach_grace
+    (5 s by default). 1 to 128 bytes of printable ASCII; default: none.
     """
     lora_adapter: _builtins.str
     """Names a LoRA adapter of the pool. Default: the base model."""
@@ -61,8 +62,9 @@ class GenerateRequest(_message.Message):
 
     @_builtins.property
     def queue_timeout(self) -> _duration_pb2.Duration:
-        """Refuses to start later than this after arrival; the call then ends with DEADLINE_EXCEEDED. Above 0; default: only the
-        call's own deadline counts.
+        """Refuses to start later than this after arrival; the call then ends with DEADLINE_EXCEEDED. A wait that is estimated to
+        be longer ends it at once with RESOURCE_EXHAUSTED (NOT_IN_TIME) and RetryInfo. Above 0; default: only the call's own
+        deadline counts.
         """
 
     def __init__(
@@ -308,8 +310,9 @@ class Queued(_message.Message):
     resume_token: _builtins.bytes
     """Continues this request at any router; opaque and signed."""
     position: _builtins.int
-    """Counts the requests ahead of it in its class, 0 when it is next. Grows where it has waited for longer than its class is
-    promised, and requests of its tenant pass it that have not.
+    """Counts the requests ahead of it, those of more urgent classes and those of its own that come before it; an estimate
+    where tenants take turns. 0 when it is next. Grows where more urgent ones come, and where it has waited for longer than
+    its class is promised and requests of its tenant pass it that have not.
     """
     @_builtins.property
     def eta(self) -> _duration_pb2.Duration:
@@ -735,7 +738,7 @@ class Capabilities(_message.Message):
     logprobs: _builtins.bool
     """Says whether log probabilities can be asked for."""
     max_logprobs: _builtins.int
-    """Is the largest `logprobs` accepted."""
+    """Is the largest `logprobs` accepted, by the engines and by this router's settings."""
     structured_output: _builtins.bool
     """Says whether structured output can be asked for."""
     min_p: _builtins.bool

@@ -27,8 +27,10 @@ if _version_not_supported:
 
 class InferenceServiceStub:
     """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details. Only UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after
-    its RetryInfo.
+    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
+    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
     """
 
     def __init__(self, channel):
@@ -71,13 +73,16 @@ class InferenceServiceStub:
 
 class InferenceServiceServicer:
     """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details. Only UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after
-    its RetryInfo.
+    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
+    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
     """
 
     def Generate(self, request, context):
         """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-        the initial metadata under penstock-request-id and penstock-resume-token-bin.
+        the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept result
+        of an idempotency key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,8 +167,10 @@ def add_InferenceServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class InferenceService:
     """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details. Only UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after
-    its RetryInfo.
+    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
+    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
     """
 
     @staticmethod

@@ -28,8 +28,10 @@ GRPC_VERSION: str
 
 class InferenceServiceStub:
     """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details. Only UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after
-    its RetryInfo.
+    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
+    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
     """
 
     @_typing.overload
@@ -38,7 +40,8 @@ class InferenceServiceStub:
     def __new__(cls, channel: _aio.Channel) -> InferenceServiceAsyncStub: ...
     Generate: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
     """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-    the initial metadata under penstock-request-id and penstock-resume-token-bin.
+    the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept result
+    of an idempotency key.
     """
     StreamGenerate: _grpc.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]
     """Generates and streams tokens as they are produced. A stream that ends OK has every token once, in order, and its
@@ -56,14 +59,17 @@ class InferenceServiceStub:
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
     """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details. Only UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after
-    its RetryInfo.
+    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
+    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-    the initial metadata under penstock-request-id and penstock-resume-token-bin.
+    the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept result
+    of an idempotency key.
     """
     StreamGenerate: _aio.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]  # type: ignore[assignment]
     """Generates and streams tokens as they are produced. A stream that ends OK has every token once, in order, and its
@@ -80,8 +86,10 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details. Only UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after
-    its RetryInfo.
+    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
+    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
     """
 
     @_abc_1.abstractmethod
@@ -91,7 +99,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.GenerateResponse, _abc.Awaitable[_inference_pb2.GenerateResponse]]:
         """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-        the initial metadata under penstock-request-id and penstock-resume-token-bin.
+        the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept result
+        of an idempotency key.
         """
 
     @_abc_1.abstractmethod

@@ -77,8 +77,9 @@ class JobServiceServicer:
 
     def SubmitJob(self, request_iterator, context):
         """Stores a job and queues it. The first message carries `header`, each further one a chunk of items; nothing runs before
-        the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, exceeded bounds
-        are RESOURCE_EXHAUSTED, and nothing is kept.
+        the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so are too
+        many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes); exceeded bounds on what is stored are
+        RESOURCE_EXHAUSTED. Nothing is kept then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,8 +38,9 @@ class JobServiceStub:
     def __new__(cls, channel: _aio.Channel) -> JobServiceAsyncStub: ...
     SubmitJob: _grpc.StreamUnaryMultiCallable[_jobs_pb2.SubmitJobRequest, _jobs_pb2.SubmitJobResponse]
     """Stores a job and queues it. The first message carries `header`, each further one a chunk of items; nothing runs before
-    the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, exceeded bounds
-    are RESOURCE_EXHAUSTED, and nothing is kept.
+    the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so are too
+    many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes); exceeded bounds on what is stored are
+    RESOURCE_EXHAUSTED. Nothing is kept then.
     """
     WatchJob: _grpc.UnaryStreamMultiCallable[_jobs_pb2.WatchJobRequest, _jobs_pb2.WatchJobResponse]
     """Streams a job's results in the order of their completion, and its progress, until the job has ended. A stream that ends
@@ -66,8 +67,9 @@ class JobServiceAsyncStub(JobServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitJob: _aio.StreamUnaryMultiCallable[_jobs_pb2.SubmitJobRequest, _jobs_pb2.SubmitJobResponse]  # type: ignore[assignment]
     """Stores a job and queues it. The first message carries `header`, each further one a chunk of items; nothing runs before
-    the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, exceeded bounds
-    are RESOURCE_EXHAUSTED, and nothing is kept.
+    the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so are too
+    many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes); exceeded bounds on what is stored are
+    RESOURCE_EXHAUSTED. Nothing is kept then.
     """
     WatchJob: _aio.UnaryStreamMultiCallable[_jobs_pb2.WatchJobRequest, _jobs_pb2.WatchJobResponse]  # type: ignore[assignment]
     """Streams a job's results in the order of their completion, and its progress, until the job has ended. A stream that ends
@@ -97,8 +99,9 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.SubmitJobResponse, _abc.Awaitable[_jobs_pb2.SubmitJobResponse]]:
         """Stores a job and queues it. The first message carries `header`, each further one a chunk of items; nothing runs before
-        the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, exceeded bounds
-        are RESOURCE_EXHAUSTED, and nothing is kept.
+        the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so are too
+        many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes); exceeded bounds on what is stored are
+        RESOURCE_EXHAUSTED. Nothing is kept then.
         """
 
     @_abc_1.abstractmethod

@@ -215,3 +215,11 @@ async def test_nothing_is_left_in_the_queue_when_all_is_done(stack: Stack) -> No
         await until(lambda router=router: router.pools["demo"].active == 0)
         await until(lambda router=router: router.pools["demo"].beat.running == 0)
     await until(lambda: stack.replicas[0].table.retained == 0)
+
+
+async def test_the_model_says_the_most_log_probabilities_that_are_accepted(tmp_path: Path) -> None:
+    """The engine's bound or the operator's, whichever is lower."""
+    async with running_stack(tmp_path, sim={"time_scale": 0.0}, router={"limits": {"max_logprobs": 3}}) as stack:
+        model = (await stack.inference().GetModel(api.GetModelRequest(model="demo"))).model
+        assert 3 == model.capabilities.max_logprobs
+        await stack.inference().Generate(request(max_tokens=2, logprobs=3))
