@@ -313,6 +313,18 @@ class QueueUnavailableError(UnavailableError):
     reason = "QUEUE_UNAVAILABLE"
 
 
+class ModelChangedError(UnavailableError):
+    """Is raised when a pool got a model with another tokenizer while a request waited: its ids would mean another text.
+    Nothing was delivered.
+    """
+
+    reason = "MODEL_CHANGED"
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        super().__init__(f"the pool's model changed while {request_id} waited; send it again for the new one")
+
+
 class NoReplicaError(UnavailableError):
     """Is raised when no replica of the pool has ever reported, so that the prompt cannot be tokenized; and by a router
     that reaches none of those that take work.

@@ -29,6 +29,7 @@ class Refused(enum.Enum):
     INVALID = 3
     UNKNOWN = 4
     BAD_OFFSET = 5
+    OTHER_TOKENIZER = 6
 
 
 HERD_GRACES = 12.0

@@ -29,9 +29,11 @@ class LinkSession:
     a slow router, deltas pile up in the logs and leave merged in the next frame.
     """
 
-    def __init__(self, table: AttemptTable, router_id: str) -> None:
+    def __init__(self, table: AttemptTable, router_id: str, tokenizer_digest: str = "") -> None:
+        """`tokenizer_digest`: starts with ids of another tokenizer are refused; empty where it is not known."""
         self._table = table
         self._router_id = router_id
+        self._tokenizer_digest = tokenizer_digest
         self._keys: dict[int, tuple[str, str]] = {}
         """Receiver number to (request id, attempt)."""
         self._dirty: list[OutputLog] = []
@@ -133,6 +135,10 @@ class LinkSession:
 
     async def _start(self, start: pb.Start) -> None:
         key = (start.request_id, start.attempt)
+        if "" != start.tokenizer_digest != self._tokenizer_digest != "":
+            detail = f"ids of tokenizer {start.tokenizer_digest}; this replica has {self._tokenizer_digest}"
+            self._refuse(start.sink, Refused.OTHER_TOKENIZER, detail)
+            return
         self._keys[start.sink] = key
         interactive = start.request_class == types.REQUEST_CLASS_INTERACTIVE
         refusal = await self._table.start(

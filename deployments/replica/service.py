@@ -63,7 +63,8 @@ class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
         _LOG.info("link.opened", extra={"router": router_id})
         self._links += 1
         try:
-            await LinkSession(self._table, router_id).run(request_iterator, context.write, welcome)
+            session = LinkSession(self._table, router_id, self._tokenizer_digest)
+            await session.run(request_iterator, context.write, welcome)
         finally:
             self._links -= 1
 

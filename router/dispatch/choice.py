@@ -20,6 +20,7 @@ from cluster.errors import (
     EngineRequestError,
     GenerationFailedError,
     InvalidRequestError,
+    ModelChangedError,
     PenstockError,
     QueueTimeoutError,
     TakenOverError,
@@ -171,7 +172,19 @@ class Choice:
                 self._pool.release(self)
                 return False
             case _:
-                return True
+                pass
+        if "" != self._start.tokenizer_digest != place.tokenizer_digest != "":
+            self._misread()
+            return False
+        return True
+
+    def _misread(self) -> None:
+        """Fail: the engine that it got would read its ids as another text."""
+        if self.tokens:
+            self._fail_with_usage("the pool's model changed")
+        else:
+            self._fail(ModelChangedError(self.entry.request_id))
+        self._pool.release(self)
 
     def run_on(self, grant: Grant, place: Placement) -> None:
         """Start, or go on, on the replica that the grant names."""
@@ -314,6 +327,8 @@ class Choice:
             else:
                 self._fail(refused_by_engine(refusal.detail))
             self._pool.release(self)
+        elif refusal.reason == pb.REFUSAL_REASON_OTHER_TOKENIZER:
+            self._misread()
         elif self._unbegun:
             # Window full, draining, or a start that a broken link swallowed: nothing ran, so wait for another slot.
             self._leave_place(acknowledge=False, queued_at=self._queued_at)
@@ -463,6 +478,8 @@ class Choice:
         start = pb.Start()
         start.CopyFrom(self._start)
         start.ClearField("cache_salt")
+        # Routers of the last release leave it out, and have the same marks.
+        start.ClearField("tokenizer_digest")
         return hashlib.blake2b(start.SerializeToString(deterministic=True), digest_size=16).digest()
 
     def _clear(self) -> None:

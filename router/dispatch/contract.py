@@ -69,6 +69,8 @@ class Placement:
     group_id: str
     price_per_s: float
     model_digest: str
+    tokenizer_digest: str = ""
+    """Of the ids that its engine reads; empty where it is not known."""
 
     @property
     def group(self) -> Group:

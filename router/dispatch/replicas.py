@@ -152,7 +152,9 @@ class ReplicaSet:
         known = self.announcements.get(link.replica_id)
         if known is None:
             return Placement(link, "", 0.0, "")
-        return Placement(link, known.group_id, known.price_per_gpu_hour / 3600, known.model.digest)
+        model = known.model
+        price_per_s = known.price_per_gpu_hour / 3600
+        return Placement(link, known.group_id, price_per_s, model.digest, model.tokenizer_digest)
 
     async def reach(self, replica_id: str, address: str, seconds: float) -> ReplicaLink | None:
         """Return a link that is up, dialling the address when the registry does not know it; None when that takes

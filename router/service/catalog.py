@@ -69,8 +69,8 @@ class Catalog:
         if announcement is not None:
             if self._models.get(pool.name) != announcement.model:
                 self._models[pool.name] = announcement.model
-                self._write(pool.name, announcement.model)
-        elif pool.name not in self._models and (stored := self._read(pool.name)) is not None:
+                self._write(pool, announcement.model)
+        elif pool.name not in self._models and (stored := self._read(pool)) is not None:
             self._models[pool.name] = stored
         return self._models.get(pool.name)
 
@@ -104,22 +104,24 @@ class Catalog:
             digest=info.digest,
         )
 
-    def _file(self, pool: str) -> Path:
-        return self._cache_dir / "models" / f"{pool}.json"
+    def _file(self, pool: Pool) -> Path:
+        return self._cache_dir / "models" / f"{pool.name}.json"
 
-    def _write(self, pool: str, info: ModelInfo) -> None:
+    def _write(self, pool: Pool, info: ModelInfo) -> None:
         path = self._file(pool)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(asdict(info)), encoding="utf-8")
+            partial.write_text(json.dumps({"of": pool.settings.model, "info": asdict(info)}), encoding="utf-8")
             partial.replace(path)
         except OSError as error:
             # The cache only helps while there is no replica.
-            _LOG.warning("catalog.not_stored", extra={"pool": pool, "error": str(error)})
+            _LOG.warning("catalog.not_stored", extra={"pool": pool.name, "error": str(error)})
 
-    def _read(self, pool: str) -> ModelInfo | None:
+    def _read(self, pool: Pool) -> ModelInfo | None:
         try:
-            return model_from_fields(json.loads(self._file(pool).read_text(encoding="utf-8")))
+            stored = json.loads(self._file(pool).read_text(encoding="utf-8"))
+            # The settings may name another model by now, whose engines still load.
+            return model_from_fields(stored["info"]) if stored["of"] == pool.settings.model else None
         except (OSError, ValueError, TypeError, KeyError):
             return None

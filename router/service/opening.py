@@ -304,6 +304,7 @@ class Opening:
             lora_adapter=checked.lora_adapter,
             cache_salt=admitted.salt,
             request_class=request_class_to_wire(checked.request_class),
+            tokenizer_digest=admitted.info.tokenizer_digest,
         )
         learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
         return Choice(index, entry, start, pool, pool.prices, admitted.deadline, learn, admitted.arrived_at)

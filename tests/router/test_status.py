@@ -100,6 +100,7 @@ CASES = [
     (errors.UnavailableError("u"), "UNAVAILABLE", "UNAVAILABLE", {}, "RetryInfo"),
     (errors.QueueUnavailableError("q"), "UNAVAILABLE", "QUEUE_UNAVAILABLE", {}, "RetryInfo"),
     (errors.NoReplicaError("n"), "UNAVAILABLE", "NO_REPLICA", {}, "RetryInfo"),
+    (errors.ModelChangedError("r"), "UNAVAILABLE", "MODEL_CHANGED", {}, "RetryInfo"),
     (errors.ShuttingDownError("s"), "UNAVAILABLE", "SHUTTING_DOWN", {}, "RetryInfo"),
     (
         errors.GenerationFailedError("r", 3, 2, 7),

@@ -38,6 +38,8 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     """No such request or attempt is known here (any more)."""
     REFUSAL_REASON_BAD_OFFSET: _RefusalReason.ValueType  # 5
     """The offset is not the end of a delta."""
+    REFUSAL_REASON_OTHER_TOKENIZER: _RefusalReason.ValueType  # 6
+    """The prompt's ids are those of another tokenizer. Only sent where the start names one."""
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
     """Says why a command was refused."""
@@ -54,6 +56,8 @@ REFUSAL_REASON_UNKNOWN: RefusalReason.ValueType  # 4
 """No such request or attempt is known here (any more)."""
 REFUSAL_REASON_BAD_OFFSET: RefusalReason.ValueType  # 5
 """The offset is not the end of a delta."""
+REFUSAL_REASON_OTHER_TOKENIZER: RefusalReason.ValueType  # 6
+"""The prompt's ids are those of another tokenizer. Only sent where the start names one."""
 Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
 @_typing.final
@@ -215,6 +219,7 @@ class Start(_message.Message):
     RESUME_FIELD_NUMBER: _builtins.int
     ALONE_FIELD_NUMBER: _builtins.int
     REQUEST_CLASS_FIELD_NUMBER: _builtins.int
+    TOKENIZER_DIGEST_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """Is the router's number for the receiver of the output; unique on this link."""
     request_id: _builtins.str
@@ -235,6 +240,8 @@ class Start(_message.Message):
     """Is the request's class; a replica keeps room for INTERACTIVE ones to come. UNSPECIFIED, from an older router, says
     nothing.
     """
+    tokenizer_digest: _builtins.str
+    """Names the tokenizer that made the prompt's ids, as in GetTokenizer; empty, from an older router, says nothing."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Lists the prompt's token ids."""
@@ -261,10 +268,11 @@ class Start(_message.Message):
         resume: Global___ResumeRecord | None = ...,
         alone: _builtins.bool = ...,
         request_class: _types_pb2.RequestClass.ValueType = ...,
+        tokenizer_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "prompt_token_ids", b"prompt_token_ids", "request_class", b"request_class", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alone", b"alone", "attempt", b"attempt", "cache_salt", b"cache_salt", "lora_adapter", b"lora_adapter", "prompt_token_ids", b"prompt_token_ids", "request_class", b"request_class", "request_id", b"request_id", "resume", b"resume", "sampling", b"sampling", "sink", b"sink", "time_left_ms", b"time_left_ms", "tokenizer_digest", b"tokenizer_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
