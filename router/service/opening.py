@@ -15,6 +15,7 @@ from cluster.errors import (
     GenerationFailedError,
     InvalidRequestError,
     KeyReusedError,
+    NoReplicaError,
     NotInTimeError,
     PenstockError,
     QueueFullError,
@@ -35,6 +36,7 @@ from router.dispatch.in_time import SHED, TimeBounds, refusal
 from router.dispatch.pool import Pool
 from router.identity import Caller, TenantPolicies, require_class
 from router.service.catalog import Catalog
+from router.tokens.guess import likely_tokens
 
 JOIN_S = 5.0
 """How long the result of a request that has just ended is waited for."""
@@ -129,7 +131,15 @@ class Opening:
         arrived_at = time.monotonic()
         require_class(caller, checked.request_class)
         pool = self._catalog.pool(checked.model, caller)
-        info, tokenizer = await self._catalog.model(pool)
+        try:
+            info, tokenizer = await self._catalog.model(pool)
+        except NoReplicaError:
+            if counted:
+                # Who is turned away is demand too: a pool of none would never have a replica that brings a tokenizer.
+                most = checked.sampling.max_tokens or self._expected_output_tokens
+                size = (likely_tokens(checked.prompt), most, self._expected_output_tokens, checked.n)
+                pool.arrivals.arrived(checked.request_class, *size)
+            raise
         ids = await tokenizer.encode_prompt(checked.prompt)
         params, n = resolve(checked, info, len(ids))
         deadline = None if time_left_s is None else arrived_at + time_left_s

@@ -1,0 +1,21 @@
+"""How long a prompt is, roughly, where the model's tokenizer is not known."""
+
+from __future__ import annotations
+
+from router.admission import Prompt
+from router.admission.values import ChatPrompt, TextPrompt
+
+BYTES_PER_TOKEN = 4
+"""Of English; other languages and code have fewer."""
+
+
+def likely_tokens(prompt: Prompt) -> int:
+    """Estimate a prompt's tokens from its bytes of UTF-8; at least 1."""
+    match prompt:
+        case TextPrompt(text):
+            size = len(text.encode())
+        case ChatPrompt(messages):
+            size = sum(len(message.content.encode()) for message in messages)
+        case _:
+            return len(prompt.ids)
+    return max(1, size // BYTES_PER_TOKEN)
