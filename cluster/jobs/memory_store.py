@@ -12,6 +12,7 @@ from cluster.errors import JobLeaseLostError, JobLimitError, JobNotFoundError
 from cluster.jobs.base import Backlog, ItemResult, JobClaim, JobCursor, JobLimits, JobRecord, JobState
 from cluster.jobs.blob import pack_blob, pack_block, unpack_blob, unpack_block
 from cluster.jobs.checks import check_names
+from cluster.jobs.steps import ClockSteps
 
 _DEFERRED_MS = 1000
 
@@ -49,6 +50,7 @@ class MemoryJobStore:
     def __init__(self, shared: MemoryJobs, limits: JobLimits | None = None) -> None:
         self.limits = limits or JobLimits()
         self._shared = shared
+        self._steps = ClockSteps(self.limits.lease_ms)
         self._jobs = shared.jobs
 
     # --- uploading ----------------------------------------------------------------------------------------------------
@@ -127,8 +129,11 @@ class MemoryJobStore:
 
     async def claim(self, holder: str, *, takeover: bool) -> JobClaim | None:
         """See `JobStore.claim`."""
-        now = self._now()
-        waiting = [job for job in self._jobs.values() if job.record.state.open and job.claimable_ms <= now]
+        now, far_ms = self._now(), 2 * self.limits.lease_ms
+        takeover &= self._steps.believes(now, self._shared.clock.monotonic())
+        waiting = [
+            job for job in self._jobs.values() if job.record.state.open and not 0 < job.claimable_ms - now <= far_ms
+        ]
         for job in sorted(waiting, key=lambda job: (job.claimable_ms, job.record.job_id)):
             if job.record.holder:
                 if not takeover:

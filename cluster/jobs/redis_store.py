@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from cluster.clock import Clock
+from cluster.clock import Clock, SystemClock
 from cluster.errors import JobLeaseLostError, JobLimitError, JobNotFoundError
 from cluster.jobs.base import (
     Backlog,
@@ -23,6 +23,7 @@ from cluster.jobs.blob import pack_blob, pack_block, unpack_blob, unpack_block
 from cluster.jobs.checks import check_names
 from cluster.jobs.keys import job_keys, shared_key
 from cluster.jobs.scripts import load_job_scripts
+from cluster.jobs.steps import ClockSteps
 from cluster.queue.connections import ConnectionSource, RedisTarget
 from cluster.queue.lane import Lane
 from cluster.queue.scripts import Script
@@ -62,6 +63,7 @@ class RedisJobStore:
         self.pool = pool
         self.limits = limits or JobLimits()
         self._clock = clock
+        self._steps = ClockSteps(self.limits.lease_ms)
         self._lane = Lane(ConnectionSource(target, timeout_s, shared_key(pool, "open")), timeout_s)
         self._scripts = load_job_scripts()
 
@@ -126,7 +128,8 @@ class RedisJobStore:
 
     async def claim(self, holder: str, *, takeover: bool) -> JobClaim | None:
         """See `JobStore.claim`."""
-        candidates, _due = await self._run("look", "", _LOOKED_AT)
+        candidates, _due, now = await self._run("look", "", _LOOKED_AT, self.limits.lease_ms)
+        takeover &= self._steps.believes(now, (self._clock or SystemClock()).monotonic())
         token = secrets.token_hex(12)
         for candidate in candidates:
             job_id = candidate.decode()
@@ -202,7 +205,7 @@ class RedisJobStore:
 
     async def sweep(self) -> int:
         """See `JobStore.sweep`."""
-        _candidates, due = await self._run("look", "", _LOOKED_AT)
+        _candidates, due, _now = await self._run("look", "", _LOOKED_AT, self.limits.lease_ms)
         done = await asyncio.gather(*(self._run("expire", job_id.decode(), self.limits.ttl_ms) for job_id in due))
         return sum(done)
 

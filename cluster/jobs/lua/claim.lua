@@ -5,7 +5,7 @@
 -- Reply: 1 taken; 0 not
 
 local from = tonumber(call('ZSCORE', OPEN, ID))
-if not from or from > NOW or not is_open(get('state')) then return 0 end
+if not from or not is_due(from, tonumber(ARGV[5])) or not is_open(get('state')) then return 0 end
 local tenant = get('tenant')
 if get('holder') ~= '' then
   if ARGV[6] ~= '1' then return 0 end

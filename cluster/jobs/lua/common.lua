@@ -45,6 +45,10 @@ local function counted(what, tenant) return tonumber(call('HGET', USAGE, what ..
 
 local function text(n) return string.format('%.0f', n) end
 
+-- Whether a job of this score may be claimed. One that is further off than any could be set is left from before the clock
+-- was set back; twice the lease, because other routers may have a longer one.
+local function is_due(from, lease) return from <= NOW or from - NOW > 2 * lease end
+
 local function is_open(state) return state == 'queued' or state == 'running' end
 
 -- Nobody feeds the job any more.

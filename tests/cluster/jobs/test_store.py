@@ -189,6 +189,42 @@ async def test_a_feeder_that_lost_its_lease_can_do_nothing(backend: Backend) -> 
     assert [b"zero", b"one"] == await store.results("j", 0, 10)
 
 
+async def test_when_the_clock_is_set_back_jobs_are_claimed_as_before(backend: Backend) -> None:
+    store = backend.store(JobLimits(lease_ms=1_000))
+    for name in ("fed", "lost", "queued"):
+        await upload(store, name)
+    claim = await claimed(store)
+    assert "lost" == (await claimed(store, "dead")).record.job_id
+    backend.clock.jump_wall(-3600)
+    found = []
+    for _ in range(12):
+        # Who is alive renews three times per lease.
+        await store.renew(claim)
+        found.append(taken.record.job_id if (taken := await store.claim("B", takeover=True)) else "")
+        if found[-1]:
+            await store.cancel(found[-1])
+        backend.clock.advance(0.3)
+    assert ["queued", *[""] * 3, "lost"] == found[:5]
+    assert not any(found[5:])
+
+
+async def test_when_the_clock_is_set_forward_nobody_alive_loses_a_job(backend: Backend) -> None:
+    store = backend.store(JobLimits(lease_ms=1_000))
+    await upload(store, "fed")
+    await upload(store, "lost")
+    claim = await claimed(store)
+    await claimed(store, "dead")
+    backend.clock.jump_wall(60)
+    found = []
+    for _ in range(6):
+        found.append(await store.claim("B", takeover=True))
+        await store.renew(claim)
+        backend.clock.advance(0.3)
+    assert [None] * 4 == found[:4]
+    assert "lost" == found[4].record.job_id
+    assert found[5] is None
+
+
 async def test_a_released_job_is_free_at_once(backend: Backend) -> None:
     store = backend.store()
     await upload(store, "j")
