@@ -114,9 +114,10 @@ class MemoryQueue:
         check_entry(entry)
         with self._call(router_id) as pool:
             stored = pool.entries.get(entry.request_id)
-            if _goes_elsewhere(stored, router_id, entry.tenant):
+            if _begins_anew(stored, router_id, entry.tenant):
                 _forget_ordered(pool, stored)
-                tell_moved(pool, entry.request_id, stored.owner, router_id)
+                if stored.owner != router_id:
+                    tell_moved(pool, entry.request_id, stored.owner, router_id)
                 stored = None
             if stored is not None and stored.owner != router_id:
                 return Submitted(None, 0, elsewhere=True)
@@ -412,11 +413,11 @@ def _answer_move(pool: PoolState, router_id: str, request_id: str) -> None:
         pool.tidy_owner(router_id)
 
 
-def _goes_elsewhere(entry: Entry | None, router_id: str, tenant: str) -> TypeGuard[Entry]:
-    """Whether an entry is on its way out at another router."""
+def _begins_anew(entry: Entry | None, router_id: str, tenant: str) -> TypeGuard[Entry]:
+    """Whether an entry is on its way out at another router, or expired although its own knows better."""
     if entry is None or entry.request.tenant != tenant:
         return False
-    return entry.state == ORDERED and entry.owner != router_id
+    return entry.state == ORDERED and (entry.owner != router_id or entry.order == "e")
 
 
 def _forget_ordered(pool: PoolState, entry: Entry) -> None:

@@ -85,6 +85,8 @@ class Choice:
         """Why the choice can't go on; the request then ends with it."""
         self.run_id = ""
         """Identity of the store that has its entry."""
+        self.adopted = False
+        """Whether its entry, with the bound on its wait, was made by another call."""
         self.tokens = 0
         """Output tokens handed on or pending."""
         self.link: ReplicaLink | None = None
@@ -150,6 +152,12 @@ class Choice:
     def taken_over(self) -> bool:
         """Whether it gets the output of an attempt that another router started."""
         return self.state is ChoiceState.RUNNING and not self.granted_at and self.link is not None and self.link.up
+
+    @property
+    def has_time(self) -> bool:
+        """Whether the bound on its wait is not reached, whatever the pool's clock says, which may be stepped."""
+        bound_ms = 0 if self.adopted or self.waited_s is not None else self.entry.start_within_ms
+        return (time.monotonic() - self.submitted_at) * 1000 < bound_ms
 
     @property
     def late(self) -> bool:

@@ -262,6 +262,7 @@ class Pool:
         adopted = await self._queue.adopt(self._router_id, choice.entry.tenant, request_id)
         if adopted is not None:
             self.take(choice)
+            choice.adopted = True
             choice.position = adopted.position
             choice.run_id = self.resubmission.run_id
         return adopted
@@ -417,11 +418,20 @@ class Pool:
         # Orders first: what is cancelled before it is started never starts.
         for order in mail.orders:
             if (choice := self._choices.get(order.request_id)) is not None:
-                choice.ordered(order.kind)
+                if order.kind == "expired" and choice.state is ChoiceState.WAITING and choice.has_time:
+                    self._owner.spawn(self._submit_early(order.request_id), "submit_early")
+                else:
+                    choice.ordered(order.kind)
             elif not self.returns.left(order.request_id):
                 self._give_back(order.request_id, "")
         for grant in mail.grants:
             self._granted(grant)
+
+    async def _submit_early(self, request_id: str) -> None:
+        _LOG.warning("choice.expired_early", extra={"request": request_id})
+        # The next heartbeat brings the order again.
+        with suppress(QueueUnavailableError):
+            await self.resubmission.submit_again(request_id)
 
     def _granted(self, grant: Grant) -> None:
         choice = self._choices.get(grant.request_id)

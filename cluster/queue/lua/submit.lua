@@ -21,10 +21,11 @@ local function answer(e)
 end
 
 local known = Q.get(id)
-if known and known[STATE] == 'o' and known[OWNER] ~= A[1] and known[TENANT] == A[4] then
-  -- On its way out at another router, which may be dead: nobody would serve it. It holds no slot.
+if known and known[STATE] == 'o' and known[TENANT] == A[4] and (known[OWNER] ~= A[1] or known[ORDER] == 'e') then
+  -- On its way out at another router, which may be dead: nobody would serve it. Or its own router knows that it has time
+  -- left, because the clock was set forward. It holds no slot.
   Q.forget_ordered(id, known)
-  Q.tell_moved(id, known[OWNER], A[1])
+  if known[OWNER] ~= A[1] then Q.tell_moved(id, known[OWNER], A[1]) end
   known = nil
 end
 if known and known[OWNER] ~= A[1] then return {-5} end

@@ -161,3 +161,21 @@ async def test_who_submits_what_another_router_has_is_told(scene: Scene) -> None
         again = await scene.queue.submit("A", entry(name))
         assert (True, None) == (again.elsewhere, again.grant)
         assert not (await scene.queue.submit("B", entry(name))).elsewhere
+
+
+async def test_what_expired_early_is_submitted_anew_by_its_own_router(scene: Scene, backend: Backend) -> None:
+    """The clock was set forward, and the router knows how long it waited."""
+    await scene.start({"r1": ONE}, ("A",))
+    slot = (await scene.queue.submit("A", entry("slot"))).grant
+    running = {"r1": [("slot", slot.attempt)]}
+    key = {"client_key": "key", "digest": "d", "quota": Quota(tokens_per_minute=1000, concurrency=5)}
+    await scene.queue.submit("A", entry("q1", start_within_ms=60_000, **key))
+    backend.clock.jump_wall(300)
+    await scene.pass_time(12, routers=["A"], replicas=["r1"], running=running)
+    assert [("q1", "expired")] == [(each.request_id, each.kind) for each in (await scene.queue.collect("A")).orders]
+
+    assert (await scene.queue.submit("A", entry("q1", start_within_ms=48_000, **key))).grant is None
+
+    assert () == tuple((await scene.queue.collect("A")).orders)
+    mail = await scene.queue.release("A", "slot", slot.attempt, Settlement(0))
+    assert ["q1"] == [grant.request_id for grant in mail.grants]

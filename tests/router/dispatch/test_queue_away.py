@@ -15,12 +15,39 @@ from grpc_status import rpc_status
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
+from cluster.clock import SystemClock
 from cluster.errors import QueueUnavailableError
 from cluster.queue import Mail, QueueEntry, Settlement, Submitted
 from tests.support.stack import collect, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until
 
 CANCELLED = types.FINISH_REASON_CANCELLED
+
+
+class SteppedClock(SystemClock):
+    """Runs ahead by what it was set forward."""
+
+    ahead_ms = 0
+
+    def wall_ms(self) -> int:
+        """See `Clock.wall_ms`."""
+        return super().wall_ms() + self.ahead_ms
+
+
+async def test_a_clock_that_is_set_forward_ends_no_wait_early(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, sim={"base_ms": 3.0, "max_num_seqs": 1}) as stack:
+        clock = stack.store._clock = SteppedClock()
+        pool = stack.routers[0].pools["demo"]
+        running = stack.inference().StreamGenerate(stream_request(max_tokens=1_500, ignore_eos=True))
+        await running.read()
+        await running.read()
+        asked = stream_request(max_tokens=2, ignore_eos=True)
+        asked.generate.queue_timeout.FromSeconds(60)
+        waiting = stack.inference().StreamGenerate(asked)
+        await until(lambda: pool.active == 2)
+        clock.ahead_ms = 300_000
+        await collect(running)
+        assert 2 == len(ids_of(await collect(waiting)))
 
 
 async def test_streams_go_on_and_new_requests_are_told_when_to_come_back(tmp_path: Path) -> None:
