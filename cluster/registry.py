@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import fields as dataclass_fields
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 
 from cluster.models import Capabilities, ModelInfo
 from cluster.secret import ClusterSecret
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _PURPOSE = "registry/1"
 
@@ -34,12 +38,15 @@ class Announcement:
 
     @classmethod
     def open(cls, record: bytes, secret: ClusterSecret) -> Announcement | None:
-        """Read a record; None when it is not signed with this cluster's secret."""
+        """Read a record; None when it is not signed with this cluster's secret, or cannot be read."""
         payload = secret.open(_PURPOSE, record)
         if payload is None:
             return None
-        fields: dict[str, Any] = msgpack.unpackb(payload)
-        return cls(**{**fields, "model": model_from_fields(fields["model"])})
+        try:
+            fields: dict[str, Any] = msgpack.unpackb(payload)
+            return cls(**{**_known(cls, fields), "model": model_from_fields(fields["model"])})
+        except (ValueError, TypeError, KeyError):
+            return None
 
 
 def replica_name(pool: str, serve_id: str) -> str:
@@ -48,11 +55,20 @@ def replica_name(pool: str, serve_id: str) -> str:
 
 
 def model_from_fields(fields: dict[str, Any]) -> ModelInfo:
-    """Rebuild a ModelInfo from `dataclasses.asdict` of one, also after JSON or msgpack."""
+    """Rebuild a ModelInfo from `dataclasses.asdict` of one, also after JSON or msgpack, and of a later release.
+
+    Raises:
+        TypeError, KeyError: these are not the fields of one.
+    """
     return ModelInfo(
         **{
-            **fields,
-            "capabilities": Capabilities(**fields["capabilities"]),
+            **_known(ModelInfo, fields),
+            "capabilities": Capabilities(**_known(Capabilities, fields["capabilities"])),
             "lora_adapters": tuple(fields["lora_adapters"]),
         }
     )
+
+
+def _known(kind: type[DataclassInstance], found: dict[str, Any]) -> dict[str, Any]:
+    # A later release may have more.
+    return {field.name: found[field.name] for field in dataclass_fields(kind) if field.name in found}

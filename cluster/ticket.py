@@ -10,6 +10,8 @@ from cluster.errors import InvalidRequestError
 from cluster.secret import ClusterSecret
 
 _PURPOSE = "resume/1"
+_PARTS = 4
+"""Fields of a choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,14 @@ class ResumeTicket:
         """Read a token.
 
         Raises:
-            InvalidRequestError: it was not made by this cluster.
+            InvalidRequestError: it was not made by this cluster, or by a release that this one can't read.
         """
         payload = secret.open(_PURPOSE, token)
         if payload is None:
             raise InvalidRequestError.of("resume.resume_token", "was not issued by this cluster")
-        request_id, pool, tenant, prompt_tokens, choices = msgpack.unpackb(payload)
-        return cls(request_id, pool, tenant, prompt_tokens, tuple(TicketChoice(*c) for c in choices))
+        try:
+            # A later release may append more.
+            request_id, pool, tenant, prompt_tokens, choices, *_ = msgpack.unpackb(payload)
+            return cls(request_id, pool, tenant, prompt_tokens, tuple(TicketChoice(*c[:_PARTS]) for c in choices))
+        except (ValueError, TypeError) as error:
+            raise InvalidRequestError.of("resume.resume_token", "cannot be read by this release") from error

@@ -279,7 +279,7 @@ def _read_record(fields: Sequence[Any]) -> ReplicaRecord:
     return ReplicaRecord(
         replica_id=name.decode(),
         record=record,
-        state=ReplicaState(state.decode()),
+        state=_state(state.decode()),
         windows=Windows(sequences, kv, prefill),
         sequences=held,
         kv_tokens=used_kv,
@@ -287,6 +287,14 @@ def _read_record(fields: Sequence[Any]) -> ReplicaRecord:
         heartbeat_age_ms=age,
         stats=msgpack.unpackb(stats),
     )
+
+
+def _state(name: str) -> ReplicaState:
+    try:
+        return ReplicaState(name)
+    except ValueError:
+        # One of a later release gets no work from this one, and is linked for what runs there.
+        return ReplicaState.DRAINING
 
 
 def _flat(pairs: Sequence[tuple[str, str]]) -> list[str]:

@@ -1,0 +1,49 @@
+"""What replicas of other releases announce."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import msgpack
+import pytest
+
+from cluster.errors import InvalidRequestError
+from cluster.models import Capabilities, ModelInfo, ReplicaState
+from cluster.queue.codec import _read_record
+from cluster.registry import Announcement
+from cluster.ticket import ResumeTicket, TicketChoice
+from tests.support.stack import SECRET
+
+MODEL = ModelInfo("m", "t", 100, 50, Capabilities(), ("a",))
+ANNOUNCED = Announcement("r1", "demo", "h:1", "g", MODEL, 1, "cpu", 2, 0.5)
+
+
+def sealed(fields: Any) -> bytes:
+    """Sign a record as a replica does."""
+    return SECRET.seal("registry/1", bytes(msgpack.packb(fields)))
+
+
+def test_fields_of_a_later_release_are_passed_over() -> None:
+    fields = asdict(ANNOUNCED)
+    fields["zone"] = fields["model"]["family"] = "x"
+    fields["model"]["capabilities"]["tool_calls"] = True
+    assert ANNOUNCED == Announcement.open(sealed(fields), SECRET)
+
+
+@pytest.mark.parametrize("fields", [{}, [1], 7, {**asdict(ANNOUNCED), "model": 1}, {"model": asdict(MODEL)}])
+def test_a_record_that_cannot_be_read_is_as_good_as_none(fields: Any) -> None:
+    assert Announcement.open(sealed(fields), SECRET) is None
+
+
+def test_a_state_of_a_later_release_gets_no_work() -> None:
+    reply = (b"r1", b"", b"warming", 1, 2, 3, 0, 0, 0, 5, msgpack.packb({}))
+    assert ReplicaState.DRAINING is _read_record(reply).state
+
+
+def test_a_resume_token_of_a_later_release_is_read() -> None:
+    payload = ("r", "demo", "acme", 3, [("a", "r1", "h:1", "g", "more")], {"more": 1})
+    ticket = ResumeTicket.open(SECRET.seal("resume/1", bytes(msgpack.packb(payload))), SECRET)
+    assert ResumeTicket("r", "demo", "acme", 3, (TicketChoice("a", "r1", "h:1", "g"),)) == ticket
+    with pytest.raises(InvalidRequestError, match="this release"):
+        ResumeTicket.open(SECRET.seal("resume/1", bytes(msgpack.packb([1]))), SECRET)
