@@ -134,6 +134,8 @@ class Used:
     tokens_at: int
     requests: float
     requests_at: int
+    token_rate: int
+    request_rate: int
 
 
 class PoolState:

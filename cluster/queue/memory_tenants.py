@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from dataclasses import replace
 from itertools import accumulate
 
 from cluster.errors import QuotaExceededError
@@ -68,9 +69,15 @@ def settle_quota(pool: PoolState, entry: Entry, tokens: int) -> None:
     """Correct what was held of a quota to what was used."""
     if not entry.held_tokens:
         return
-    rate, tenant = entry.request.quota.tokens_per_minute, entry.request.tenant
-    used = _used_of(pool, tenant, rate, 0)
-    used.tokens = max(0, used.tokens + tokens - entry.held_tokens)
+    held_at, tenant = entry.request.quota.tokens_per_minute, entry.request.tenant
+    used = _used_of(pool, tenant, 0, 0)
+    rate = used.token_rate or held_at
+    used.tokens, used.tokens_at, used.token_rate = (
+        _brought(pool, used.tokens, used.tokens_at, rate, rate),
+        pool.now,
+        rate,
+    )
+    used.tokens = max(0, used.tokens + (tokens - entry.held_tokens) * min(1, rate / held_at))
     entry.held_tokens = 0
     _put_used(pool, tenant, used, rate)
 
@@ -114,17 +121,23 @@ def likely_output(pool: PoolState, tenant: str, default: int) -> int:
     return next(EDGES[i] for i, seen in enumerate(accumulate(counts)) if seen >= 0.95 * total)
 
 
+def _brought(pool: PoolState, used: float, as_of: int, old: int, new: int) -> float:
+    old = old or new
+    used = max(0, used - (pool.now - as_of) / 60000 * old)
+    return used * new / old if new < old else used
+
+
 def _used_of(pool: PoolState, tenant: str, tokens_per_minute: int, requests_per_minute: int) -> Used:
     used = pool.quotas.get(tenant)
     if used is None:
-        return Used(0, pool.now, 0, pool.now)
-    used = Used(used.tokens, used.tokens_at, used.requests, used.requests_at)
+        return Used(0, pool.now, 0, pool.now, tokens_per_minute, requests_per_minute)
+    used = replace(used)
     if tokens_per_minute:
-        used.tokens = max(0, used.tokens - (pool.now - used.tokens_at) / 60000 * tokens_per_minute)
-        used.tokens_at = pool.now
+        used.tokens = _brought(pool, used.tokens, used.tokens_at, used.token_rate, tokens_per_minute)
+        used.tokens_at, used.token_rate = pool.now, tokens_per_minute
     if requests_per_minute:
-        used.requests = max(0, used.requests - (pool.now - used.requests_at) / 60000 * requests_per_minute)
-        used.requests_at = pool.now
+        used.requests = _brought(pool, used.requests, used.requests_at, used.request_rate, requests_per_minute)
+        used.requests_at, used.request_rate = pool.now, requests_per_minute
     return used
 
 

@@ -25,7 +25,8 @@ DEADLINES = 22 -- ZSET request ids in the line, by the last moment of a grant (m
 BELLS = 23 -- HASH router -> 1 while its bell has rung and it has not looked
 KEY_DUE = 24 -- ZSET "tenant\0client key" whose request is over, by when it is forgotten (ms)
 RESULTS = 25 -- HASH "tenant\0client key" -> stored result
-QUOTAS = 26 -- HASH tenant -> packed {tokens used, as of (ms), requests used, as of (ms)}; drains with time
+QUOTAS = 26 -- HASH tenant -> packed {tokens used, as of (ms), requests used, as of (ms), tokens and
+--             requests per minute}; drains with time
 OUTPUTS = 27 -- HASH tenant -> packed histogram of output tokens, see tenant.lua
 OPEN_COUNTS = 28 -- HASH tenant -> entries that count against its concurrency
 TENANT_DUE = 29 -- ZSET tenants in QUOTAS or OUTPUTS, by when they are forgotten (ms)

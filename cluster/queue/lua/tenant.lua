@@ -1,16 +1,27 @@
 -- Shared: what a tenant may use. A quota is a bucket that holds a minute's worth; what was used drains with pool time, so
 -- "used" is stored, and a tenant that is not stored has used nothing.
 
--- {tokens, as of, requests, as of}, brought to now.
+-- What was used at a rate of `old` per minute until `as_of`, brought to now and to the rate `new`. Where that is lower, what
+-- drains within a minute still does, or a tenant would be locked out for as many minutes as its rate was cut by.
+function Q.brought(used, as_of, old, new)
+  if old == 0 then old = new end
+  used = math.max(0, used - (Q.now - as_of) / 60000 * old)
+  return new < old and used * new / old or used
+end
+
+-- {tokens, as of, requests, as of, tokens and requests per minute at which they drain}, brought to now and to these rates;
+-- a rate of 0 leaves what it is of as it was.
 function Q.used_of(tenant, tokens_per_minute, requests_per_minute)
   local packed = call('HGET', K[QUOTAS], tenant)
-  if not packed then return {0, Q.now, 0, Q.now} end
+  if not packed then return {0, Q.now, 0, Q.now, tokens_per_minute, requests_per_minute} end
   local used = cmsgpack.unpack(packed)
+  -- The last release stored no rates.
+  used[5], used[6] = used[5] or 0, used[6] or 0
   if tokens_per_minute > 0 then
-    used[1], used[2] = math.max(0, used[1] - (Q.now - used[2]) / 60000 * tokens_per_minute), Q.now
+    used[1], used[2], used[5] = Q.brought(used[1], used[2], used[5], tokens_per_minute), Q.now, tokens_per_minute
   end
   if requests_per_minute > 0 then
-    used[3], used[4] = math.max(0, used[3] - (Q.now - used[4]) / 60000 * requests_per_minute), Q.now
+    used[3], used[4], used[6] = Q.brought(used[3], used[4], used[6], requests_per_minute), Q.now, requests_per_minute
   end
   return used
 end
@@ -111,10 +122,13 @@ end
 -- Correct what was held of a quota to what was used.
 function Q.settle_quota(e, tokens)
   if e[HELD_TOKENS] == 0 then return end
-  local used = Q.used_of(e[TENANT], e[TOKEN_RATE], 0)
-  used[1] = math.max(0, used[1] + tokens - e[HELD_TOKENS])
+  local used = Q.used_of(e[TENANT], 0, 0)
+  local rate = used[5] > 0 and used[5] or e[TOKEN_RATE]
+  used[1], used[2], used[5] = Q.brought(used[1], used[2], rate, rate), Q.now, rate
+  -- What it holds became less with the rate.
+  used[1] = math.max(0, used[1] + (tokens - e[HELD_TOKENS]) * math.min(1, rate / e[TOKEN_RATE]))
   e[HELD_TOKENS] = 0
-  Q.put_used(e[TENANT], used, e[TOKEN_RATE])
+  Q.put_used(e[TENANT], used, rate)
 end
 
 -- An entry is gone. What was never granted gives back what it held; what a dead router ran stays charged.

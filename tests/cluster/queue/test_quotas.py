@@ -148,6 +148,45 @@ async def test_requests_per_minute_come_back_one_by_one(scene: Scene) -> None:
         await scene.queue.submit("A", entry("q8", quota=quota))
 
 
+async def test_a_lowered_quota_locks_nobody_out(scene: Scene) -> None:
+    """What drained within a minute drains within a minute, also what was in flight when it was lowered."""
+    await start(scene)
+    large, small = Quota(tokens_per_minute=600_000, requests_per_minute=6_000), Quota(6_000, 60)
+    sizes = {"prompt_tokens": 900, "expected_tokens": 100, "max_tokens": 100}
+    running = []
+    for number in range(60):
+        asked = entry(f"q{number}", prompt_tokens=5_000, expected_tokens=5_000, max_tokens=5_000, quota=large)
+        running.append((asked.request_id, (await scene.queue.submit("A", asked)).grant.attempt))
+    with pytest.raises(QuotaExceededError):
+        await scene.queue.submit("A", entry("more", quota=large, **sizes))
+
+    with pytest.raises(QuotaExceededError) as caught:
+        await scene.queue.submit("A", entry("less", quota=small, **sizes))
+    assert 10.0 == caught.value.retry_after_s
+    # Half of what each held is used: 330,000 of 600,000 are 3,300 of 6,000, and with one more request 4,300.
+    for name, attempt in running[:54]:
+        await scene.queue.release("A", name, attempt, Settlement(0))
+    await scene.queue.submit("A", entry("s0", quota=small, **sizes))
+    # What the others give back is 300 of the new ones.
+    for name, attempt in running[54:]:
+        await scene.queue.release("A", name, attempt, Settlement(0))
+    for name in ("s1", "s2"):
+        await scene.queue.submit("A", entry(name, quota=small, **sizes))
+    with pytest.raises(QuotaExceededError):
+        await scene.queue.submit("A", entry("s3", quota=small, **sizes))
+    # A raised one is there at once.
+    await scene.queue.submit("A", entry("s4", quota=large, **sizes))
+
+
+async def test_a_lowered_number_of_requests_locks_nobody_out(scene: Scene) -> None:
+    await start(scene)
+    for number in range(60):
+        await scene.queue.submit("A", entry(f"q{number}", quota=Quota(requests_per_minute=60)))
+    with pytest.raises(QuotaExceededError) as caught:
+        await scene.queue.submit("A", entry("less", quota=Quota(requests_per_minute=6)))
+    assert 10.0 == caught.value.retry_after_s
+
+
 async def test_concurrency_counts_what_waits_and_runs_at_all_routers(scene: Scene, backend: Backend) -> None:
     await start(scene, Windows(1, 10**6, 10**6))
     quota = Quota(concurrency=3)
