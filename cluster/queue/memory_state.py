@@ -286,7 +286,7 @@ class PoolState:
 
     def ring(self, router: str) -> None:
         """Ring once until the router looks."""
-        if (self.reads_mail and router == self.caller) or router in self.bells:
+        if (self.reads_mail and router == self.caller) or router in self.bells or router not in self.routers:
             return
         self.bells.add(router)
         self.announce(router, self.name)

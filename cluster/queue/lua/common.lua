@@ -139,9 +139,10 @@ function Q.owned_member(letter, id, e) return e[OWNER] .. '\0' .. letter .. '\0'
 function Q.waiting_member(letter, id, e) return e[OWNER] .. '\0' .. letter .. '\0' .. e[PLACE] .. '\0' .. id end
 function Q.slot_member(letter, id, e) return e[REPLICA] .. '\0' .. letter .. '\0' .. id .. '\0' .. e[ATTEMPT] end
 
--- Ring once until the router looks; a lost ring is made good by the router's next heartbeat.
+-- Ring once until the router looks; a lost ring is made good by the router's next heartbeat. One without lease may never
+-- look again.
 function Q.ring(router)
-  if Q.reads_mail and router == A[1] then return end
+  if Q.reads_mail and router == A[1] or not call('ZSCORE', K[ROUTERS], router) then return end
   if call('HSETNX', K[BELLS], router, 1) == 1 then call('PUBLISH', 'penstock:1:bell:' .. router, ARGV[3]) end
 end
 

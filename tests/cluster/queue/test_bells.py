@@ -47,6 +47,18 @@ async def test_an_order_to_cancel_rings(scene: Scene, backend: Backend) -> None:
     assert await asyncio.wait_for(ring, 10) == POOL
 
 
+async def test_nothing_is_kept_of_a_bell_that_nobody_hears(scene: Scene, backend: Backend) -> None:
+    """A dead router's request keeps its place for the grace, and is cancelled meanwhile."""
+    await scene.start({"r1": ONE}, routers=("A", "B"))
+    await scene.queue.submit("B", entry("b"))
+    await scene.queue.submit("A", entry("a"))
+    await scene.queue.retire_router("A", keep=True)
+
+    await scene.queue.cancel("B", "acme", "a")
+
+    assert 0 == backend.sizes().get("bells", 0)
+
+
 async def test_rings_are_merged_until_the_router_looks(scene: Scene, backend: Backend) -> None:
     await scene.start({"r1": Windows(2, 1000, 1000)}, routers=("A", "B"))
     for name in ("a1", "a2"):
