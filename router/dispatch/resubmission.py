@@ -13,6 +13,9 @@ from router.dispatch.choice import Choice, ChoiceState
 
 _LOG = logging.getLogger(__name__)
 
+GIVEN_UP = "given up"
+"""Stands for the store of a choice that is to be in line, and is not."""
+
 
 class Resubmission:
     """Belongs to one pool of one router."""
@@ -77,9 +80,9 @@ class Resubmission:
         choice = self._choices.get(request_id)
         if choice is None:
             return True
-        choice.run_id = "given up"
+        choice.run_id = GIVEN_UP
         await self.submit(request_id)
-        return choice.run_id != "given up"
+        return choice.run_id != GIVEN_UP
 
     async def submit(self, request_id: str) -> None:
         """Put a choice in line if the store has forgotten it; harmless where it has not.
@@ -100,7 +103,9 @@ class Resubmission:
             # Its place, its quota and its key were given when it came; what has happened since does not take them away.
             submitted = await self._queue.submit(self._router_id, replace(entry, resume=True, client_key=""))
         if submitted.elsewhere:
-            # Its client is there, or the store forgot that it came here; the audit finds out.
+            # Its client is there, or the store forgot that it came here; the audit finds out. It looks at what has been
+            # in line, and this one may not have been from here.
+            choice.run_id = choice.run_id or GIVEN_UP
             return
         choice.run_id = self.run_id
         choice.position = submitted.position

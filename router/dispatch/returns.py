@@ -135,6 +135,8 @@ class Returns:
     async def _refuse(self, request_id: str, attempt: str) -> None:
         try:
             mail = await self._queue.refuse(self._router_id, request_id, attempt)
+            # A client that came back with a token may name an attempt that is over, and nothing of it is in line.
+            await self._line_up(request_id)
         except QueueUnavailableError as error:
             _LOG.debug("refuse.later", extra={"request": request_id, "error": str(error)})
             return

@@ -160,3 +160,20 @@ async def test_tokens_of_a_replica_that_is_gone_hold_nobody_up(tmp_path: Path) -
         again.cancel()
         for outcome in await asyncio.gather(*stale, return_exceptions=True):
             assert isinstance(outcome, grpc.aio.AioRpcError)
+
+
+@pytest.mark.parametrize("router", [0, 1])
+async def test_a_client_without_output_comes_back_to_an_attempt_that_is_over(tmp_path: Path, router: int) -> None:
+    """Its connection broke, so that it was cancelled: it runs again, and does not wait for ever."""
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0}) as stack:
+        wanted = stream_request(max_tokens=20, ignore_eos=True)
+        first = stack.inference(0).StreamGenerate(wanted)
+        started = await first.read()
+        first.cancel()
+        await until(lambda: not stack.replicas[0].table._attempts)
+        wanted.resume.resume_token = started.started.resume_token
+        async with asyncio.timeout(10):
+            events = await rest(stack.inference(router).StreamGenerate(wanted))
+
+        assert 20 == len(ids_of(events))
+        assert started.started.request_id == events[-1].finished.request_id
