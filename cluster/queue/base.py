@@ -19,7 +19,18 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cluster.queue.beats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
-from cluster.queue.entries import Adopted, Holdings, Mail, Mark, Marks, QueueEntry, Settlement, Submitted, UsageLine
+from cluster.queue.entries import (
+    Adopted,
+    Holdings,
+    KnownRequest,
+    Mail,
+    Mark,
+    Marks,
+    QueueEntry,
+    Settlement,
+    Submitted,
+    UsageLine,
+)
 
 
 class Queue(Protocol):
@@ -72,9 +83,18 @@ class Queue(Protocol):
         """
         ...
 
+    async def find_key(self, tenant: str, client_key: str, request_id: str, digest: str) -> KnownRequest | None:
+        """Tell whose a client key is without submitting anything. None where nobody has it, or where it is this
+        request's own and has no result.
+
+        Raises:
+            KeyReusedError: it belongs to a request with another digest.
+        """
+        ...
+
     async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
-        """Keep a request's result under its client key for `result_ms`; an empty one lets the key be used again.
-        `request_id` is without the number of a choice. False when the key is another request's.
+        """Keep a request's result under its client key for `result_ms`; an empty one lets the key be used again
+        where no result is stored. `request_id` is without the number of a choice. False when the key is another's.
         """
         ...
 

@@ -163,6 +163,17 @@ def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequen
             raise QueueFullError(pool, max_waiting, RETRY_FULL_S)
 
 
+def read_known(client_key: str, reply: Sequence[Any] | None) -> KnownRequest | None:
+    """Read the answer of `find_key`, and raise the error that it is."""
+    match reply:
+        case [2, request_id, result, live]:
+            return KnownRequest(request_id.decode(), result, bool(live))
+        case [_, request_id]:
+            raise KeyReusedError(client_key, request_id.decode())
+        case _:
+            return None
+
+
 def read_adopted(request_id: str, reply: Sequence[Any] | None) -> Adopted | None:
     """Read the answer of `adopt`."""
     if reply is None:

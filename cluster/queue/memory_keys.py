@@ -27,21 +27,22 @@ def _digests(digest: str) -> tuple[str, str]:
     return exact, plain or exact
 
 
-def find_key(pool: PoolState, request: QueueEntry) -> KnownRequest | None:
-    """Return the request that the client key of another one belongs to.
+def find_key(pool: PoolState, tenant: str, key: str, request_id: str, digest: str) -> KnownRequest | None:
+    """Return the request that a client key belongs to, or this one's own when it has a result.
 
     Raises:
         KeyReusedError: that is a different one.
     """
-    field = field_of(request.tenant, request.client_key)
+    field = field_of(tenant, key)
     if field not in pool.client_keys:
         return None
     owner, *digests = pool.client_keys[field]
-    if all(mine != known for mine, known in zip(_digests(request.digest), digests, strict=True)):
-        raise KeyReusedError(request.client_key, owner)
-    if owner == request_of(request.request_id):
+    if all(mine != known for mine, known in zip(_digests(digest), digests, strict=True)):
+        raise KeyReusedError(key, owner)
+    result = pool.results.get(field)
+    if owner == request_of(request_id) and result is None:
         return None
-    return KnownRequest(owner, pool.results.get(field), _is_live(pool, owner))
+    return KnownRequest(owner, result, _is_live(pool, owner))
 
 
 def _is_live(pool: PoolState, request_id: str) -> bool:
@@ -73,7 +74,8 @@ def finish_key(pool: PoolState, field: str, request_id: str, result: bytes) -> b
     if not owns_key(pool, field, request_id):
         return False
     if not result or not pool.limits.result_ms:
-        drop_key(pool, field)
+        if field not in pool.results:
+            drop_key(pool, field)
         return True
     _drop_result(pool, field)
     pool.results[field] = result

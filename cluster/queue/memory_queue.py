@@ -18,6 +18,7 @@ from cluster.queue.entries import (
     Adopted,
     Grant,
     Holdings,
+    KnownRequest,
     Mail,
     Mark,
     Marks,
@@ -122,7 +123,7 @@ class MemoryQueue:
             if stored is not None and stored.owner != router_id:
                 return Submitted(None, 0, elsewhere=True)
             if stored is None and entry.client_key and not entry.resume:
-                known = find_key(pool, entry)
+                known = find_key(pool, entry.tenant, entry.client_key, entry.request_id, entry.digest)
                 if known is not None:
                     return Submitted(None, 0, known)
             if stored is None:
@@ -202,6 +203,11 @@ class MemoryQueue:
             if entry.state == IN_FLIGHT:
                 return Adopted(_grant_of(entry), 0, entry.id in pool.owned(router_id).running)
             return Adopted(None, position(pool, entry))
+
+    async def find_key(self, tenant: str, client_key: str, request_id: str, digest: str) -> KnownRequest | None:
+        """See `Queue.find_key`."""
+        with self._call("") as pool:
+            return find_key(pool, tenant, client_key, request_id, digest)
 
     async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
         """See `Queue.finish_key`."""

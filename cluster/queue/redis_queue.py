@@ -13,6 +13,7 @@ from cluster.queue.connections import ConnectionSource, RedisTarget
 from cluster.queue.entries import (
     Adopted,
     Holdings,
+    KnownRequest,
     Mail,
     Mark,
     Marks,
@@ -90,6 +91,11 @@ class RedisQueue:
         """See `Queue.adopt`."""
         check_id("router_id", router_id)
         return codec.read_adopted(request_id, await self._call("adopt", codec.pack(router_id, tenant, request_id)))
+
+    async def find_key(self, tenant: str, client_key: str, request_id: str, digest: str) -> KnownRequest | None:
+        """See `Queue.find_key`."""
+        reply = await self._call("find_key", codec.pack(tenant, client_key, request_id, digest))
+        return codec.read_known(client_key, reply)
 
     async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
         """See `Queue.finish_key`."""

@@ -29,6 +29,7 @@ SCRIPTS = (
     "adopt",
     "requeue",
     "withdraw",
+    "find_key",
     "finish_key",
     "usage",
     "observe",

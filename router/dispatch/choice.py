@@ -42,6 +42,9 @@ _LOG = logging.getLogger(__name__)
 
 NO_PRICES = Prices()
 
+NO_END = "must be the end of a delta, got {}"
+"""What is wrong with an offset that a client comes back with."""
+
 WriteThrough = Callable[[int, Sequence[int], str], bool]
 """Sends a delta at once (its offset, token ids and text), or says that it did not."""
 
@@ -106,6 +109,8 @@ class Choice:
         """When its call came."""
         self.granted_at = 0.0
         self.first_token_at = 0.0
+        self.left = False
+        """Whether its attempt was left to whoever comes back for it."""
         self.announced = True
         """False while a `started` or `resumed` event is owed to the client."""
         self.through: WriteThrough | None = None
@@ -337,6 +342,9 @@ class Choice:
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_OTHER_TOKENIZER:
             self._misread()
+        elif refusal.reason == pb.REFUSAL_REASON_BAD_OFFSET and not (self.granted_at or self._began_at or self._known):
+            # It is the client that is wrong: what it asks for runs on, and it may come back for it.
+            self.leave(InvalidRequestError.of("resume.received_tokens", NO_END.format(self.tokens)))
         elif self._unbegun:
             # Window full, draining, or a start that a broken link swallowed: nothing ran, so wait for another slot.
             self._leave_place(acknowledge=False, queued_at=self._queued_at)
@@ -557,11 +565,20 @@ class Choice:
         else:
             self.cancel()
 
-    def park(self, error: PenstockError) -> None:
-        """End here without ending the work: whoever adopts it, within the grace, goes on with it."""
+    def leave(self, error: PenstockError) -> None:
+        """End here; its attempt, where one runs, is left to whoever comes back for it within the grace."""
         if self.state is ChoiceState.ENDED:
             return
-        self._pool.park(self)
+        self.left = True
+        self._end_here(self._pool.leave, error)
+
+    def park(self, error: PenstockError) -> None:
+        """End here without ending the work: whoever adopts it, within the grace, goes on with it."""
+        if self.state is not ChoiceState.ENDED:
+            self._end_here(self._pool.park, error)
+
+    def _end_here(self, let_go: Callable[[Choice], None], error: PenstockError) -> None:
+        let_go(self)
         self.error = error
         self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens))
         if self.link is not None and self.sink:

@@ -52,6 +52,10 @@ class Dispatch(Protocol):
         """Leave a choice as it is, for another router to adopt."""
         ...
 
+    def leave(self, choice: Choice) -> None:
+        """Leave a running attempt as it is, for whoever comes back for it."""
+        ...
+
     def refuse(self, choice: Choice) -> None:
         """Give back a grant that could not be started, and wait again."""
         ...

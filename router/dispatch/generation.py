@@ -206,7 +206,7 @@ class Generation:
                 self._news.set()
         elif (error := self.error) is not None:
             # One choice failed: the others can't make the request whole.
-            self.cancel()
+            self.stop(error)
         return events
 
     async def unhurried(self) -> AsyncIterator[api.StreamGenerateResponse]:
@@ -235,6 +235,19 @@ class Generation:
     def error(self) -> PenstockError | None:
         """Why the request cannot be completed."""
         return next((choice.error for choice in self.choices if choice.error is not None), None)
+
+    def stop(self, error: PenstockError) -> None:
+        """End all choices because of one: where that was left to whoever comes back, the others are as well."""
+        if not self.left:
+            self.cancel()
+            return
+        for choice in self.choices:
+            choice.leave(error)
+
+    @property
+    def left(self) -> bool:
+        """Whether its attempts were left to whoever comes back for them."""
+        return any(choice.left for choice in self.choices)
 
     def _with_usage(self, error: PenstockError) -> PenstockError:
         """Let a failure tell what the whole request has delivered."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -34,6 +35,7 @@ from router.dispatch.arrivals import Arrivals
 from router.dispatch.audit import Audit
 from router.dispatch.breaker import BreakerLimits
 from router.dispatch.choice import Choice, ChoiceState
+from router.dispatch.contract import Placement
 from router.dispatch.estimate import PoolEstimate
 from router.dispatch.in_time import late_after_s, shed_after_s
 from router.dispatch.isolation import Isolation
@@ -111,7 +113,7 @@ class Pool:
             queue,
             self._choices,
             self.returns,
-            lambda: self._parked | self.isolation.held,
+            lambda: self._parked | self.isolation.held | self._reaching.keys(),
             self.resubmission.submit_again,
             self._membership.started,
         )
@@ -125,6 +127,8 @@ class Pool:
             round(router_settings.max_unread_mb * (1 << 20)),
             round(router_settings.max_unread_total_mb * (1 << 20)),
         )
+        self._reaching = Counter[str]()
+        """Requests of other calls or routers that were adopted, and whose replicas are waited for."""
         self._collecting = False
         self._doubt_until = 0.0
         """Until then a replica may be missing in the registry because the store lost it."""
@@ -286,6 +290,28 @@ class Pool:
         choice.run_on(grant, place)
         return True
 
+    async def reach(self, choice: Choice, grant: Grant) -> Placement | None:
+        """Return where an adopted choice's attempt runs, as soon as this router reaches its replica; None when it does
+        not within the grace, or the choice is over by then.
+        """
+        request_id, choice.attempt = choice.entry.request_id, grant.attempt
+        # What its owner does not report is granted again after a while.
+        self._membership.started(request_id, grant.attempt)
+        place, known = self.replicas.place(grant.replica_id), self.replicas.announcements.get(grant.replica_id)
+        if place is None and known is not None:
+            # Meanwhile nobody else may start it, or give its slot back: it runs.
+            self._reaching[request_id] += 1
+            try:
+                link = await self.replicas.reach(grant.replica_id, known.address, self.queue_settings.attach_grace_s)
+            finally:
+                self._reaching -= Counter((request_id,))
+            place = self.replicas.placement(link) if link is not None else None
+        return place if choice.state is ChoiceState.WAITING else None
+
+    async def find_key(self, tenant: str, key: str, request_id: str, digest: str) -> KnownRequest | None:
+        """Tell whose a client key is; see `Queue.find_key`."""
+        return await self._queue.find_key(tenant, key, request_id, digest)
+
     async def finish_key(self, tenant: str, key: str, request_id: str, result: bytes) -> None:
         """Keep a result for whoever repeats the key; an empty one frees the key."""
         try:
@@ -376,6 +402,14 @@ class Pool:
         self._parked.add(request_id)
         self._membership.parted = True
 
+    def leave(self, choice: Choice) -> None:
+        """Leave a running attempt to whoever comes back for it, here or elsewhere. Where nobody does, its replica stops
+        it and the audit frees its slot.
+        """
+        request_id = choice.entry.request_id
+        if self._choices.get(request_id) is choice:
+            del self._choices[request_id]
+
     def refuse(self, choice: Choice) -> None:
         """Wait for another slot."""
         self.returns.refuse(choice.entry.request_id, choice.attempt)
@@ -435,6 +469,8 @@ class Pool:
 
     def _granted(self, grant: Grant) -> None:
         choice = self._choices.get(grant.request_id)
+        if grant.request_id in self._reaching:
+            return
         if choice is None:
             known = self.returns.ended(grant.request_id, grant.attempt) or grant.request_id in self._parked
             if not known:

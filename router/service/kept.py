@@ -9,6 +9,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
 from cluster.errors import InvalidRequestError, ShuttingDownError, TakenOverError
+from router.dispatch.choice import NO_END
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
 from router.service.collect import Collector
@@ -54,9 +55,9 @@ class KeptResult:
 
     async def settle(self) -> None:
         """Keep a complete result; let the key be used again after anything else. Not for this call to say where another
-        one took the request over.
+        one took the request over, or may still do so.
         """
-        if isinstance(self.generation.error, TakenOverError | ShuttingDownError):
+        if isinstance(self.generation.error, TakenOverError | ShuttingDownError) or self.generation.left:
             return
         ends = self._collector.finished.choices
         ended = len(ends) == len(self.generation.choices) and all(end.finish_reason in _COMPLETE for end in ends)
@@ -87,7 +88,7 @@ def replay(data: bytes, received: tuple[int, ...]) -> Iterator[api.StreamGenerat
         have = received[choice.index] if choice.index < len(received) else 0
         known = {0: 0, **dict(ends.get(choice.index, ()))}
         if have not in known:
-            raise InvalidRequestError.of("resume.received_tokens", f"must be the end of a delta, got {have}")
+            raise InvalidRequestError.of("resume.received_tokens", NO_END.format(have))
         if have < len(choice.token_ids) or known[have] < len(choice.text):
             yield api.StreamGenerateResponse(
                 delta=api.Delta(

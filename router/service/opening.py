@@ -21,6 +21,7 @@ from cluster.errors import (
     QueueFullError,
     QueueUnavailableError,
     QuotaExceededError,
+    UnavailableError,
 )
 from cluster.lifecycle import uninterrupted
 from cluster.models import ModelInfo, SamplingParams
@@ -154,7 +155,6 @@ class Opening:
         return await self._start(admitted, resume.received_tokens if resume is not None else ())
 
     async def _start(self, admitted: _Admitted, received: Sequence[int]) -> Generation | bytes:
-        joined_at = time.monotonic()
         if admitted.counted:
             admitted.pool.arrivals.arrived(
                 admitted.checked.request_class,
@@ -163,12 +163,21 @@ class Opening:
                 self._expected_output_tokens,
                 admitted.n,
             )
-        pause_s = JOIN_POLL_S
+        return await self._line_up(admitted, received)
+
+    async def _line_up(self, admitted: _Admitted, received: Sequence[int]) -> Generation | bytes:
+        joined_at, pause_s = time.monotonic(), JOIN_POLL_S
         generation = self._generation(admitted, secrets.token_hex(12))
         while True:
-            known = await self._submit(admitted, generation)
-            if known is None:
-                return generation
+            if any(received):
+                known = await self._find_key(admitted, generation.request_id)
+                if known is None:
+                    # Nobody has what it would go on with, and from the beginning it would get its tokens twice.
+                    raise GenerationFailedError(generation.request_id, sum(received))
+            else:
+                known = await self._submit(admitted, generation)
+                if known is None:
+                    return generation
             if known.result is not None:
                 return known.result
             # The key's request runs, or has ended a moment ago and its result is on the way.
@@ -247,7 +256,7 @@ class Opening:
                 if have and adopted.grant is None:
                     # Its output went with the router that had it, so nobody can go on from there.
                     raise GenerationFailedError(choice.entry.request_id, have)
-                self._follow(admitted.pool, choice, adopted, have)
+                await self._follow(admitted.pool, choice, adopted, have)
             return adopted is not None
 
         try:
@@ -257,14 +266,25 @@ class Opening:
             generation.close()
             raise
 
-    def _follow(self, pool: Pool, choice: Choice, adopted: Adopted, received: int) -> None:
-        """Have an adopted choice deliver."""
+    async def _follow(self, pool: Pool, choice: Choice, adopted: Adopted, received: int) -> None:
+        """Have an adopted choice deliver.
+
+        Raises:
+            UnavailableError: its client has output, and its replica is not reached from here.
+        """
         grant = adopted.grant
         if grant is None:
             return
-        place = pool.replicas.place(grant.replica_id)
+        place = await pool.reach(choice, grant)
+        if choice.state is not ChoiceState.WAITING:
+            # It was stopped meanwhile, or another call has it.
+            return
+        if place is None and received:
+            # From the beginning its client would get its tokens twice.
+            error = UnavailableError(f"the replica of {choice.entry.request_id} is not reached from this router")
+            choice.leave(error)
+            raise error
         if place is None:
-            choice.attempt = grant.attempt
             pool.refuse(choice)
         elif adopted.started or received:
             # Whose client has output has started, also where the queue has not heard of it yet.
@@ -339,26 +359,36 @@ class Opening:
                     return_exceptions=True,
                 )
             )
-            kept = [raised(outcome) for outcome in outcomes]
-        except BaseException:
+            known = next((found for outcome in outcomes if (found := raised(outcome)) is not None), None)
+        except BaseException as error:
+            if isinstance(error, PenstockError):
+                generation.stop(error)
             generation.close()
             raise
-        if kept[0] is not None:
-            generation.close()
-            return kept[0]
-        return generation
+        if known is None:
+            return generation
+        generation.close()
+        if known.request_id != ticket.request_id and any(received):
+            # Another execution may have other tokens.
+            raise GenerationFailedError(ticket.request_id, sum(received))
+        # Without a result its key is that of another request by now, which runs.
+        return known.result if known.result is not None else await self._line_up(admitted, resume.received_tokens)
 
-    async def _attach(self, admitted: _Admitted, choice: Choice, where: TicketChoice, received: int) -> bytes | None:
-        """Continue one choice; returns the kept result when its request is over and had a key."""
+    async def _attach(
+        self, admitted: _Admitted, choice: Choice, where: TicketChoice, received: int
+    ) -> KnownRequest | None:
+        """Continue one choice; returns whose its key is when its request is over, and the client may have that."""
         pool = admitted.pool
         async with self._continuing:
-            adopted = await self._adopt(pool, choice)
+            adopted = await self._find(admitted, choice)
+        if isinstance(adopted, KnownRequest):
+            return adopted
         if adopted is not None and (adopted.grant is None or adopted.grant.attempt != where.attempt):
             # It still waits, or has got a slot since the token was made.
             if received and adopted.grant is None:
                 # Its output went with the router that had it, so nobody can go on from there.
                 raise GenerationFailedError(choice.entry.request_id, received)
-            self._follow(pool, choice, adopted, received)
+            await self._follow(pool, choice, adopted, received)
             return None
         if where.attempt:
             # Not in turn: one that names a replica that is gone waits for all of the grace.
@@ -374,18 +404,25 @@ class Opening:
                 raise GenerationFailedError(choice.entry.request_id, received)
         # Its place went with its router, and nothing was delivered: it queues again.
         async with self._continuing:
-            known = await pool.submit(choice)
-        return known.result if known is not None else None
+            return await pool.submit(choice)
 
-    async def _adopt(self, pool: Pool, choice: Choice) -> Adopted | None:
+    async def _find(self, admitted: _Admitted, choice: Choice) -> Adopted | KnownRequest | None:
+        """Adopt a choice, or tell whose its key is where nothing of it waits or runs."""
         try:
-            return await pool.adopt(choice)
+            adopted = await admitted.pool.adopt(choice)
+            return adopted or await self._find_key(admitted, choice.entry.request_id)
         except QueueUnavailableError:
             # A running attempt is found without the queue.
             return None
 
+    async def _find_key(self, admitted: _Admitted, request_id: str) -> KnownRequest | None:
+        key = admitted.checked.idempotency_key
+        if not key:
+            return None
+        return await admitted.pool.find_key(admitted.caller.tenant, key, request_id, admitted.checked.digest)
 
-def raised(outcome: bytes | BaseException | None) -> bytes | None:
+
+def raised(outcome: KnownRequest | BaseException | None) -> KnownRequest | None:
     """Return what a gathered task returned, or raise what it raised."""
     if isinstance(outcome, BaseException):
         raise outcome

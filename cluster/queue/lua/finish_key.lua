@@ -2,14 +2,15 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, tenant, client key, request id, result ("" to forget the key)
--- Reply: 1, or 0 when the key is another request's
+-- Reply: 1, or 0 when the key is another request's. A result that is stored stays until its window is over.
 
 Q.open_pool()
 local field, result = A[2] .. '\0' .. A[3], A[5]
 if not Q.owns_key(field, A[4]) then return 0 end
 
 if result == '' or tonumber(ARGV[15]) == 0 then
-  Q.drop_key(field)
+  -- A call that came back to a request that is over, and failed, says nothing of the result that it left.
+  if call('HEXISTS', K[RESULTS], field) == 0 then Q.drop_key(field) end
 else
   Q.drop_result(field)
   call('HSET', K[RESULTS], field, result)

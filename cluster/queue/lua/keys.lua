@@ -9,7 +9,8 @@ function Q.digests(digest)
   return exact, plain ~= '' and plain or exact
 end
 
--- What `submit` answers when the key is known already; nil when it is not.
+-- What `submit` answers when the key is known already; nil when it is not. Who comes back to a request that is over gets
+-- its own result.
 function Q.find_key(tenant, key, id, digest)
   local field = tenant .. '\0' .. key
   local packed = call('HGET', K[CLIENT_KEYS], field)
@@ -18,8 +19,9 @@ function Q.find_key(tenant, key, id, digest)
   local exact, plain = Q.digests(digest)
   -- Records of earlier versions have the exact one only.
   if record[2] ~= exact and (record[3] or record[2]) ~= plain then return {-4, record[1]} end
-  if record[1] == Q.request_of(id) then return nil end
-  return {2, record[1], call('HGET', K[RESULTS], field), Q.is_live(record[1])}
+  local result = call('HGET', K[RESULTS], field)
+  if record[1] == Q.request_of(id) and not result then return nil end
+  return {2, record[1], result, Q.is_live(record[1])}
 end
 
 -- 1 while a choice of the request waits or runs.

@@ -139,6 +139,25 @@ async def test_a_result_may_come_before_the_release(shared: Scene) -> None:
     assert (await shared.queue.submit("B", keyed("second"))).known.result == b"result"
 
 
+async def test_who_comes_back_to_its_own_request_finds_the_result_and_cannot_drop_it(shared: Scene) -> None:
+    queue = shared.queue
+    assert await queue.find_key("acme", "key", "first", "d") is None
+    grant = (await queue.submit("A", keyed("first/0"))).grant
+    assert await queue.find_key("acme", "key", "first/0", "d") is None
+    other = await queue.find_key("acme", "key", "second", "d")
+    assert ("first", None, True) == (other.request_id, other.result, other.live)
+    await queue.release("A", "first/0", grant.attempt, Settlement(3))
+    assert await queue.finish_key("A", "acme", "key", "first", b"result")
+
+    assert await queue.finish_key("B", "acme", "key", "first", b"")
+
+    own = await queue.find_key("acme", "key", "first/1", "d")
+    assert ("first", b"result", False) == (own.request_id, own.result, own.live)
+    assert (await queue.submit("B", keyed("first/0"))).known.result == b"result"
+    with pytest.raises(KeyReusedError):
+        await queue.find_key("acme", "key", "first", "other")
+
+
 @pytest.mark.parametrize("end", ["cancel", "no result", "router gone"])
 async def test_what_left_no_result_lets_the_key_be_used_again(shared: Scene, end: str) -> None:
     shared.replicas["r1"] = WIDE if end == "no result" else Windows(0, 10**6, 10**6)

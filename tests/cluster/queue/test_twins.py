@@ -204,6 +204,13 @@ class Pair:
         request = name.split("/")[0]
         await self.both(lambda queue: queue.finish_key(router, old.tenant, old.client_key, request, result))
 
+    async def find_key(self) -> None:
+        _, name, _ = self.pick()
+        if name in self.entries:
+            old, digest = self.entries[name][1], self.random.choice(("", "d2"))
+            key = old.client_key or "k1"
+            await self.both(lambda queue: queue.find_key(old.tenant, key, name, digest))
+
     async def holdings(self) -> None:
         router, limit = self.random.choice(ROUTERS), self.random.choice((2, 500))
         page = await self.both(lambda queue: queue.holdings(router, b"", limit))
@@ -382,6 +389,7 @@ STEPS = (
     *["adopt"] * 2,
     "answer_moves",
     *["finish_key"] * 2,
+    "find_key",
     "usage",
     "holdings",
     *["cancel"] * 2,

@@ -127,6 +127,126 @@ async def test_the_rest_of_a_result_is_returned_from_the_end_of_a_delta(stack: S
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+def count(*events: api.StreamGenerateResponse) -> int:
+    """Count output tokens."""
+    return sum(len(event.delta.token_ids) for event in events)
+
+
+def token_of(events: list[api.StreamGenerateResponse]) -> bytes:
+    return next(event.started.resume_token for event in events if event.HasField("started"))
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("second_router", [0, 1])
+async def test_a_token_finds_the_result_after_the_end(stack: Stack, second_router: int, n: int) -> None:
+    events = await collect(stack.inference(0).StreamGenerate(keyed(tokens=60, n=n)))
+    await until(lambda: not stack.replicas[0].table._attempts)
+    again = keyed(tokens=60, n=n)
+    again.resume.resume_token = token_of(events)
+
+    whole = await collect(stack.inference(second_router).StreamGenerate(again))
+    have = next(e.delta.offset + len(e.delta.token_ids) for e in events if e.HasField("delta"))
+    again.resume.received_tokens.extend((have, 60)[:n])
+    rest = await collect(stack.inference(second_router).StreamGenerate(again))
+
+    assert n * 60 == count(*whole)
+    assert 60 - have == count(*rest)
+    assert events[-1].finished == whole[-1].finished == rest[-1].finished
+    # Nor does a resume that can't go on take the result away.
+    again.resume.received_tokens[0] = 61
+    with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
+        await collect(stack.inference(second_router).StreamGenerate(again))
+    unary = await stack.inference(0).Generate(keyed(tokens=60, n=n).generate)
+    assert events[-1].finished.request_id == unary.request_id
+
+
+async def test_a_token_joins_the_request_that_has_its_key_now(stack: Stack) -> None:
+    busy = [stack.inference(0).StreamGenerate(stream_request(max_tokens=20_000, ignore_eos=True)) for _ in range(2)]
+    for call in busy:
+        await call.read()
+    first = stack.inference(0).StreamGenerate(keyed(tokens=50))
+    queued = (await first.read()).queued
+    await stack.inference(1).Cancel(api.CancelRequest(request_id=queued.request_id))
+    await collect(first)
+    second = stack.inference(1).StreamGenerate(keyed(tokens=50))
+    other = (await second.read()).queued
+    again = keyed(tokens=50)
+    again.resume.resume_token = queued.resume_token
+    third = stack.inference(1).StreamGenerate(again)
+    assert (await third.read()).queued.request_id == other.request_id
+    for call in busy:
+        call.cancel()
+
+    async with asyncio.timeout(10):
+        assert len(ids_of(await collect(third))) == 50
+    with pytest.raises(grpc.aio.AioRpcError) as taken:
+        await drain(second)
+    assert reason_of(taken.value) == "TAKEN_OVER"
+    # Tokens of one execution are not followed by those of another.
+    again.resume.received_tokens.append(3)
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await collect(stack.inference(0).StreamGenerate(again))
+    assert reason_of(failed.value) == "GENERATION_FAILED"
+
+
+async def test_output_under_a_key_that_nobody_knows_is_not_begun_again(stack: Stack) -> None:
+    wanted = keyed("never used", tokens=10)
+    wanted.resume.received_tokens.append(7)
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await collect(stack.inference(0).StreamGenerate(wanted))
+    assert reason_of(failed.value) == "GENERATION_FAILED"
+    assert not stack.replicas[0].table.interactive_started
+    wanted.resume.received_tokens[0] = 0
+    assert len(ids_of(await collect(stack.inference(0).StreamGenerate(wanted)))) == 10
+
+
+async def test_an_offset_that_is_no_end_of_a_delta_does_no_harm(stack: Stack) -> None:
+    first = stack.inference(0).StreamGenerate(keyed(tokens=600))
+    begun = await read_tokens(first, 20)
+    first.cancel()
+    again = keyed(tokens=600)
+    again.resume.received_tokens.append(590)
+    for token in (b"", token_of(begun)):
+        again.resume.resume_token = token
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await collect(stack.inference(1).StreamGenerate(again))
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "resume.received_tokens" in str(refused.value.details())
+    again.resume.received_tokens[0] = count(*begun)
+    events = await collect(stack.inference(1).StreamGenerate(again))
+    assert count(*begun, *events) == 600
+    [attempt] = events[-1].finished.receipt.attempts
+    assert attempt.output_tokens == 600
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_output_is_not_begun_again_while_its_replica_is_not_reached(
+    stack: Stack, comes_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = stack.inference(0).StreamGenerate(keyed(tokens=600))
+    begun = await read_tokens(first, 20)
+    first.cancel()
+    pool = stack.routers[1].pools["demo"]
+    link = pool.replicas.link(stack.replicas[0].plan.replica_id)
+    assert link is not None
+    # As while it reconnects; what runs stays as it is.
+    link._set_up(False)
+    again = keyed(tokens=600)
+    again.resume.received_tokens.append(count(*begun))
+    if comes_back:
+        asyncio.get_running_loop().call_later(0.3, link._set_up, True)
+    else:
+        settings = pool.queue_settings.model_copy(update={"attach_grace_s": 0.3})
+        monkeypatch.setattr(pool, "queue_settings", settings)
+        with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
+            await collect(stack.inference(1).StreamGenerate(again))
+        link._set_up(True)
+    events = await collect(stack.inference(1).StreamGenerate(again))
+    assert count(*begun, *events) == 600
+    [attempt] = events[-1].finished.receipt.attempts
+    assert attempt.output_tokens == 600
+
+
 async def test_many_choices_are_returned_when_all_have_ended(stack: Stack) -> None:
     wanted = keyed(tokens=60, n=2).generate
     first = asyncio.ensure_future(stack.inference(0).Generate(wanted))
