@@ -44,7 +44,7 @@ class Attempt:
     log: OutputLog
     prompt_tokens: int
     keep_until: float = float("inf")
-    """Monotonic seconds; a parked or unacknowledged attempt is dropped then."""
+    """Monotonic seconds; a parked attempt is dropped then. What goes to a connected router is that router's to drop."""
     deadline: float = float("inf")
     """Monotonic seconds; it is stopped then, whoever takes its output."""
     prefilling: bool = True
@@ -180,8 +180,7 @@ class AttemptTable:
             return Refused.BAD_OFFSET, f"offset {from_offset} is not the end of a delta (0 to {item.log.tokens})"
         if time_left_s is not None:
             item.deadline = self._clock.monotonic() + time_left_s
-        if item.live:
-            item.keep_until = float("inf")
+        item.keep_until = float("inf")
         if old_outlet is None:
             self._attached_at = self._clock.monotonic()
         if old_outlet is not None and (old_outlet is not outlet or old_sink != sink):
@@ -231,7 +230,7 @@ class AttemptTable:
         until = now - (HERD_GRACES - 1.0) * self._grace_s if now - self._attached_at < self._grace_s else now
         expired = [(key, item) for key, item in self._attempts.items() if item.keep_until <= until]
         for key, item in expired:
-            if not item.live and not _owed(item):
+            if not item.live:
                 self._give_up(key, item)
         stop = [key for key, item in expired if item.live]
         if stop:
@@ -239,7 +238,9 @@ class AttemptTable:
             await self.abort(stop)
             for key in stop:
                 # Somebody may have come while the engine stopped it.
-                if (gone := self._attempts.get(key)) is not None and not gone.live and not _owed(gone):
+                if (gone := self._attempts.get(key)) is None or gone.live:
+                    continue
+                if gone.log.outlet is None:
                     self._give_up(key, gone)
         await self._abort_unknown()
 
@@ -329,7 +330,10 @@ class AttemptTable:
                 self._on_prefilled()
         if ended:
             self._free_slot()
-            item.keep_until = min(item.keep_until, self._clock.monotonic() + self._grace_s)
+            if log.outlet is None:
+                item.keep_until = min(item.keep_until, self._clock.monotonic() + self._grace_s)
+            # Else its router acknowledges it with the whole request. Other choices may run for long, and a router that
+            # takes over meanwhile has to find this one too.
             self._retained += log.size_bytes()
             if log.end is not None:
                 self._on_end(log.end)
