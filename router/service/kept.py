@@ -86,7 +86,8 @@ def replay(data: bytes, received: tuple[int, ...]) -> Iterator[api.StreamGenerat
     response, ends = read_result(data)
     for choice in response.choices:
         have = received[choice.index] if choice.index < len(received) else 0
-        known = {0: 0, **dict(ends.get(choice.index, ()))}
+        # Text without tokens was held back to the end, and travels with it: who has that does not come back.
+        known = {**dict(reversed(ends.get(choice.index, ()))), 0: 0}
         if have not in known:
             raise InvalidRequestError.of("resume.received_tokens", NO_END.format(have))
         if have < len(choice.token_ids) or known[have] < len(choice.text):
