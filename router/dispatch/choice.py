@@ -109,6 +109,8 @@ class Choice:
         """When its call came."""
         self.granted_at = 0.0
         self.first_token_at = 0.0
+        self.inherited = False
+        """Whether it has the output of a call that it took over from, and waits to go on from there."""
         self.left = False
         """Whether its attempt was left to whoever comes back for it."""
         self.announced = True
@@ -227,6 +229,34 @@ class Choice:
         deadline = math.inf if self._deadline is None else self._deadline
         self.sink = place.link.open_sink(self, self.entry.request_id, attempt, offset, deadline=deadline)
         place.link.send_attach(self.sink)
+
+    def inherit(self, old: Choice) -> None:
+        """Take over from another call of this router what an interrupted choice has produced, where it waits with it;
+        `go_on_from` delivers it.
+        """
+        if old.state is not ChoiceState.WAITING or not old.tokens or not old._known:
+            return
+        if self._start.sampling.HasField("logprobs"):
+            # Log probabilities are not remembered.
+            return
+        self.inherited = True
+        self.history, self.continuity, self.account = old.history, old.continuity, old.account
+        self.attempt, self.tokens, self.waited_s, self._lost = old.attempt, old.tokens, old.waited_s, old._lost
+
+    def go_on_from(self, offset: int) -> None:
+        """Deliver what was inherited behind the first `offset` tokens, which the client has.
+
+        Raises:
+            InvalidRequestError: that is not the end of a delta.
+        """
+        at = self.history.characters_at(offset)
+        if at is None:
+            raise InvalidRequestError.of("resume.received_tokens", NO_END.format(offset))
+        ids, text = self.history.token_ids, self.history.text
+        self.prefix = api.Delta(choice_index=self.index, token_ids=ids[:offset], text=text[:at])
+        if offset < self.tokens:
+            self._unread.add(ids[offset:], text[at:], ())
+            self._wake()
 
     def _take_place(self, attempt: str, place: Placement) -> None:
         self.state = ChoiceState.RUNNING

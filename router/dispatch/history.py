@@ -61,6 +61,16 @@ class History:
         """All text."""
         return "".join(self._joined) + "".join(self._pieces)
 
+    def characters_at(self, tokens: int) -> int | None:
+        """Return how many characters came with so many tokens; None where that is not the end of a delta."""
+        have = characters = 0
+        for more_tokens, more_characters in zip(self._tokens, self._characters, strict=True):
+            if have >= tokens:
+                break
+            have += more_tokens
+            characters += more_characters
+        return characters if have == tokens else None
+
     def record(self, model_digest: str) -> pb.ResumeRecord:
         """Say what has been delivered, and what weights it came from."""
         text = self.text

@@ -265,6 +265,8 @@ class Pool:
         request_id = choice.entry.request_id
         adopted = await self._queue.adopt(self._router_id, choice.entry.tenant, request_id)
         if adopted is not None:
+            if (old := self._choices.get(request_id)) is not None and old is not choice:
+                choice.inherit(old)
             self.take(choice)
             choice.adopted = True
             choice.position = adopted.position

@@ -253,9 +253,6 @@ class Opening:
             adopted = await admitted.pool.adopt(choice)
             if adopted is not None:
                 have = received[0] if received else 0
-                if have and adopted.grant is None:
-                    # Its output went with the router that had it, so nobody can go on from there.
-                    raise GenerationFailedError(choice.entry.request_id, have)
                 await self._follow(admitted.pool, choice, adopted, have)
             return adopted is not None
 
@@ -270,10 +267,18 @@ class Opening:
         """Have an adopted choice deliver.
 
         Raises:
+            GenerationFailedError: its client has output, and nobody can go on from there.
             UnavailableError: its client has output, and its replica is not reached from here.
         """
+        if choice.inherited:
+            # It gave way, or lost its replica, and waits. A grant that it has got by now comes with the mail.
+            choice.go_on_from(received)
+            return
         grant = adopted.grant
         if grant is None:
+            if received:
+                # It waits, and its output went with the router that had it.
+                raise GenerationFailedError(choice.entry.request_id, received)
             return
         place = await pool.reach(choice, grant)
         if choice.state is not ChoiceState.WAITING:
@@ -383,11 +388,10 @@ class Opening:
             adopted = await self._find(admitted, choice)
         if isinstance(adopted, KnownRequest):
             return adopted
-        if adopted is not None and (adopted.grant is None or adopted.grant.attempt != where.attempt):
+        if adopted is not None and (
+            choice.inherited or adopted.grant is None or adopted.grant.attempt != where.attempt
+        ):
             # It still waits, or has got a slot since the token was made.
-            if received and adopted.grant is None:
-                # Its output went with the router that had it, so nobody can go on from there.
-                raise GenerationFailedError(choice.entry.request_id, received)
             await self._follow(pool, choice, adopted, received)
             return None
         if where.attempt:

@@ -177,3 +177,38 @@ async def test_a_client_without_output_comes_back_to_an_attempt_that_is_over(tmp
 
         assert 20 == len(ids_of(events))
         assert started.started.request_id == events[-1].finished.request_id
+
+
+@pytest.mark.parametrize("token", [False, True])
+@pytest.mark.parametrize("all_of_it", [False, True])
+async def test_a_client_goes_on_while_its_request_waits_after_it_gave_way(
+    tmp_path: Path, token: bool, all_of_it: bool
+) -> None:
+    """At the router that has the output; no other one has it."""
+    async with running_stack(tmp_path, routers=2, sim=ONE, queue=QUICK) as stack:
+        whole = await undisturbed(stack)
+        first = stack.inference(0).StreamGenerate(batch("k"))
+        begun = await read(first, 20)
+        least = len(ids_of(begun))
+        chat = stream_request("Hi", max_tokens=600, ignore_eos=True)
+        chat.generate.request_class = types.REQUEST_CLASS_INTERACTIVE
+        chatting = asyncio.create_task(rest(stack.inference(1).StreamGenerate(chat)))
+        while not begun[-1].HasField("queued"):
+            begun.append(await first.read())
+        first.cancel()
+        again = batch("k")
+        have = len(ids_of(begun)) if all_of_it else least
+        again.resume.received_tokens.append(have)
+        if token:
+            again.resume.resume_token = begun[-1].queued.resume_token
+        events = await rest(stack.inference(0).StreamGenerate(again))
+
+        deltas = [event.delta for event in events if event.HasField("delta")]
+        assert have == deltas[0].offset
+        assert ids_of(whole)[have:] == [one for delta in deltas for one in delta.token_ids]
+        assert text_of(whole).endswith("".join(delta.text for delta in deltas))
+        assert [event.resumed.exact for event in events if event.HasField("resumed")] == [True]
+        assert 2 == len(events[-1].finished.receipt.attempts)
+        kept = await stack.inference(1).Generate(batch("k").generate)
+        assert (ids_of(whole), text_of(whole)) == (list(kept.choices[0].token_ids), kept.choices[0].text)
+        await chatting
