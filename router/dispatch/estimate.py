@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from cluster.models import RequestClass
+from cluster.models import ReplicaState, RequestClass
 from cluster.queue.beats import RouterBeatReply
 
 MEMORY_S = 10.0
 """How far back rates look, by exponential weights."""
+EXPIRY_S = 180.0
+"""Rates that were learnt longer ago than this count no more. They are learnt from lines only, and if they say that
+everybody would wait for too long, all are refused, so that no line comes that could say otherwise."""
 LEARNING = 0.1
 """Weight of a new attempt in the means."""
 
@@ -20,6 +23,10 @@ class PoolEstimate:
 
     def __init__(self) -> None:
         self._last: RouterBeatReply | None = None
+        self._takers = True
+        """Whether a replica took work at the last heartbeat."""
+        self._learnt_ms = 0
+        """When the rates were learnt last, in pool time."""
         self._rates = [0.0, 0.0, 0.0]
         """Grants per second and class."""
         self._seen_s = 0.0
@@ -35,18 +42,33 @@ class PoolEstimate:
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def beat(self, reply: RouterBeatReply) -> None:
-        """Learn from a heartbeat. Rates are learnt only while somebody waits: an idle pool could do more."""
+        """Learn from a heartbeat. Rates are learnt only while somebody waits, because an idle pool could do more, and
+        while some replica takes work: what isn't granted during a cold start says nothing of the time after it.
+        """
         last, self._last = self._last, reply
+        takers, self._takers = self._takers, self._takers_now(reply)
         if last is None or last.run_id != reply.run_id:
+            self._learnt_ms = reply.time_ms
             return
         seconds = (reply.time_ms - last.time_ms) / 1000
-        if seconds <= 0 or not (any(last.waiting) and any(reply.waiting)):
+        if seconds <= 0:
             return
+        if not (any(last.waiting) and any(reply.waiting) and takers and self._takers):
+            if reply.time_ms - self._learnt_ms > 1000 * EXPIRY_S:
+                self._rates, self._seen_s = [0.0, 0.0, 0.0], 0.0
+            return
+        self._learnt_ms = reply.time_ms
         self._seen_s += seconds
         weight = seconds / min(self._seen_s, MEMORY_S) if seconds < MEMORY_S else 1.0
         for number in range(3):
             rate = max(0, reply.granted[number] - last.granted[number]) / seconds
             self._rates[number] += weight * (rate - self._rates[number])
+
+    def _takers_now(self, reply: RouterBeatReply) -> bool:
+        if reply.replicas is None:
+            # They are as they were.
+            return self._takers
+        return any(replica.state is ReplicaState.READY for replica in reply.replicas)
 
     def ran(self, prompt_tokens: int, output_tokens: int, prefill_s: float, decode_s: float) -> None:
         """Learn from an attempt that ended."""

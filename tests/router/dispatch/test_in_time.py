@@ -6,10 +6,10 @@ import pytest
 
 from cluster.control.decision import Relief
 from cluster.control.slo import ClassSlo
-from cluster.models import RequestClass
-from cluster.queue.beats import RouterBeatReply
+from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.queue.beats import ReplicaRecord, RouterBeatReply
 from cluster.queue.entries import Mail
-from router.dispatch.estimate import PoolEstimate
+from router.dispatch.estimate import EXPIRY_S, PoolEstimate
 from router.dispatch.in_time import SHED, WAIT_MARGIN, TimeBounds, late_after_s, refusal, shed_after_s
 
 
@@ -107,7 +107,38 @@ def test_the_way_to_the_first_token_is_that_of_all_prompts() -> None:
     assert 0.9 < (estimate.first_token_s or 0) < 1.1
 
 
-def beat(time_ms: int, *, waiting: int, granted: int) -> RouterBeatReply:
+def test_a_cold_start_says_nothing_of_the_time_after_it() -> None:
+    estimate = PoolEstimate()
+    for second in range(20):
+        estimate.beat(beat(1000 * second, waiting=20, granted=5 * second))
+    before = estimate.wait_s(RequestClass.STANDARD, 9)
+    for second in range(20, 80):
+        state = ReplicaState.STARTING if second < 79 else ReplicaState.READY
+        estimate.beat(beat(1000 * second, waiting=20, granted=95, replica=state))
+
+    assert before == estimate.wait_s(RequestClass.STANDARD, 9) == pytest.approx(2.0)
+
+
+def test_what_a_line_said_long_ago_refuses_nobody() -> None:
+    estimate = PoolEstimate()
+    for second in range(200):
+        estimate.beat(beat(1000 * second, waiting=20, granted=min(second, 1)))
+    crawling = estimate.wait_s(RequestClass.STANDARD, 0)
+    for second in range(200, 200 + int(EXPIRY_S) + 1):
+        estimate.beat(beat(1000 * second, waiting=0, granted=10 * second))
+
+    assert crawling is not None
+    assert crawling > 1000
+    assert estimate.wait_s(RequestClass.STANDARD, 0) is None
+
+    # The next line is learnt from afresh.
+    for second in range(400, 403):
+        estimate.beat(beat(1000 * second, waiting=20, granted=10 * second))
+    assert estimate.wait_s(RequestClass.STANDARD, 9) == pytest.approx(1.0)
+
+
+def beat(time_ms: int, *, waiting: int, granted: int, replica: ReplicaState = ReplicaState.READY) -> RouterBeatReply:
+    record = ReplicaRecord("r", b"", replica, Windows(8, 1000, 1000), 0, 0, 0, 0)
     return RouterBeatReply(
-        Mail(), None, 0, (0, waiting, 0), 0, (), {}, "store", granted=(0, granted, 0), time_ms=time_ms
+        Mail(), (record,), 0, (0, waiting, 0), 0, (), {}, "store", granted=(0, granted, 0), time_ms=time_ms
     )
