@@ -127,10 +127,10 @@ class Traffic:
         self.busy_at = self._loop.now
         router = self.routers[0] if len(self.routers) == 1 else self._random.choice(self.routers)
         item = Running(f"q{request.number}", request, router.name, self._loop.now)
-        self._watch.arrived(self._loop.now, self._class(request), request.prompt_tokens)
         if request.prompt_tokens + request.output_tokens > self._context:
             self._outcome(self._lost(item, End.REJECTED))
             return
+        self._watch.arrived(self._loop.now, self._class(request), request.prompt_tokens)
         expected = min(self._setup.expected_output_tokens, self._context - request.prompt_tokens)
         kv_tokens = request.prompt_tokens + expected
         entry = QueueEntry(

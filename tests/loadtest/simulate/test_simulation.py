@@ -78,6 +78,18 @@ def test_every_request_ends_once_whatever_happens() -> None:
     assert set(figures.classes) == {"interactive", "standard", "batch"}
 
 
+def test_a_request_that_no_engine_could_serve_is_no_demand() -> None:
+    trace = draw_trace()
+    trace[7] = replace(trace[7], prompt_tokens=40_000)
+    policy = Planned()
+    run = Simulation(trace, Setup(replace_engine(kv_tokens=4_000), slow_period_s=3.0), slow=policy).run()
+
+    counted = [each.prompt_tokens for seen in policy.seen for each in seen.arrived]
+    assert End.REJECTED is ends(run)[7]
+    assert len(counted) > 250
+    assert max(counted) < 40_000
+
+
 def replace_engine(**changes: object) -> SimSettings:
     return ENGINE.model_copy(update=changes)
 
