@@ -10,7 +10,7 @@ import math
 import statistics
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cluster.control import fast, slow
 from cluster.control.decision import Relief
@@ -226,13 +226,18 @@ class PenstockSlow:
     _ended: deque[tuple[float, bool]] = field(default_factory=deque)
     _spread: float = 1.0
     _arrived_at: float | None = None
+    _first: Sequence[Arrival] = ()
+    """What the first look brought, for the next one."""
 
     def decide(self, snapshot: PoolSnapshot) -> int:
         """See `SlowPolicy.decide`."""
         if self._at is None:
-            self._at = snapshot.now_s
-            if not snapshot.arrived:
-                return snapshot.desired
+            # Nobody knows how long the first look looks back: a request that came in no time would be a high rate.
+            self._at, self._first = snapshot.now_s, snapshot.arrived
+            return snapshot.desired
+        if self._first:
+            snapshot = replace(snapshot, arrived=[*self._first, *snapshot.arrived])
+            self._first = ()
         passed = max(1.0, snapshot.now_s - self._at)
         self._at = snapshot.now_s
         self._take(snapshot, passed)

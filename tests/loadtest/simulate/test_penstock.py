@@ -53,6 +53,15 @@ def test_the_first_minute_is_not_averaged_with_nothing() -> None:
     assert 3 <= policy.decide(pool(15.0, arrivals=30)) <= 5
 
 
+def test_a_request_at_the_very_start_is_not_one_per_second() -> None:
+    policy = slow()
+
+    assert 1 == policy.decide(pool(0.0, arrivals=1, prompt=2000))
+    assert 1 == policy.decide(pool(15.0, prompt=2000))
+    assert policy.last is not None
+    assert policy._meters[RequestClass.STANDARD].warm_rate == pytest.approx(1 / 15)
+
+
 def test_preemptions_are_those_since_the_last_tick() -> None:
     policy = PenstockFast(POINT, MODEL)
     steps = StepColumns([0.15] * 40, [8] * 40, [8] * 40, [800] * 40, [8] * 40)
