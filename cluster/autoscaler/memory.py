@@ -29,6 +29,8 @@ class PoolMemory:
     slow: SlowState = field(default_factory=SlowState)
     meter: Meter = field(default_factory=Meter)
     starts: Starts = field(default_factory=Starts)
+    group: str = ""
+    """Whose step model holds while there are no replicas: that of the last ones; empty where there never were any."""
 
     def up_to(self, at: float) -> PoolMemory:
         """Forget what lies ahead: a store that replaced another one may be behind its time."""
@@ -38,7 +40,8 @@ class PoolMemory:
         times = [*ahead, *(need.at for need in slow.needs), *(move.at for move in slow.moves), *starts.asked]
         if max(times, default=at) <= at:
             return self
-        return PoolMemory(
+        return replace(
+            self,
             slow=replace(
                 slow,
                 needs=tuple(need for need in slow.needs if need.at <= at),
@@ -46,7 +49,6 @@ class PoolMemory:
                 fill_at=_clamped(slow.fill_at, at + _GRACE_S),
                 active_at=_clamped(slow.active_at, at),
             ),
-            meter=self.meter,
             starts=replace(
                 starts,
                 asked=tuple(min(asked, at) for asked in starts.asked),
@@ -74,7 +76,8 @@ class PoolMemory:
         slow["needs"] = [_need_fields(need) for need in self.slow.needs]
         slow["moves"] = [[move.at, move.replicas] for move in self.slow.moves]
         starts["known"] = sorted(self.starts.known)
-        return json.dumps({"slow": slow, "meter": asdict(self.meter), "starts": starts}).encode()
+        fields = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
+        return json.dumps(fields).encode()
 
     @classmethod
     def from_bytes(cls, text: bytes) -> PoolMemory:
@@ -88,7 +91,9 @@ class PoolMemory:
         starts["known"] = frozenset(starts["known"])
         for name in ("asked", "samples"):
             starts[name] = tuple(starts[name])
-        return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts))
+        # A release that did not know groups may have led before.
+        group = str(fields.get("group", ""))
+        return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts), group)
 
 
 def _need_fields(need: Need) -> list[float]:

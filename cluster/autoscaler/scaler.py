@@ -100,7 +100,7 @@ class PoolScaler:
         self._rules = slow_rules(settings.autoscale)
         self._memory = PoolMemory()
         self._fence = 0
-        self._fits: dict[str, StepModel | None] = {}
+        self._fits: dict[str, StepModel] = {}
 
     async def lead(self) -> bool:
         """Renew the lease, or take it where it is free; says whether this one leads.
@@ -260,15 +260,22 @@ class PoolScaler:
         return self._point
 
     async def _fit(self, view: PoolView) -> StepModel | None:
-        """Look the group's stored step model up, for while its replicas know none."""
-        for record in view.replicas:
-            announced = Announcement.open(record.record, self._secret)
-            if announced is None:
-                continue
-            if announced.group_id not in self._fits:
-                self._fits = {announced.group_id: read_fit(await self._store.fit(announced.group_id))}
-            return self._fits[announced.group_id]
-        return next(iter(self._fits.values()), None)
+        """Look the group's stored step model up, for while its replicas know none. Where there are no replicas it is
+        that of the last ones.
+        """
+        group = self._group_of(view) or self._memory.group
+        self._memory = replace(self._memory, group=group)
+        if group and group not in self._fits:
+            model = read_fit(await self._store.fit(group))
+            if model is None:
+                # The group's first replica stores one once it trusts it.
+                return None
+            self._fits = {group: model}
+        return self._fits.get(group)
+
+    def _group_of(self, view: PoolView) -> str | None:
+        found = (Announcement.open(record.record, self._secret) for record in view.replicas)
+        return next((announced.group_id for announced in found if announced is not None), None)
 
     async def _act(self, record: DecisionRecord, before: int | None) -> None:
         if before == record.replicas:

@@ -16,9 +16,12 @@ from cluster.autoscaler.report import ClassCounts, empty_counts, pack_report
 from cluster.autoscaler.scaler import PoolScaler
 from cluster.control.decision import Relief
 from cluster.control.slo import ClassSlo, OperatingPoint
+from cluster.control.step_fit import FittedStep
+from cluster.control.step_model import StepModel
 from cluster.errors import ActuatorError, QueueUnavailableError
-from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.models import Capabilities, ModelInfo, ReplicaState, RequestClass, Windows
 from cluster.queue import ReplicaBeat, RouterBeat
+from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.settings import AutoscalerSettings, PoolSettings
 from tests.cluster.autoscaler.conftest import Backend
@@ -75,6 +78,8 @@ class Site:
         self.counts = empty_counts()
         self.born = dict.fromkeys(self.ready, -1000.0)
         self.stats: dict[str, float] = dict(MODEL)
+        self.record = b""
+        """What replicas announce."""
         self.cold_s = 20.0
         self.coming: list[float] = []
         self.broken = False
@@ -103,7 +108,7 @@ class Site:
                 if name in self.dead:
                     continue
                 stats = {**self.stats, "up_s": now - self.born[name], "kv_usage": 0.3, "largest_batch": 64.0}
-                beat = ReplicaBeat(name, b"", ReplicaState.READY, Windows(64, 10**6, 10**6), (), stats=stats)
+                beat = ReplicaBeat(name, self.record, ReplicaState.READY, Windows(64, 10**6, 10**6), (), stats=stats)
                 reply = await self.queue.heartbeat_replica(beat)
                 self.point, self.relief = reply.point, reply.relief
             await self.queue.heartbeat_router(RouterBeat("A", tuple(self.ready), report=pack_report(self.counts)))
@@ -183,6 +188,30 @@ async def test_the_platform_is_told_again_when_it_forgets(twin: Backend) -> None
     await site.run(scaler, 1)
 
     assert [3] == site.platform.told
+
+
+@both
+async def test_a_pool_at_zero_is_sized_by_what_its_last_replicas_learned(backend: Backend) -> None:
+    site = Site(backend, min_replicas=0)
+    info = ModelInfo("model", "tokenizer", 4096, 256, Capabilities())
+    site.record = Announcement("r0", "demo", "a:1", "group", info, 1, "cpu", 0, 1.0).seal(SECRET)
+    # They have not learned enough to trust it yet.
+    site.stats = {}
+    scaler = site.scaler()
+    [before] = await site.run(scaler, 1)
+    fitted = FittedStep("group", StepModel(MODEL["step_a"], MODEL["step_b"], MODEL["step_g"]), 5000, 0.02)
+    await backend.store().store_fit("group", fitted.to_json())
+    [after] = await site.run(scaler, 1)
+    assert "fallback" in names(before)
+    assert "fallback" not in names(after)
+
+    site.platform.target = 0
+    # The registry forgets them.
+    backend.clock.advance(60.0)
+    await scaler._store.resign("a")
+    [away] = await site.run(site.scaler("b"), 1)
+    assert 0 == away.ready
+    assert "fallback" not in names(away)
 
 
 async def test_advisory_decides_and_changes_nothing(twin: Backend) -> None:
