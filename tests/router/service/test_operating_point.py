@@ -181,14 +181,15 @@ async def test_relief_is_acted_on_in_routers_and_replicas(stack: Stack) -> None:
     point = OperatingPoint(interactive=ClassSlo(ttft_p99_s=0.5, itl_p95_s=SLOW_S))
     await store.set_point(PointRecord(point).to_bytes())
     lead = await store.lead("test", 60.0)
-    commit = Commit(b"", 1, Relief.SHED, 30.0, b"{}", 10)
+    until_ms = (await pool._queue.observe()).time_ms + 30_000
+    commit = Commit(b"", 1, Relief.SHED, until_ms, b"{}", 10)
     await store.commit("test", lead.fence, commit)
     await until(lambda: governor.relief is pool.relief is Relief.SHED)
     await until(lambda: pool.arrivals.point == point)
 
     assert 0.5 == pool.shed_after_s(RequestClass.INTERACTIVE)
     assert pool.shed_after_s(RequestClass.BATCH) is None
-    await store.commit("test", lead.fence, Commit(b"", 1, Relief.NONE, 30.0, b"{}", 10))
+    await store.commit("test", lead.fence, Commit(b"", 1, Relief.NONE, until_ms, b"{}", 10))
     await until(lambda: governor.relief is pool.relief is Relief.NONE)
     assert pool.shed_after_s(RequestClass.INTERACTIVE) is None
     await store.set_point(PointRecord(None).to_bytes())
