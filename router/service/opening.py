@@ -18,6 +18,7 @@ from cluster.errors import (
     NoReplicaError,
     NotInTimeError,
     PenstockError,
+    QuarantinedError,
     QueueFullError,
     QueueUnavailableError,
     QuotaExceededError,
@@ -43,6 +44,8 @@ JOIN_S = 5.0
 """How long the result of a request that has just ended is waited for."""
 JOIN_POLL_S, JOIN_POLL_MOST_S = 0.05, 0.5
 """Between two looks at the key of a request that runs or has just ended, at first and at last."""
+_NO_DEMAND = (QuotaExceededError, KeyReusedError, QuarantinedError)
+"""More replicas would not serve who is refused like this."""
 CONTINUING = 32
 """Requests that are continued at the same time. When a router dies all its clients come at once; taken all together
 each would take as long as all of them, and the replicas, which wait for the others while some come, would see nobody
@@ -120,8 +123,8 @@ class Opening:
         resume: ResumePoint | None = None,
         counted: bool = True,
     ) -> Generation | bytes:
-        """Start a generation, continue one, or return the kept result of its idempotency key (see `kept`). It counts as
-        demand, unless it is an item of a job.
+        """Start a generation, continue one, or return the kept result of its idempotency key (see `kept`). What is
+        started or refused for want of room counts as demand, unless it is an item of a job.
 
         Raises:
             PermissionDeniedError: the caller may not use this model or class.
@@ -155,14 +158,6 @@ class Opening:
         return await self._start(admitted, resume.received_tokens if resume is not None else ())
 
     async def _start(self, admitted: _Admitted, received: Sequence[int]) -> Generation | bytes:
-        if admitted.counted:
-            admitted.pool.arrivals.arrived(
-                admitted.checked.request_class,
-                len(admitted.ids),
-                admitted.params.max_tokens,
-                self._expected_output_tokens,
-                admitted.n,
-            )
         return await self._line_up(admitted, received)
 
     async def _line_up(self, admitted: _Admitted, received: Sequence[int]) -> Generation | bytes:
@@ -175,8 +170,14 @@ class Opening:
                     # Nobody has what it would go on with, and from the beginning it would get its tokens twice.
                     raise GenerationFailedError(generation.request_id, sum(received))
             else:
-                known = await self._submit(admitted, generation)
+                try:
+                    known = await self._submit(admitted, generation)
+                except BaseException as error:
+                    if not isinstance(error, _NO_DEMAND):
+                        self._count(admitted)
+                    raise
                 if known is None:
+                    self._count(admitted)
                     return generation
             if known.result is not None:
                 return known.result
@@ -193,6 +194,16 @@ class Opening:
                 )
             await asyncio.sleep(pause_s)
             pause_s = min(JOIN_POLL_MOST_S, 1.5 * pause_s)
+
+    def _count(self, admitted: _Admitted) -> None:
+        if admitted.counted:
+            admitted.pool.arrivals.arrived(
+                admitted.checked.request_class,
+                len(admitted.ids),
+                admitted.params.max_tokens,
+                self._expected_output_tokens,
+                admitted.n,
+            )
 
     async def _submit(self, admitted: _Admitted, generation: Generation) -> KnownRequest | None:
         """Put the choices in line, or tell whose their client key is."""

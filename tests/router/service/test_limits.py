@@ -17,6 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
+from cluster.autoscaler.report import unpack_report
 from cluster.queue import Mail
 from tests.support.stack import collect, request, running_stack, stream_request
 from tests.support.waiting import until
@@ -58,6 +59,22 @@ async def test_a_quota_holds_over_both_routers_and_says_when_to_come_back(tmp_pa
         assert dict(details["ErrorInfo"].metadata) == {"pool": "demo", "quota": "requests_per_minute", "limit": "4"}
         assert details["QuotaFailure"].violations[0].subject == "tenant:anonymous/pool:demo"
         assert 0 < details["RetryInfo"].retry_delay.ToTimedelta().total_seconds() <= 15
+
+
+async def test_only_what_more_replicas_would_serve_is_demand(tmp_path: Path, store_url: str) -> None:
+    async with running_stack(tmp_path, redis_url=store_url, sections=tenant(requests_per_minute=2)) as stack:
+        wanted = request(max_tokens=2)
+        wanted.idempotency_key = "key"
+        for _ in range(3):
+            # Once it runs, then its result is kept.
+            await stack.inference().Generate(wanted)
+        await stack.inference().Generate(request(max_tokens=2))
+        for _ in range(5):
+            code, details = await refused(stack.inference().Generate(request(max_tokens=2)))
+            assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
+
+        counts = unpack_report(stack.routers[0].pools["demo"].arrivals.report()).counts
+        assert 2 == sum(each.requests for each in counts.values())
 
 
 async def test_concurrency_is_free_again_after_each_way_to_end(tmp_path: Path, store_url: str) -> None:
