@@ -10,7 +10,7 @@ SAMPLES = 20
 """Cold starts that are remembered."""
 _PART = 0.9
 _FAILED_AGAIN_S = 3600.0
-"""Failures are in a row while less than this lies between them."""
+"""Failures are in a row while less than this lies between them, and the last one is forgotten after so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,9 @@ class Starts:
         failures = len(late) + told
         found = replace(found, reported=reported)
         if not failures:
-            return found
+            # Where nothing is asked for any more no start will ever succeed, and the alarm would stay.
+            over = found.last_failure_at is not None and at - found.last_failure_at >= _FAILED_AGAIN_S
+            return replace(found, failed=0, last_failure_at=None) if over else found
         in_a_row = found.failed if at - (found.last_failure_at or at) < _FAILED_AGAIN_S else 0
         # What was asked for together fails together, and is one failure.
         left = found.asked[min(failures, len(found.asked)) :]

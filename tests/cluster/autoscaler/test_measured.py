@@ -154,6 +154,15 @@ def test_what_does_not_come_in_time_has_failed_and_a_good_start_forgives() -> No
     assert 0 == starts.failed
 
 
+def test_a_failed_start_that_nobody_tries_again_is_forgotten() -> None:
+    starts = started(Starts(), 0, {"a": 10.0}, 2)
+    starts = started(starts, 101, {"a": 111.0}, 2)
+    assert 1 == started(starts, 3600, {"a": 3610.0}, 1).failed
+    starts = started(starts, 3701, {"a": 3711.0}, 1)
+
+    assert (0, None) == (starts.failed, starts.last_failure_at)
+
+
 def test_failures_that_replicas_report_count_at_once_but_not_those_of_the_past() -> None:
     starts = started(Starts(), 0, {}, 1, reported=7)
     assert 0 == starts.failed
