@@ -26,7 +26,7 @@ from cluster.control.guard import RailRules
 from cluster.control.load import LoadRules
 from cluster.control.settings import ControlMode, operating_point
 from cluster.control.slow import SlowDecision, decide
-from cluster.control.slow_rules import GroupBounds, SlowRules
+from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
@@ -164,7 +164,8 @@ class PoolScaler:
         point = point_in_force(await self._point_of(view), self._default_point)
         made = decide(point, self._bounds, seen, self._memory.slow, self._rules)
         made = replace(made, alarms=(*made.alarms, *trouble))
-        self._memory = replace(self._memory, slow=made.state, starts=self._asked(seen, made))
+        slow = made.state if self._acts else _unmoved(made.state, seen.at)
+        self._memory = replace(self._memory, slow=slow, starts=self._asked(seen, made))
         record = DecisionRecord.of(
             seen, made, leader=self._holder, fence=self._fence, mode=self.mode,
             before=before if before is not None else seen.coming,
@@ -184,8 +185,9 @@ class PoolScaler:
             _LOG.error("autoscaler.alarm", extra={"pool": self.name, "alarms": "; ".join(record.alarms)})
         self.record = replace(record, number=number)
         self.tally.ticks += 1
-        if self._acts:
-            await self._act(self.record, before)
+        if self._acts and not await self._act(self.record, before) and made.replicas < seen.coming:
+            # Refused additions stay: where the platform can't even be asked they bound what it is told at its return.
+            self._memory = replace(self._memory, slow=_unmoved(made.state, seen.at))
         return self.record
 
     def _asked(self, seen: GroupSnapshot, made: SlowDecision) -> Starts:
@@ -277,9 +279,10 @@ class PoolScaler:
         found = (Announcement.open(record.record, self._secret) for record in view.replicas)
         return next((announced.group_id for announced in found if announced is not None), None)
 
-    async def _act(self, record: DecisionRecord, before: int | None) -> None:
+    async def _act(self, record: DecisionRecord, before: int | None) -> bool:
+        """Tell the platform; says whether it took it, or was not told."""
         if before == record.replicas:
-            return
+            return True
         if before is not None:
             self.tally.changes_up += record.replicas > before
             self.tally.changes_down += record.replicas < before
@@ -289,12 +292,19 @@ class PoolScaler:
         )
         # A platform that hung while it was looked at has used up a third of the lease already.
         if not await self.lead():
-            return
+            return True
         try:
             await self._in_time(self._actuator.scale(self.name, record.replicas))
         except ActuatorError as error:
             self.tally.actuator_errors += 1
             _LOG.warning("autoscaler.not_taken", extra={"pool": self.name, "error": str(error)})
+            return False
+        return True
+
+
+def _unmoved(state: SlowState, at: float) -> SlowState:
+    """Leave out the change that was decided now: it was not carried out, and nothing is to wait for it to settle."""
+    return replace(state, moves=tuple(move for move in state.moves if move.at < at))
 
 
 def slow_rules(settings: AutoscaleSettings) -> SlowRules:

@@ -44,6 +44,8 @@ class FakePlatform:
         self.target = replicas
         self.told: list[int] = []
         self.down = False
+        self.refuses = False
+        """It says how things are, and takes nothing."""
         self.names: list[str] | None = None
         """What it says of its replicas."""
 
@@ -53,7 +55,7 @@ class FakePlatform:
         return Actual(self.target, self.target, "", None if self.names is None else frozenset(self.names))
 
     async def scale(self, pool: str, replicas: int) -> None:
-        if self.down:
+        if self.down or self.refuses:
             raise ActuatorError(pool, "does not answer")
         self.told.append(replicas)
         self.target = replicas
@@ -224,6 +226,27 @@ async def test_advisory_decides_and_changes_nothing(twin: Backend) -> None:
     assert [] == site.platform.told
     assert site.relief == "none"
     assert records[-1].relief is not Relief.NONE
+
+
+async def test_advice_that_nobody_follows_stays_the_same(twin: Backend) -> None:
+    site = Site(twin, replicas=8, mode="advisory")
+    records = (await site.run(site.scaler(), 60, rate=1.0))[30:]
+
+    # A quarter fewer at a time.
+    assert {6} == {record.replicas for record in records}
+    assert not [record.reason for record in records if "last change" in record.reason]
+
+
+async def test_a_removal_that_the_platform_refuses_is_tried_again_at_once(twin: Backend) -> None:
+    site = Site(twin, replicas=8)
+    site.platform.refuses = True
+    scaler = site.scaler()
+    records = (await site.run(scaler, 60, rate=1.0))[30:]
+    assert {6} == {record.replicas for record in records}
+
+    site.platform.refuses = False
+    await site.run(scaler, 1, rate=1.0)
+    assert [6] == site.platform.told
 
 
 @both
