@@ -72,10 +72,20 @@ def _tuned(policy: Policy, loads: Sequence[Case], enough: float) -> list[Result]
     return serve(tune(policy.dials, serve, enough) if policy.dials else 0.0, all_of_them=True)
 
 
-def _least(job: Job, found: Sequence[Result]) -> float:
+def _least(scenario: str, found: Sequence[Result]) -> float:
     """Return the attainment that a policy is tuned to: what is asked for, or what ours reached if that is less."""
-    ours = [each.attainment for each in found if each.policy == OURS and each.scenario == job.scenarios[0]]
+    ours = [each.attainment for each in found if each.policy == OURS and each.scenario == scenario]
     return min(ENOUGH, sum(ours) / len(ours)) if ours else ENOUGH
+
+
+def tuned_as_ours(job: Job, found: Sequence[Result]) -> list[Job]:
+    """Split a job by what its scenarios are tuned to: they may be the same to its policy and not to ours."""
+    if job.policy == ORACLE or not POLICIES[job.policy].dials:
+        return [job]
+    by_least: dict[float, list[str]] = {}
+    for scenario in job.scenarios:
+        by_least.setdefault(_least(scenario, found), []).append(scenario)
+    return [replace(job, scenarios=tuple(names), enough=least) for least, names in by_least.items()]
 
 
 def jobs_of(
@@ -95,9 +105,13 @@ def _all_of(jobs: Sequence[Job], processes: int) -> list[Result]:
     found: list[Result] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with ProcessPoolExecutor(processes) as pool, Progress(*columns, console=messages()) as progress:
-        task = progress.add_task("policies in scenarios", total=len(jobs))
+        total = len(jobs)
+        task = progress.add_task("policies in scenarios", total=total)
         for ours in (True, False):
-            some = [replace(job, enough=_least(job, found)) for job in jobs if (job.policy == OURS) is ours]
+            whole = [job for job in jobs if (job.policy == OURS) is ours]
+            some = [part for job in whole for part in tuned_as_ours(job, found)]
+            total += len(some) - len(whole)
+            progress.update(task, total=total)
             running: list[Future[list[Result]]] = [pool.submit(compete, job) for job in some]
             try:
                 for done in as_completed(running):

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import loadtest.bench_autoscaler.__main__ as bench
 from cluster.cli.tables import print_table
-from loadtest.bench_autoscaler.__main__ import jobs_of
+from loadtest.bench_autoscaler.__main__ import jobs_of, tuned_as_ours
 from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Policy, Result, contend
 from loadtest.bench_autoscaler.oracle import plan
 from loadtest.bench_autoscaler.report import paired, rows, table_of
@@ -126,6 +126,24 @@ def test_scenarios_that_are_the_same_to_a_policy_are_run_once() -> None:
     assert [len(names)] == shared["static"]
     assert [1, 1, len(names) - 2] == shared["hpa slots"]
     assert len(names) == sum(job.policy == "penstock" for job in jobs)
+
+
+def test_each_scenario_is_tuned_to_what_ours_reaches_there() -> None:
+    names = ["series", "series/cold 420 s", "series/cold 30 s"]
+    found = [
+        Result(name, "penstock", seed, 0.0, attainment, 1.0, 0, 1.0, 0, 0.0)
+        for name, attainment in zip(names, (0.96, 0.92, 0.96), strict=True)
+        for seed in (1, 2)
+    ]
+    static, oracle = (
+        next(job for job in jobs_of(names, [policy], (1, 2), 60.0, Path()) if "series" in job.scenarios)
+        for policy in ("static", ORACLE)
+    )
+
+    parts = {part.scenarios: part.enough for part in tuned_as_ours(static, found)}
+    assert {("series", "series/cold 30 s"): 0.96, ("series/cold 420 s",): 0.92} == parts
+    assert {static.scenarios: 0.99} == {part.scenarios: part.enough for part in tuned_as_ours(static, [])}
+    assert [oracle] == tuned_as_ours(oracle, found)
 
 
 def test_a_dial_that_cannot_reach_the_attainment_is_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
