@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from penstock.v1 import replica_pb2 as pb
@@ -155,10 +155,7 @@ class Opening:
         )
         if resume is not None and resume.token:
             return await self._continue(admitted, resume)
-        return await self._start(admitted, resume.received_tokens if resume is not None else ())
-
-    async def _start(self, admitted: _Admitted, received: Sequence[int]) -> Generation | bytes:
-        return await self._line_up(admitted, received)
+        return await self._line_up(admitted, resume.received_tokens if resume is not None else ())
 
     async def _line_up(self, admitted: _Admitted, received: Sequence[int]) -> Generation | bytes:
         joined_at, pause_s = time.monotonic(), JOIN_POLL_S
@@ -388,7 +385,10 @@ class Opening:
             # Another execution may have other tokens.
             raise GenerationFailedError(ticket.request_id, sum(received))
         # Without a result its key is that of another request by now, which runs.
-        return known.result if known.result is not None else await self._line_up(admitted, resume.received_tokens)
+        if known.result is not None:
+            return known.result
+        # It was counted when it came first.
+        return await self._line_up(replace(admitted, counted=False), resume.received_tokens)
 
     async def _attach(
         self, admitted: _Admitted, choice: Choice, where: TicketChoice, received: int
