@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loadtest.plan.gpus import Gpu
+from loadtest.plan.least import find_least
 from loadtest.plan.memory import Sizing, size
 from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate, replicas_for
 from loadtest.plan.points import Known, in_calibration
@@ -18,9 +20,6 @@ from loadtest.plan.trial import Ranges, Seen, production, ranges, try_out
 PRIOR_ERROR, FOREIGN_ERROR = 0.10, 0.25
 """Of the prior inside and outside its calibration, relative."""
 PARALLEL = (1, 2, 4, 8)
-MOST_TRIALS = 5
-FAR = 0.05
-"""An attainment that misses by more needs many more replicas, not a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,31 +169,19 @@ def simulate(
         fast = production(careful, load, promise)
         return try_out(careful, operation, load, promise, replicas, seed=seed, fast=fast)
 
-    replicas, tries, guess = candidate.replicas, 1, candidate.replicas
-    seen = tried(replicas)
-    missed = ""
-    while not (good := seen.attainment >= promise.attainment):
-        missed = "TTFT SLO" if seen.ttft_p99_s > promise.ttft_p99_s else "ITL SLO"
-        if tries >= MOST_TRIALS:
-            break
-        grow = 1.2 if seen.attainment > promise.attainment - FAR else 1.6
-        replicas = max(replicas + 1, round(grow * replicas))
-        seen, tries = tried(replicas), tries + 1
-    while good and 1 < replicas <= guess and tries < MOST_TRIALS:
-        fewer = min(replicas - 1, round(0.9 * replicas))
-        tries += 1
-        if tried(fewer).attainment < promise.attainment:
-            break
-        replicas = fewer
+    guess = candidate.replicas
+    floor = max(1, math.ceil(load.rate / operation.rate))
+    least = find_least(tried, promise, floor, guess)
+    replicas, missed = least.replicas, least.missed
     final = Candidate(engine, operation, replicas)
     tell(f"{engine.name}: ranges")
     spread = ranges(engine, operation, load, promise, replicas, draws=draws, seed=seed)
     binding = missed if replicas > guess else operation.binding
-    if not good:
+    if not least.holds:
         binding = f"{missed}, and {replicas} replicas were the most that was tried"
     elif replicas == 1:
         binding = f"one replica is enough ({operation.binding})"
-    return Planned(final, spread, binding, good)
+    return Planned(final, spread, binding, least.holds)
 
 
 def plan(

@@ -4,6 +4,7 @@ step times.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +28,12 @@ from loadtest.simulate.steps import StepTimes
 
 MOST_REPLICAS = 2
 """Simulated at a time, with their part of the load: fewer share a queue worse, so this errs on the safe side."""
-MOST_REQUESTS, LEAST_REQUESTS = 600, 200
-ROUNDS = 3
-"""Batches' worth of requests in a trial, after one that fills them."""
+LEAST_REQUESTS = 200
+LIFETIMES = 6
+"""Of a mean request in a full batch: how long a trial's load comes. The first one fills the batch. A lack of replicas
+of a few per cent shows after several."""
+MANY_REQUESTS = 4000
+"""A trial of two replicas with more would take seconds; then one stands for all, for just as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +159,22 @@ def try_out(
         seed: of what is drawn.
         fast: moves the batch limits below the operation's; None leaves them there.
     """
-    some = min(replicas, MOST_REPLICAS)
+    some = min(replicas, MOST_REPLICAS if LIFETIMES * operation.batch * MOST_REPLICAS <= MANY_REQUESTS else 1)
     share = some / replicas
-    count = int(max(LEAST_REQUESTS, min(MOST_REQUESTS, (ROUNDS + 1) * operation.batch * some)))
-    trace = load.slice(share, count, seed)
+    trace = load.slice(share, _count(operation, load, some, share), seed)
     setup = setup_of(engine, operation, load, promise, some, seed=seed)
     run = Simulation(trace, setup, fast=fast, times=times_of(engine, load)).run()
     return _seen(run, engine, promise, replicas / some)
+
+
+def _count(operation: Operation, load: Load, some: int, share: float) -> int:
+    """Return how many requests it takes to see what a number of replicas leads to."""
+    # By Little's law a full batch is what comes within a lifetime at the rate that replicas can serve.
+    there = float(operation.batch * some)
+    if not load.trace:
+        # A recorded load may come much faster than its mean where it is busiest.
+        there = min(there, share * load.rate * operation.batch / operation.rate)
+    return max(LEAST_REQUESTS, math.ceil(LIFETIMES * there))
 
 
 def setup_of(
@@ -199,10 +212,10 @@ def attains(each: Outcome, engine: Engine, promise: Promise) -> bool:
 
 def _seen(run: Run, engine: Engine, promise: Promise, factor: float) -> Seen:
     outcomes = run.outcomes
-    first = min((each.e2e_s for each in outcomes if each.end is End.COMPLETED), default=0.0)
-    # The first to come meet empty replicas.
+    lifetimes = [each.e2e_s for each in outcomes if each.end is End.COMPLETED]
+    # The first to come meet replicas that are filling.
     last = max(each.arrival_s for each in outcomes)
-    begin = min(0.2 * last, 2 * first)
+    begin = min(0.2 * last, fmean(lifetimes) if lifetimes else 0.0)
     counted = [each for each in outcomes if each.arrival_s >= begin]
     done = [each for each in counted if each.end is End.COMPLETED]
     if not done:
