@@ -19,7 +19,7 @@ from cluster.cli.console import messages, screen
 from cluster.cli.tables import add_columns, print_table
 from cluster.errors import SettingsError
 from loadtest.plan.architectures import load_shape
-from loadtest.plan.gpus import GPUS, Gpu, load_gpu
+from loadtest.plan.gpus import GPUS, Gpu, find_gpu, load_gpu
 from loadtest.plan.option import Engine, Promise
 from loadtest.plan.points import Scores, read_points, score
 from loadtest.plan.precision import canonical
@@ -60,14 +60,15 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
         raise SettingsError(f"html must name a file in a folder that exists, got {options.html}")
     load = _load(options)
     promise = Promise(options.slo_ttft, options.slo_itl, options.attainment)
-    prices = prices_of(options.price)
     lost: list[Rejected] = []
     gpus: list[Gpu] = []
     precisions: list[str] = []
     if options.profile:
         measured = read_profile(Path(options.profile))
+        prices = prices_of(options.price, measured.hardware)
         options_found = [_within(engine_of(measured, prices), measured, load)]
     else:
+        prices = prices_of(options.price)
         if not options.model:
             raise SettingsError("one of model, profile, check-points, observe and review must be given")
         shape = load_shape(options.model)
@@ -132,12 +133,17 @@ def _load(options: argparse.Namespace) -> Load:
     return steady_load(options.rate, options.prompt_tokens, options.output_tokens, options.spread)
 
 
-def prices_of(texts: Sequence[str]) -> dict[str, float]:
-    """Read prices such as h100=2.5.
+def prices_of(texts: Sequence[str], hardware: str | None = None) -> dict[str, float]:
+    """Read prices such as h100=2.5, by the names that engines have.
+
+    Args:
+        texts: the flags.
+        hardware: what a profile calls its own; it need not be an accelerator of the table.
 
     Raises:
-        SettingsError: one is not like that.
+        SettingsError: one is not like that, or of an unknown accelerator.
     """
+    own = None if hardware is None else find_gpu(hardware)
     prices = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -147,8 +153,14 @@ def prices_of(texts: Sequence[str]) -> dict[str, float]:
             price = -1.0
         if not equals or not 0 <= price < 1e6:
             raise SettingsError(f"price must be GPU=NUMBER with a number of at least 0, got {text!r}")
-        known = name.strip().lower()
-        prices[GPUS[known].name if known in GPUS else name.strip()] = price
+        gpu = find_gpu(name)
+        if hardware is not None and (name.strip().lower() == hardware.lower() or (gpu is not None and gpu == own)):
+            prices[hardware] = price
+        elif gpu is not None:
+            prices[gpu.name] = price
+        else:
+            known = sorted({*GPUS, *([] if hardware is None else [hardware])})
+            raise SettingsError(f"price: {name.strip()!r} is no known accelerator; known: {', '.join(known)}")
     return prices
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from cluster.cli.tables import add_columns, print_table
 from loadtest.plan.option import Promise
 from loadtest.plan.scatter import Mark, scatter
-from loadtest.plan.search import Candidate, Planned, Rejected
+from loadtest.plan.search import Candidate, Planned, Rejected, priced
 from loadtest.plan.traffic import Load
 from loadtest.plan.trial import Range
 from loadtest.plan.what_if import WhatIf
@@ -111,6 +111,9 @@ def show(plan: Plan, console: Console) -> None:
             f"{as_it_is('; '.join(sources))}. Replicas are enough for an engine that is as much slower.",
             highlight=False,
         )
+    compared = [*(each.candidate for each in plan.planned), *plan.on_paper]
+    if any(each.hourly is not None for each in compared) and not priced(compared):
+        console.print("Ranked by number of GPUs: not all of them have a price.", highlight=False)
     for what in plan.what_ifs:
         cost = "" if what.hourly is None else f", {what.hourly:.2f}/h"
         text = f"infeasible: {what.outcome}" if what.gpus is None else f"{what.gpus} GPUs{cost}: {what.outcome}"
@@ -198,11 +201,11 @@ def _list(title: str, lines: Sequence[str]) -> str:
 
 
 def _pareto(plan: Plan) -> str:
-    priced = all(each.candidate.hourly is not None for each in plan.planned)
+    by_cost = priced(each.candidate for each in plan.planned)
     marks = [
         Mark(
             f"{each.candidate.replicas} of {each.engine.name}",
-            each.candidate.rank()[0],
+            each.candidate.rank(by_cost=by_cost)[0],
             1e3 * each.ranges.ttft_p99_s.middle,
             1e3 * each.ranges.ttft_p99_s.low,
             1e3 * each.ranges.ttft_p99_s.high,
@@ -210,5 +213,5 @@ def _pareto(plan: Plan) -> str:
         for each in plan.planned
         if math.isfinite(each.ranges.ttft_p99_s.high)
     ]
-    unit = "cost per hour" if priced else "GPUs"
+    unit = "cost per hour" if by_cost else "GPUs"
     return scatter("Cost and latency", unit, "TTFT p99, ms", marks) if marks else ""

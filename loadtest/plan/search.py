@@ -49,9 +49,9 @@ class Candidate:
         """Cost per hour; None without a price."""
         return None if self.engine.price is None else self.gpus * self.engine.price
 
-    def rank(self) -> tuple[float, int]:
-        """Return what it is ordered by: cost, or accelerators where no price is known."""
-        return (self.hourly if self.hourly is not None else float(self.gpus)), self.gpus
+    def rank(self, *, by_cost: bool) -> tuple[float, int]:
+        """Return what it is ordered by: cost, or accelerators where not all that it is compared with have a price."""
+        return (self.hourly if by_cost and self.hourly is not None else float(self.gpus)), self.gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,11 @@ def _engine(
     )
 
 
+def priced(candidates: Iterable[Candidate]) -> bool:
+    """Whether candidates can be compared by cost: money against a number of accelerators says nothing."""
+    return all(each.hourly is not None for each in candidates)
+
+
 def on_paper(options: Iterable[Engine], load: Load, promise: Promise) -> tuple[list[Candidate], list[Rejected]]:
     """Size every option, the cheapest first. Each is taken to be as slow as its error makes likely."""
     found: list[Candidate] = []
@@ -148,7 +153,8 @@ def on_paper(options: Iterable[Engine], load: Load, promise: Promise) -> tuple[l
             lost.append(Rejected(engine.name, operation.why))
         else:
             found.append(Candidate(engine, operation, replicas_for(operation, load.rate)))
-    return sorted(found, key=Candidate.rank), lost
+    by_cost = priced(found)
+    return sorted(found, key=lambda each: each.rank(by_cost=by_cost)), lost
 
 
 def simulate(
@@ -197,14 +203,14 @@ def plan(
     """Return the best candidates with ranges, the rest on paper, and what cannot be."""
     found, lost = on_paper(options, load, promise)
     best = [simulate(each, load, promise, draws=draws, seed=seed, tell=tell) for each in found[:simulated]]
-
-    best.sort(key=lambda each: ranking(each, promise))
+    by_cost = priced(found)
+    best.sort(key=lambda each: ranking(each, promise, by_cost=by_cost))
     return best, found[simulated:], lost
 
 
-def ranking(planned: Planned, promise: Promise) -> tuple[bool, bool, tuple[float, ...], float]:
+def ranking(planned: Planned, promise: Promise, *, by_cost: bool) -> tuple[bool, bool, tuple[float, ...], float]:
     """Return what candidates are sorted by, the best first: those that hold, then those that hold also where the engine
-    is as slow as it may be, then by cost.
+    is as slow as it may be, then by cost or number of accelerators.
     """
     at_risk = planned.ranges.attainment.low < promise.attainment
-    return not planned.holds, at_risk, planned.candidate.rank(), planned.ranges.ttft_p99_s.middle
+    return not planned.holds, at_risk, planned.candidate.rank(by_cost=by_cost), planned.ranges.ttft_p99_s.middle

@@ -15,6 +15,7 @@ from cluster.cli.main import main
 from cluster.control.step_model import Experts, Shape, StepModel
 from cluster.errors import SettingsError
 from loadtest.plan.architectures import load_shape
+from loadtest.plan.command import prices_of
 from loadtest.plan.gpus import load_gpu
 from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate
 from loadtest.plan.prior import StepPrior
@@ -176,7 +177,29 @@ def test_what_may_miss_the_promise_ranks_behind_what_costs_more_and_keeps_it(pla
     dear = replace(sure, candidate=replace(sure.candidate, replicas=sure.candidate.replicas + 5))
 
     assert PROMISE.attainment <= sure.ranges.attainment.low
-    assert [sure, dear, risky] == sorted([risky, dear, sure], key=lambda each: ranking(each, PROMISE))
+    assert [sure, dear, risky] == sorted([risky, dear, sure], key=lambda each: ranking(each, PROMISE, by_cost=True))
+
+
+def test_money_is_not_compared_with_numbers_of_accelerators(capsys: pytest.CaptureFixture[str]) -> None:
+    dear, slower = engine(price=50.0), engine(gpu="unpriced", price=None, tensor_parallel=4)
+    found, _ = on_paper([slower, dear], LOAD, PROMISE)
+    assert ["card", "unpriced"] == [each.engine.gpu for each in found]
+    best, rest, lost = plan([slower, dear], LOAD, PROMISE, simulated=2, draws=1)
+    assert ["card", "unpriced"] == [each.engine.gpu for each in best]
+    show(Plan("toy", LOAD, PROMISE, best, rest, lost, []), Console(width=200))
+    assert "Ranked by number of GPUs: not all of them have a price." in capsys.readouterr().out
+
+    priced = [replace(slower, price=1.0), dear]
+    assert ["unpriced", "card"] == [each.engine.gpu for each in on_paper(priced, LOAD, PROMISE)[0]]
+
+
+def test_prices_go_by_the_names_of_accelerators() -> None:
+    assert {"h100": 2.5, "a100-40": 1.0} == prices_of(["h100_sxm=2.5", "A100_40=1"])
+    assert {"nvidia-h200": 3.0, "h100": 2.0} == prices_of(["h200=3", "h100=2"], "nvidia-h200")
+    assert {"cpu-epyc": 0.5} == prices_of(["CPU-epyc=0.5"], "cpu-epyc")
+    for hardware in (None, "cpu-xeon"):
+        with pytest.raises(SettingsError, match=r"price: 'cpu-epyc' is no known accelerator; known: .*h100"):
+            prices_of(["cpu-epyc=0.5"], hardware)
 
 
 def test_cost_per_million_tokens_is_money_over_tokens(planned: Plan) -> None:
