@@ -27,10 +27,12 @@ def add_plan(commands: Commands) -> None:
     what.add_argument("--price", action="append", default=[], metavar="GPU=X", help="per accelerator and hour")
     what.add_argument("--profile", metavar="FILE", help="of `penstock profile`, instead of model and GPUs")
     load = parser.add_argument_group("load")
-    load.add_argument("--rate", type=float, help="requests per second")
-    load.add_argument("--prompt-tokens", type=float, default=1000.0, help="mean (default %(default)g)")
-    load.add_argument("--output-tokens", type=float, default=250.0, help="mean (default %(default)g)")
-    load.add_argument("--spread", type=float, default=0.5, help="deviation of lengths over mean (default %(default)g)")
+    load.add_argument("--rate", type=above_zero, help="requests per second")
+    load.add_argument("--prompt-tokens", type=above_zero, default=1000.0, help="mean (default %(default)g)")
+    load.add_argument("--output-tokens", type=above_zero, default=250.0, help="mean (default %(default)g)")
+    load.add_argument(
+        "--spread", type=from_zero, default=0.5, help="deviation of lengths over mean (default %(default)g)"
+    )
     load.add_argument("--lengths", metavar="FILE", help="draw lengths from a trace or CSV, as for `penstock loadtest`")
     load.add_argument("--trace", metavar="FILE", help="a recorded load instead, as for `penstock simulate`")
     load.add_argument("--limit", type=whole(1), help="only the trace's first requests")
@@ -42,9 +44,9 @@ def add_plan(commands: Commands) -> None:
         help="of a replica, for the autoscaler on a trace (default %(default)g s)",
     )
     slo = parser.add_argument_group("SLO")
-    slo.add_argument("--slo-ttft", type=float, default=2.0, help="p99, seconds (default %(default)g)")
-    slo.add_argument("--slo-itl", type=float, default=0.1, help="p95, seconds (default %(default)g)")
-    slo.add_argument("--attainment", type=float, default=0.99, help="part that keeps both (default %(default)g)")
+    slo.add_argument("--slo-ttft", type=above_zero, default=2.0, help="p99, seconds (default %(default)g)")
+    slo.add_argument("--slo-itl", type=above_zero, default=0.1, help="p95, seconds (default %(default)g)")
+    slo.add_argument("--attainment", type=_part, default=0.99, help="part that keeps both (default %(default)g)")
     search = parser.add_argument_group("search")
     search.add_argument("--simulate", type=whole(1), default=3, help="candidates to simulate (default %(default)s)")
     search.add_argument(
@@ -82,6 +84,14 @@ def add_profile(commands: Commands) -> None:
     parser.add_argument("--out", metavar="DIR", help="keep the profile below this folder instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_profile)
+
+
+def _part(text: str) -> float:
+    """Read a number above 0 and below 1; a percentage is a slip."""
+    value = above_zero(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"must be a number above 0 and below 1, such as 0.99, got {text!r}")
+    return value
 
 
 def _plan(options: argparse.Namespace) -> int:

@@ -265,7 +265,9 @@ def test_other_choices_keep_the_tensor_parallel_size_and_the_kv_cache(
     "words",
     [
         ["--limit", "0"], ["--scale-rate", "0"], ["--tp", "0"], ["--draws", "0"], ["--simulate", "0"],
-        ["--cold-start", "-1"], ["--html", "/no/such/folder/plan.html"],
+        ["--cold-start", "-1"], ["--html", "/no/such/folder/plan.html"], ["--attainment", "99"], ["--attainment", "1"],
+        ["--attainment", "0"], ["--slo-ttft", "nan"], ["--slo-itl", "0"], ["--rate", "nan"], ["--spread", "-1"],
+        ["--prompt-tokens", "0"], ["--output-tokens", "inf"],
     ],
 )  # fmt: skip
 def test_wrong_numbers_and_folders_are_refused_before_anything_is_sized(
