@@ -125,12 +125,16 @@ def _print(found: Plan, ids: Sequence[str], options: argparse.Namespace) -> None
 
 def _load(options: argparse.Namespace) -> Load:
     if options.trace:
-        return recorded_load(Path(options.trace), options.limit, options.scale_rate)
+        return recorded_load(Path(options.trace), options.limit, options.scale_rate, tell=_note_line)
     if not options.rate:
         raise SettingsError("one of rate and trace must be given")
     if options.lengths:
         return load_of_lengths(options.rate, Path(options.lengths))
     return steady_load(options.rate, options.prompt_tokens, options.output_tokens, options.spread)
+
+
+def _note_line(text: str) -> None:
+    messages().print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True)
 
 
 def prices_of(texts: Sequence[str], hardware: str | None = None) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -82,14 +82,22 @@ def load_of_lengths(rate: float, path: Path) -> Load:
     return Load(f"{rate:g} requests/s with lengths of {path.name}", rate, shape, longest, pairs=pairs)
 
 
-def recorded_load(path: Path, limit: int | None = None, faster: float = 1.0) -> Load:
+def recorded_load(
+    path: Path, limit: int | None = None, faster: float = 1.0, *, tell: Callable[[str], None] = lambda _: None
+) -> Load:
     """Read a recorded load; its rate is the mean over its time.
+
+    Args:
+        path: the trace.
+        limit: at most so many requests, the earliest.
+        faster: how many times as fast they come.
+        tell: hears how many lines are left out, if any are.
 
     Raises:
         TraceError: it cannot be read.
         SettingsError: it has fewer than two moments of arrival.
     """
-    trace = scale_rate(read_trace(path, limit), faster)
+    trace = scale_rate(read_trace(path, limit, tell=tell), faster)
     span = trace[-1].arrival_s
     if span <= 0:
         raise SettingsError(f"trace: {path} must have requests at two moments at least")

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cluster.cli.console import messages, screen
@@ -44,7 +45,14 @@ def run_simulate(options: argparse.Namespace) -> int:
     for name in ("html", "png"):
         _check_folder(name, getattr(options, name))
     console = messages()
-    trace = scale_rate(read_trace(Path(options.trace), options.limit), options.scale_rate)
+    trace = scale_rate(
+        read_trace(
+            Path(options.trace),
+            options.limit,
+            tell=lambda text: console.print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True),
+        ),
+        options.scale_rate,
+    )
     setup = setup_of(options)
     slo = dict.fromkeys(RequestClass, setup.slo)
     with _bar(console, quiet=options.json and not console.is_terminal) as progress:

@@ -49,25 +49,25 @@ class Format:
     needs: frozenset[str]
     """Fields that every line has."""
     parse: Callable[[Fields], Record | None]
-    """None for a line that is no request: it failed, or produced nothing."""
+    """None for a line that is no request in any format: it failed, had no prompt, or produced nothing."""
 
 
 def _azure(fields: Fields) -> Record | None:
-    outputs = _whole(fields, "GeneratedTokens", 0)
-    if not outputs:
+    outputs, prompt = _whole(fields, "GeneratedTokens", 0), _whole(fields, "ContextTokens", 0)
+    if not outputs or not prompt:
         return None
-    return Record(_moment(fields, "TIMESTAMP"), _whole(fields, "ContextTokens", 1), outputs)
+    return Record(_moment(fields, "TIMESTAMP"), prompt, outputs)
 
 
 def _mooncake(fields: Fields) -> Record | None:
-    prompt = _whole(fields, "input_length", 1)
+    prompt = _whole(fields, "input_length", 0)
     blocks = fields["hash_ids"]
     if not isinstance(blocks, list) or not all(type(block) is int for block in blocks):
         raise FieldError("hash_ids", f"must be a list of whole numbers, got {_shown(blocks)}")
     if len(blocks) * MOONCAKE_BLOCK_TOKENS < prompt:
         raise FieldError("hash_ids", f"{len(blocks)} blocks of {MOONCAKE_BLOCK_TOKENS} tokens are less than {prompt}")
     outputs = _whole(fields, "output_length", 0)
-    if not outputs:
+    if not outputs or not prompt:
         return None
     # The trace has no sessions. Every prompt begins with the same block; those with the same second one count as one.
     session = f"s{blocks[:2][-1]}"
@@ -89,10 +89,13 @@ def _plain(fields: Fields) -> Record | None:
     if name and str(name).upper() not in RequestClass.__members__:
         known = ", ".join(each.name.lower() for each in RequestClass)
         raise FieldError("class", f"must be one of {known}, got {_shown(name)}")
+    outputs, prompt = _whole(fields, "output_tokens", 0), _whole(fields, "prompt_tokens", 0)
+    if not outputs or not prompt:
+        return None
     return Record(
         _number(fields, "arrival_s", 0),
-        _whole(fields, "prompt_tokens", 1),
-        _whole(fields, "output_tokens", 1),
+        prompt,
+        outputs,
         RequestClass[str(name).upper()] if name else None,
         str(fields.get("tenant") or ""),
     )
@@ -119,7 +122,8 @@ def _number(fields: Fields, name: str, least: float) -> float:
 def _parsed(text: Any) -> float:
     try:
         return math.nan if isinstance(text, bool) else float(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
+        # JSON has whole numbers that are too large for a float.
         return math.nan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -15,25 +15,32 @@ from loadtest.traces.request import TraceRequest
 __all__ = ["FORMATS", "read_trace"]
 
 
-def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
+def read_trace(
+    path: Path, limit: int | None = None, *, tell: Callable[[str], None] = lambda _: None
+) -> list[TraceRequest]:
     """Read a trace: Azure, BurstGPT, Mooncake, or plain CSV or JSONL (arrival_s, prompt_tokens, output_tokens and, if
-    known, class and tenant).
+    known, class and tenant). Lines without prompt or output tokens are left out: they failed or asked for nothing.
 
     Args:
         path: the file.
         limit: at most so many requests, the earliest.
+        tell: hears how many lines are left out, if any are.
 
     Raises:
         TraceError: it cannot be read, is of no known format, has a wrong value, or no request.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            records = list(_records(path, file))
+            lines = list(_records(path, file))
     except (OSError, UnicodeDecodeError) as error:
         detail = (error.strerror or str(error)) if isinstance(error, OSError) else "is not text in UTF-8"
         raise TraceError(str(path), 0, "", detail) from error
+    records = [record for record in lines if record is not None]
+    left_out = f"{len(lines) - len(records):,} of {len(lines):,} lines have no prompt or no output tokens"
     if not records:
-        raise TraceError(str(path), 0, "", "has no requests")
+        raise TraceError(str(path), 0, "", f"has no requests: {left_out}" if lines else "has no requests")
+    if len(records) < len(lines):
+        tell(f"{path}: {left_out} and are left out")
     records.sort(key=lambda record: record.time_s)
     first = records[0].time_s
     return [
@@ -52,7 +59,7 @@ def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
     ]
 
 
-def _records(path: Path, file: TextIO) -> Iterator[Record]:
+def _records(path: Path, file: TextIO) -> Iterator[Record | None]:
     start = file.read(1)
     while start.isspace():
         start = file.read(1)
@@ -65,11 +72,9 @@ def _records(path: Path, file: TextIO) -> Iterator[Record]:
             if fields.get(name) is None:
                 raise TraceError(str(path), number, name, "is missing")
         try:
-            record = kind.parse(fields)
+            yield kind.parse(fields)
         except FieldError as error:
             raise TraceError(str(path), number, error.field, error.problem) from error
-        if record is not None:
-            yield record
 
 
 def _json_lines(path: Path, file: TextIO) -> Iterator[tuple[int, Fields]]:
@@ -88,9 +93,12 @@ def _json_lines(path: Path, file: TextIO) -> Iterator[tuple[int, Fields]]:
 def _csv_lines(path: Path, file: TextIO) -> Iterator[tuple[int, Fields]]:
     rows = csv.reader(file)
     try:
-        header = [name.strip() for name in next(rows, [])]
+        header: list[str] = []
         for row in rows:
-            if not row:
+            if len(row) <= 1 and not "".join(row).strip():
+                continue
+            if not header:
+                header = [name.strip() for name in row]
                 continue
             if len(row) != len(header):
                 raise TraceError(

@@ -34,6 +34,14 @@ def test_a_trace_may_be_called_as_it_likes(trace: Path, capsys: pytest.CaptureFi
     assert (0, True) == (status, "of[red].csv: " in out)
 
 
+def test_lines_that_are_left_out_are_told(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with trace.open("a") as file:
+        file.write("\n1,0,5\n1,5,0\n")
+    status, out, err = run(capsys, "--trace", trace, "--json")
+    assert (0, 200) == (status, json.loads(out)["requests"])
+    assert "2 of 202 lines have no prompt or no output tokens and are left out" in err
+
+
 def test_json_has_every_figure(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "--trace", trace, "--replicas", "2", "--scale-rate", "2", "--json")
 

@@ -44,6 +44,41 @@ def test_burst_gpt_without_what_failed(tmp_path: Path) -> None:
     assert [(0.0, 472, 18), (45.5, 10, 20)] == lengths(read(tmp_path, BURST))
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (AZURE.replace("374", "0"), [(0.0, 396, 109)]),
+        (AZURE.replace(",109", ",0"), [(0.0, 374, 44)]),
+        (BURST.replace("472", "0"), [(0.0, 10, 20)]),
+        (MOONCAKE.replace("700", "0") + MOONCAKE, [(0.0, 700, 5)]),
+        (MOONCAKE + MOONCAKE.replace(": 5", ": 0"), [(0.0, 700, 5)]),
+        (PLAIN.replace("30", "0"), [(0.0, 10, 20)]),
+        (PLAIN.replace("40", "0"), [(0.0, 10, 20)]),
+        (PLAIN_JSON.replace("10", "0") + PLAIN_JSON, [(0.0, 10, 20)]),
+    ],
+)
+def test_lines_without_tokens_are_left_out_of_every_format_and_told(
+    tmp_path: Path, text: str, kept: list[tuple[float, int, int]]
+) -> None:
+    (tmp_path / "trace").write_text(text)
+    told: list[str] = []
+    assert kept == lengths(read_trace(tmp_path / "trace", tell=told.append))
+    (line,) = told
+    assert "lines have no prompt or no output tokens and are left out" in line
+    assert str(tmp_path) in line
+
+
+def test_nothing_is_told_where_nothing_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_text(AZURE)
+    told: list[str] = []
+    read_trace(tmp_path / "trace", tell=told.append)
+    assert [] == told
+
+
+def test_blank_lines_are_no_header(tmp_path: Path) -> None:
+    assert [(0.0, 374, 44), (4.314579, 396, 109)] == lengths(read(tmp_path, "\n  \n" + AZURE + " \n"))
+
+
 def test_mooncake_with_its_shared_beginnings(tmp_path: Path) -> None:
     (request,) = read(tmp_path, MOONCAKE)
     assert ((7,), 512, "s9") == (tuple(request.full_blocks), request.block_tokens, request.session)
@@ -79,7 +114,7 @@ def test_a_rate_is_scaled_and_a_class_given_to_those_without(tmp_path: Path) -> 
         ("", 0, "", "has no requests"),
         ("arrival_s,prompt_tokens,output_tokens\n", 0, "", "has no requests"),
         ("when,what\n1,2\n", 2, "", "its fields: what, when; known: azure (ContextTokens"),
-        (AZURE.replace("396", "many"), 3, "ContextTokens", "a whole number of at least 1, got 'many'"),
+        (AZURE.replace("396", "many"), 3, "ContextTokens", "a whole number of at least 0, got 'many'"),
         (AZURE.replace("18:15:50", "25:15:50"), 3, "TIMESTAMP", "must be a time such as"),
         (AZURE + "2023-11-16 18:15:51,1\n", 4, "", "must have 3 fields like the header, got 2"),
         (BURST.replace("472", "-1"), 2, "Request tokens", "at least 0, got '-1'"),
@@ -90,9 +125,14 @@ def test_a_rate_is_scaled_and_a_class_given_to_those_without(tmp_path: Path) -> 
         (MOONCAKE + "{\n", 2, "", "is no JSON"),
         (MOONCAKE + "[1]\n", 2, "", "must be one JSON object per line"),
         (PLAIN.replace("batch", "urgent"), 2, "class", "must be one of interactive, standard, batch, got 'urgent'"),
-        (PLAIN.replace("2.5,10", "2.5,1.5"), 2, "prompt_tokens", "must be a whole number of at least 1, got '1.5'"),
+        (PLAIN.replace("2.5,10", "2.5,1.5"), 2, "prompt_tokens", "must be a whole number of at least 0, got '1.5'"),
         (PLAIN_JSON.replace("10,", "true,"), 1, "prompt_tokens", "got True"),
         (PLAIN.replace("2.5", "inf"), 2, "arrival_s", "got 'inf'"),
+        (PLAIN.replace("2.5,10", "2.5,-10"), 2, "prompt_tokens", "must be a whole number of at least 0, got '-10'"),
+        (PLAIN_JSON.replace(": 10,", f": {'9' * 400},"), 1, "prompt_tokens", "must be a whole number"),
+        (PLAIN_JSON.replace(": 0,", f": {'9' * 400},"), 1, "arrival_s", "must be a number of at least 0, got 999"),
+        ("\n" + PLAIN.replace("10", "x"), 3, "prompt_tokens", "got 'x'"),
+        (BURST.replace("18", "0").replace("20", "0"), 0, "", "has no requests: 3 of 3 lines have no prompt or no"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, line: int, field: str, words: str) -> None:
@@ -114,7 +154,7 @@ def test_a_missing_file_and_one_of_bytes_are_named(tmp_path: Path) -> None:
 
 
 def test_a_trace_of_many_lines_reports_the_right_one(tmp_path: Path) -> None:
-    lines = [json.dumps({"arrival_s": n, "prompt_tokens": 1, "output_tokens": n % 700}) for n in range(1, 701)]
+    lines = [json.dumps({"arrival_s": n, "prompt_tokens": 1, "output_tokens": n % 700 or -1}) for n in range(1, 701)]
     with pytest.raises(TraceError) as caught:
         read(tmp_path, "\n".join(lines))
     assert (700, "output_tokens") == (caught.value.line, caught.value.field)
