@@ -132,6 +132,16 @@ def run_validate(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_start(options: argparse.Namespace) -> None:
+    """Refuse a cluster that can come to rest without replicas, under a policy that never leaves 0."""
+    stuck = f"must be at least 1 with policy {options.policy}, which starts nothing from 0 replicas, got 0"
+    if options.policy == "hpa" and not options.min_replicas:
+        # It takes the last replica away itself.
+        raise SettingsError(f"min-replicas {stuck}")
+    if options.policy in ("dynamo", "wva") and not (options.replicas or options.min_replicas):
+        raise SettingsError(f"replicas or min-replicas {stuck}")
+
+
 def setup_of(options: argparse.Namespace) -> Setup:
     """Describe the cluster that the flags ask for.
 
@@ -150,6 +160,7 @@ def setup_of(options: argparse.Namespace) -> Setup:
     static = options.policy in ("static", "penstock-fast")
     if static and not options.replicas:
         raise SettingsError(f"replicas must be at least 1 with policy {options.policy}, which adds none, got 0")
+    _check_start(options)
     return Setup(
         engine=engine,
         replicas=options.replicas,

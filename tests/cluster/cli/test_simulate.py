@@ -125,6 +125,18 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
         ),
         (("--trace", "{trace}", "--max-num-batched-tokens", "8"), "must be at least max_num_seqs = 64, got 8"),
         (("--trace", "{trace}", "--replicas", "0"), "replicas must be at least 1 with policy static"),
+        (
+            ("--trace", "{trace}", "--policy", "hpa", "--min-replicas", "0"),
+            "min-replicas must be at least 1 with policy hpa, which starts nothing from 0 replicas, got 0",
+        ),
+        (
+            ("--trace", "{trace}", "--policy", "dynamo", "--replicas", "0", "--min-replicas", "0"),
+            "replicas or min-replicas must be at least 1 with policy dynamo, which starts nothing from 0 replicas",
+        ),
+        (
+            ("--trace", "{trace}", "--policy", "wva", "--replicas", "0", "--min-replicas", "0"),
+            "replicas or min-replicas must be at least 1 with policy wva, which starts nothing from 0 replicas",
+        ),
         (("--trace", "nowhere.csv"), "nowhere.csv: No such file"),
         ((), "one of trace and validate must be given"),
         (("--validate", ".", "--fit", "5-1"), "two whole numbers from 1 such as 1-100, got '5-1'"),
