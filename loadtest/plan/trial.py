@@ -32,6 +32,9 @@ LEAST_REQUESTS = 200
 LIFETIMES = 6
 """Of a mean request in a full batch: how long a trial's load comes. The first one fills the batch. A lack of replicas
 of a few per cent shows after several."""
+PEAK = 2.0
+"""Times its mean rate, at which a recorded load may come for so long where it is busiest. With more requests than that
+takes, calmer times would hide the busiest."""
 MANY_REQUESTS = 4000
 """A trial of two replicas with more would take seconds; then one stands for all, for just as long."""
 
@@ -170,10 +173,8 @@ def try_out(
 def _count(operation: Operation, load: Load, some: int, share: float) -> int:
     """Return how many requests it takes to see what a number of replicas leads to."""
     # By Little's law a full batch is what comes within a lifetime at the rate that replicas can serve.
-    there = float(operation.batch * some)
-    if not load.trace:
-        # A recorded load may come much faster than its mean where it is busiest.
-        there = min(there, share * load.rate * operation.batch / operation.rate)
+    rate = share * load.rate * (PEAK if load.trace else 1.0)
+    there = min(float(operation.batch * some), rate * operation.batch / operation.rate)
     return max(LEAST_REQUESTS, math.ceil(LIFETIMES * there))
 
 

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.control.step_model import StepModel
+from cluster.control.step_model import Shape, StepModel
 from loadtest.plan.least import Least, find_least
 from loadtest.plan.option import Engine, Operation, Promise, operate
 from loadtest.plan.prior import StepPrior
-from loadtest.plan.traffic import steady_load
+from loadtest.plan.traffic import Load, steady_load
 from loadtest.plan.trial import Seen, try_out
+from loadtest.traces import TraceRequest
 
 PROMISE = Promise(ttft_p99_s=1.0, itl_p95_s=0.1)
+ENGINE = Engine(
+    model="toy",
+    gpu="card",
+    tensor_parallel=1,
+    precision="bf16",
+    steps=StepPrior(StepModel(0.02, 2e-5, 1e-8), 0.0),
+    error=0.0,
+    source="profile",
+    kv_tokens=2_000_000,
+    step_limits=(2048, 600),
+    context=4096,
+)
 
 
 class Trials:
@@ -58,23 +71,20 @@ def test_large_numbers_are_not_told_apart_one_by_one() -> None:
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_a_trial_is_long_enough_to_fill_a_large_batch(replicas: int) -> None:
     """A tenth too much takes several lifetimes of a request to show; 600 requests did not even fill this batch."""
-    engine = Engine(
-        model="toy",
-        gpu="card",
-        tensor_parallel=1,
-        precision="bf16",
-        steps=StepPrior(StepModel(0.02, 2e-5, 1e-8), 0.0),
-        error=0.0,
-        source="profile",
-        kv_tokens=2_000_000,
-        step_limits=(2048, 600),
-        context=4096,
-    )
     load = steady_load(1.0, 100, 400, 0.2)
-    operation = operate(engine, load, PROMISE)
+    operation = operate(ENGINE, load, PROMISE)
     assert isinstance(operation, Operation)
     assert 600 == operation.batch
     much = steady_load(1.1 * replicas * operation.rate, 100, 400, 0.2)
-    assert try_out(engine, operation, much, PROMISE, replicas).attainment < 0.9
+    assert try_out(ENGINE, operation, much, PROMISE, replicas).attainment < 0.9
     enough = steady_load(0.85 * replicas * operation.rate, 100, 400, 0.2)
-    assert 0.99 <= try_out(engine, operation, enough, PROMISE, replicas).attainment
+    assert 0.99 <= try_out(ENGINE, operation, enough, PROMISE, replicas).attainment
+
+
+def test_calm_times_do_not_hide_the_busiest_of_a_recorded_load() -> None:
+    """Two requests a second never fill the batch; 300 of 2,000 come ten times as fast, more than is promised for."""
+    busy = [TraceRequest(n, 0.05 * n, 1500, 50) for n in range(300)]
+    calm = [TraceRequest(300 + n, 100 + 0.55 * n, 1500, 50) for n in range(1700)]
+    load = Load("mixed", 2.0, Shape(1500, 50), 1550, tuple(busy + calm))
+    tight = Promise(ttft_p99_s=1.0, itl_p95_s=0.06)
+    assert try_out(ENGINE, Operation(600, 2048, 0.03, 300.0, ""), load, tight, 1).attainment < 0.5
