@@ -74,7 +74,7 @@ class PoolMemory:
         """Write as JSON. The needs of two hours are most of it, some 35 KB."""
         slow, starts = asdict(self.slow), asdict(self.starts)
         slow["needs"] = [_need_fields(need) for need in self.slow.needs]
-        slow["moves"] = [[move.at, move.replicas] for move in self.slow.moves]
+        slow["moves"] = [[move.at, move.replicas, move.before] for move in self.slow.moves]
         starts["known"] = sorted(self.starts.known)
         fields = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
         return json.dumps(fields).encode()

@@ -13,6 +13,8 @@ KV_FILL = 0.9
 """Part of the KV cache that is planned for."""
 SLO_WAIT_PART = 0.5
 """Part of the time to first token that waiting may take; the rest is prefill."""
+SOON_S = 1.0
+"""A deadline that is nearer, or over, is taken to be so far away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,9 @@ class Demand:
     backlog: float
     """Replica-seconds that have waited longer than the SLO allows; of classes without an SLO all that waits."""
     deadline_work: float
-    """Replicas' time that queued work with a deadline needs from now on."""
+    """Replicas' time that queued work with a deadline needs from now on, where a start would still help."""
+    due_work: float
+    """The same with what is due sooner than a start takes: replicas that do it stay."""
     batch_work: float
     """The part of `work` that is of class BATCH."""
     batch: float
@@ -39,24 +43,28 @@ def demand_of(point: OperatingPoint, seen: GroupSnapshot) -> Demand | None:
         return None
     shape = mean_shape(seen.demands)
     if shape is None:
-        return Demand(0.0, 0.0, 0.0, 0.0, float(seen.max_sequences), None)
+        return Demand(0.0, 0.0, 0.0, 0.0, 0.0, float(seen.max_sequences), None)
     batch = best_batch(point, seen, shape)
-    work = backlog = deadline_work = batch_work = 0.0
+    work = backlog = deadline_work = due_work = batch_work = 0.0
     for each in seen.demands:
-        seconds = seen.model.gpu_seconds(each.shape, batch)
-        queued = each.queued * seconds
         if each.deadline_s is not None:
+            # Of a shape of its own: the mean is that of what arrives.
+            own = seen.model.gpu_seconds(each.shape, min(batch, best_batch(point, seen, each.shape)))
+            per_second = each.queued * own / max(SOON_S, each.deadline_s)
+            due_work += per_second
             # For the rest whatever is ordered now comes too late.
             if each.deadline_s > seen.cold_start_s:
-                deadline_work += queued / each.deadline_s
+                deadline_work += per_second
             continue
+        seconds = seen.model.gpu_seconds(each.shape, batch)
+        queued = each.queued * seconds
         work += each.rate * seconds
         if each.request_class is RequestClass.BATCH:
             # It waits for room by its nature; what has piled up of it calls for nobody.
             batch_work += each.rate * seconds
         else:
             backlog += queued * _late_part(point, each)
-    return Demand(work, backlog, deadline_work, batch_work, batch, shape.mix)
+    return Demand(work, backlog, deadline_work, due_work, batch_work, batch, shape.mix)
 
 
 def best_batch(point: OperatingPoint, seen: GroupSnapshot, shape: Shape) -> float:

@@ -16,6 +16,8 @@ class Move:
     at: float
     replicas: int
     """After the change."""
+    before: int | None = None
+    """None where nobody wrote it down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +86,11 @@ def not_down_too_fast(wanted: int, seen: GroupSnapshot, moves: tuple[Move, ...],
 def _extreme(seen: GroupSnapshot, moves: tuple[Move, ...], window_s: float, *, lowest: bool) -> int:
     """Return the lowest or highest number of replicas that was wanted within the window."""
     held = [seen.coming]
-    for earlier, later in zip((None, *moves), moves, strict=False):
-        if later.at > seen.at - window_s:
-            held.append(later.replicas)
-            if earlier is not None:
-                held.append(earlier.replicas)
+    for move in moves:
+        if move.at > seen.at - window_s:
+            held.append(move.replicas)
+            if move.before is not None:
+                held.append(move.before)
     return min(held) if lowest else max(held)
 
 

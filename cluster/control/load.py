@@ -33,6 +33,8 @@ class LoadRules:
     """So many standard deviations over the average, of work that scatters as `burst_variance` says."""
     burst_least: float = 2.0
     """And at least so many times the average."""
+    burst_usual_s: float = 900.0
+    """And over the average of so long: what comes after a lull is no burst."""
     burst_variance: float = 4.0
     """Variance over mean of the number of requests, as if all were alike: they come in groups, and their lengths
     differ."""
@@ -61,6 +63,12 @@ class LoadRules:
     """What runs is compared with what should run over so long; 0 never compares."""
     check_most: float = 2.0
     """Largest correction, and the inverse of the smallest."""
+    check_few: float = 10.0
+    """Where the rates rest on so many requests, half of what a look says is the ratio of averages."""
+    check_prior: float = 1.0
+    """So many sequences as expected are added to both sides: a few say little."""
+    check_silence: float = 5.0
+    """Where more should run than this, and none does, nobody has reported."""
     check_waiting: float = 0.02
     """More waiting requests than this part of those that run say that replicas are full, and nothing of the load."""
     trend_errors: float = 8.0
@@ -94,6 +102,10 @@ class Check:
 
     factor: float = 1.0
     """What work has to be multiplied with."""
+    running: float = 0.0
+    """Sequences that ran, averaged."""
+    expected: float = 0.0
+    """Those that should have run, averaged alike; 0 before the first look."""
 
     def next(self, seen: GroupSnapshot, passed_s: float, rules: LoadRules) -> Check:
         """Take a tick's values. Where requests wait, what runs is what fits, and nothing is learnt."""
@@ -102,14 +114,28 @@ class Check:
         if seen.filled or seen.waiting > max(1.0, rules.check_waiting * seen.running):
             return self
         batch = max(1.0, seen.running / seen.ready)
-        expected = sum(
+        now = sum(
             each.rate * max(1.0, each.shape.output_tokens) * seen.model.itl(batch, each.shape.mix)
             for each in seen.demands
         )
-        if expected <= 0 or seen.running <= 0:
+        if (now <= 0 and not self.expected) or (seen.running <= 0 and now > rules.check_silence):
             return self
-        ratio = min(rules.check_most, max(1.0 / rules.check_most, seen.running / expected))
-        return Check(self.factor + (1.0 - math.exp(-passed_s / rules.check_s)) * (ratio - self.factor))
+        if not self.expected:
+            # Begins with nothing to correct.
+            return Check(self.factor, self.factor * now, now)
+        part = 1.0 - math.exp(-passed_s / rules.check_s)
+        running = self.running + part * (seen.running - self.running)
+        expected = self.expected + part * (now - self.expected)
+        # Of few requests the mean of the ratios is far more than the ratio of the means. Of many it follows sooner.
+        few = rules.check_few / (rules.check_few + 2.0 * rules.rate_window_s * sum(each.rate for each in seen.demands))
+        whole = (running + rules.check_prior) / (expected + rules.check_prior)
+        late = seen.running / now if now > 0 and seen.running else whole
+        ratio = few * _bounded(whole, rules) + (1.0 - few) * _bounded(late, rules)
+        return Check(self.factor + part * (ratio - self.factor), running, expected)
+
+
+def _bounded(ratio: float, rules: LoadRules) -> float:
+    return min(rules.check_most, max(1.0 / rules.check_most, ratio))
 
 
 def steady_window_s(cold_start_s: float, rules: LoadRules) -> float:
@@ -151,10 +177,11 @@ def burst_work(work: float, requests: float, needs: Sequence[Need], at: float, r
     # The average forgets at a known pace, so what was added to it since is what came.
     kept = math.exp(-(at - before.at) / rules.rate_window_s)
     came = (work - kept * before.work) / (1.0 - kept)
-    usual = requests * before.work / work * (at - before.at)
-    scatter = math.sqrt(rules.burst_variance / max(1.0, usual))
+    lately = [each.work for each in needs if each.at > at - rules.burst_usual_s]
+    usual = max(before.work, sum(lately) / max(1, len(lately)))
+    scatter = math.sqrt(rules.burst_variance / max(1.0, requests * usual / work * (at - before.at)))
     enough = max(rules.burst_least, 1.0 + rules.burst_deviations * scatter)
-    return (came + work) / 2 if came > enough * before.work else None
+    return (came + work) / 2 if came > enough * usual else None
 
 
 def growth(needs: Sequence[Need], work: float, at: float, ahead_s: float, rules: LoadRules) -> float:

@@ -186,10 +186,12 @@ class Sizing:
         return value
 
     def _batch(self, demand: Demand) -> float:
-        """Work with a deadline takes what the rest leaves free, and more replicas for what does not fit."""
-        spare = max(0.0, self.seen.coming * self.fill - demand.work * self.growth)
-        value = max(0.0, demand.deadline_work - spare) / self.fill
+        """Work with a deadline takes what the rest leaves free, and more replicas for what does not fit. What is free
+        is needed for it, too, or it would be removed.
+        """
+        value = demand.deadline_work / self.fill
         if value > 0:
+            spare = max(0.0, self.seen.coming * self.fill - demand.work * self.growth)
             self.note("batch", value, f"deadlines need {demand.deadline_work:.3g} replicas' time, {spare:.3g} is spare")
         return value
 
@@ -197,8 +199,13 @@ class Sizing:
         """Follow waiting requests and KV usage, as an autoscaler that knows nothing of the engine does."""
         seen, rules = self.seen, self.rules
         if not seen.ready:
-            needed = max(seen.coming, 1 if seen.waiting else 0)
-            self.note("fallback", needed, f"no model and nothing ready; {seen.waiting:.0f} requests wait")
+            # A router that has no tokenizer yet refuses what it would else put in line, and counts it.
+            came = sum(each.rate for each in seen.demands)
+            needed = max(seen.coming, 1 if seen.waiting or (came and not self.idle) else 0)
+            self.note(
+                "fallback", needed, f"no model and nothing ready; {seen.waiting:.0f} requests wait, {came:.3g} come "
+                "per second",
+            )  # fmt: skip
             return needed
         ratio = max(seen.kv_usage / rules.fallback_kv, seen.waiting / seen.ready / rules.fallback_waiting)
         needed = seen.ready if abs(ratio - 1.0) <= rules.fallback_tolerance else math.ceil(seen.ready * ratio - 1e-9)

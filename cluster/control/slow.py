@@ -107,7 +107,7 @@ class _Tick(Sizing):
     ) -> None:
         super().__init__(point, seen, state, rules, without)
         self.bounds = bounds
-        self.look_back_s = min(
+        self.look_back_s = state.patience * min(
             rules.look_back_s, max(rules.look_back_least_s, rules.look_back_starts * seen.cold_start_s)
         )
 
@@ -187,7 +187,7 @@ class _Tick(Sizing):
             return f"KV caches would be {seen.kv_usage * seen.ready / replicas:.0%} full"
         if self.demand is None or seen.model is None:
             return None
-        fullness = (self.demand.work + self.demand.deadline_work) * self.growth / replicas
+        fullness = (self.demand.work * self.growth + self.demand.due_work) / replicas
         if fullness > rules.fill_ceiling:
             return f"each would be {fullness:.0%} full"
         return None
@@ -246,13 +246,34 @@ class _Tick(Sizing):
         work = self.fresh.work if self.fresh else 0.0
         kept_needs = (need for need in state.needs if need.at > seen.at - rules.history_s)
         needs = (*kept_needs, Need(seen.at, work, needed, self.requests, self.shape))
-        kept = max(rules.rails.up_window_s, rules.rails.down_window_s, rules.hold_s)
+        kept = max(rules.rails.up_window_s, rules.rails.down_window_s, rules.hold_s, rules.regret_s)
         moves = tuple(move for move in state.moves if move.at > seen.at - kept)
         if wanted != seen.coming:
-            moves = (*moves, Move(seen.at, wanted))
+            moves = (*moves, Move(seen.at, wanted, seen.coming))
         active_at = self._active_at(work)
         fill, fill_at = self._adapted()
-        return SlowState(needs, moves, fill, fill_at, active_at, self.check, relief)
+        patience, regretted_at = self._patience(wanted)
+        return SlowState(needs, moves, fill, fill_at, active_at, self.check, relief, patience, regretted_at)
+
+    def _patience(self, wanted: int) -> tuple[float, float | None]:
+        """Look back further after a removal that had to be taken back: what comes and goes at a pace that the look-back
+        does not see is ordered and removed in turns.
+        """
+        seen, state, rules = self.seen, self.state, self.rules
+        down = [each for each in state.moves if each.before is not None and each.replicas < each.before]
+        # More than was wanted before, so that no replica that died is only replaced; and once per removal.
+        if (
+            down
+            and wanted > max(seen.coming, state.moves[-1].replicas)
+            and seen.at - down[-1].at < rules.regret_s
+            and (state.regretted_at is None or down[-1].at > state.regretted_at)
+        ):
+            # Once may be chance.
+            again = state.regretted_at is not None
+            return min(rules.regret_most, (2.0 if again else 1.0) * state.patience), seen.at
+        if state.regretted_at is not None and seen.at - state.regretted_at >= rules.regret_forgotten_s:
+            return 1.0, None
+        return state.patience, state.regretted_at
 
     def _active_at(self, work: float) -> float:
         """Return when there was work last."""

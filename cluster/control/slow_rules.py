@@ -45,6 +45,12 @@ class SlowRules:
     """For so much of that time what is left must have been enough: the very most is what chance brought for a tick."""
     look_back_starts: float = 3.0
     look_back_least_s: float = 180.0
+    regret_s: float = 1800.0
+    """A removal that is taken back within so long came too early: the look-back doubles. 0 never regrets."""
+    regret_most: float = 6.0
+    """At most so many times the look-back."""
+    regret_forgotten_s: float = 7200.0
+    """After so long without another one it is as before."""
     up_band: float = 0.25
     up_band_least: float = 0.5
     """While nothing has piled up, this part of the replicas, or so many, may be missing before one is added, if those
@@ -87,3 +93,7 @@ class SlowState:
     """Of the demand, by what runs."""
     relief: Relief = Relief.NONE
     """What was given up."""
+    patience: float = 1.0
+    """So many times the look-back, since removals were taken back."""
+    regretted_at: float | None = None
+    """When the last one was."""

@@ -354,7 +354,7 @@ def test_one_minute_at_most_doubles_and_five_take_a_quarter() -> None:
     moved = SlowState(moves=(Move(9_970.0, 20),))
     assert 40 == decide(POINT, BOUNDS, group(10, interactive(50.0), starting=10), SlowState()).replicas
     again = decide(POINT, BOUNDS, group(10, interactive(50.0), starting=10), dataclasses.replace(moved, moves=(
-        Move(9_900.0, 10), Move(9_970.0, 20),
+        Move(9_900.0, 10, 10), Move(9_970.0, 20, 10),
     )))  # fmt: skip
     assert 20 == again.replicas
     assert "up_rate" in names(again)
