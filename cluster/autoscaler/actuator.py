@@ -64,7 +64,8 @@ class ServeActuator:
         if app is None:
             raise ActuatorError(pool, f"Ray Serve has no application {app_name(pool)!r}")
         trouble = f"{app.status}: {app.message}"[:500] if app.status in BAD_STATES else ""
-        return Actual(app.target, app.running, trouble, frozenset(replica_name(pool, one) for one in app.replicas))
+        names = None if app.replicas is None else frozenset(replica_name(pool, one) for one in app.replicas)
+        return Actual(app.target, app.running, trouble, names)
 
     async def scale(self, pool: str, replicas: int) -> None:
         """See `Actuator.scale`."""

@@ -222,10 +222,12 @@ class PoolScaler:
         """Leave replicas of other clusters out: while a cluster replaces another one both have some in the pool, and
         what is kept is told to one of them.
         """
-        names = self.actual.replicas if self.actual is not None else None
-        if names is None:
+        actual = self.actual
+        if actual is None or actual.replicas is None:
             return view
-        return replace(view, replicas=tuple(record for record in view.replicas if record.replica_id in names))
+        own = tuple(record for record in view.replicas if record.replica_id in actual.replicas)
+        # None of those that run: its ids are not those that replicas announce, and say nothing.
+        return view if actual.running and not own else replace(view, replicas=own)
 
     def _read(self, view: PoolView) -> dict[str, Report]:
         reports = {}

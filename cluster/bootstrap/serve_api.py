@@ -27,8 +27,8 @@ class AppStatus:
     running: int
     """Replicas that run."""
     target: int
-    replicas: tuple[str, ...] = ()
-    """Serve's ids of all replicas, those that start or stop included."""
+    replicas: tuple[str, ...] | None = None
+    """Serve's ids of all replicas, those that start or stop included; None where it does not say."""
 
 
 class ServeApi:
@@ -107,11 +107,12 @@ class ServeApi:
 def _app_status(app: dict[str, Any]) -> AppStatus:
     deployment = app.get("deployments", {}).get(DEPLOYMENT, {})
     replicas = deployment.get("replicas", [])
+    ids = tuple(replica.get("replica_id") for replica in replicas)
     message = app.get("message", "") or deployment.get("message", "")
     return AppStatus(
         status=str(app.get("status", "")),
         message=str(message),
         running=sum(1 for replica in replicas if replica.get("state") == "RUNNING"),
         target=int(deployment.get("target_num_replicas") or 0),
-        replicas=tuple(str(replica["replica_id"]) for replica in replicas if "replica_id" in replica),
+        replicas=None if None in ids else ids,
     )

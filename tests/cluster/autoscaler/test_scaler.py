@@ -517,3 +517,11 @@ async def test_a_night_without_anybody_is_no_idleness(twin: Backend) -> None:
     assert 1 == records[0].replicas == records[50].replicas
     # Nobody comes for a quarter of an hour.
     assert 0 == records[-1].replicas
+
+
+async def test_ids_that_no_replica_announces_say_nothing(twin: Backend) -> None:
+    """Such as those of another version of Ray: replicas that run are not taken for another cluster's."""
+    site = Site(twin, replicas=2)
+    site.platform.names = ["other#r0", "other#r1"]
+    [record] = await site.run(site.scaler(), 1)
+    assert 2 == record.ready

@@ -58,7 +58,10 @@ class Serve:
 
     def status(self) -> dict[str, Any]:
         """Answer as Serve does; called on another thread."""
-        states = [{"state": "RUNNING" if pod.ready else "STARTING"} for pod in list(self.replicas)]
+        states = [
+            {"state": "RUNNING" if pod.ready else "STARTING", "replica_id": pod.spec.containers()[0]["args"][-1]}
+            for pod in list(self.replicas)
+        ]
         deployment = {"target_num_replicas": self.target, "replicas": states}
         return {"applications": {self.name: {"status": "RUNNING", "deployments": {"replica": deployment}}}}
 
