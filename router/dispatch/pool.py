@@ -281,17 +281,6 @@ class Pool:
         if old is not None and old is not choice:
             old.on_detached()
 
-    def start_adopted(self, choice: Choice, grant: Grant) -> bool:
-        """Attach to an adopted choice's attempt from its first token; False when its replica is not reached.
-
-        A start does both: it attaches where the attempt runs already.
-        """
-        place = self.replicas.place(grant.replica_id)
-        if place is None:
-            return False
-        choice.run_on(grant, place)
-        return True
-
     async def reach(self, choice: Choice, grant: Grant) -> Placement | None:
         """Return where an adopted choice's attempt runs, as soon as this router reaches its replica; None when it does
         not within the grace, or the choice is over by then.

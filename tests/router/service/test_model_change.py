@@ -52,16 +52,22 @@ async def waiting(stack: Stack) -> Any:
     return call
 
 
+async def swapped(stack: Stack, folder: Path) -> tuple[grpc.aio.AioRpcError, Any]:
+    """Replace the only model while a request waits; returns how that ended, and the new engine."""
+    await collect(stack.inference().StreamGenerate(stream_request()))
+    await stack.replicas[0].stop(drain_s=0)
+    call = await waiting(stack)
+    engine = await other_model(stack, folder)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await collect(call)
+    assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
+    return caught.value, engine
+
+
 async def test_what_waited_for_the_old_model_does_not_run_on_the_new_one(tmp_path: Path) -> None:
     async with running_stack(tmp_path) as stack:
-        await collect(stack.inference().StreamGenerate(stream_request()))
-        await stack.replicas[0].stop(drain_s=0)
-        call = await waiting(stack)
-        engine = await other_model(stack, tmp_path / "b")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await collect(call)
-        assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
-        assert "model changed" in str(caught.value.details())
+        error, engine = await swapped(stack, tmp_path / "b")
+        assert "model changed" in str(error.details())
         assert () == engine.prompts
         # The slot is free, and who comes now is tokenized for the new one.
         assert ids_of(await collect(stack.inference().StreamGenerate(stream_request())))
@@ -73,13 +79,7 @@ async def test_a_replica_refuses_ids_of_another_tokenizer(tmp_path: Path, monkey
     placement = ReplicaSet.placement
     monkeypatch.setattr(ReplicaSet, "placement", lambda self, link: replace(placement(self, link), tokenizer_digest=""))
     async with running_stack(tmp_path) as stack:
-        await collect(stack.inference().StreamGenerate(stream_request()))
-        await stack.replicas[0].stop(drain_s=0)
-        call = await waiting(stack)
-        engine = await other_model(stack, tmp_path / "b")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await collect(call)
-        assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
+        _, engine = await swapped(stack, tmp_path / "b")
         assert () == engine.prompts
 
 
