@@ -41,11 +41,9 @@ Address = tuple[str, int]
 class Connection:
     """Is a client's connection, for as long as it has open calls."""
 
-    __slots__ = ("_corked", "_eager", "_loop", "_sent", "calls", "file", "peer")
+    __slots__ = ("_corked", "_eager", "_loop", "_sent", "calls", "file")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, peer: Address | None) -> None:
-        """`peer` is None where it is no TCP connection."""
-        self.peer = peer
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.calls = 0
         """Open ones."""
         self.file: int | None = None
@@ -100,10 +98,10 @@ class Connections:
         """Note a call of a peer, named as gRPC names it."""
         connection = self._open.get(peer)
         if connection is None:
-            connection = self._open[peer] = Connection(self._loop, address_of(peer))
+            connection = self._open[peer] = Connection(self._loop)
         connection.calls += 1
-        if connection.calls >= _CALLS and connection.file is None and connection.peer is not None:
-            connection.file = self._socket_of(connection.peer)
+        if connection.calls >= _CALLS and connection.file is None and (address := address_of(peer)) is not None:
+            connection.file = self._socket_of(address)
         return connection
 
     def left(self, peer: str) -> None:

@@ -107,6 +107,8 @@ class InferenceServicer:
     async def _answer(
         self, generation: Generation, kept: KeptResult | None, collector: Collector, context: Any
     ) -> None:
+        # As EventWriter.run: a start on its way to a replica goes first.
+        await asyncio.sleep(0)
         await context.send_initial_metadata(
             ((REQUEST_ID_HEADER, generation.request_id), (RESUME_TOKEN_HEADER, generation.token()))
         )

@@ -45,6 +45,8 @@ class EventWriter:
             # Most tokens: from the link to the client's connection, and this coroutine sleeps on.
             generation.write_through(self)
         try:
+            # A link with a start to send waits for its turn, and that way is the longer one.
+            await asyncio.sleep(0)
             while not generation.finished:
                 await generation.wait()
                 events = generation.take()

@@ -72,6 +72,7 @@ class Scene:
         self.connection = Connection()
         pace = StreamPace(Pace(MergingSettings()), None)
         self.writer = EventWriter(self.generation, None, self.connection, pace, Mock())
+        self.running: asyncio.Task[None] | None = None
         self.offset = 0
 
     def step(self, token: int, **more: Any) -> None:
@@ -93,15 +94,36 @@ class Scene:
 @asynccontextmanager
 async def streaming(*indices: int) -> AsyncIterator[Scene]:
     scene = Scene(indices or (0,))
-    task = asyncio.create_task(scene.writer.run())
+    task = scene.running = asyncio.create_task(scene.writer.run())
     await until(lambda: scene.choices[0].through is not None or len(indices) > 1)
-    # Its first look finds nothing.
-    await asyncio.sleep(0)
+    # Its first look, a turn later, finds nothing.
+    for _ in range(2):
+        await asyncio.sleep(0)
     yield scene
     if not task.done():
         scene.generation.close()
         task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_a_grant_has_to_send_leaves_before_the_client_hears_of_it() -> None:
+    scene, told = Scene((0,)), list[int]()
+    scene.choices[0].announced = False
+
+    async def link() -> None:
+        told.append(len(scene.connection.awaited))
+
+    async def call() -> None:
+        # A grant came with the answer: the link has been told, and the same turn goes on to the events.
+        sent = asyncio.create_task(link())
+        await scene.writer.run()
+        await sent
+
+    running = asyncio.create_task(call())
+    await until(lambda: bool(scene.connection.awaited))
+    assert [0] == told
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_plain_output_goes_straight_to_the_connection() -> None:
@@ -226,8 +248,10 @@ async def test_a_connection_that_takes_nothing_ends_its_call_alone() -> None:
         scene.step(1)
         assert scene.connection.gone
         scene.step(2)
+        gone = scene.running
+        assert gone is not None
         with pytest.raises(asyncio.CancelledError):
-            await scene.writer.run()
+            await gone
 
 
 class Keys:
