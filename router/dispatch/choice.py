@@ -5,14 +5,12 @@ from __future__ import annotations
 import enum
 import hashlib
 import logging
-import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.v1 import inference_pb2 as api
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 
@@ -27,12 +25,12 @@ from cluster.errors import (
 )
 from cluster.queue.entries import Grant, QueueEntry
 from cluster.ticket import TicketChoice
-from router.dispatch.account import Account, Prices, Ran
+from router.dispatch.account import Account, Prices
 from router.dispatch.continuity import Continuity
 from router.dispatch.contract import Dispatch, Placement
-from router.dispatch.history import History
+from router.dispatch.output import NO_END, Output
 from router.dispatch.recovery import Failure, Fit, Group, Next, after_failure
-from router.dispatch.unread import Dropped, Unread
+from router.dispatch.run import Run
 
 if TYPE_CHECKING:
     from router.dispatch.link import ReplicaLink
@@ -41,12 +39,6 @@ _LOG = logging.getLogger(__name__)
 
 
 NO_PRICES = Prices()
-
-NO_END = "must be the end of a delta, got {}"
-"""What is wrong with an offset that a client comes back with."""
-
-WriteThrough = Callable[[int, Sequence[int], str], bool]
-"""Sends a delta at once (its offset, token ids and text), or says that it did not."""
 
 
 class ChoiceState(enum.Enum):
@@ -59,7 +51,7 @@ class ChoiceState(enum.Enum):
 
 
 class Choice:
-    """Is a `Receiver`. Collects output until the request's writer takes it."""
+    """Is a `Receiver`: brings what comes over a link to its output, until the request's writer takes it."""
 
     def __init__(
         self,
@@ -90,14 +82,9 @@ class Choice:
         """Identity of the store that has its entry."""
         self.adopted = False
         """Whether its entry, with the bound on its wait, was made by another call."""
-        self.tokens = 0
-        """Output tokens handed on or pending."""
         self.link: ReplicaLink | None = None
-        self.sink = 0
-        self.history = History()
-        """All output, where it is known."""
-        self.prefix: api.Delta | None = None
-        """The output before this choice attached."""
+        """Of the replica that it runs, or ran last, on; None while it waits."""
+        self.output = Output(index, logprobs=start.sampling.HasField("logprobs"))
         self.predicted_wait_s: float | None = None
         """The first estimate of its whole wait; None when it did not have to wait, or nothing was known."""
         self.waited_s: float | None = None
@@ -107,7 +94,6 @@ class Choice:
         self.submitted_at = time.monotonic()
         self.arrived_at = self.submitted_at if arrived_at is None else arrived_at
         """When its call came."""
-        self.granted_at = 0.0
         self.first_token_at = 0.0
         self.inherited = False
         """Whether it has the output of a call that it took over from, and waits to go on from there."""
@@ -115,8 +101,6 @@ class Choice:
         """Whether its attempt was left to whoever comes back for it."""
         self.announced = True
         """False while a `started` or `resumed` event is owed to the client."""
-        self.through: WriteThrough | None = None
-        """Is offered plain output that nothing is pending before."""
         self._start = start
         self._pool = pool
         self._on_start = on_start
@@ -128,16 +112,10 @@ class Choice:
         """Attempts that failed."""
         self._suspected = False
         """Whether an engine died under it, and it had no output yet."""
-        self._tokens_before = 0
-        """Output tokens before this attempt."""
-        self._yielding = False
-        """It was told to give way, and its attempt is being stopped."""
         self._deadline = deadline
         self._queued_at = self.submitted_at
-        self._began_at = 0.0
-        """First token of this attempt."""
-        self._placement: Placement | None = None
-        self._unread = Unread()
+        self._run: Run | None = None
+        """The attempt, or the last one; None before the first."""
 
     def bind(self, wake: Callable[[], None], tell_end: Callable[[], None]) -> None:
         """Call `wake()` whenever there is something for the client, and `tell_end()` when nothing more comes."""
@@ -158,7 +136,13 @@ class Choice:
     @property
     def taken_over(self) -> bool:
         """Whether it gets the output of an attempt that another router started."""
-        return self.state is ChoiceState.RUNNING and not self.granted_at and self.link is not None and self.link.up
+        run = self._run
+        return self.state is ChoiceState.RUNNING and run is not None and not run.granted_at and run.place.link.up
+
+    @property
+    def tokens(self) -> int:
+        """Output tokens handed on or pending."""
+        return self.output.tokens
 
     @property
     def has_time(self) -> bool:
@@ -203,45 +187,35 @@ class Choice:
 
     def run_on(self, grant: Grant, place: Placement) -> None:
         """Start, or go on, on the replica that the grant names."""
-        self._take_place(grant.attempt, place)
-        self.granted_at = time.monotonic()
+        run = self._take_place(grant.attempt, place, granted=True)
         if self.waited_s is None:
-            self.waited_s = self.queue_s
+            self.waited_s = run.queue_s
         start = pb.Start()
         start.CopyFrom(self._start)
         if self._deadline is not None:
-            start.time_left_ms = max(1, int((self._deadline - self.granted_at) * 1000))
+            start.time_left_ms = max(1, int((self._deadline - run.granted_at) * 1000))
         if self.tokens:
             origin = self.continuity.origin or place.group
-            start.resume.CopyFrom(self.history.record(origin.model_digest))
+            start.resume.CopyFrom(self.output.history.record(origin.model_digest))
         # An engine that dies under it then died of it, whatever other routers suspect meanwhile.
         start.alone = self._suspected
-        self._tokens_before = self.tokens
-        self.sink = place.link.open_sink(self, self.entry.request_id, grant.attempt, self.tokens)
-        place.link.send_start(self.sink, start)
+        run.start(self, self.entry.request_id, grant.attempt, start)
         if self._on_start is not None:
             self._on_start(place.link.replica_id)
 
     def attach_to(self, attempt: str, place: Placement, offset: int) -> None:
         """Take over a running attempt; the client already has `offset` tokens."""
-        self._take_place(attempt, place)
-        self.tokens = self._tokens_before = offset
-        deadline = math.inf if self._deadline is None else self._deadline
-        self.sink = place.link.open_sink(self, self.entry.request_id, attempt, offset, deadline=deadline)
-        place.link.send_attach(self.sink)
+        self.output.tokens = offset
+        self._take_place(attempt, place, granted=False).attach(self, self.entry.request_id, attempt, self._deadline)
 
     def inherit(self, old: Choice) -> None:
         """Take over from another call of this router what an interrupted choice has produced, where it waits with it;
         `go_on_from` delivers it.
         """
-        if old.state is not ChoiceState.WAITING or not old.tokens or not old._known:
-            return
-        if self._start.sampling.HasField("logprobs"):
-            # Log probabilities are not remembered.
-            return
-        self.inherited = True
-        self.history, self.continuity, self.account = old.history, old.continuity, old.account
-        self.attempt, self.tokens, self.waited_s, self._lost = old.attempt, old.tokens, old.waited_s, old._lost
+        if old.state is ChoiceState.WAITING and self.output.inherits(old.output):
+            self.inherited = True
+            self.continuity, self.account = old.continuity, old.account
+            self.attempt, self.waited_s, self._lost = old.attempt, old.waited_s, old._lost
 
     def go_on_from(self, offset: int) -> None:
         """Deliver what was inherited behind the first `offset` tokens, which the client has.
@@ -249,21 +223,17 @@ class Choice:
         Raises:
             InvalidRequestError: that is not the end of a delta.
         """
-        at = self.history.characters_at(offset)
-        if at is None:
-            raise InvalidRequestError.of("resume.received_tokens", NO_END.format(offset))
-        ids, text = self.history.token_ids, self.history.text
-        self.prefix = api.Delta(choice_index=self.index, token_ids=ids[:offset], text=text[:at])
-        if offset < self.tokens:
-            self._unread.add(ids[offset:], text[at:], ())
+        self.output.skip(offset)
+        if self.output.pending:
             self._wake()
 
-    def _take_place(self, attempt: str, place: Placement) -> None:
+    def _take_place(self, attempt: str, place: Placement, *, granted: bool) -> Run:
         self.state = ChoiceState.RUNNING
-        self.granted_at = self._began_at = 0.0
-        self.attempt, self.link, self._placement = attempt, place.link, place
+        self.attempt, self.link = attempt, place.link
+        self._run = Run(place, self._queued_at, self.tokens, granted=granted)
         self.announced = False
         self._wake()
+        return self._run
 
     def ordered(self, kind: str) -> None:
         """Obey an order of the queue; see `cluster.queue.Order`."""
@@ -275,10 +245,9 @@ class Choice:
             self.cancel()
         elif kind == "moved":
             self.on_detached()
-        elif kind == "preempt" and self.state is ChoiceState.RUNNING and not (self._stopping or self._yielding):
-            self._yielding = True
-            if self.link is not None:
-                self.link.send_abort(self.sink)
+        elif kind == "preempt" and (run := self._running) is not None and not (self._stopping or run.yielding):
+            run.yielding = True
+            run.abort()
 
     def cancel(self, *, deadline: bool = False) -> None:
         """Stop wherever it is; the end comes at once when it waits, else when the replica says its slot is free."""
@@ -288,43 +257,43 @@ class Choice:
         if self.state is ChoiceState.WAITING:
             self._finish(pb.AttemptEnd(finish_reason=self._cancelled))
             self._pool.withdraw(self)
-        elif self.link is not None:
-            self.link.send_abort(self.sink, deadline=deadline)
+        elif self._run is not None:
+            self._run.abort(deadline=deadline)
+
+    @property
+    def _running(self) -> Run | None:
+        return self._run if self.state is ChoiceState.RUNNING else None
 
     # --- from the link (Receiver) -------------------------------------------------------------------------------------
 
     def on_delta(self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[object]) -> None:
         """Take new output; what is already here (after a re-attach) is dropped."""
-        if offset != self.tokens:
-            if offset + len(token_ids) <= self.tokens or self.state is ChoiceState.ENDED:
-                return
-            _LOG.error("choice.gap", extra={"request": self.entry.request_id, "have": self.tokens, "got": offset})
-            if self.link is not None:
-                self.link.send_abort(self.sink)
-            self._fail_with_usage("output is missing")
-            self._pool.release(self)
+        output, run = self.output, self._run
+        if offset != output.tokens:
+            if offset + len(token_ids) > output.tokens and self.state is not ChoiceState.ENDED:
+                self._miss(offset)
             return
-        if not self._began_at:
-            self._began_at = time.monotonic()
-            self._clear()
-            if self.link is not None:
-                self._pool.note_output(self.link.replica_id)
-            self.first_token_at = self.first_token_at or self._began_at
-        self.history.add(token_ids, text)
-        self.tokens = offset + len(token_ids)
-        through = self.through
-        if through and self.announced and not logprobs and not self._unread and through(offset, token_ids, text):
-            # Nearly every token.
-            return
-        self._unread.add(token_ids, text, logprobs)
-        self._wake()
+        if run is not None and not run.began_at:
+            self._begin(run)
+        if output.add(token_ids, text, logprobs, plain=self.announced):
+            self._wake()
+
+    def _begin(self, run: Run) -> None:
+        run.began_at = time.monotonic()
+        self._clear()
+        self._pool.note_output(run.place.link.replica_id)
+        self.first_token_at = self.first_token_at or run.began_at
+
+    def _miss(self, offset: int) -> None:
+        _LOG.error("choice.gap", extra={"request": self.entry.request_id, "have": self.tokens, "got": offset})
+        if self._run is not None:
+            self._run.abort()
+        self._fail_with_usage("output is missing")
+        self._pool.release(self)
 
     def on_history(self, history: pb.History) -> None:
         """Take the output that the client had before this choice attached."""
-        self.history.add_all(history)
-        if not self._start.sampling.HasField("logprobs"):
-            # Log probabilities are not remembered, so a result with them could not be whole.
-            self.prefix = api.Delta(choice_index=self.index, token_ids=history.token_ids, text=history.text)
+        self.output.remember(history)
 
     def on_end(self, end: pb.AttemptEnd) -> None:
         """Learn that the attempt ended and its slot is free."""
@@ -334,7 +303,8 @@ class Choice:
             self._failed(end)
             return
         unasked = end.finish_reason == types.FINISH_REASON_CANCELLED and not self._stopping
-        if unasked and not (self._yielding or end.draining):
+        yielding = self._run is not None and self._run.yielding
+        if unasked and not (yielding or end.draining):
             # Its replica had given it up when this router attached.
             self._lose(Failure.LINK, end)
             return
@@ -372,7 +342,7 @@ class Choice:
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_OTHER_TOKENIZER:
             self._misread()
-        elif refusal.reason == pb.REFUSAL_REASON_BAD_OFFSET and not (self.granted_at or self._began_at or self._known):
+        elif refusal.reason == pb.REFUSAL_REASON_BAD_OFFSET and self._at_clients_offset:
             # It is the client that is wrong: what it asks for runs on, and it may come back for it.
             self.leave(InvalidRequestError.of("resume.received_tokens", NO_END.format(self.tokens)))
         elif self._unbegun:
@@ -392,7 +362,7 @@ class Choice:
     def on_detached(self) -> None:
         """Learn that another router or call took over: nothing more comes here, and the slot is not ours."""
         if self.state is not ChoiceState.ENDED:
-            self.state, self.through = ChoiceState.ENDED, None
+            self.state, self.output.through = ChoiceState.ENDED, None
             self.error = TakenOverError(self.entry.request_id)
             self._clear()
             self._pool.hand_over(self)
@@ -407,12 +377,12 @@ class Choice:
     @property
     def _unbegun(self) -> bool:
         """Whether this attempt had no output, and all output before it is known here."""
-        return not self._began_at and self._known
+        return not self.begun and self.output.known
 
     @property
-    def _known(self) -> bool:
-        """Whether all output is known here; not so where another router had the first part and did not hand it on."""
-        return self.tokens == len(self.history)
+    def _at_clients_offset(self) -> bool:
+        """Whether this attempt is another router's, and its client alone says where it goes on."""
+        return self._run is not None and not (self._run.granted_at or self.begun or self.output.known)
 
     @property
     def _stopping(self) -> bool:
@@ -421,17 +391,14 @@ class Choice:
     def _lose(self, failure: Failure, end: pb.AttemptEnd | None = None) -> None:
         """Do without this attempt; `end` is None where its replica does not say what it used."""
         self._lost += 1
-        replica = self._placement.link.replica_id if self._placement is not None else ""
+        replica = self._run.place.link.replica_id if self._run is not None else ""
         self._pool.note_loss(failure, replica)
-        if end is None:
-            self._note_attempt(self._unreported(), self._silent_s)
-        else:
-            self._note_attempt(end)
+        self._note_attempt(end)
         following = after_failure(
             self._pool.recovery,
             lost=self._lost,
             cancelled=self._stopping,
-            known=self._known,
+            known=self.output.known,
             tokens=self.tokens,
             max_tokens=self.entry.max_tokens,
         )
@@ -459,7 +426,7 @@ class Choice:
         if self.tokens:
             sampling = self._start.sampling
             greedy = sampling.HasField("temperature") and sampling.temperature == 0.0
-            self.continuity.interrupt(self._placement.group if self._placement is not None else None, greedy=greedy)
+            self.continuity.interrupt(self._run.place.group if self._run is not None else None, greedy=greedy)
         self._leave_place(acknowledge=acknowledge)
         if suspected:
             self._suspected = True
@@ -467,48 +434,23 @@ class Choice:
         else:
             self._pool.requeue(self)
 
-    def _unreported(self) -> pb.AttemptEnd:
-        """Say what is known here of an attempt whose replica does not answer. Its accelerator time is not, and counts
-        as none.
-        """
-        place = self._placement
-        decode_s = place.link.output_at - self._began_at if self._began_at and place is not None else 0.0
-        return pb.AttemptEnd(
-            finish_reason=types.FINISH_REASON_ERROR,
-            output_tokens=self.tokens - self._tokens_before,
-            decode_s=max(0.0, decode_s),
-        )
-
     def _leave_place(self, *, acknowledge: bool, queued_at: float | None = None) -> None:
         """Wait again: from now on, or still, where nothing ran."""
-        if self.link is not None:
-            self.link.close_sink(self.sink, acknowledge=acknowledge)
-        self.state, self.link, self.sink = ChoiceState.WAITING, None, 0
-        self._yielding = False
+        if self._run is not None:
+            self._run.close(acknowledge=acknowledge)
+        self.state, self.link = ChoiceState.WAITING, None
         self._queued_at = time.monotonic() if queued_at is None else queued_at
         # Its place in line is news, and is told again each second; nothing else may come for long.
         self._wake()
 
-    @property
-    def _silent_s(self) -> float:
-        """How long nothing was heard of this attempt."""
-        place = self._placement
-        heard_at = place.link.output_at if self._began_at and place is not None else self.granted_at
-        return max(0.0, time.monotonic() - heard_at) if heard_at else 0.0
-
-    def _note_attempt(self, end: pb.AttemptEnd, lost_s: float = 0.0) -> None:
-        place = self._placement
-        if place is not None:
-            timed = self.granted_at and self._began_at
-            prefill_s = self._began_at - self.granted_at if timed else end.prefill_s
-            self.account.add(
-                Ran(place.link.replica_id, place.group_id, self.queue_s, prefill_s, end, place.price_per_s, lost_s)
-            )
+    def _note_attempt(self, end: pb.AttemptEnd | None) -> None:
+        if self._run is not None:
+            self.account.add(self._run.lost(self.tokens) if end is None else self._run.over(end))
 
     @property
     def queue_s(self) -> float:
         """How long it waited for its slot; 0 where another router got it."""
-        return self.granted_at - self._queued_at if self.granted_at else 0.0
+        return self._run.queue_s if self._run is not None else 0.0
 
     def _fail_with_usage(self, detail: str) -> None:
         _LOG.error("choice.lost", extra={"request": self.entry.request_id, "detail": detail, "tokens": self.tokens})
@@ -538,7 +480,7 @@ class Choice:
         self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens))
 
     def _finish(self, end: pb.AttemptEnd) -> None:
-        self.state, self.through = ChoiceState.ENDED, None
+        self.state, self.output.through = ChoiceState.ENDED, None
         self.end = end
         self._clear()
         self._wake()
@@ -549,42 +491,18 @@ class Choice:
     # --- to the client ------------------------------------------------------------------------------------------------
 
     @property
-    def has_output(self) -> bool:
-        """Whether a delta is pending."""
-        return bool(self._unread)
-
-    @property
     def begun(self) -> bool:
         """Whether this attempt had output."""
-        return bool(self._began_at)
-
-    @property
-    def tokens_unread(self) -> int:
-        """Output tokens that are pending."""
-        return self._unread.tokens
-
-    @property
-    def tokens_sent(self) -> int:
-        """Output tokens that are not pending any more."""
-        return self.tokens - self._unread.tokens
-
-    @property
-    def unread_bytes(self) -> int:
-        """Estimated bytes of the pending output."""
-        return self._unread.size
+        return self._run is not None and bool(self._run.began_at)
 
     def stop_unread(self, error: PenstockError) -> None:
         """Drop the pending output and end: the client does not read it, and hears why once it has read what it was
         sent before.
         """
-        self._unread, self.through = Dropped(), None
+        self.output.drop()
         self.error = error
         self.cancel()
         self._wake()
-
-    def take_output(self) -> api.StreamGenerateResponse:
-        """Return all pending output as one event."""
-        return self._unread.take(self.index, self.tokens)
 
     def abandon(self) -> None:
         """Cancel it and expect nobody to read on; what the replica keeps is forgotten at the end."""
@@ -611,22 +529,19 @@ class Choice:
         let_go(self)
         self.error = error
         self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens))
-        if self.link is not None and self.sink:
-            self.link.close_sink(self.sink, acknowledge=False)
-            self.sink = 0
+        if self._run is not None:
+            self._run.close(acknowledge=False)
 
     def forget(self) -> None:
         """Close the receiver; the client has everything, or nobody wants it."""
-        if self.link is not None and self.sink:
-            self.link.close_sink(self.sink, acknowledge=self.end is not None)
-            self.sink = 0
+        if self._run is not None:
+            self._run.close(acknowledge=self.end is not None)
 
     def ticket(self) -> TicketChoice:
         """Say where it runs."""
-        if self.link is None:
+        if self.link is None or self._run is None:
             return TicketChoice()
-        group = self._placement.group_id if self._placement is not None else ""
-        return TicketChoice(self.attempt, self.link.replica_id, self.link.address, group)
+        return TicketChoice(self.attempt, self.link.replica_id, self.link.address, self._run.place.group_id)
 
 
 def refused_by_engine(detail: str) -> InvalidRequestError:

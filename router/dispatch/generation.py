@@ -117,7 +117,7 @@ class Generation:
         self._way = way
         first = self.choices[0]
         if len(self.choices) == 1:
-            first.through = self._pass if way is not None and first.error is None else None
+            first.output.through = self._pass if way is not None and first.error is None else None
 
     def _pass(self, offset: int, token_ids: Sequence[int], text: str) -> bool:
         way = self._way
@@ -132,8 +132,8 @@ class Generation:
             return False
         self._stop_timer()
         self._enough = 1
-        tokens = first.tokens_unread
-        way.write(first.take_output(), tokens)
+        tokens = first.output.pending_tokens
+        way.write(first.output.take(), tokens)
         return True
 
     def _wake(self) -> None:
@@ -146,7 +146,7 @@ class Generation:
             if not choice.announced or choice.state is ChoiceState.WAITING or choice.error is not None:
                 self._news.set()
                 return
-            unread = choice.tokens_unread
+            unread = choice.output.pending_tokens
             enough = enough or unread >= self._enough
             if firsts and unread and unread == choice.tokens:
                 self._news.set()
@@ -160,7 +160,7 @@ class Generation:
     def _collected(self) -> None:
         self._enough = 1
         self._stop_timer()
-        if any(choice.has_output for choice in self.choices) and not self._pass_collected():
+        if any(choice.output.pending for choice in self.choices) and not self._pass_collected():
             self._news.set()
 
     def _end_collecting(self) -> None:
@@ -179,9 +179,9 @@ class Generation:
             PenstockError: a choice failed; what was delivered before stays valid.
         """
         self._stop_timer()
-        if self._streams_one() and self.choices[0].has_output:
+        if self._streams_one() and self.choices[0].output.pending:
             # Nearly every call: one choice in the middle of its output.
-            return [self.choices[0].take_output()]
+            return [self.choices[0].output.take()]
         events: list[api.StreamGenerateResponse] = []
         for choice in self.choices:
             if not choice.announced and not choice.continuity.broken:
@@ -191,8 +191,8 @@ class Generation:
                 # With its first token only: a place that turns out to be dead or full has resumed nothing.
                 choice.announced = True
                 events.append(api.StreamGenerateResponse(resumed=self._resumed(choice)))
-            if choice.has_output:
-                events.append(choice.take_output())
+            if choice.output.pending:
+                events.append(choice.output.take())
         if self._hurried and self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
             self._queued_at = time.monotonic()
             events.append(api.StreamGenerateResponse(queued=self._queued()))
@@ -325,7 +325,7 @@ class Generation:
     def _resumed(self, choice: Choice) -> api.Resumed:
         return api.Resumed(
             choice_index=choice.index,
-            offset=choice.tokens_sent,
+            offset=choice.tokens - choice.output.pending_tokens,
             exact=choice.continuity.exact,
             resume_token=self.token(),
             replica_id=choice.link.replica_id if choice.link is not None else "",

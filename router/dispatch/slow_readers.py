@@ -34,7 +34,7 @@ class SlowReaders:
 
     def follow(self, choice: Choice) -> None:
         """Go on counting what an ended choice's client has not read."""
-        if choice.unread_bytes > WORTH_FOLLOWING:
+        if choice.output.pending_bytes > WORTH_FOLLOWING:
             self._ended.add(choice)
 
     async def watch(self) -> None:
@@ -45,7 +45,7 @@ class SlowReaders:
 
     def look(self) -> None:
         """End the choices that keep more than one may, and then the largest until all together keep less."""
-        sizes = [(choice.unread_bytes, choice) for choice in (*self._choices.values(), *self._ended)]
+        sizes = [(choice.output.pending_bytes, choice) for choice in (*self._choices.values(), *self._ended)]
         self.unread = sum(size for size, _choice in sizes)
         if self.unread <= self._per_stream:
             return

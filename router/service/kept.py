@@ -9,8 +9,8 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
 from cluster.errors import InvalidRequestError, ShuttingDownError, TakenOverError
-from router.dispatch.choice import NO_END
 from router.dispatch.generation import Generation
+from router.dispatch.output import NO_END
 from router.dispatch.pool import Pool
 from router.service.collect import Collector
 
@@ -40,7 +40,7 @@ class KeptResult:
         if event.HasField("delta"):
             delta, index = event.delta, event.delta.choice_index
             if index not in self._tokens and delta.offset:
-                self._begin_with(self.generation.choices[index].prefix)
+                self._begin_with(self.generation.choices[index].output.prefix)
             self._tokens[index] = self._tokens.get(index, 0) + len(delta.token_ids)
             self._characters[index] = self._characters.get(index, 0) + len(delta.text)
             self._ends.setdefault(index, []).append((self._tokens[index], self._characters[index]))

@@ -14,8 +14,10 @@ from cluster.autoscaler.report import unpack_report
 from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.errors import PenstockError, QuarantinedError, QueueTimeoutError, SlowReaderError
 from cluster.models import RequestClass
+from cluster.queue.entries import Grant
 from router.dispatch.arrivals import Arrivals, Verdict
 from router.dispatch.choice import Choice
+from router.dispatch.contract import Placement
 from tests.cluster.queue.backends import entry
 
 INTERACTIVE, BATCH = RequestClass.INTERACTIVE, RequestClass.BATCH
@@ -99,6 +101,7 @@ def test_a_promise_counts_from_the_arrival_and_not_for_who_broke_it_himself(
 ) -> None:
     arrivals = Arrivals(POINT)
     choice = Choice(0, entry("q", request_class=INTERACTIVE), pb.Start(), Mock(), arrived_at=time.monotonic() - 3600)
+    choice.run_on(Grant("q", "a", "r1"), Placement(Mock(replica_id="r1"), "g", 0.0, "m"))
     choice.on_delta(0, [7], "x", [])
     choice.end = pb.AttemptEnd(finish_reason=types.FINISH_REASON_LENGTH, output_tokens=1)
     choice.error = error

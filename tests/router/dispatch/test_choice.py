@@ -36,6 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """What the choice's time is: set `monotonic.return_value`."""
     clock = Mock()
     monkeypatch.setattr("router.dispatch.choice.time", clock)
+    monkeypatch.setattr("router.dispatch.run.time", clock)
     clock.monotonic.return_value = 100.0
     return clock
 

@@ -31,6 +31,10 @@ class Reader:
     error: SlowReaderError | None = None
     entry: Any = field(default_factory=lambda: SimpleNamespace(request_id="r"))
 
+    @property
+    def output(self) -> Any:
+        return SimpleNamespace(pending_bytes=self.unread_bytes)
+
     def stop_unread(self, error: SlowReaderError) -> None:
         self.error, self.unread_bytes = error, 0
 

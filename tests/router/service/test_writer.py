@@ -16,12 +16,13 @@ from penstock.v1 import types_pb2 as types
 
 from cluster.errors import SlowReaderError
 from cluster.models import RequestClass
-from cluster.queue.entries import QueueEntry
+from cluster.queue.entries import Grant, QueueEntry
 from cluster.secret import ClusterSecret
 from cluster.settings import MergingSettings
 from cluster.ticket import ResumeTicket
 from router.calls import Call
 from router.dispatch.choice import Choice, ChoiceState
+from router.dispatch.contract import Placement
 from router.dispatch.generation import Generation
 from router.service.kept import KeptResult, read_result
 from router.service.pace import Pace, StreamPace
@@ -62,8 +63,10 @@ class Scene:
     def __init__(self, indices: tuple[int, ...]) -> None:
         entry = QueueEntry("r", "a", "t", RequestClass.INTERACTIVE, prompt_tokens=1, expected_tokens=1, kv_tokens=1)
         self.choices = [Choice(index, entry, pb.Start(), Mock()) for index in indices]
+        link: Any = Mock(replica_id="replica", address="here", output_at=0.0)
         for choice in self.choices:
-            choice.state = ChoiceState.RUNNING
+            choice.run_on(Grant("r", "attempt", "replica"), Placement(link, "group", 0.0, "model"))
+            choice.announced = True
         ticket = ResumeTicket("r", "p", "t", 1, ())
         secret = ClusterSecret(bytes(32))
         self.generation = Generation(
@@ -95,7 +98,7 @@ class Scene:
 async def streaming(*indices: int) -> AsyncIterator[Scene]:
     scene = Scene(indices or (0,))
     task = scene.running = asyncio.create_task(scene.writer.run())
-    await until(lambda: scene.choices[0].through is not None or len(indices) > 1)
+    await until(lambda: scene.choices[0].output.through is not None or len(indices) > 1)
     # Its first look, a turn later, finds nothing.
     for _ in range(2):
         await asyncio.sleep(0)
@@ -133,8 +136,8 @@ async def test_plain_output_goes_straight_to_the_connection() -> None:
         events = scene.connection.direct
         assert [7, 8, 9] == scene.direct
         assert [(0, "<7>"), (1, "<8>"), (2, "<9>")] == [(event.delta.offset, event.delta.text) for event in events]
-        assert not scene.choices[0].has_output
-        assert [7, 8, 9] == list(scene.choices[0].history.token_ids)
+        assert not scene.choices[0].output.pending
+        assert [7, 8, 9] == list(scene.choices[0].output.history.token_ids)
 
 
 async def test_collected_output_goes_straight_to_the_connection_as_one_message() -> None:
@@ -238,7 +241,7 @@ async def test_output_that_was_dropped_before_the_writer_began_stays_dropped() -
     scene = Scene((0,))
     scene.choices[0].stop_unread(SlowReaderError(1, 1))
     scene.generation.write_through(scene.writer)
-    assert scene.choices[0].through is None
+    assert scene.choices[0].output.through is None
 
 
 async def test_a_connection_that_takes_nothing_ends_its_call_alone() -> None:
