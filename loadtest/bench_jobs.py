@@ -22,17 +22,16 @@ import redis.asyncio
 from rich.console import Console
 from rich.table import Table
 
-from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.bootstrap.redis_server import EmbeddedRedis
-from cluster.jobs import RedisJobStore, job_limits_from
-from cluster.queue import RedisBell, RedisQueue, limits_from
+from cluster.queue import RedisQueue, limits_from
 from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 from loadtest.ending import end
 from router.client import AsyncClient, JobItem, Message, Sampling
-from router.server import QueueFactory, Router
+from router.server import Router
+from router.stores import redis_factory
 
 MODEL = "demo"
 INSTRUCTION = "You are a careful assistant. Answer in one short sentence, without repeating the question."
@@ -87,7 +86,7 @@ async def _bench(folder: Path, items: int, max_tokens: int) -> dict[str, Any]:
 
 async def _start(settings: Settings, url: str) -> tuple[Replica, list[Router]]:
     secret = ClusterSecret(secrets.token_bytes(32))
-    limits, job_limits = limits_from(settings.queue), job_limits_from(settings.jobs)
+    limits = limits_from(settings.queue)
     plan = ReplicaPlan(
         replica_id="r0",
         pool=MODEL,
@@ -97,12 +96,7 @@ async def _start(settings: Settings, url: str) -> tuple[Replica, list[Router]]:
     )
     replica = Replica(plan, build_engine(plan.pool_settings), lambda: RedisQueue(url, MODEL, limits), secret)
     await replica.start()
-    factory = QueueFactory(
-        queue=lambda pool: RedisQueue(url, pool, limits),
-        bell=lambda router_id: RedisBell(url, router_id),
-        jobs=lambda pool: RedisJobStore(url, pool, job_limits),
-        control=lambda pool: RedisControlStore(url, pool),
-    )
+    factory = redis_factory(settings, url)
     routers = [Router(settings, secret, factory) for _ in range(2)]
     for router in routers:
         await router.start()

@@ -121,7 +121,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=10.0, help="requests per second (default %(default)s)")
     options = parser.parse_args()
     check_there(options.trace, "--trace")
-    requests = load_of(read_trace(options.trace, options.requests), options.requests, options.rate)
+    requests = load_of(read_trace(options.trace, options.requests, tell=print), options.requests, options.rate)
     with tempfile.TemporaryDirectory(prefix="penstock-record-") as scratch:
         asyncio.run(record(EngineKind(options.engine), requests, Path(scratch), options.out, screen()))
     return 0

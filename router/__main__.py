@@ -11,19 +11,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.errors import SetupError
 from cluster.heap import settle_heap
-from cluster.jobs import RedisJobStore, job_limits_from
 from cluster.lifecycle import stop_signals
-from cluster.queue.redis_bell import RedisBell
-from cluster.queue.redis_queue import RedisQueue
-from cluster.queue.settings import limits_from
 from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
 from cluster.settings.load import parse_settings
 from cluster.telemetry import configure_logging
-from router.server import QueueFactory, Router
+from router.server import Router
+from router.stores import redis_factory
 
 _LOG = logging.getLogger("router")
 
@@ -76,15 +72,7 @@ async def _run(
     secret = ClusterSecret.create_file(
         settings.cluster.secret_file or settings.cluster.state_dir.expanduser() / "secret"
     )
-    limits = limits_from(settings.queue)
-    job_limits = job_limits_from(settings.jobs)
-    redis = settings.redis
-    queues = QueueFactory(
-        queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
-        bell=lambda router_id: RedisBell(redis.url, router_id),
-        jobs=lambda pool: RedisJobStore(redis.url, pool, job_limits, redis.timeout_s),
-        control=lambda pool: RedisControlStore(redis.url, pool, redis.timeout_s),
-    )
+    queues = redis_factory(settings)
     router = Router(settings, secret, queues, port=port, metrics_port=metrics_port, shared_port=shared_port)
     stop = asyncio.Event()
     with stop_signals(stop.set):

@@ -13,8 +13,6 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,12 +23,10 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServ
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 
 from cluster.addresses import host_port
-from cluster.autoscaler.base import ControlStore
 from cluster.channels import SERVER_OPTIONS
 from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableError
-from cluster.jobs import JobStore
 from cluster.lifecycle import TaskOwner
-from cluster.queue.base import Bell, Queue
+from cluster.queue.base import Bell
 from cluster.secret import ClusterSecret
 from cluster.settings import Settings
 from cluster.telemetry import MetricsServer
@@ -40,7 +36,7 @@ from router.affinity import CacheSalts
 from router.calls import CallServer, open_server
 from router.dispatch.pool import Pool
 from router.identity import Authenticator, TenantPolicies
-from router.jobs import Executor, JobFeeder, JobServicer
+from router.jobs import Executor, JobFeeder, JobServicer, JobStores
 from router.metrics import RouterMetrics
 from router.service.admin import AdminServicer
 from router.service.catalog import Catalog
@@ -49,6 +45,7 @@ from router.service.handlers import service_handler
 from router.service.inference import InferenceServicer
 from router.service.opening import Opening
 from router.service.pace import Pace
+from router.stores import QueueFactory
 
 _LOG = logging.getLogger(__name__)
 
@@ -69,20 +66,6 @@ _SERVICES = tuple(
         (admin_pb2.DESCRIPTOR, "AdminService"),
     )
 )
-
-
-@dataclass(frozen=True, slots=True)
-class QueueFactory:
-    """Opens connections to the queue; each belongs to the loop that uses it first."""
-
-    queue: Callable[[str], Queue]
-    """Takes the pool's name."""
-    bell: Callable[[str], Bell]
-    """Takes the router's id."""
-    jobs: Callable[[str], JobStore]
-    """Takes the pool's name."""
-    control: Callable[[str], ControlStore]
-    """Takes the pool's name."""
 
 
 class Router:
@@ -124,7 +107,7 @@ class Router:
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
         self.pools: dict[str, Pool] = {}
         self._inference: InferenceServicer
-        self._job_stores: dict[str, JobStore] = {}
+        self._job_stores: JobStores
         self._jobs: JobServicer
         self._feeder: JobFeeder
         self._catalog: Catalog
@@ -165,6 +148,7 @@ class Router:
         for pool in self.pools.values():
             self._owner.spawn(self._learn(pool), "learn")
         self._feeder.start()
+        self._job_stores.start()
         for name in ("", *(service.full_name for service in _SERVICES)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._serving = True
@@ -242,11 +226,11 @@ class Router:
 
     def _open_jobs(self, opening: Opening, limits: RequestLimits) -> None:
         settings = self._settings.jobs
-        self._job_stores = {name: self._queues.jobs(name) for name in self.pools}
+        self._job_stores = JobStores(self.pools, self._queues.jobs, self._queues.job_pools())
         execute = Executor(opening, limits, self._metrics)
         self._feeder = JobFeeder(
             self.router_id,
-            self._job_stores,
+            self._job_stores.served,
             execute,
             settings,
             capacity=lambda pool: self.pools[pool].replicas.capacity(),
@@ -298,7 +282,7 @@ class Router:
             await self._inference.close()
             await self._jobs.close()
             await self._desk.close()
-            await asyncio.gather(*(store.close() for store in self._job_stores.values()))
+            await self._job_stores.close()
         if self._bell is not None:
             await self._bell.close()
         await self._owner.close()

@@ -12,6 +12,7 @@ from cluster.jobs.base import (
     JobUsage,
 )
 from cluster.jobs.memory_store import MemoryJobs, MemoryJobStore
+from cluster.jobs.pools import JobPools, MemoryJobPools, RedisJobPools
 from cluster.jobs.redis_store import RedisJobStore
 from cluster.jobs.settings import job_limits_from
 
@@ -21,12 +22,15 @@ __all__ = [
     "JobClaim",
     "JobCursor",
     "JobLimits",
+    "JobPools",
     "JobRecord",
     "JobState",
     "JobStore",
     "JobUsage",
+    "MemoryJobPools",
     "MemoryJobStore",
     "MemoryJobs",
+    "RedisJobPools",
     "RedisJobStore",
     "job_limits_from",
 ]

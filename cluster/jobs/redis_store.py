@@ -21,20 +21,18 @@ from cluster.jobs.base import (
 )
 from cluster.jobs.blob import pack_blob, pack_block, unpack_blob, unpack_block
 from cluster.jobs.checks import check_names
+from cluster.jobs.commands import PLAIN, pack
 from cluster.jobs.keys import job_keys, shared_key
 from cluster.jobs.scripts import load_job_scripts
 from cluster.jobs.steps import ClockSteps
 from cluster.queue.connections import ConnectionSource, RedisTarget
 from cluster.queue.lane import Lane
-from cluster.queue.scripts import Script
 
 DEFAULT_TIMEOUT_S = 2.0
 _LOOKED_AT = 64
 """Candidates that one `claim` or `sweep` looks at."""
 _LARGE = 32 << 10
 """Bytes that take a good part of a millisecond to compress."""
-_PLAIN = Script("command", b"", "")
-"""Stands for a command that is no script; Redis can't have forgotten it."""
 
 
 class RedisJobStore:
@@ -222,16 +220,10 @@ class RedisJobStore:
         script = self._scripts[name]
         now = "" if self._clock is None else self._clock.wall_ms()
         keys = job_keys(self.pool, job_id)
-        return await self._lane.call(script, _pack("EVALSHA", script.sha, len(keys), *keys, now, job_id, *arguments))
+        return await self._lane.call(script, pack("EVALSHA", script.sha, len(keys), *keys, now, job_id, *arguments))
 
     async def _command(self, *words: str | bytes | float) -> Any:
-        return await self._lane.call(_PLAIN, _pack(*words))
-
-
-def _pack(*words: str | bytes | float) -> bytes:
-    """Write a command in Redis' protocol."""
-    parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-    return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
+        return await self._lane.call(PLAIN, pack(*words))
 
 
 def _bounded(reply: Sequence[bytes]) -> None:

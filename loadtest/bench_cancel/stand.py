@@ -12,15 +12,14 @@ from typing import Any
 
 import psutil
 
-from cluster.autoscaler.redis_store import RedisControlStore
-from cluster.jobs import RedisJobStore, job_limits_from
-from cluster.queue import RedisBell, RedisQueue, limits_from
+from cluster.queue import RedisQueue, limits_from
 from cluster.secret import ClusterSecret
 from cluster.settings import load_settings
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 from router.dispatch.pool import Pool
-from router.server import QueueFactory, Router
+from router.server import Router
+from router.stores import redis_factory
 
 POOL = "demo"
 ROUTERS = 2
@@ -49,18 +48,13 @@ class Stand:
     async def start(self) -> None:
         """Start replicas, then routers; when it returns every router reaches every replica."""
         settings, url = self._settings, self._url
-        limits, job_limits = limits_from(settings.queue), job_limits_from(settings.jobs)
+        limits = limits_from(settings.queue)
         for number in range(REPLICAS):
             plan = ReplicaPlan(f"r{number}", POOL, settings.pools[POOL], settings.queue, settings.replica)
             engine = build_engine(plan.pool_settings)
             self.replicas.append(Replica(plan, engine, lambda: RedisQueue(url, POOL, limits), self._secret))
             await self.replicas[-1].start()
-        factory = QueueFactory(
-            queue=lambda pool: RedisQueue(url, pool, limits),
-            bell=lambda router_id: RedisBell(url, router_id),
-            jobs=lambda pool: RedisJobStore(url, pool, job_limits),
-            control=lambda pool: RedisControlStore(url, pool),
-        )
+        factory = redis_factory(settings, url)
         for _ in range(ROUTERS):
             self.routers.append(Router(settings, self._secret, factory))
             await self.routers[-1].start()

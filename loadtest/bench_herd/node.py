@@ -12,16 +12,15 @@ from typing import Any
 
 import psutil
 
-from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.heap import settle_heap
-from cluster.jobs import RedisJobStore, job_limits_from
-from cluster.queue import RedisBell, RedisQueue, limits_from
+from cluster.queue import RedisQueue, limits_from
 from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
 from cluster.telemetry.logs import configure_logging
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
-from router.server import QueueFactory, Router
+from router.server import Router
+from router.stores import redis_factory
 
 _STOP_S = 1.0
 
@@ -86,14 +85,7 @@ def _figures_of(router: Router | None, replicas: list[Replica]) -> dict[str, Any
 
 
 async def _run_router(settings: Settings, url: str, secret: ClusterSecret) -> Router:
-    limits, job_limits = limits_from(settings.queue), job_limits_from(settings.jobs)
-    factory = QueueFactory(
-        queue=lambda pool: RedisQueue(url, pool, limits),
-        bell=lambda router_id: RedisBell(url, router_id),
-        jobs=lambda pool: RedisJobStore(url, pool, job_limits),
-        control=lambda pool: RedisControlStore(url, pool),
-    )
-    router = Router(settings, secret, factory)
+    router = Router(settings, secret, redis_factory(settings, url))
     await router.start()
     return router
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def run_loadtest(options: argparse.Namespace) -> int:
     if options.processes < 1:
         raise SettingsError(f"processes must be at least 1, got {options.processes}")
     # Also reads a trace, and so says what is wrong with it, before anything is sent.
-    if next(plan(scenario), None) is None:
+    tell = partial(console.print, style="dim", markup=False, highlight=False, soft_wrap=True)
+    if next(plan(scenario, tell=tell), None) is None:
         raise SettingsError(f"no request is due in {scenario.duration_s:g} s at {scenario.rate:g} requests/s")
     run = Run(target_from(options), options.processes, options.drain)
     prefix = options.report or f"loadtest-{scenario.name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,9 @@ class Planned:
         return asdict(self)
 
 
-def plan(scenario: Scenario, shard: int = 0, shards: int = 1) -> Iterator[Planned]:
+def plan(
+    scenario: Scenario, shard: int = 0, shards: int = 1, *, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[Planned]:
     """Give one process' part of a scenario, in the order of arrival.
 
     The parts of all processes together are the same requests at the same times, however many processes there are.
@@ -52,12 +54,13 @@ def plan(scenario: Scenario, shard: int = 0, shards: int = 1) -> Iterator[Planne
         scenario: the load.
         shard: this process, from 0.
         shards: number of processes.
+        tell: hears how many lines of a trace are left out, if any are.
 
     Raises:
         TraceError: a file of the scenario cannot be read.
     """
     if scenario.trace:
-        return _replay(scenario, shard, shards)
+        return _replay(scenario, shard, shards, tell)
     times = arrival_times(scenario.arrivals, scenario.rate, scenario.duration_s, f"{scenario.seed}/arrivals")
     due = itertools.takewhile(lambda at_s: at_s < scenario.duration_s, times)
     kinds = {name: scenario.kind(name) for name in scenario.mix}
@@ -97,8 +100,8 @@ def _drawn(scenario: Scenario, kinds: Mapping[str, Kind], number: int, at_s: flo
     return Planned(number, at_s, name, int(kind.request_class), prompt, output, group, shared, session)
 
 
-def _replay(scenario: Scenario, shard: int, shards: int) -> Iterator[Planned]:
-    for request in read_trace(Path(scenario.trace)):
+def _replay(scenario: Scenario, shard: int, shards: int, tell: Callable[[str], None]) -> Iterator[Planned]:
+    for request in read_trace(Path(scenario.trace), tell=tell):
         at_s = request.arrival_s / scenario.scale_rate
         if at_s >= scenario.duration_s:
             return

@@ -10,7 +10,8 @@ from penstock.v1 import admin_pb2
 from cluster.control.decision import Counterfactual, Relief, Step
 from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.models import RequestClass
-from cluster.wire import duration_from_wire, duration_to_wire, request_class_from_wire
+from cluster.wire import duration_from_wire, request_class_from_wire
+from router.client.durations import duration_field
 
 _MODES = {
     admin_pb2.CONTROL_MODE_OFF: "off",
@@ -156,16 +157,20 @@ def point_from_proto(wire: admin_pb2.OperatingPoint) -> OperatingPoint:
 
 
 def point_to_proto(point: OperatingPoint) -> admin_pb2.OperatingPoint:
-    """Convert an operating point to the wire; the router checks it."""
+    """Convert an operating point to the wire; the router checks it.
+
+    Raises:
+        ValueError: a time does not fit its type on the wire.
+    """
     wire = admin_pb2.OperatingPoint(attainment=point.attainment, price_per_gpu_hour=point.price_per_gpu_hour)
     if point.budget_per_hour is not None:
         wire.budget_per_hour = point.budget_per_hour
     for name in _CLASSES:
         slo, target = getattr(point, name), getattr(wire, name)
         if slo.ttft_p99_s is not None:
-            target.ttft_p99.CopyFrom(duration_to_wire(slo.ttft_p99_s))
+            target.ttft_p99.CopyFrom(duration_field(f"{name}.ttft_p99_s", slo.ttft_p99_s))
         if slo.itl_p95_s is not None:
-            target.itl_p95.CopyFrom(duration_to_wire(slo.itl_p95_s))
+            target.itl_p95.CopyFrom(duration_field(f"{name}.itl_p95_s", slo.itl_p95_s))
     return wire
 
 

@@ -11,7 +11,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from penstock.v1 import jobs_pb2
 
 from cluster.models import RequestClass
-from cluster.wire import duration_to_wire, request_class_from_wire, request_class_to_wire
+from cluster.wire import request_class_from_wire, request_class_to_wire
+from router.client.durations import duration_field
 from router.client.requests import GenerateOptions, Prompt, Sampling, request_to_proto
 from router.client.results import Completion
 
@@ -230,7 +231,7 @@ class Upload:
             idempotency_key=idempotency_key or f"auto-{secrets.token_hex(12)}",
         )
         if run_within is not None:
-            header.run_within.CopyFrom(duration_to_wire(run_within))
+            header.run_within.CopyFrom(duration_field("run_within", run_within))
         self._header = header
         self._chunks = chunks
         self._on_sent = on_sent

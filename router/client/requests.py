@@ -10,7 +10,8 @@ from typing import Any
 from penstock.v1 import inference_pb2, types_pb2
 
 from cluster.models import ConstraintKind, RequestClass, StructuredOutput
-from cluster.wire import duration_to_wire, request_class_to_wire, structured_to_wire
+from cluster.wire import request_class_to_wire, structured_to_wire
+from router.client.durations import duration_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,5 +173,5 @@ def request_to_proto(
         session_id=options.session_id,
     )
     if options.queue_timeout is not None:
-        request.queue_timeout.CopyFrom(duration_to_wire(options.queue_timeout))
+        request.queue_timeout.CopyFrom(duration_field("queue_timeout", options.queue_timeout))
     return request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from router.client.errors import PenstockClientError, QueueFullError, QuotaExcee
 _LATER = UnavailableError | QueueFullError | QuotaExceededError
 """Errors after which the same call may succeed."""
 
+_FOR_EVER_S = 1e9
+"""30 years."""
 Uniform = Callable[[float, float], float]
 """Draws a number between two."""
 OnWait = Callable[[float, PenstockClientError], None]
@@ -68,7 +71,11 @@ class RetryPolicy:
 
 
 class Attempts:
-    """Is the retry state of one call: how often it failed and how long it may still take."""
+    """Is the retry state of one call: how often it failed and how long it may still take.
+
+    Raises:
+        ValueError: the timeout is not a number.
+    """
 
     def __init__(
         self,
@@ -81,7 +88,10 @@ class Attempts:
         self._policy = policy
         self._now = now
         self._uniform = uniform
-        self._deadline = None if timeout is None else now() + timeout
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError(f"timeout must be seconds, got {timeout!r}; None waits for ever")
+        # gRPC's clock runs over with more, and ends the call at once.
+        self._deadline = None if timeout is None or timeout > _FOR_EVER_S else now() + timeout
         self._failures = 0
         self._breaks = 0
         """Failures since the last event."""

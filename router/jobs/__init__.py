@@ -3,5 +3,6 @@
 from router.jobs.execute import Executor
 from router.jobs.feeder import JobFeeder
 from router.jobs.servicer import JobServicer
+from router.jobs.stores import JobStores
 
-__all__ = ["Executor", "JobFeeder", "JobServicer"]
+__all__ = ["Executor", "JobFeeder", "JobServicer", "JobStores"]

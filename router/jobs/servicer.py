@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from penstock.v1 import jobs_pb2 as api
@@ -25,6 +25,7 @@ from router.admission import RequestLimits
 from router.admission.violations import Violations
 from router.identity import Caller, require_class, require_model
 from router.jobs.messages import WatchPlace, job_message, page_token, parse_page_token
+from router.jobs.stores import JobStores
 from router.jobs.upload import Upload, check_header, class_of
 
 _LOG = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class JobServicer:
 
     def __init__(
         self,
-        stores: Mapping[str, JobStore],
+        stores: JobStores,
         settings: JobsSettings,
         limits: RequestLimits,
         nudge: Callable[[str], None],
@@ -117,9 +118,9 @@ class JobServicer:
     def _store_for(self, header: api.JobHeader, caller: Caller) -> JobStore:
         require_class(caller, class_of(header))
         require_model(caller, header.model)
-        store = self._stores.get(header.model)
+        store = self._stores.served.get(header.model)
         if store is None:
-            raise ModelNotFoundError(header.model, sorted(self._stores))
+            raise ModelNotFoundError(header.model, sorted(self._stores.served))
         return store
 
     async def _drop(self, store: JobStore, job_id: str) -> None:
@@ -186,9 +187,8 @@ class JobServicer:
         found.number("page_size", size, 1, MAX_PAGE)
         found.raise_any()
         before = parse_page_token(request.page_token)
-        pages = await asyncio.gather(
-            *(store.list_jobs(caller.tenant, before, size + 1) for store in self._stores.values())
-        )
+        stores = await self._stores.every()
+        pages = await asyncio.gather(*(store.list_jobs(caller.tenant, before, size + 1) for store in stores))
         records = [record for page in pages for record in page]
         records.sort(key=lambda record: (record.created_ms, record.job_id), reverse=True)
         return api.ListJobsResponse(
@@ -210,7 +210,7 @@ class JobServicer:
         return api.DeleteJobResponse()
 
     async def _find(self, job_id: str, caller: Caller) -> tuple[JobStore, JobRecord]:
-        store = self._stores.get(job_id.rpartition(".")[0])
+        store = await self._stores.find(job_id.rpartition(".")[0])
         record = await store.get(job_id) if store is not None else None
         if store is None or record is None or record.tenant != caller.tenant or record.state is JobState.UPLOADING:
             raise JobNotFoundError(job_id)

@@ -16,10 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.bootstrap.serve_config import app_name
-from cluster.jobs import RedisJobStore, job_limits_from
-from cluster.queue import RedisBell, RedisQueue, limits_from
 from cluster.secret import ClusterSecret
 from cluster.settings import AuthSettings
 from deployments.demo_model import known_answers
@@ -40,7 +37,8 @@ from router.client import (
     regex,
 )
 from router.identity.new_key import KeyPlan, add_key
-from router.server import QueueFactory, Router
+from router.server import Router
+from router.stores import redis_factory
 from tests.integration.conftest import require_program
 from tests.support.running import ClusterThread
 from tests.support.waiting import until_sync
@@ -181,15 +179,8 @@ async def _cached_tokens_with(
     """Ask a router of its own that knows tenants by key."""
     settings = engines.cluster.settings
     settings = settings.model_copy(update={"auth": AuthSettings(keys_file=keys_file)})
-    redis, limits = settings.redis, limits_from(settings.queue)
     secret = ClusterSecret.from_file(settings.cluster.secret_file or settings.cluster.state_dir / "secret")
-    queues = QueueFactory(
-        queue=lambda pool: RedisQueue(redis.url, pool, limits, redis.timeout_s),
-        bell=lambda router_id: RedisBell(redis.url, router_id),
-        jobs=lambda pool: RedisJobStore(redis.url, pool, job_limits_from(settings.jobs), redis.timeout_s),
-        control=lambda pool: RedisControlStore(redis.url, pool),
-    )
-    router = Router(settings, secret, queues, port=0, metrics_port=0)
+    router = Router(settings, secret, redis_factory(settings), port=0, metrics_port=0)
     await router.start()
     try:
         await asyncio.wait_for(router.pools["demo"].replicas.first_seen.wait(), 20)

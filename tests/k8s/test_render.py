@@ -80,6 +80,9 @@ def test_everything_can_be_switched_on() -> None:
         ({"redis.maxMemory": "lots"}, "maxMemory"),
         # Replicas alone would take them.
         ({"settings.replica.host": "10.0.0.1"}, "/settings/replica/host"),
+        ({"settings.router.drain_s": 60}, "/settings/router/drain_s"),
+        ({"settings.cluster.log_format": "text"}, "/settings/cluster/log_format"),
+        ({"autoscaler.settings.port": 9000}, "/autoscaler/settings/port"),
         ({"settings.redis.url": "redis://other:6379/0"}, "/settings/redis/url"),
         ({"pools": {"a.b": POOL, "a-b": POOL}}, "pools.a-b and pools.a.b would both have the worker group a-b"),
         ({"pools": {"Large": POOL, "large": POOL}}, "pools.Large and pools.large would both have"),

@@ -64,14 +64,22 @@ LIMITS: dict[str, dict[str, Any]] = {
     "gateway.streamIdleTimeout": {"type": "string", "pattern": f"{DURATION['pattern']}|^$"},
     "certificates.duration": DURATION,
     "certificates.renewBefore": DURATION,
-    # Values of the chart's own say these; a second place would be dropped without a word.
+    # Values of the chart's own say these, or the chart decides; a second place would be dropped without a word.
     "settings": {
         "type": "object",
         "properties": {
             **dict.fromkeys(("pools", "auth", "autoscaler"), False),
             "redis": {"properties": {"url": False}},
-            "replica": {"properties": dict.fromkeys(("host", "drain_s", "port", "metrics_port"), False)},
+            "cluster": {"properties": dict.fromkeys(("secret_file", "state_dir", "log_format", "ray_address"), False)},
+            "replica": {"properties": dict.fromkeys(("host", "drain_s", "port", "metrics_port", "tls"), False)},
+            "router": {
+                "properties": dict.fromkeys(("host", "port", "metrics_port", "processes", "drain_s", "tls"), False)
+            },
         },
+    },
+    "autoscaler.settings": {
+        "type": "object",
+        "properties": dict.fromkeys(("host", "port", "token_file"), False),
     },
 }
 FREE_MAPS = frozenset({

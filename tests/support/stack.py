@@ -20,7 +20,16 @@ from cluster.autoscaler.base import ControlStore
 from cluster.autoscaler.memory_store import MemoryControlStore
 from cluster.autoscaler.redis_store import RedisControlStore
 from cluster.clock import SystemClock
-from cluster.jobs import JobStore, MemoryJobs, MemoryJobStore, RedisJobStore, job_limits_from
+from cluster.jobs import (
+    JobPools,
+    JobStore,
+    MemoryJobPools,
+    MemoryJobs,
+    MemoryJobStore,
+    RedisJobPools,
+    RedisJobStore,
+    job_limits_from,
+)
 from cluster.queue import MemoryBell, MemoryQueue, MemoryStore, RedisBell, RedisQueue, limits_from
 from cluster.queue.base import Bell, Queue
 from cluster.secret import ClusterSecret
@@ -29,7 +38,8 @@ from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
 from deployments.engines.sim.engine import SimEngine
 from deployments.replica.replica import Replica, ReplicaPlan
-from router.server import QueueFactory, Router
+from router.server import Router
+from router.stores import QueueFactory
 from tests.support.waiting import until
 
 SECRET = ClusterSecret(b"0123456789abcdef0123456789abcdef")
@@ -55,6 +65,7 @@ class Stack:
     dial: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel
     """Opens a channel to a router's host:port."""
     job_stores: dict[str, MemoryJobs] = field(default_factory=dict)
+    job_pool_names: set[str] = field(default_factory=set)
 
     def inference(self, router: int = 0) -> Any:
         """Return a stub of a router's InferenceService."""
@@ -85,6 +96,17 @@ class Stack:
             return RedisJobStore(url, pool, limits)
         return MemoryJobStore(self.job_stores.setdefault(pool, MemoryJobs()), limits)
 
+    def job_pools(self) -> JobPools:
+        """Open the list of pools that ever had jobs."""
+        url = self.settings.redis.url
+        return RedisJobPools(url) if url else MemoryJobPools(self.job_pool_names)
+
+    def factory(self) -> QueueFactory:
+        """Return what a router opens."""
+        return QueueFactory(
+            queue=self.queue, bell=self.bell, jobs=self.job_store, job_pools=self.job_pools, control=self.control
+        )
+
     def bell(self, router_id: str) -> Bell:
         """Open a router's bell."""
         url = self.settings.redis.url
@@ -92,8 +114,7 @@ class Stack:
 
     async def add_router(self) -> Router:
         """Start another router; returns when it is linked to every replica."""
-        queues = QueueFactory(queue=self.queue, bell=self.bell, jobs=self.job_store, control=self.control)
-        router = Router(self.settings, SECRET, queues, port=0)
+        router = Router(self.settings, SECRET, self.factory(), port=0)
         await router.start()
         self.routers.append(router)
         self.channels.append(self.dial(host_port(self.settings.router.host, router.port)))

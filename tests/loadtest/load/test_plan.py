@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -76,6 +77,14 @@ def test_a_trace_comes_as_recorded(tmp_path: Path) -> None:
     scenario = scenario_from({"name": "x", "trace": str(path), "scale_rate": 2.0, "duration_s": 1.9})
     found = [(each.at_s, each.prompt_tokens, each.output_tokens, each.request_class) for each in plan(scenario)]
     assert [(0.0, 10, 3, 2), (0.5, 20, 4, 0)] == found
+
+
+def test_lines_of_a_trace_without_tokens_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "load.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n5,10,3\n6,20,0\n", encoding="utf-8")
+    scenario, said = scenario_from({"name": "x", "trace": str(path)}), Mock()
+    assert 1 == len(list(plan(scenario, tell=said)))
+    said.assert_called_once_with(f"{path}: 1 of 2 lines have no prompt or no output tokens and are left out")
 
 
 def test_recorded_lengths_are_drawn_in_pairs(tmp_path: Path) -> None:

@@ -291,6 +291,14 @@ async def test_cancel_needs_exactly_one_name(client):
             await client.cancel(**names)
 
 
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e12])
+async def test_seconds_that_no_message_holds_are_refused_by_name(client, seconds):
+    with pytest.raises(ValueError, match="queue_timeout must be finite seconds"):
+        await client.generate("demo", "hi", options=api.GenerateOptions(queue_timeout=seconds))
+    with pytest.raises(ValueError, match=r"interactive\.ttft_p99_s must be finite seconds"):
+        await client.set_operating_point("demo", api.OperatingPoint(interactive=api.ClassSlo(ttft_p99_s=seconds)))
+
+
 async def test_models_tokens_and_status_are_plain_values(client):
     [model] = await client.list_models()
     status = await client.cluster_status()

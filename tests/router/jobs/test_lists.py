@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +11,25 @@ from penstock.v1 import jobs_pb2 as api
 
 from cluster.clock import ManualClock
 from cluster.errors import InvalidRequestError, QueueUnavailableError, UnavailableError
-from cluster.jobs import JobRecord, MemoryJobs, MemoryJobStore
+from cluster.jobs import JobRecord, MemoryJobPools, MemoryJobs, MemoryJobStore
 from cluster.settings import JobsSettings
 from router.admission import RequestLimits
 from router.client import AsyncClient, JobItem, RetryPolicy, Sampling
 from router.identity import Caller
-from router.jobs import JobServicer
+from router.jobs import JobServicer, JobStores
 from tests.support.stack import request, running_stack
 
 ME = Caller("me")
 
 
+def opened(stores: Mapping[str, MemoryJobStore]) -> JobStores:
+    return JobStores(stores, stores.__getitem__, MemoryJobPools(set()))
+
+
 async def test_a_list_goes_over_all_pools_newest_first() -> None:
     clock = ManualClock()
     stores = {name: MemoryJobStore(MemoryJobs(clock)) for name in ("a", "b.c")}
-    servicer = JobServicer(stores, JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
+    servicer = JobServicer(opened(stores), JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
     made = []
     for number in range(7):
         pool = ("a", "b.c")[number % 3 == 0]
@@ -90,7 +94,7 @@ class SilentSeal(MemoryJobStore):
 async def test_a_job_whose_seal_was_not_answered_is_not_dropped() -> None:
     shared = MemoryJobs(ManualClock())
     stores = {"a": SilentSeal(shared)}
-    servicer = JobServicer(stores, JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
+    servicer = JobServicer(opened(stores), JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
 
     async def upload() -> AsyncIterator[api.SubmitJobRequest]:
         yield api.SubmitJobRequest(header=api.JobHeader(model="a", idempotency_key="k"))

@@ -23,7 +23,8 @@ from cluster.errors import SettingsError
 from cluster.settings import load_settings
 from router.identity.key import mint_key
 from router.identity.new_key import KeyPlan, add_key
-from router.server import QueueFactory, Router
+from router.server import Router
+from router.stores import QueueFactory
 from tests.support.keys import Keys, bearer
 from tests.support.stack import SECRET, Stack, collect, request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
@@ -212,6 +213,6 @@ async def test_the_state_of_the_cluster_is_for_operators(stack: Stack, keys: Key
 async def test_a_router_that_others_reach_does_not_start_without_keys(tmp_path: Path, auth: dict[str, Any]) -> None:
     flags = {"router": {"host": "0.0.0.0"}, "auth": auth, "cluster": {"state_dir": str(tmp_path)}}  # noqa: S104
     settings = load_settings(flags=flags, environ={})
-    queues = QueueFactory(*[lambda _name: pytest.fail("must not connect")] * 4)
+    queues = QueueFactory(*[lambda *_: pytest.fail("must not connect")] * 5)
     with pytest.raises(SettingsError, match=r"auth\.keys_file: must be set"):
         Router(settings, SECRET, queues)

@@ -11,7 +11,7 @@ import pytest
 
 from cluster.errors import BootstrapError
 from router.client import AsyncClient, Sampling
-from router.server import QueueFactory, Router
+from router.server import Router
 from tests.support.ports import require_ipv6
 from tests.support.stack import SECRET, running_stack
 
@@ -46,7 +46,7 @@ async def test_a_taken_metrics_port_is_named(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         async with running_stack(tmp_path, routers=0, replicas=0) as stack:
-            queues = QueueFactory(queue=stack.queue, bell=stack.bell, jobs=stack.job_store, control=stack.control)
+            queues = stack.factory()
             router = Router(stack.settings, SECRET, queues, port=0, metrics_port=port)
             with pytest.raises(BootstrapError, match=f"metrics can't be served on 127.0.0.1:{port}"):
                 await router.start()

@@ -18,7 +18,8 @@ from cluster.errors import SettingsError
 from cluster.settings import load_settings
 from router.client import AsyncClient, PermissionDeniedError, RetryPolicy, Tls, UnauthenticatedError, UnavailableError
 from router.identity.new_key import KeyPlan, add_key
-from router.server import QueueFactory, Router
+from router.server import Router
+from router.stores import QueueFactory
 from tests.support.certificates import LOOPBACK, Authority, Pair, uri
 from tests.support.stack import SECRET, collect, running_stack, stream_request
 
@@ -167,7 +168,7 @@ def test_files_that_do_not_fit_are_named_before_the_port_opens(
     sections = tls(tmp_path, authority.issue("router"), client_ca_file=authority.write(tmp_path))
     spoil(tmp_path)
     settings = load_settings(flags=sections, environ={})
-    queues = QueueFactory(*[lambda _name: pytest.fail("must not connect")] * 4)
+    queues = QueueFactory(*[lambda *_: pytest.fail("must not connect")] * 5)
     if not expected:
         Router(settings, SECRET, queues)
         return

@@ -1,0 +1,69 @@
+"""Which pools ever took jobs: those of a pool that nobody serves any more must still be found."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from cluster.jobs.commands import PLAIN, pack
+from cluster.queue.connections import ConnectionSource, RedisTarget
+from cluster.queue.keys import PREFIX
+from cluster.queue.lane import Lane
+
+JOB_POOLS_KEY = f"{PREFIX}:jobs:pools"
+"""SET: names of pools. For ever; a few names. Belongs to no pool, so it may lie on another server than theirs."""
+
+
+class JobPools(Protocol):
+    """Remembers names of pools for all routers. Every method may raise QueueUnavailableError."""
+
+    async def add(self, names: Collection[str]) -> None:
+        """Remember pools."""
+        ...
+
+    async def names(self) -> frozenset[str]:
+        """Return every pool that was ever added."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection; may be called twice."""
+        ...
+
+
+class RedisJobPools:
+    """Remembers them in Redis. Connects at the first call."""
+
+    def __init__(self, target: RedisTarget, timeout_s: float = 2.0) -> None:
+        self._lane = Lane(ConnectionSource(target, timeout_s, JOB_POOLS_KEY), timeout_s)
+
+    async def add(self, names: Collection[str]) -> None:
+        """See `JobPools.add`."""
+        if names:
+            await self._lane.call(PLAIN, pack("SADD", JOB_POOLS_KEY, *sorted(names)))
+
+    async def names(self) -> frozenset[str]:
+        """See `JobPools.names`."""
+        found = await self._lane.call(PLAIN, pack("SMEMBERS", JOB_POOLS_KEY))
+        return frozenset(name.decode() for name in found)
+
+    async def close(self) -> None:
+        """See `JobPools.close`."""
+        await self._lane.close()
+
+
+class MemoryJobPools:
+    """Remembers them in a set that its users share."""
+
+    def __init__(self, shared: set[str]) -> None:
+        self._shared = shared
+
+    async def add(self, names: Collection[str]) -> None:
+        """See `JobPools.add`."""
+        self._shared.update(names)
+
+    async def names(self) -> frozenset[str]:
+        """See `JobPools.names`."""
+        return frozenset(self._shared)
+
+    async def close(self) -> None:
+        """See `JobPools.close`."""

@@ -1,0 +1,85 @@
+"""The job stores of every pool: those that are served, and those that were."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from cluster.errors import PenstockError, QueueUnavailableError
+from cluster.jobs import JobPools, JobStore
+from cluster.lifecycle import TaskOwner
+
+_LOG = logging.getLogger(__name__)
+
+SWEEP_S = 60.0
+"""Between two sweeps of pools that are not served."""
+
+
+class JobStores:
+    """Opens the stores of pools. A pool that left the settings, or was renamed, is not served any more: its jobs can be
+    read, cancelled and deleted, and what is due is removed, but nobody feeds them.
+    """
+
+    def __init__(
+        self, served: Iterable[str], open_store: Callable[[str], JobStore], register: JobPools, sweep_s: float = SWEEP_S
+    ) -> None:
+        """`open_store` takes a pool's name."""
+        self.served: Mapping[str, JobStore] = {name: open_store(name) for name in served}
+        self._open_store = open_store
+        self._register = register
+        self._sweep_s = sweep_s
+        self._retired: dict[str, JobStore] = {}
+        self._owner = TaskOwner("jobs.stores")
+
+    def start(self) -> None:
+        """Begin to look after pools that are not served."""
+        self._owner.spawn(self._look_after(), "retired")
+
+    async def find(self, pool: str) -> JobStore | None:
+        """Return a pool's store; None where it never had one.
+
+        Raises:
+            QueueUnavailableError: it is not served, and whether it was is not known now.
+        """
+        if pool in self.served:
+            return self.served[pool]
+        if pool not in self._retired:
+            await self._meet()
+        return self._retired.get(pool)
+
+    async def every(self) -> tuple[JobStore, ...]:
+        """Return the stores of all pools.
+
+        Raises:
+            QueueUnavailableError: not now.
+        """
+        await self._meet()
+        return (*self.served.values(), *self._retired.values())
+
+    async def close(self) -> None:
+        """Close all of them; may be called twice."""
+        await self._owner.close()
+        stores = (*self.served.values(), *self._retired.values())
+        await asyncio.gather(self._register.close(), *(store.close() for store in stores))
+
+    async def _meet(self) -> None:
+        for name in await self._register.names():
+            if name not in self.served and name not in self._retired:
+                _LOG.info("jobs.pool_retired", extra={"pool": name})
+                self._retired[name] = self._open_store(name)
+
+    async def _look_after(self) -> None:
+        while True:
+            try:
+                # Again each time: another Redis may have come back without it.
+                await self._register.add(self.served.keys())
+                await self._meet()
+                for store in self._retired.copy().values():
+                    await store.sweep()
+            except QueueUnavailableError:
+                # It is said by those who feed; the next turn does it.
+                pass
+            except PenstockError:
+                _LOG.exception("jobs.retired_failed")
+            await asyncio.sleep(self._sweep_s)

@@ -1,0 +1,46 @@
+"""What a router keeps outside itself, and how it gets at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cluster.autoscaler.base import ControlStore
+from cluster.autoscaler.redis_store import RedisControlStore
+from cluster.jobs import JobPools, JobStore, RedisJobPools, RedisJobStore, job_limits_from
+from cluster.queue import RedisBell, RedisQueue, limits_from
+from cluster.queue.base import Bell, Queue
+from cluster.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFactory:
+    """Opens connections to the queue; each belongs to the loop that uses it first."""
+
+    queue: Callable[[str], Queue]
+    """Takes the pool's name."""
+    bell: Callable[[str], Bell]
+    """Takes the router's id."""
+    jobs: Callable[[str], JobStore]
+    """Takes the pool's name."""
+    job_pools: Callable[[], JobPools]
+    control: Callable[[str], ControlStore]
+    """Takes the pool's name."""
+
+
+def redis_factory(settings: Settings, url: str = "") -> QueueFactory:
+    """Open them in Redis.
+
+    Args:
+        settings: limits and timeouts.
+        url: of another Redis than that of the settings.
+    """
+    url, timeout_s = url or settings.redis.url, settings.redis.timeout_s
+    limits, job_limits = limits_from(settings.queue), job_limits_from(settings.jobs)
+    return QueueFactory(
+        queue=lambda pool: RedisQueue(url, pool, limits, timeout_s),
+        bell=lambda router_id: RedisBell(url, router_id),
+        jobs=lambda pool: RedisJobStore(url, pool, job_limits, timeout_s),
+        job_pools=lambda: RedisJobPools(url, timeout_s),
+        control=lambda pool: RedisControlStore(url, pool, timeout_s),
+    )

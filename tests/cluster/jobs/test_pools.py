@@ -1,0 +1,35 @@
+"""The list of pools that ever had jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.errors import QueueUnavailableError
+from cluster.jobs import JobPools, MemoryJobPools, RedisJobPools
+from tests.cluster.jobs.conftest import Backend
+
+
+def opened(backend: Backend, shared: set[str]) -> JobPools:
+    server = backend.server
+    register = MemoryJobPools(shared) if server is None else RedisJobPools(server.url, 10.0)
+    backend.opened.append(register)
+    return register
+
+
+async def test_pools_are_remembered_for_everybody(backend: Backend) -> None:
+    shared: set[str] = set()
+    here, there = opened(backend, shared), opened(backend, shared)
+
+    await here.add([])
+    assert frozenset() == await here.names()
+    await here.add({"chat": 1}.keys())
+    await there.add(["chat", "Large_70B.v2"])
+    assert {"chat", "Large_70B.v2"} == await here.names() == await there.names()
+
+
+async def test_without_redis_it_says_so() -> None:
+    register = RedisJobPools("redis://127.0.0.1:1", 0.5)
+    with pytest.raises(QueueUnavailableError):
+        await register.names()
+    await register.close()
+    await register.close()

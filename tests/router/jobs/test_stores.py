@@ -1,0 +1,119 @@
+"""Jobs of pools that were renamed or taken out of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from penstock.v1 import jobs_pb2 as api
+
+from cluster.clock import ManualClock
+from cluster.errors import JobNotFoundError, ModelNotFoundError, QueueUnavailableError
+from cluster.jobs import JobLimits, MemoryJobPools, MemoryJobs, MemoryJobStore
+from cluster.settings import JobsSettings
+from router.admission import RequestLimits
+from router.identity import Caller
+from router.jobs import JobServicer, JobStores
+from tests.support.waiting import until
+
+ME = Caller("me")
+LIMITS = JobLimits()
+
+
+class Site:
+    """Is what routers with different settings share."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.jobs: dict[str, MemoryJobs] = {}
+        self.names: set[str] = set()
+
+    def store(self, pool: str) -> MemoryJobStore:
+        return MemoryJobStore(self.jobs.setdefault(pool, MemoryJobs(self.clock)), LIMITS)
+
+    def router(self, *pools: str) -> tuple[JobStores, JobServicer]:
+        stores = JobStores(pools, self.store, MemoryJobPools(self.names), sweep_s=0.01)
+        return stores, JobServicer(stores, JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
+
+    async def submit(self, job_id: str) -> None:
+        store = self.store(job_id.rpartition(".")[0])
+        await store.create(job_id, "me", b"")
+        await store.append(job_id, 0, [b"x"])
+        await store.seal(job_id, "", "", 60_000)
+
+
+@pytest.fixture
+async def site() -> Site:
+    """One where the pool `old` had a job before it was renamed."""
+    site = Site()
+    before, _servicer = site.router("old")
+    before.start()
+    await until(lambda: bool(site.names))
+    await site.submit("old.1")
+    await before.close()
+    return site
+
+
+async def test_they_can_be_read_and_deleted(site: Site) -> None:
+    stores, servicer = site.router("new")
+    await site.submit("new.1")
+
+    listed = await servicer.ListJobs(api.ListJobsRequest(), None, ME)
+    assert {"old.1", "new.1"} == {job.job_id for job in listed.jobs}
+    assert "old.1" == (await servicer.GetJob(api.GetJobRequest(job_id="old.1"), None, ME)).job.job_id
+    cancelled = await servicer.CancelJob(api.CancelJobRequest(job_id="old.1"), None, ME)
+    assert api.JOB_STATE_CANCELLED == cancelled.job.state
+    await servicer.DeleteJob(api.DeleteJobRequest(job_id="old.1"), None, ME)
+    for job_id in ("old.1", "never.1"):
+        with pytest.raises(JobNotFoundError):
+            await servicer.GetJob(api.GetJobRequest(job_id=job_id), None, ME)
+    await stores.close()
+
+
+async def test_a_job_of_one_is_found_without_a_list_before(site: Site) -> None:
+    stores, servicer = site.router("new")
+    assert "old.1" == (await servicer.GetJob(api.GetJobRequest(job_id="old.1"), None, ME)).job.job_id
+    await stores.close()
+
+
+async def test_they_take_no_jobs(site: Site) -> None:
+    stores, servicer = site.router("new")
+    await stores.every()
+
+    async def upload() -> AsyncIterator[api.SubmitJobRequest]:
+        yield api.SubmitJobRequest(header=api.JobHeader(model="old"))
+
+    with pytest.raises(ModelNotFoundError, match="new"):
+        await servicer.SubmitJob(upload(), None, ME)
+    assert {"new"} == stores.served.keys()
+    await servicer.close()
+    await stores.close()
+
+
+async def test_open_ones_expire_and_what_is_due_goes(site: Site) -> None:
+    stores, servicer = site.router("new")
+    stores.start()
+    site.clock.advance(61)
+
+    async def expired() -> bool:
+        job = (await servicer.GetJob(api.GetJobRequest(job_id="old.1"), None, ME)).job
+        return bool(job.state == api.JOB_STATE_EXPIRED)
+
+    await until(expired)
+    site.clock.advance(LIMITS.ttl_ms / 1000 + 1)
+    await until(lambda: not site.jobs["old"].jobs)
+    await stores.close()
+
+
+async def test_a_pool_that_is_served_is_found_without_the_list(site: Site) -> None:
+    class Away(MemoryJobPools):
+        async def names(self) -> frozenset[str]:
+            raise QueueUnavailableError("no answer")
+
+    stores = JobStores(["new"], site.store, Away(set()))
+    assert stores.served["new"] is await stores.find("new")
+    with pytest.raises(QueueUnavailableError):
+        await stores.find("old")
+    with pytest.raises(QueueUnavailableError):
+        await stores.every()
+    await stores.close()
