@@ -148,7 +148,7 @@ class Router:
         for pool in self.pools.values():
             self._owner.spawn(self._learn(pool), "learn")
         self._feeder.start()
-        self._job_stores.start()
+        await self._job_stores.start()
         for name in ("", *(service.full_name for service in _SERVICES)):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._serving = True

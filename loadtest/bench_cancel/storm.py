@@ -16,6 +16,7 @@ import redis.asyncio
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
+from cluster.jobs.pools import JOB_POOLS_KEY
 from loadtest.bench_cancel.host import Host, hosted
 from loadtest.bench_cancel.requests import MAX_TOKENS, Reference, fresh_prompt, generation, streamed, stub
 
@@ -57,8 +58,9 @@ LASTING = {
     "ledger_days",
     "reports",
     "control",
+    JOB_POOLS_KEY,
 }
-"""Redis keys of a pool without requests and quotas."""
+"""Redis keys without requests and quotas; a pool's by their names in it."""
 OF_RESULTS = {"results", "keys", "key_due"}
 """Redis keys that keep results for whoever repeats a request's key."""
 WINDOWED = {"cluster.control.step_model.StepSample"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from cluster.errors import PenstockError, QueueUnavailableError
 from cluster.jobs import JobPools, JobStore
@@ -32,8 +33,11 @@ class JobStores:
         self._retired: dict[str, JobStore] = {}
         self._owner = TaskOwner("jobs.stores")
 
-    def start(self) -> None:
-        """Begin to look after pools that are not served."""
+    async def start(self) -> None:
+        """Remember the pools that are served, and begin to look after those that are not."""
+        # At once: whoever takes a job here must be found later. Without Redis nobody takes any.
+        with suppress(QueueUnavailableError):
+            await self._register.add(self.served.keys())
         self._owner.spawn(self._look_after(), "retired")
 
     async def find(self, pool: str) -> JobStore | None:

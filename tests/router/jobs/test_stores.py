@@ -47,8 +47,8 @@ async def site() -> Site:
     """One where the pool `old` had a job before it was renamed."""
     site = Site()
     before, _servicer = site.router("old")
-    before.start()
-    await until(lambda: bool(site.names))
+    await before.start()
+    assert {"old"} == site.names
     await site.submit("old.1")
     await before.close()
     return site
@@ -92,7 +92,7 @@ async def test_they_take_no_jobs(site: Site) -> None:
 
 async def test_open_ones_expire_and_what_is_due_goes(site: Site) -> None:
     stores, servicer = site.router("new")
-    stores.start()
+    await stores.start()
     site.clock.advance(61)
 
     async def expired() -> bool:
