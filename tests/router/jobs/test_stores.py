@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from penstock.v1 import jobs_pb2 as api
@@ -12,8 +13,11 @@ from cluster.errors import JobNotFoundError, ModelNotFoundError, QueueUnavailabl
 from cluster.jobs import JobLimits, MemoryJobPools, MemoryJobs, MemoryJobStore
 from cluster.settings import JobsSettings
 from router.admission import RequestLimits
+from router.client import AsyncClient, JobItem, Sampling
 from router.identity import Caller
 from router.jobs import JobServicer, JobStores
+from router.server import Router
+from tests.support.stack import SECRET, running_stack
 from tests.support.waiting import until
 
 ME = Caller("me")
@@ -117,3 +121,20 @@ async def test_a_pool_that_is_served_is_found_without_the_list(site: Site) -> No
     with pytest.raises(QueueUnavailableError):
         await stores.every()
     await stores.close()
+
+
+async def test_after_a_pool_was_renamed_its_results_are_there(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, sim={"time_scale": 0.0}) as stack:
+        async with AsyncClient(f"127.0.0.1:{stack.routers[0].port}") as client:
+            job = await client.submit_job("demo", [JobItem("q", "Hi", Sampling(max_tokens=3))])
+            before = [result async for update in client.watch_job(job.job_id) for result in update.results]
+        settings = stack.settings.model_copy(update={"pools": {"chat": stack.settings.pools["demo"]}})
+        renamed = Router(settings, SECRET, stack.factory(), port=0)
+        await renamed.start()
+        try:
+            async with AsyncClient(f"127.0.0.1:{renamed.port}") as client:
+                assert [job.job_id] == [each.job_id for each in (await client.list_jobs()).jobs]
+                after = [result async for update in client.watch_job(job.job_id) for result in update.results]
+        finally:
+            await renamed.stop(drain_s=1.0)
+    assert before == after != []
