@@ -15,6 +15,7 @@ from cluster.cli.console import print_problem
 from cluster.cli.decisions import add_decisions
 from cluster.cli.jobs import add_jobs
 from cluster.cli.loadtest import add_loadtest
+from cluster.cli.numbers import time_of
 from cluster.cli.operating_point import add_operating_point
 from cluster.cli.plan import add_plan, add_profile
 from cluster.cli.simulate import add_simulate
@@ -115,7 +116,7 @@ def _add_generate(commands: Commands) -> None:
         help="how urgent it is (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object per event")
-    parser.add_argument("--timeout", type=_seconds, default=120.0, help="deadline in seconds (default %(default)s)")
+    parser.add_argument("--timeout", type=time_of, default=120.0, help="deadline in seconds (default %(default)s)")
     for flag, kind, text in SAMPLING_FLAGS:
         parser.add_argument(f"--{flag}", type=kind, help=text)
     parser.add_argument("--stop", action="append", default=[], help="stop string; may be given several times")
@@ -127,13 +128,6 @@ def _add_generate(commands: Commands) -> None:
     constraint.add_argument("--regex", help="constrain the output to this regular expression")
     constraint.add_argument("--choice", action="append", default=[], help="allowed answer; may be given several times")
     parser.set_defaults(run=_generate)
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0 seconds, got {text}")
-    return seconds
 
 
 SAMPLING_FLAGS: tuple[tuple[str, type, str], ...] = (
@@ -167,11 +161,16 @@ def _add_usage(commands: Commands) -> None:
     whose.add_argument("--all-tenants", action="store_true", help="every tenant, for operators")
     parser.add_argument("--pool", default="", help="one pool (default: all)")
     for flag, default in (("--first-day", "as far back as it is kept"), ("--last-day", "today")):
-        parser.add_argument(
-            flag, type=datetime.date.fromisoformat, metavar="DAY", help=f"such as 2026-01-31 (default: {default})"
-        )
+        parser.add_argument(flag, type=_day, metavar="DAY", help=f"such as 2026-01-31 (default: {default})")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_usage)
+
+
+def _day(text: str) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a day such as 2026-01-31, got {text!r}") from None
 
 
 def _add_down(commands: Commands) -> None:

@@ -28,9 +28,10 @@ def settings_from(options: argparse.Namespace) -> Settings:
         "replicas": getattr(options, "replicas", None),
     }
     file = Path(options.settings) if options.settings else None
-    if any(value is not None for value in pool.values()):
-        name = getattr(options, "pool", None) or _only_pool(load_settings(file, flags))
-        flags["pools"] = {name: pool}
+    # A name alone is a pool by itself, with the defaults or as the file has it.
+    name = getattr(options, "pool", None)
+    if name or any(value is not None for value in pool.values()):
+        flags["pools"] = {name or _only_pool(load_settings(file, flags)): pool}
     return load_settings(file, flags)
 
 

@@ -41,6 +41,7 @@ def test_an_error_is_one_line_and_as_it_is(name: str, capsys: pytest.CaptureFixt
         ("--json-schema", "{}", "--choice", "a"),
         ("--timeout", "0"),
         ("--timeout", "-1"),
+        ("--timeout", "inf"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +49,19 @@ def test_flags_that_make_no_sense_are_refused(flags: tuple[str, ...], capsys: py
         build_parser().parse_args(["generate", "hi", *flags])
     assert 2 == caught.value.code
     assert flags[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("generate", "hi", "--timeout", "soon"), "argument --timeout: must be a number above 0, got 'soon'"),
+        (("usage", "--last-day", "2026-02-30"), "argument --last-day: must be a day such as 2026-01-31, got '20"),
+    ],
+)
+def test_a_flag_says_what_it_takes(flags: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(flags)
+    assert said in capsys.readouterr().err
 
 
 def test_who_has_read_enough_is_no_error(tmp_path: Path) -> None:
@@ -86,6 +100,15 @@ def test_flags_describe_the_only_pool(tmp_path: Path) -> None:
         settings_from(up("--engine", "sim", "--settings", str(two)))
     found = settings_from(up("--engine", "sim", "--pool", "large", "--settings", str(two))).pools
     assert {"small": "vllm", "large": "sim"} == {name: pool.engine for name, pool in found.items()}
+
+
+def test_a_pools_name_counts_without_another_flag(tmp_path: Path) -> None:
+    file = tmp_path / "one.toml"
+    file.write_text('[pools.small]\nmodel = "/models/small"\n')
+
+    assert {"chat": "demo"} == {name: pool.model for name, pool in settings_from(up("--pool", "chat")).pools.items()}
+    found = settings_from(up("--pool", "small", "--settings", str(file))).pools
+    assert {"small": "/models/small"} == {name: pool.model for name, pool in found.items()}
 
 
 def test_what_is_printed_to_try_works() -> None:
