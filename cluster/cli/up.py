@@ -71,9 +71,12 @@ def _show(cluster: LocalCluster, console: Console) -> None:
         soft_wrap=True,
     )
     console.print(escape(f"try: {_try(cluster.settings, target)}"), highlight=False, soft_wrap=True)
-    # Without `router.metrics_port` they are any free ones, and nobody else says which.
+    # Without settings they are any free ones, and nobody else says which.
     ports = ", ".join(host_port(cluster.settings.router.host, each.metrics_port) for each in cluster.routers)
     console.print(escape(f"routers' metrics: {ports}"), highlight=False, soft_wrap=True)
+    if cluster.autoscaler_port:
+        port = host_port(cluster.settings.autoscaler.host, cluster.autoscaler_port)
+        console.print(escape(f"autoscaler's metrics: {port}"), highlight=False, soft_wrap=True)
 
 
 def _try(settings: Settings, target: str) -> str:

@@ -76,7 +76,9 @@ def test_a_process_that_ends_is_named(
     assert (1, True) == (watched.stopped, "router 0" in capsys.readouterr().err)
 
 
-def test_it_says_where_routers_have_their_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_where_routers_and_the_autoscaler_have_their_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = load_settings(flags={"cluster": {"state_dir": str(tmp_path)}, "router": {"host": "::1"}}, environ={})
     cluster = LocalCluster(settings, lambda _step, _text: None)
     cluster.routers = [RouterProcess(Mock(), f"router-{port}", 50051, port) for port in (40001, 40002)]
@@ -84,6 +86,10 @@ def test_it_says_where_routers_have_their_metrics(tmp_path: Path, capsys: pytest
     said = capsys.readouterr().out
     assert "serving demo on [::1]:50051; Ctrl-C stops" in said
     assert "routers' metrics: [::1]:40001, [::1]:40002" in said
+    assert "autoscaler" not in said
+    cluster.autoscaler_port = 40003
+    _show(cluster, screen())
+    assert "autoscaler's metrics: 127.0.0.1:40003" in capsys.readouterr().out
 
 
 PENSTOCK = """
