@@ -83,6 +83,8 @@ class LocalCluster:
         """Ray ended, and what replaces it is not up."""
         self._guest = False
         """A Ray that is not ours has our applications."""
+        self._up = False
+        """The start is over."""
 
     async def __aenter__(self) -> LocalCluster:
         await self.start()
@@ -111,6 +113,7 @@ class LocalCluster:
             await asyncio.gather(self._deploy(settings_file), self._start_routers(settings_file))
             await self._wait_linked()
             await self._start_autoscaler()
+            self._up = True
         except BaseException:
             await self.stop()
             raise
@@ -282,18 +285,31 @@ class LocalCluster:
         self._progress("routers", f"starting {count}")
         port = self.settings.router.port or free_port(self.settings.router.host)
         ports = [port if self._same_port else free_port(self.settings.router.host) for _ in range(count)]
-        self.routers = list(
-            await asyncio.gather(*(self._start_router(settings_file, i, ports[i]) for i in range(count)))
-        )
+        base = self.settings.router.metrics_port
+        starts = (self._start_router(settings_file, i, ports[i], base + i if base else 0) for i in range(count))
+        self.routers = list(await asyncio.gather(*starts))
         self._progress("routers", "ready")
 
-    async def _start_router(self, settings_file: Path, index: int, port: int) -> RouterProcess:
+    def routers_missing(self) -> bool:
+        """See `Supervised`."""
+        return not all(router.process.running for router in self.routers)
+
+    async def restart_routers(self) -> None:
+        """See `Supervised`."""
+        for index, router in enumerate(self.routers):
+            if not router.process.running:
+                _LOG.error("router.ended", extra={"router": router.router_id, "log": router.process.log_tail()})
+                # At the ports that clients and Prometheus know.
+                self.routers[index] = await self._start_router(
+                    self._settings_path, index, router.port, router.metrics_port
+                )
+
+    async def _start_router(self, settings_file: Path, index: int, port: int, metrics_port: int) -> RouterProcess:
         ready_file = self.run_dir / f"router-{index}.json"
         ready_file.unlink(missing_ok=True)
-        base = self.settings.router.metrics_port
         command = [
             *(sys.executable, "-m", "router", "--settings-json", str(settings_file), "--port", str(port)),
-            *("--metrics-port", str(base + index if base else 0), "--ready-file", str(ready_file)),
+            *("--metrics-port", str(metrics_port), "--ready-file", str(ready_file)),
         ]
         if self._same_port and self.settings.router.processes > 1:
             command.append("--shared-port")
@@ -321,20 +337,21 @@ class LocalCluster:
         self._progress("links", "ready")
 
     def check(self) -> None:
-        """Raise BootstrapError when a process that must run has ended."""
+        """Raise BootstrapError when a process has ended that a start, or a restart of Ray, can't do without."""
         self.check_kept()
+        # Once the cluster is up, routers are replaced by themselves.
+        for router in () if self._up else self.routers:
+            router.process.check()
         if self.ray_host is not None:
             self.ray_host.check()
 
     def check_kept(self) -> None:
-        """Raise BootstrapError when one has ended that nobody replaces: any but Ray's."""
+        """Raise BootstrapError when the one has ended that nobody replaces: Redis, which all others hold on to."""
         if self.redis is not None:
             self.redis.check()
-        for router in self.routers:
-            router.process.check()
 
     async def watch(self) -> None:
-        """Keep Ray and the autoscaler up until another process that must run ends, which raises BootstrapError."""
+        """Keep Ray, routers and the autoscaler up until Redis ends, which raises BootstrapError."""
         await supervise(self, BackOff())
 
     # --- stop ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
-"""Starts Ray with its applications, and the autoscaler, again when they have ended.
+"""Starts Ray with its applications, routers, and the autoscaler again when they have ended.
 
 Ray without a store of its own does not survive its head: replicas end with it, and nothing of Ray's starts them again.
 Routers and Redis need none of it. They keep what waits, up to its bounds, and what ran goes on when replicas are back.
+
+A router that ended is missed by its clients alone: the others serve on, and those of a single one find it again at the
+same port. What it had goes on from Redis and the replicas.
 
 Nothing that serves needs the autoscaler: without it numbers of replicas stay as they are. So one that does not start
 again costs the cluster nothing but that; it is tried again and again.
@@ -22,7 +25,7 @@ LOOK_S = 1.0
 
 
 class Supervised(Protocol):
-    """Is a cluster whose Ray can be replaced."""
+    """Is a cluster whose Ray, routers and autoscaler can be replaced."""
 
     def check_kept(self) -> None:
         """Raise BootstrapError when a process has ended that nobody replaces."""
@@ -45,6 +48,19 @@ class Supervised(Protocol):
         """
         ...
 
+    def routers_missing(self) -> bool:
+        """Say whether any router has ended."""
+        ...
+
+    async def restart_routers(self) -> None:
+        """Start those that ended again, at their ports; returns when they run.
+
+        Raises:
+            BootstrapError: one did not come up; it is still missing.
+            OSError: its files can't be written.
+        """
+        ...
+
     def autoscaler_missing(self) -> bool:
         """Say whether none runs although the settings ask for one."""
         ...
@@ -60,23 +76,34 @@ class Supervised(Protocol):
 
 
 async def supervise(
-    cluster: Supervised, back_off: BackOff, look_s: float = LOOK_S, autoscaler_back_off: BackOff | None = None
+    cluster: Supervised,
+    back_off: BackOff,
+    look_s: float = LOOK_S,
+    autoscaler_back_off: BackOff | None = None,
+    router_back_off: BackOff | None = None,
 ) -> None:
-    """Replace Ray and the autoscaler as often as they end; returns never.
+    """Replace Ray, routers and the autoscaler as often as they end; returns never.
 
     Args:
         cluster: whose they are.
         back_off: waits before starts of Ray.
         look_s: seconds between looks.
         autoscaler_back_off: waits between starts of the autoscaler; default: one of its own.
+        router_back_off: the same for routers.
 
     Raises:
         BootstrapError: a process has ended that nobody replaces.
     """
     autoscaler_back_off = autoscaler_back_off or BackOff()
-    autoscaler_due = 0.0
+    router_back_off = router_back_off or BackOff()
+    autoscaler_due = routers_due = 0.0
     while True:
         cluster.check_kept()
+        if cluster.routers_missing() and time.monotonic() >= routers_due:
+            # First: they take a second or two, and what they serve goes on without Ray's head for a while.
+            wait_s = router_back_off.wait_s(time.monotonic())
+            await _restart_routers(cluster, wait_s)
+            routers_due = time.monotonic() + wait_s
         if cluster.ray_ended():
             wait_s = back_off.wait_s(time.monotonic())
             _LOG.error("ray.ended", extra={"again_in_s": wait_s})
@@ -95,6 +122,15 @@ async def supervise(
                 await _restart_autoscaler(cluster, wait_s)
                 autoscaler_due = time.monotonic() + wait_s
             await asyncio.sleep(look_s)
+
+
+async def _restart_routers(cluster: Supervised, again_in_s: float) -> None:
+    try:
+        await cluster.restart_routers()
+        _LOG.warning("router.restarted")
+    except (BootstrapError, OSError) as error:
+        cluster.check_kept()
+        _LOG.error("router.start_failed", extra={"error": str(error), "again_in_s": again_in_s})
 
 
 async def _restart_autoscaler(cluster: Supervised, again_in_s: float) -> None:

@@ -1,4 +1,4 @@
-"""A local cluster outlives its autoscaler. Processes are stand-ins, and the autoscaler's ends as soon as it starts."""
+"""A local cluster outlives its autoscaler and its routers. Processes are stand-ins."""
 
 from __future__ import annotations
 
@@ -139,3 +139,50 @@ async def test_routers_without_links_are_named_with_the_pool(
     cluster.routers = [RouterProcess(process, "router-a", 1, 1)]
     with pytest.raises(BootstrapError, match=r"router 0 .*not linked to all replicas of demo within .*router-0\.log"):
         await cluster._wait_linked()
+
+
+ROUTER = """
+import json, pathlib, sys, time
+flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+fields = {"router_id": "again", "port": int(flags["--port"]), "metrics_port": int(flags["--metrics-port"])}
+pathlib.Path(flags["--ready-file"]).write_text(json.dumps(fields))
+time.sleep(600)
+"""
+
+
+async def test_a_router_that_is_killed_is_replaced_at_its_ports_and_the_others_stay(
+    cluster: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ChildProcess.start
+
+    async def instead(
+        name: str, command: Sequence[str], log_file: Path, environ: Mapping[str, str] | None = None
+    ) -> ChildProcess:
+        program = (sys.executable, "-c", ROUTER, *command[3:]) if name == "router 1" else LIVES
+        return await start(name, program, log_file, environ)
+
+    monkeypatch.setattr(ChildProcess, "start", instead)
+    for number in range(2):
+        process = await ChildProcess.start("router", LIVES, cluster.run_dir / f"router-{number}.log")
+        cluster.routers.append(RouterProcess(process, f"router-{number}", 50051 + number, 40001 + number))
+    stays, killed = cluster.routers
+    watching = supervised(cluster)
+    killed.process.kill()
+
+    await until(lambda: cluster.routers[1].process.running and cluster.routers[1] is not killed)
+
+    again = cluster.routers[1]
+    assert ("again", 50052, 40002) == (again.router_id, again.port, again.metrics_port)
+    assert (True, stays, False) == (stays.process.running, cluster.routers[0], watching.done())
+    assert cluster.rays[0].running
+    watching.cancel()
+
+
+async def test_a_router_that_ends_fails_a_start_but_no_restart_of_ray(cluster: StandIns) -> None:
+    process = await ChildProcess.start("router 0", ENDS, cluster.run_dir / "router-0.log")
+    cluster.routers = [RouterProcess(process, "router-a", 1, 1)]
+    await process.wait()
+    with pytest.raises(BootstrapError, match="router 0"):
+        cluster.check()
+    cluster._up = True
+    cluster.check()

@@ -1,4 +1,4 @@
-"""Ray and the autoscaler are started again when they end, with growing waits; other ends end the cluster."""
+"""Ray, routers and the autoscaler are started again when they end, with growing waits; Redis' end ends the cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class Cluster:
 
     def __init__(self, restart: Callable[[int], None] = lambda _number: None) -> None:
         self.ended = False
+        self.redis_ended = False
         self.router_ended = False
+        self.router_starts = 0
+        self.router_trouble: Callable[[int], None] = lambda _number: None
         self.restarts = 0
         self.looks = 0
         self.autoscaler_ended = False
@@ -33,8 +36,8 @@ class Cluster:
         self._restart = restart
 
     def check_kept(self) -> None:
-        if self.router_ended:
-            raise BootstrapError("router 0", "it ended")
+        if self.redis_ended:
+            raise BootstrapError("redis", "it ended")
 
     async def look(self) -> None:
         """Count it; there is nothing to remember."""
@@ -47,6 +50,14 @@ class Cluster:
         self.restarts += 1
         self._restart(self.restarts)
         self.ended = False
+
+    def routers_missing(self) -> bool:
+        return self.router_ended
+
+    async def restart_routers(self) -> None:
+        self.router_starts += 1
+        self.router_trouble(self.router_starts)
+        self.router_ended = False
 
     def autoscaler_missing(self) -> bool:
         return self.autoscaler_ended
@@ -69,21 +80,21 @@ async def test_ray_is_started_again_until_it_comes_up() -> None:
     cluster.ended = True
     await until(lambda: not cluster.ended)
     assert (3, False) == (cluster.restarts, running.done())
-    cluster.router_ended = True
-    with pytest.raises(BootstrapError, match="router 0"):
+    cluster.redis_ended = True
+    with pytest.raises(BootstrapError, match="redis"):
         await running
 
 
-async def test_a_router_that_ends_during_a_restart_is_not_taken_for_ray() -> None:
+async def test_redis_that_ends_during_a_restart_is_not_taken_for_ray() -> None:
     cluster = Cluster()
 
     def restart(_number: int) -> None:
-        cluster.router_ended = True
-        raise BootstrapError("router 0", "it ended")
+        cluster.redis_ended = True
+        raise BootstrapError("redis", "it ended")
 
     cluster._restart = restart
     cluster.ended = True
-    with pytest.raises(BootstrapError, match="router 0"):
+    with pytest.raises(BootstrapError, match="redis"):
         await supervise(cluster, BackOff(first_s=0.001), look_s=0.001)
     assert 1 == cluster.restarts
 
@@ -140,15 +151,37 @@ async def test_ray_is_replaced_while_the_autoscaler_waits_for_its_next_start() -
     running.cancel()
 
 
-async def test_a_router_that_ends_while_the_autoscaler_starts_is_not_taken_for_the_autoscaler() -> None:
+async def test_redis_that_ends_while_the_autoscaler_starts_is_not_taken_for_the_autoscaler() -> None:
     cluster = Cluster()
 
-    def router_ends(_number: int) -> None:
-        cluster.router_ended = True
-        raise BootstrapError("router 0", "it ended")
+    def redis_ends(_number: int) -> None:
+        cluster.redis_ended = True
+        raise BootstrapError("redis", "it ended")
 
-    cluster.autoscaler_trouble = router_ends
+    cluster.autoscaler_trouble = redis_ends
     cluster.autoscaler_ended = True
-    with pytest.raises(BootstrapError, match="router 0"):
+    with pytest.raises(BootstrapError, match="redis"):
         await supervise(cluster, BackOff(), 0.001, BackOff(first_s=0.001))
     assert 1 == cluster.autoscaler_starts
+
+
+async def test_a_router_that_ends_is_started_again_with_growing_waits_and_ends_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster()
+
+    def fourth_time_lucky(number: int) -> None:
+        if number < 4:
+            raise BootstrapError("router 0", "its port is taken")
+
+    cluster.router_trouble = fourth_time_lucky
+    cluster.router_ended = True
+    waits = BackOff(first_s=0.01, longest_s=0.02)
+    running = asyncio.create_task(supervise(cluster, BackOff(), 0.001, router_back_off=waits))
+    await until(lambda: not cluster.router_ended)
+    assert (4, 0, False) == (cluster.router_starts, cluster.restarts, running.done())
+    # Ray was looked at between the starts.
+    assert cluster.looks > 4
+    failures = [record for record in caplog.records if record.message == "router.start_failed"]
+    assert [0.01, 0.02, 0.02] == [vars(record)["again_in_s"] for record in failures]
+    running.cancel()
