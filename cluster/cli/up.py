@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ipaddress
 import os
 import shlex
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from cluster.addresses import host_port
+from cluster.addresses import bare_host, host_port
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.state_dir import claimed, holder, is_held
 from cluster.cli.console import screen
@@ -83,8 +84,25 @@ def _try(settings: Settings, target: str) -> str:
     first = next(iter(settings.pools))
     model = f" --model {first}" if len(settings.pools) > 1 else ""
     key = f"{KEY_VARIABLE}=<API key> " if settings.auth.keys_file else ""
+    tls = ""
+    if settings.router.tls is not None:
+        tls = " --tls-ca <file>"
+        if settings.router.tls.client_ca_file is not None:
+            tls += " --tls-cert <file> --tls-key <file>"
     # Some shells take brackets for a pattern.
-    return f'{key}penstock generate --target {shlex.quote(target)}{model} "What is Penstock?"'
+    return f'{key}penstock generate --target {shlex.quote(_dialled(target))}{tls}{model} "What is Penstock?"'
+
+
+def _dialled(target: str) -> str:
+    """Return where this machine finds what listens there: an address that stands for all is none to call."""
+    host, _, port = target.rpartition(":")
+    try:
+        address = ipaddress.ip_address(bare_host(host))
+    except ValueError:
+        return target
+    if not address.is_unspecified:
+        return target
+    return host_port("127.0.0.1" if address.version == 4 else "::1", int(port))
 
 
 def run_down(options: argparse.Namespace) -> int:

@@ -116,8 +116,14 @@ def test_what_is_printed_to_try_works() -> None:
     assert 'penstock generate --target h:1 "What is Penstock?"' == _try(load_settings(environ={}), "h:1")
     # Some shells take brackets for a pattern.
     assert "penstock generate --target '[::1]:1' \"What" in _try(load_settings(environ={}), "[::1]:1")
+    for everywhere, here in (("0.0.0.0:1", "127.0.0.1:1"), ("[::]:1", "'[::1]:1'")):
+        assert f"penstock generate --target {here} " in _try(load_settings(environ={}), everywhere)
     several = load_settings(flags={"pools": pools, "auth": {"keys_file": "keys.toml"}}, environ={})
     assert "PENSTOCK_API_KEY=<API key> penstock generate --target h:1 --model a" in _try(several, "h:1")
+    files = {"certificate_file": "a", "private_key_file": "b"}
+    assert '--target h:1 --tls-ca <file> "What' in _try(settings(router={"tls": files}), "h:1")
+    asked = _try(settings(router={"tls": {**files, "client_ca_file": "c"}}), "h:1")
+    assert '--target h:1 --tls-ca <file> --tls-cert <file> --tls-key <file> "What' in asked
 
 
 def settings(**sections: Any) -> Any:
