@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -142,7 +143,8 @@ def load_shape(model: str) -> ModelShape:
     if model == "demo":
         from deployments.engines.factory import resolve_model
 
-        return read_config(resolve_model(model))
+        # Not the name of the folder that it lies in.
+        return replace(read_config(resolve_model(model)), name=model)
     path = Path(model).expanduser()
     if path.exists():
         return read_config(path)

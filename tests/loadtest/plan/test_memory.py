@@ -172,3 +172,7 @@ def test_systems_are_recognised(name: str) -> None:
 def test_unknown_accelerators_are_named() -> None:
     with pytest.raises(SettingsError, match="'tpu' is not in the table; known: a100"):
         load_gpu("tpu")
+
+
+def test_the_demo_model_has_its_own_name() -> None:
+    assert "demo" == load_shape("demo").name
