@@ -38,7 +38,7 @@ PenstockError
 │   └── EngineRequestError          it refuses one request
 └── SetupError                      settings or environment, found before anything serves
     ├── SettingsError               a setting is unknown, missing or out of range
-    ├── BootstrapError              a component of a local cluster did not start
+    ├── BootstrapError              a component of a local cluster did not start, or has ended
     └── TraceError                  a recorded load cannot be read; carries file, line, field and value
 
 Errors hold data; the sentence is composed from it. `reason` is the stable word that clients and metrics see.
@@ -457,14 +457,15 @@ class SettingsError(SetupError):
 
 
 class BootstrapError(SetupError):
-    """Is raised when a component of a local cluster did not start."""
+    """Is raised when a component of a local cluster did not start, or has ended."""
 
     reason = "BOOTSTRAP"
 
-    def __init__(self, component: str, detail: str) -> None:
+    def __init__(self, component: str, detail: str, *, ended: bool = False) -> None:
+        """`ended`: it had been started."""
         self.component = component
         self.detail = detail
-        super().__init__(f"{component} did not start: {detail}")
+        super().__init__(f"{component} {'ended' if ended else 'did not start'}: {detail}")
 
 
 class TraceError(SetupError):

@@ -162,6 +162,5 @@ class ChildProcess:
     def check(self) -> None:
         """Raise BootstrapError when it has ended."""
         if not self.running:
-            raise BootstrapError(
-                self.name, f"it ended with status {self._process.returncode}; end of its log:\n{self.log_tail()}"
-            )
+            detail = f"status {self._process.returncode}; end of its log:\n{self.log_tail()}"
+            raise BootstrapError(self.name, detail, ended=True)

@@ -23,7 +23,7 @@ from cluster.cli.options import settings_from
 from cluster.cli.target import report_call_errors
 from cluster.cli.up import _try
 from cluster.clock import ManualClock
-from cluster.errors import SettingsError
+from cluster.errors import BootstrapError, SettingsError
 from cluster.settings import load_settings
 from router.client import DeadlineExceededError, Delta, UnavailableError
 
@@ -154,6 +154,8 @@ async def test_a_log_is_quoted_from_where_its_process_began(tmp_path: Path) -> N
     assert 3 == await child.wait()
 
     assert "(replica pid=7) pkg.NewError: no weights\n" == child.log_tail()
+    with pytest.raises(BootstrapError, match=r"^x ended: status 3; end of its log:\n\(replica pid=7\) pkg"):
+        child.check()
     assert "pkg.NewError: no weights" == child.last_error()
 
 
