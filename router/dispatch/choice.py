@@ -514,22 +514,23 @@ class Choice:
             self.cancel()
 
     def leave(self, error: PenstockError) -> None:
-        """End here; its attempt, where one runs, is left to whoever comes back for it within the grace."""
-        if self.state is ChoiceState.ENDED:
-            return
+        """End here; its attempt, or what the replica keeps of one that has ended, is left to whoever comes back for it
+        within the grace.
+        """
         self.left = True
         self._end_here(self._pool.leave, error)
 
     def park(self, error: PenstockError) -> None:
         """End here without ending the work: whoever adopts it, within the grace, goes on with it."""
-        if self.state is not ChoiceState.ENDED:
-            self._end_here(self._pool.park, error)
+        self._end_here(self._pool.park, error)
 
     def _end_here(self, let_go: Callable[[Choice], None], error: PenstockError) -> None:
-        let_go(self)
-        self.error = error
-        self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens))
+        if self.state is not ChoiceState.ENDED:
+            let_go(self)
+            self.error = error
+            self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens))
         if self._run is not None:
+            # Acknowledged, it would be forgotten; who goes on with the request needs the end of each choice.
             self._run.close(acknowledge=False)
 
     def forget(self) -> None:

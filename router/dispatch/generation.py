@@ -10,7 +10,7 @@ from typing import Protocol
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
-from cluster.errors import GenerationFailedError, PenstockError
+from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
 from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket
 from cluster.wire import duration_to_wire
@@ -237,8 +237,10 @@ class Generation:
         return next((choice.error for choice in self.choices if choice.error is not None), None)
 
     def stop(self, error: PenstockError) -> None:
-        """End all choices because of one: where that was left to whoever comes back, the others are as well."""
-        if not self.left:
+        """End all choices because of one: where that was left to whoever comes back, the others are as well. Where it
+        went to another call, so do they, a moment later: what was cancelled here would be cancelled under that call.
+        """
+        if not (self.left or isinstance(error, TakenOverError)):
             self.cancel()
             return
         for choice in self.choices:
@@ -278,6 +280,8 @@ class Generation:
     def close(self) -> None:
         """Forget everything; cancels what still waits or runs. Every generation is closed exactly once, last."""
         self._stop_timer()
+        if isinstance(error := self.error, TakenOverError):
+            self.stop(error)
         for choice in self.choices:
             choice.abandon()
 

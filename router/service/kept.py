@@ -44,6 +44,11 @@ class KeptResult:
             self._tokens[index] = self._tokens.get(index, 0) + len(delta.token_ids)
             self._characters[index] = self._characters.get(index, 0) + len(delta.text)
             self._ends.setdefault(index, []).append((self._tokens[index], self._characters[index]))
+        elif event.HasField("finished"):
+            for choice in self.generation.choices:
+                if choice.tokens and choice.index not in self._tokens:
+                    # Its client had all of it before this call.
+                    self._begin_with(choice.output.prefix)
         self._collector.add(event)
 
     def _begin_with(self, prefix: api.Delta | None) -> None:

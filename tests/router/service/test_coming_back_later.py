@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,32 @@ async def test_a_client_goes_on_while_its_request_waits_after_it_gave_way(
         kept = await stack.inference(1).Generate(batch("k").generate)
         assert (ids_of(whole), text_of(whole)) == (list(kept.choices[0].token_ids), kept.choices[0].text)
         await chatting
+
+
+async def test_a_choice_that_ended_before_the_others_is_left_with_them(tmp_path: Path) -> None:
+    """Its router stops: who goes on with the request needs the end of each choice."""
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0}) as stack:
+        wanted = stream_request(max_tokens=300, n=2, temperature=1.0)
+        for seed in range(100):
+            wanted.generate.sampling.seed = seed
+            whole = (await stack.inference(1).Generate(wanted.generate)).choices
+            if len(whole[0].token_ids) + 100 < len(whole[1].token_ids):
+                break
+        stopping, table = stack.routers.pop(0), stack.replicas[0].table
+        call = stack.inference(0).StreamGenerate(wanted)
+        begun: list[Any] = await read(call, len(whole[0].token_ids))
+        await until(lambda: (table.sequences, table.retained) == (1, 1))
+        stop = asyncio.create_task(stopping.stop(drain_s=0.0))
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while True:
+                begun.append(await call.read())
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
+        await stop
+        wanted.resume.resume_token = next(e.started.resume_token for e in reversed(begun) if e.HasField("started"))
+        wanted.resume.received_tokens.extend(len(ids_of(begun, index)) for index in range(2))
+        events = await rest(stack.inference(1).StreamGenerate(wanted))
+
+        for index, choice in enumerate(whole):
+            got = [one for e in (*begun, *events) if e.delta.choice_index == index for one in e.delta.token_ids]
+            assert list(choice.token_ids) == got
+        assert 2 == len(events[-1].finished.receipt.attempts)

@@ -93,6 +93,35 @@ async def test_a_repeat_goes_on_from_an_offset_and_its_result_is_whole(stack: St
     assert len(unary.choices[0].token_ids) == 200
 
 
+async def test_a_choice_that_its_client_had_whole_is_in_the_result(stack: Stack) -> None:
+    """It ended before the others, and the call that came back for those was sent nothing of it."""
+    wanted = keyed(tokens=300, n=2, temperature=1.0)
+    wanted.generate.sampling.ignore_eos = False
+    plain = wanted.generate
+    plain.idempotency_key = ""
+    for seed in range(100):
+        plain.sampling.seed = seed
+        whole = (await stack.inference(0).Generate(plain)).choices
+        have = len(whole[0].token_ids)
+        if have + 50 < len(whole[1].token_ids):
+            break
+    wanted.generate.idempotency_key = "key"
+    first = stack.inference(0).StreamGenerate(wanted)
+    begun: list[api.StreamGenerateResponse] = []
+    while len(ids_of(begun)) < have:
+        begun.append(await first.read())
+    first.cancel()
+    again = api.StreamGenerateRequest(generate=wanted.generate)
+    again.resume.resume_token = token_of(begun)
+    again.resume.received_tokens.extend([have, len(ids_of(begun, 1))])
+    rest = await collect(stack.inference(1).StreamGenerate(again))
+
+    assert {1} == {event.delta.choice_index for event in rest if event.HasField("delta")}
+    kept = await stack.inference(0).Generate(wanted.generate)
+    assert [choice.token_ids for choice in whole] == [choice.token_ids for choice in kept.choices]
+    assert [choice.text for choice in whole] == [choice.text for choice in kept.choices]
+
+
 async def test_after_the_end_the_result_is_returned(stack: Stack) -> None:
     events = await collect(stack.inference(0).StreamGenerate(keyed(tokens=12)))
     end = events[-1].finished
