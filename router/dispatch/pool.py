@@ -200,7 +200,7 @@ class Pool:
         """
         self._check_links()
         self.isolation.check(choice)
-        self._choices[choice.entry.request_id] = choice
+        self.take(choice)
         try:
             submitted = await self._queue.submit(self._router_id, choice.entry)
             if submitted.known is None and submitted.marks != self.isolation.marks:
@@ -209,17 +209,17 @@ class Pool:
                 self.isolation.check(choice)
         except (QueueFullError, QuotaExceededError, KeyReusedError) as error:
             # Nothing is in line. Refusals are many when a pool is full, so they are cheap.
-            self._choices.pop(choice.entry.request_id, None)
+            self._drop(choice)
             if isinstance(error, QueueFullError):
                 self.arrivals.turned_away(choice.entry.request_class)
             raise
         except BaseException:
             # Also when the caller was cancelled: the entry may be in line, and nobody would answer its grant.
-            self._choices.pop(choice.entry.request_id, None)
-            self.returns.withdraw(choice.entry.request_id, None)
+            if self._drop(choice):
+                self.returns.withdraw(choice.entry.request_id, None)
             raise
         if submitted.known is not None or submitted.elsewhere:
-            self._choices.pop(choice.entry.request_id, None)
+            self._drop(choice)
             if submitted.elsewhere:
                 raise TakenOverError(choice.entry.request_id)
             return submitted.known
@@ -230,6 +230,14 @@ class Pool:
         else:
             choice.predicted_wait_s = self.wait_s(choice)
         return None
+
+    def _drop(self, choice: Choice) -> bool:
+        """Forget a choice; False where another call has its request by now."""
+        request_id = choice.entry.request_id
+        ours = self._choices.get(request_id, choice) is choice
+        if ours:
+            self._choices.pop(request_id, None)
+        return ours
 
     def _check_links(self) -> None:
         # A dead replica is in the registry for a lease. After two it is this router that is cut off, by a network
@@ -274,26 +282,34 @@ class Pool:
         return adopted
 
     def take(self, choice: Choice) -> None:
-        """Deliver to this choice from now on."""
+        """Deliver to this choice from now on; a call of this router that had its request is told."""
         self.returns.stay(choice.entry.request_id)
         old = self._choices.get(choice.entry.request_id)
         self._choices[choice.entry.request_id] = choice
         if old is not None and old is not choice:
             old.on_detached()
 
-    async def reach(self, choice: Choice, grant: Grant) -> Placement | None:
-        """Return where an adopted choice's attempt runs, as soon as this router reaches its replica; None when it does
-        not within the grace, or the choice is over by then.
+    async def reach(self, choice: Choice, grant: Grant, address: str = "") -> Placement | None:
+        """Return where an adopted choice's attempt runs, as `find_place` does; `address` is for where the registry does
+        not know its replica.
         """
-        request_id, choice.attempt = choice.entry.request_id, grant.attempt
+        choice.attempt = grant.attempt
         # What its owner does not report is granted again after a while.
-        self._membership.started(request_id, grant.attempt)
-        place, known = self.replicas.place(grant.replica_id), self.replicas.announcements.get(grant.replica_id)
-        if place is None and known is not None:
+        self._membership.started(choice.entry.request_id, grant.attempt)
+        known = self.replicas.announcements.get(grant.replica_id)
+        return await self.find_place(choice, grant.replica_id, known.address if known is not None else address)
+
+    async def find_place(self, choice: Choice, replica_id: str, address: str) -> Placement | None:
+        """Return what is known of a choice's replica, as soon as this router reaches it; None when it does not within
+        the grace, or the choice is over by then: it was stopped, or another call has it.
+        """
+        request_id = choice.entry.request_id
+        place = self.replicas.place(replica_id)
+        if place is None and address:
             # Meanwhile nobody else may start it, or give its slot back: it runs.
             self._reaching[request_id] += 1
             try:
-                link = await self.replicas.reach(grant.replica_id, known.address, self.queue_settings.attach_grace_s)
+                link = await self.replicas.reach(replica_id, address, self.queue_settings.attach_grace_s)
             finally:
                 self._reaching -= Counter((request_id,))
             place = self.replicas.placement(link) if link is not None else None

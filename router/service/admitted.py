@@ -40,17 +40,17 @@ class Admitted:
         return self.pool.estimate.run_s(len(self.ids), self.params.max_tokens)
 
     def start_within_ms(self) -> int:
-        """Return how long it may wait: until its queue timeout, or until it could not end in time; 0 is no bound.
-
-        Raises:
-            NotInTimeError: it could not end in time if it started now.
-        """
+        """Return how long it may wait: until its queue timeout, or until it could not end in time; 0 is no bound."""
         bounds = []
         if self.checked.queue_timeout_s is not None:
             bounds.append(self.checked.queue_timeout_s)
         if self.deadline is not None:
-            left_s, run_s = self.deadline - time.monotonic(), self.run_s() or 0.0
-            if run_s > left_s:
-                raise NotInTimeError("deadline", run_s, left_s, None)
-            bounds.append(left_s - run_s)
+            bounds.append(self.deadline - time.monotonic() - (self.run_s() or 0.0))
         return max(1, int(min(bounds) * 1000)) if bounds else 0
+
+    def too_late(self) -> NotInTimeError | None:
+        """Say that it could not end in time if it started now; what has begun may do so all the same."""
+        if self.deadline is None:
+            return None
+        left_s, run_s = self.deadline - time.monotonic(), self.run_s() or 0.0
+        return NotInTimeError("deadline", run_s, left_s, None) if run_s > left_s else None

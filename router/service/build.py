@@ -32,11 +32,7 @@ class Builder:
         self._expected_output_tokens = expected_output_tokens
 
     def generation(self, admitted: Admitted, request_id: str) -> Generation:
-        """Make the choices of a request.
-
-        Raises:
-            NotInTimeError: it could not end in time if it started now.
-        """
+        """Make the choices of a request."""
         choices = [self._choice(admitted, request_id, index) for index in range(admitted.n)]
         ticket = ResumeTicket(request_id, admitted.pool.name, admitted.caller.tenant, len(admitted.ids), ())
         return Generation(

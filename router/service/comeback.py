@@ -43,6 +43,7 @@ class Comeback:
         Raises:
             InvalidRequestError: the token is not one, or another request's, or the client can't have so many tokens.
             GenerationFailedError: nobody can go on from there.
+            NotInTimeError: nothing of it is left, and it could not end in time if it started now.
         """
         ticket = ResumeTicket.open(resume.token, self._secret)
         expected = (admitted.pool.name, admitted.caller.tenant, len(admitted.ids), admitted.n)
@@ -80,8 +81,16 @@ class Comeback:
     ) -> KnownRequest | None:
         """Continue one choice; returns whose its key is when its request is over, and the client may have that."""
         pool = admitted.pool
-        async with self._continuing:
-            adopted = await self._find(admitted, choice)
+        try:
+            async with self._continuing:
+                adopted = await self._find(admitted, choice)
+        except QueueUnavailableError as error:
+            if not where.attempt:
+                # Its place in line is kept: it may come back for it.
+                choice.leave(error)
+                raise
+            # A running attempt is found without the queue.
+            adopted = None
         if isinstance(adopted, KnownRequest):
             return adopted
         if adopted is not None and (
@@ -90,30 +99,46 @@ class Comeback:
             # It still waits, or has got a slot since the token was made.
             await self._follow(pool, choice, adopted, received)
             return None
-        if where.attempt:
-            # Not in turn: one that names a replica that is gone waits for all of the grace.
-            link = await pool.replicas.reach(where.replica_id, where.address, pool.queue_settings.attach_grace_s)
-            if link is not None:
-                pool.take(choice)
-                choice.attach_to(where.attempt, pool.replicas.placement(link), received)
-                return None
-            if received:
-                if adopted is not None and adopted.grant is not None:
-                    choice.attempt = adopted.grant.attempt
-                    pool.release(choice)
-                raise GenerationFailedError(choice.entry.request_id, received)
+        if where.attempt and await self._take_up(pool, choice, adopted, where, received):
+            return None
+        if (late := admitted.too_late()) is not None:
+            raise late
         # Its place went with its router, and nothing was delivered: it queues again.
         async with self._continuing:
             return await pool.submit(choice)
 
+    async def _take_up(
+        self, pool: Pool, choice: Choice, adopted: Adopted | None, where: TicketChoice, received: int
+    ) -> bool:
+        """Have a choice deliver what its token's attempt does; False where nothing of it is left, and it queues again.
+
+        Raises:
+            GenerationFailedError: its client has output, and its replica is not reached from here.
+        """
+        # Not in turn: one that names a replica that is gone waits for all of the grace.
+        if adopted is not None and adopted.grant is not None:
+            place = await pool.reach(choice, adopted.grant, where.address)
+        else:
+            place = await pool.find_place(choice, where.replica_id, where.address)
+        if choice.state is not ChoiceState.WAITING:
+            # It was stopped meanwhile, or another call has it.
+            return True
+        if place is not None:
+            pool.take(choice)
+            choice.attach_to(where.attempt, place, received)
+            return True
+        if received:
+            if adopted is not None:
+                pool.release(choice)
+            raise GenerationFailedError(choice.entry.request_id, received)
+        if adopted is not None:
+            pool.refuse(choice)
+        return adopted is not None
+
     async def _find(self, admitted: Admitted, choice: Choice) -> Adopted | KnownRequest | None:
         """Adopt a choice, or tell whose its key is where nothing of it waits or runs."""
-        try:
-            adopted = await admitted.pool.adopt(choice)
-            return adopted or await self.find_key(admitted, choice.entry.request_id)
-        except QueueUnavailableError:
-            # A running attempt is found without the queue.
-            return None
+        adopted = await admitted.pool.adopt(choice)
+        return adopted or await self.find_key(admitted, choice.entry.request_id)
 
     async def find_key(self, admitted: Admitted, request_id: str) -> KnownRequest | None:
         """Tell whose the request's key is; None also where it has none."""

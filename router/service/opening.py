@@ -115,11 +115,13 @@ class Opening:
         joined_at, pause_s = time.monotonic(), JOIN_POLL_S
         generation = self._builder.generation(admitted, secrets.token_hex(12))
         while True:
-            if any(received):
+            late = admitted.too_late()
+            if late is not None or any(received):
+                # It must not begin; what has begun under its key, or ended, is another matter.
                 known = await self._comeback.find_key(admitted, generation.request_id)
                 if known is None:
                     # Nobody has what it would go on with, and from the beginning it would get its tokens twice.
-                    raise GenerationFailedError(generation.request_id, sum(received))
+                    raise late or GenerationFailedError(generation.request_id, sum(received))
             else:
                 try:
                     known = await self._submit(admitted, generation)

@@ -122,6 +122,29 @@ async def test_a_choice_that_its_client_had_whole_is_in_the_result(stack: Stack)
     assert [choice.text for choice in whole] == [choice.text for choice in kept.choices]
 
 
+@pytest.mark.parametrize("token", [False, True])
+async def test_who_comes_back_needs_no_time_for_what_is_done(stack: Stack, token: bool) -> None:
+    """Its deadline is shorter than a whole run, which would be refused."""
+    first = stack.inference(0).StreamGenerate(keyed())
+    begun = await read_tokens(first, 30)
+    first.cancel()
+    pool = stack.routers[1].pools["demo"]
+    pool.estimate.ran(10, 200, 0.1, 1000.0)
+    with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED") as refused:
+        await collect(stack.inference(1).StreamGenerate(keyed("another"), timeout=30.0))
+    assert reason_of(refused.value) == "NOT_IN_TIME"
+
+    again = keyed()
+    again.resume.received_tokens.append(count(*begun))
+    again.resume.resume_token = token_of(begun) if token else b""
+    events = await collect(stack.inference(1).StreamGenerate(again, timeout=30.0))
+    assert count(*begun, *events) == 200
+    # Nor does who asks for the result.
+    pool.estimate.ran(10, 200, 0.1, 1000.0)
+    kept = await stack.inference(1).Generate(keyed().generate, timeout=30.0)
+    assert len(kept.choices[0].token_ids) == 200
+
+
 async def test_after_the_end_the_result_is_returned(stack: Stack) -> None:
     events = await collect(stack.inference(0).StreamGenerate(keyed(tokens=12)))
     end = events[-1].finished
