@@ -101,6 +101,9 @@ class Comeback:
             return None
         if where.attempt and await self._take_up(pool, choice, adopted, where, received):
             return None
+        if received:
+            # From the beginning its client would get its tokens twice.
+            raise GenerationFailedError(choice.entry.request_id, received)
         if (late := admitted.too_late()) is not None:
             raise late
         # Its place went with its router, and nothing was delivered: it queues again.
@@ -110,11 +113,7 @@ class Comeback:
     async def _take_up(
         self, pool: Pool, choice: Choice, adopted: Adopted | None, where: TicketChoice, received: int
     ) -> bool:
-        """Have a choice deliver what its token's attempt does; False where nothing of it is left, and it queues again.
-
-        Raises:
-            GenerationFailedError: its client has output, and its replica is not reached from here.
-        """
+        """Have a choice deliver what its token's attempt does; False where nothing of it is left."""
         # Not in turn: one that names a replica that is gone waits for all of the grace.
         if adopted is not None and adopted.grant is not None:
             place = await pool.reach(choice, adopted.grant, where.address)
@@ -127,13 +126,13 @@ class Comeback:
             pool.take(choice)
             choice.attach_to(where.attempt, place, received)
             return True
+        if adopted is None:
+            return False
         if received:
-            if adopted is not None:
-                pool.release(choice)
-            raise GenerationFailedError(choice.entry.request_id, received)
-        if adopted is not None:
-            pool.refuse(choice)
-        return adopted is not None
+            pool.release(choice)
+            return False
+        pool.refuse(choice)
+        return True
 
     async def _find(self, admitted: Admitted, choice: Choice) -> Adopted | KnownRequest | None:
         """Adopt a choice, or tell whose its key is where nothing of it waits or runs."""

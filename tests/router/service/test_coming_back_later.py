@@ -242,3 +242,25 @@ async def test_a_choice_that_ended_before_the_others_is_left_with_them(tmp_path:
             got = [one for e in (*begun, *events) if e.delta.choice_index == index for one in e.delta.token_ids]
             assert list(choice.token_ids) == got
         assert 2 == len(events[-1].finished.receipt.attempts)
+
+
+async def test_output_that_went_with_its_request_is_not_begun_again(tmp_path: Path) -> None:
+    """It gave way, and its client left while it waited; the token of that time names no attempt."""
+    async with running_stack(tmp_path, routers=2, sim=ONE, queue=QUICK) as stack:
+        wanted = batch("")
+        first = stack.inference(0).StreamGenerate(wanted)
+        begun = await read(first, 20)
+        chat = stream_request("Hi", max_tokens=600, ignore_eos=True)
+        chat.generate.request_class = types.REQUEST_CLASS_INTERACTIVE
+        chatting = stack.inference(1).StreamGenerate(chat)
+        while not begun[-1].HasField("queued"):
+            begun.append(await first.read())
+        first.cancel()
+        pool = stack.routers[0].pools["demo"]
+        await until(lambda: not pool.active and not len(pool.returns))
+        wanted.resume.resume_token = begun[-1].queued.resume_token
+        wanted.resume.received_tokens.append(len(ids_of(begun)))
+        again = stack.inference(0).StreamGenerate(wanted)
+        chatting.cancel()
+        with pytest.raises(grpc.aio.AioRpcError, match="ABORTED"):
+            await rest(again)
