@@ -242,6 +242,7 @@ async def test_a_choice_that_ended_before_the_others_is_left_with_them(tmp_path:
             got = [one for e in (*begun, *events) if e.delta.choice_index == index for one in e.delta.token_ids]
             assert list(choice.token_ids) == got
         assert 2 == len(events[-1].finished.receipt.attempts)
+        await until(lambda: not table._attempts)
 
 
 async def test_output_that_went_with_its_request_is_not_begun_again(tmp_path: Path) -> None:
