@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TypeAlias
 
+from cluster.cli.numbers import from_zero, time_from_zero, time_of, whole
 from cluster.cli.target import add_target_flags
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -18,18 +19,20 @@ def add_loadtest(commands: Commands) -> None:
     for flag, text in LOAD_FLAGS:
         load.add_argument(f"--{flag}", help=text)
     load.add_argument("--list", action="store_true", help="list the scenarios and stop")
-    load.add_argument("--processes", type=int, default=1, help="generator processes (default %(default)s)")
+    load.add_argument("--processes", type=whole(1), default=1, help="generator processes (default %(default)s)")
     load.add_argument(
         "--drain",
-        type=float,
+        type=from_zero,
         default=30.0,
         help="wait so many seconds at the end for what still runs, then cut it off and count it as failed "
         "(default %(default)s)",
     )
     load.add_argument(
-        "--request-timeout", type=float, default=600.0, help="deadline of a request (default %(default)s)"
+        "--request-timeout", type=time_of, default=600.0, help="deadline of a request (default %(default)s)"
     )
-    load.add_argument("--flush-interval", type=float, help="routers merge deltas for so many seconds (default: theirs)")
+    load.add_argument(
+        "--flush-interval", type=time_from_zero, help="routers merge deltas for so many seconds (default: theirs)"
+    )
     gate = parser.add_argument_group("gate")
     gate.add_argument(
         "--assert",

@@ -72,6 +72,18 @@ def parse_bounds(text: str) -> list[Bound]:
     return [_parse(part) for part in parts]
 
 
+def check_kinds(bounds: Sequence[Bound], kinds: Sequence[str]) -> None:
+    """Fail before a long run, not after it.
+
+    Raises:
+        SettingsError: a bound is of a kind of requests that the run does not send.
+    """
+    for bound in bounds:
+        if bound.kind and bound.kind not in kinds:
+            known = ", ".join(kinds)
+            raise SettingsError(f"assert: {bound.text!r}: kind must be one of those sent, {known}, got {bound.kind!r}")
+
+
 def failures(bounds: Sequence[Bound], figures: Mapping[str, Any]) -> list[str]:
     """Return a sentence for every bound that a run broke."""
     return [sentence for bound in bounds if (sentence := bound.failure(figures)) is not None]

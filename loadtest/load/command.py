@@ -23,7 +23,7 @@ from rich.text import Text
 from cluster.cli.console import messages, print_problem, screen
 from cluster.cli.tables import add_columns, print_table
 from cluster.errors import PenstockError, SettingsError
-from loadtest.load.asserts import Bound, failures, parse_bounds
+from loadtest.load.asserts import Bound, check_kinds, failures, parse_bounds
 from loadtest.load.attainment import attainment, course_of
 from loadtest.load.html import page, run_page
 from loadtest.load.options import KEY_VARIABLE, scenario_of
@@ -59,8 +59,7 @@ def run_loadtest(options: argparse.Namespace) -> int:
         return 0
     bounds = parse_bounds(options.bounds) if options.bounds else []
     scenario = scenario_of(options, _seconds(options.duration))
-    if options.processes < 1:
-        raise SettingsError(f"processes must be at least 1, got {options.processes}")
+    check_kinds(bounds, ["trace"] if scenario.trace else list(scenario.mix))
     # Also reads a trace, and so says what is wrong with it, before anything is sent.
     tell = partial(console.print, style="dim", markup=False, highlight=False, soft_wrap=True)
     if next(plan(scenario, tell=tell), None) is None:

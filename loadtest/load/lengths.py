@@ -80,7 +80,10 @@ def recorded(path: Path) -> Recorded:
                 return Recorded([(each.prompt_tokens, each.output_tokens) for each in read_trace(path)])
             pairs = [_pair(path, number, row) for number, row in enumerate(rows, start=2)]
     except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(str(path), 0, "", str(error)) from error
+        detail = (error.strerror or str(error)) if isinstance(error, OSError) else "is not text in UTF-8"
+        raise TraceError(str(path), 0, "", detail) from error
+    except csv.Error as error:
+        raise TraceError(str(path), 0, "", f"is no CSV: {error}") from error
     if not pairs:
         raise TraceError(str(path), 0, "", "has no requests")
     return Recorded(pairs)

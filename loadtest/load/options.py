@@ -80,11 +80,28 @@ def scenario_of(options: argparse.Namespace, duration_s: float | None = None) ->
         value = getattr(options, name)
         if value is not None and value != "":
             fields[_RENAMED.get(name, name)] = _number(flag, value, kind)
+    _check_trace(options, replays=bool(fields.get("trace")))
     if duration_s is not None:
         fields["duration_s"] = duration_s
     if fields.get("trace") and getattr(options, "trace", None):
         fields |= {"name": Path(options.trace).stem, "text": "", "arrivals": str(Pattern.parse("trace"))}
     return scenario_from({name: value for name, value in fields.items() if value != "" or name == "text"})
+
+
+_NOT_OF_TRACES = ("rate", "arrivals", "lengths", "prompt_tokens", "output_tokens")
+
+
+def _check_trace(options: argparse.Namespace, *, replays: bool) -> None:
+    """Refuse flags that would do nothing: whoever gave one would read the figures of another load as this one's."""
+    for name in _NOT_OF_TRACES if replays else ("scale_rate",):
+        value = getattr(options, name)
+        if value in (None, ""):
+            continue
+        flag = name.replace("_", "-")
+        if not replays:
+            raise SettingsError(f"{flag} is for traces, got {value} without a trace; give a rate")
+        if (name, value) != ("arrivals", "trace"):
+            raise SettingsError(f"{flag}: a trace has its own times and lengths, got {value}; see scale-rate")
 
 
 def target_of(options: argparse.Namespace, host: str) -> Target:

@@ -124,6 +124,7 @@ def _print(found: Plan, ids: Sequence[str], options: argparse.Namespace) -> None
 
 
 def _load(options: argparse.Namespace) -> Load:
+    _check_load(options)
     if options.trace:
         return recorded_load(Path(options.trace), options.limit, options.scale_rate, tell=_note_line)
     if not options.rate:
@@ -131,6 +132,18 @@ def _load(options: argparse.Namespace) -> Load:
     if options.lengths:
         return load_of_lengths(options.rate, Path(options.lengths))
     return steady_load(options.rate, options.prompt_tokens, options.output_tokens, options.spread)
+
+
+def _check_load(options: argparse.Namespace) -> None:
+    """Refuse flags that would do nothing: whoever gave one would take the plan for that of another load."""
+    if options.trace:
+        for name, value in (("rate", options.rate), ("lengths", options.lengths)):
+            if value is not None:
+                raise SettingsError(f"{name}: a trace has its own, got {value}; see scale-rate and limit")
+        return
+    for name, value, usual in (("limit", options.limit, None), ("scale-rate", options.scale_rate, 1.0)):
+        if value != usual:
+            raise SettingsError(f"{name} is for traces, got {value} without a trace; give a rate")
 
 
 def _note_line(text: str) -> None:

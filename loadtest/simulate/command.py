@@ -39,6 +39,9 @@ def run_simulate(options: argparse.Namespace) -> int:
         SettingsError: a flag is out of range.
     """
     if options.validate:
+        for name in ("trace", "html", "png"):
+            if value := getattr(options, name):
+                raise SettingsError(f"{name} does not go together with validate, got {value}")
         return run_validate(options)
     if not options.trace:
         raise SettingsError("one of trace and validate must be given")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -13,6 +14,9 @@ from loadtest.traces.formats import FORMATS, FieldError, Fields, Format, Record
 from loadtest.traces.request import TraceRequest
 
 __all__ = ["FORMATS", "read_trace"]
+
+MOST_S = 10 * 365.25 * 86_400
+"""A longer trace is none: one of its times is missing, or in another unit. Every second of it would be simulated."""
 
 
 def read_trace(
@@ -42,7 +46,12 @@ def read_trace(
     if len(records) < len(lines):
         tell(f"{path}: {left_out} and are left out")
     records.sort(key=lambda record: record.time_s)
-    first = records[0].time_s
+    records = records[:limit]
+    first, last = records[0].time_s, records[-1].time_s
+    if last - first > MOST_S:
+        raise TraceError(
+            str(path), 0, "", f"must last {MOST_S:.0f} s (10 years) at most, got arrivals from {first:g} to {last:g} s"
+        )
     return [
         TraceRequest(
             number,
@@ -55,7 +64,7 @@ def read_trace(
             record.block_ids,
             record.block_tokens,
         )
-        for number, record in enumerate(records[:limit])
+        for number, record in enumerate(records)
     ]
 
 
@@ -99,6 +108,9 @@ def _csv_lines(path: Path, file: TextIO) -> Iterator[tuple[int, Fields]]:
                 continue
             if not header:
                 header = [name.strip() for name in row]
+                twice = [name for name, count in Counter(header).items() if name and count > 1]
+                if twice:
+                    raise TraceError(str(path), rows.line_num, twice[0], "is in the header more than once")
                 continue
             if len(row) != len(header):
                 raise TraceError(

@@ -235,3 +235,24 @@ def test_a_reason_to_wait_is_said_once_in_a_while(
     say(2.0, full)
     said = capsys.readouterr().err.splitlines()
     assert [f"waiting 2 s: {reason}" for reason in ("gone", "full", "full")] == said
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--drain", "nan"),
+        ("--drain", "-1"),
+        ("--request-timeout", "0"),
+        ("--request-timeout", "nan"),
+        ("--flush-interval", "-1"),
+        ("--processes", "0"),
+    ],
+)
+def test_a_load_test_that_could_not_end_or_do_anything_is_refused(
+    flag: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        build_parser().parse_args(["loadtest", flag, value])
+    assert 2 == caught.value.code
+    assert f"argument {flag}: must be a" in (said := capsys.readouterr().err)
+    assert f"got '{value}'" in said

@@ -148,3 +148,12 @@ def test_wrong_flags_are_named(
     status, _, err = run(capsys, *(flag.format(trace=trace) for flag in flags))
     assert 2 == status
     assert words in " ".join(err.split())
+
+
+@pytest.mark.parametrize("flag", ["--trace", "--html", "--png"])
+def test_what_a_validation_does_not_do_is_refused(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = run(capsys, "--validate", tmp_path, flag, tmp_path / "x")
+    assert (2, "") == (status, out)
+    assert f"penstock: {flag[2:]} does not go together with validate, got {tmp_path / 'x'}\n" == err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 from collections import Counter
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from cluster.errors import SettingsError
 from cluster.models import RequestClass
+from loadtest.load.options import add_load_flags, scenario_of
 from loadtest.load.plan import plan, plan_of_user
 from loadtest.load.prompts import Prompts
 from loadtest.load.scenario import SCENARIOS, find_scenario, scenario_fields, scenario_from
@@ -77,6 +79,27 @@ def test_a_trace_comes_as_recorded(tmp_path: Path) -> None:
     scenario = scenario_from({"name": "x", "trace": str(path), "scale_rate": 2.0, "duration_s": 1.9})
     found = [(each.at_s, each.prompt_tokens, each.output_tokens, each.request_class) for each in plan(scenario)]
     assert [(0.0, 10, 3, 2), (0.5, 20, 4, 0)] == found
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--trace {} --rate 5", "rate: a trace has its own times and lengths, got 5; see scale-rate"),
+        ("--trace {} --arrivals constant", "arrivals: a trace has"),
+        ("--trace {} --lengths {}", "lengths: a trace has"),
+        ("--trace {} --prompt-tokens 5 --output-tokens 5", "prompt-tokens: a trace has"),
+        ("--scale-rate 2", "scale-rate is for traces, got 2 without a trace"),
+    ],
+)
+def test_flags_that_would_do_nothing_are_refused(flags: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "load.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n5,10,3\n", encoding="utf-8")
+    parser = argparse.ArgumentParser()
+    add_load_flags(parser, "chat")
+    with pytest.raises(SettingsError, match=said):
+        scenario_of(parser.parse_args(flags.replace("{}", str(path)).split()))
+    kept = scenario_of(parser.parse_args(["--trace", str(path), "--scale-rate", "2", "--arrivals", "trace"]))
+    assert (str(path), 2.0) == (kept.trace, kept.scale_rate)
 
 
 def test_lines_of_a_trace_without_tokens_are_told(tmp_path: Path) -> None:

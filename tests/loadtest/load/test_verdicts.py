@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.errors import SettingsError
-from loadtest.load.asserts import failures, parse_bounds
+from loadtest.load.asserts import check_kinds, failures, parse_bounds
 from loadtest.load.record import Record
 from loadtest.load.tally import Window
 
@@ -73,3 +73,10 @@ def test_a_bound_that_cannot_be_understood_says_why(text: str, said: str) -> Non
     with pytest.raises(SettingsError) as caught:
         parse_bounds(text)
     assert said in str(caught.value)
+
+
+def test_a_kind_that_is_not_sent_is_named_before_the_run() -> None:
+    bounds = parse_bounds("ttft_p99<1s,chat.goodput>0.9,cha.goodput>0.9")
+    check_kinds(bounds[:2], ["chat", "rag"])
+    with pytest.raises(SettingsError, match=r"'cha.goodput>0.9': kind must be one of those sent, chat, rag, got 'cha'"):
+        check_kinds(bounds, ["chat", "rag"])

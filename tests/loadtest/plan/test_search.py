@@ -284,6 +284,22 @@ def test_wrong_numbers_and_folders_are_refused_before_anything_is_sized(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--trace", "t.csv", "--rate", "5"], "rate: a trace has its own, got 5.0; see scale-rate and limit"),
+        (["--trace", "t.csv", "--lengths", "l.csv"], "lengths: a trace has its own, got l.csv"),
+        (["--rate", "5", "--limit", "10"], "limit is for traces, got 10 without a trace"),
+        (["--rate", "5", "--scale-rate", "2"], "scale-rate is for traces, got 2.0 without a trace"),
+    ],
+)
+def test_flags_that_would_plan_for_another_load_are_refused(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 2 == main(["plan", "--model", "demo", "--state-dir", str(tmp_path), *words])
+    assert f"penstock: {said}" in capsys.readouterr().err
+
+
 def test_what_ifs_change_one_thing_each() -> None:
     shape, h100, h200 = load_shape("llama-3.1-70b"), load_gpu("h100"), load_gpu("h200")
     prices = {"h100": 2.0, "h200": 3.0}

@@ -158,3 +158,18 @@ def test_a_trace_of_many_lines_reports_the_right_one(tmp_path: Path) -> None:
     with pytest.raises(TraceError) as caught:
         read(tmp_path, "\n".join(lines))
     assert (700, "output_tokens") == (caught.value.line, caught.value.field)
+
+
+def test_a_column_that_comes_twice_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"trace: line 1: output_tokens: is in the header more than once"):
+        read(tmp_path, "arrival_s,prompt_tokens,output_tokens,output_tokens\n0,10,20,30\n")
+    assert [(0.0, 10, 20)] == lengths(read(tmp_path, "arrival_s,prompt_tokens,output_tokens,,\n0,10,20,,\n"))
+
+
+def test_times_that_are_years_apart_are_no_trace(tmp_path: Path) -> None:
+    text = "arrival_s,prompt_tokens,output_tokens\n0,10,20\n1,10,20\n1700000000,10,20\n"
+    with pytest.raises(
+        TraceError, match=r"must last 315576000 s \(10 years\) at most, got arrivals from 0 to 1.7e\+09 s"
+    ):
+        read(tmp_path, text)
+    assert 2 == len(read(tmp_path, text, limit=2))
