@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from statistics import fmean
 
 import pytest
 
+from cluster.control.step_model import Shape
 from loadtest.plan.architectures import KNOWN, load_shape
 from loadtest.plan.gpus import GPUS
 from loadtest.plan.memory import size
@@ -13,7 +15,7 @@ from loadtest.plan.option import KV_FILL, Operation, Promise, itl_p95, operate, 
 from loadtest.plan.precision import weights_of
 from loadtest.plan.search import engines, on_paper, simulate
 from loadtest.plan.steady import steady
-from loadtest.plan.traffic import steady_load
+from loadtest.plan.traffic import Load, steady_load
 from loadtest.plan.trial import production, try_out
 
 PRECISIONS = ("bf16", "fp8", "int4")
@@ -103,3 +105,18 @@ def test_what_holds_in_the_plan_holds_on_other_draws_of_the_load(
         for seed in (101, 102)
     ]
     assert min(each.attainment for each in seen) >= promise.attainment - 0.02
+
+
+def test_a_full_step_keeps_the_itl_slo_where_prompts_scatter_and_answers_are_short() -> None:
+    rnd = random.Random(1)
+    pairs = [(rnd.choice([100, 300, 1000, 4000]), rnd.choice([10, 40, 400])) for _ in range(500)]
+    shape = Shape(fmean(prompt for prompt, _ in pairs), fmean(output for _, output in pairs))
+    load, promise = Load("scattered", 20.0, shape, 4400, pairs=pairs), Promise()
+    (engine, *_), _ = engines(load_shape("llama-3.1-8b"), [GPUS["h100"]], ["bf16"], prices={}, parallel=[1])
+
+    found = operate(engine.careful, load, promise)
+    assert isinstance(found, Operation)
+    full = engine.careful.steps.step(found.batch, found.batch + found.step_tokens, found.batch * shape.mix.kv_tokens)
+    assert full <= promise.itl_p95_s
+    fast = production(engine.careful, load, promise)
+    assert try_out(engine.careful, found, load, promise, 3, fast=fast).attainment >= 0.99
