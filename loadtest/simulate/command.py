@@ -215,5 +215,8 @@ def _bar(console: Console, *, quiet: bool) -> Progress:
 
 def _title(trace: Sequence[TraceRequest], options: argparse.Namespace) -> str:
     lasts_s = trace[-1].arrival_s
-    load = f"{lasts_s / 3600:.2f} h at {len(trace) / lasts_s:.1f} requests/s" if lasts_s else f"{len(trace)} at once"
+    rate = len(trace) / lasts_s if lasts_s else 0.0
+    # A request in an hour is not none.
+    shown = f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
+    load = f"{lasts_s / 3600:.2f} h at {shown} requests/s" if lasts_s else f"{len(trace)} at once"
     return f"{Path(options.trace).name}: {load}, policy {options.policy}"

@@ -150,6 +150,13 @@ def test_wrong_flags_are_named(
     assert words in " ".join(err.split())
 
 
+def test_few_requests_are_not_shown_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n3600,10,5\n")
+    _status, out, _err = run(capsys, "--trace", path)
+    assert "1.00 h at 0.00056 requests/s" in " ".join(out.split())
+
+
 @pytest.mark.parametrize("flag", ["--trace", "--html", "--png"])
 def test_what_a_validation_does_not_do_is_refused(
     flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
