@@ -214,7 +214,7 @@ class NotInTimeError(RequestError):
         self.bound_s = bound_s
         self.retry_after_s = retry_after_s
         when = "whenever it starts" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
-        super().__init__(f"{bound}: {bound_s:.1f} s is less than the estimated {wait_s:.1f} s; {when}")
+        super().__init__(f"{bound}: {_seconds(bound_s)} is less than the estimated {_seconds(wait_s)}; {when}")
 
 
 class KeyReusedError(RequestError):
@@ -481,3 +481,7 @@ class TraceError(SetupError):
         self.problem = problem
         where = ": ".join(part for part in (file, f"line {line}" if line else "", field) if part)
         super().__init__(f"{where}: {problem}")
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 1.0 else f"{value:.2g} s"

@@ -62,4 +62,7 @@ def _row(line: UsageLine) -> tuple[tuple[str, ...], tuple[float, ...]]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    # A request on a small model costs less than a ten-thousandth.
+    return f"{value:,.4f}" if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"

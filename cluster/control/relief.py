@@ -6,7 +6,9 @@ from cluster.control.decision import Relief, Step
 from cluster.control.demand import Demand
 
 
-def relief_of(demand: Demand, ready: int, to_come: int, wanted: int, fill: float, within_s: float) -> Step | None:
+def relief_of(
+    demand: Demand, ready: int, to_come: int, wanted: int, most: int, fill: float, within_s: float
+) -> Step | None:
     """Say what to give up, in a step whose name is "relief_" and a `Relief`; None for nothing.
 
     Args:
@@ -14,6 +16,7 @@ def relief_of(demand: Demand, ready: int, to_come: int, wanted: int, fill: float
         ready: replicas that serve.
         to_come: those that are asked for and not there yet. Starts that failed are not among them.
         wanted: the number decided.
+        most: no decision goes beyond.
         fill: the part of a replica's time that is planned for.
         within_s: what has piled up is to be worked off in so long.
     """
@@ -25,11 +28,13 @@ def relief_of(demand: Demand, ready: int, to_come: int, wanted: int, fill: float
         found, why = Relief.LATENCY, "batches may grow to the edge of the SLO"
     elif load - demand.batch_work <= ready:
         found, why = Relief.PREEMPT_BATCH, "batch work has to give way"
-    elif to_come > 0:
-        # Who has no limit of its own would rather wait for them.
+    elif to_come > 0 and (wanted < most or load - demand.batch_work <= ready + to_come):
+        # Who has no limit of its own would rather wait for them, or for those that are ordered next.
         found, why = Relief.PREEMPT_BATCH, f"batch work has to give way; {to_come} are to come, so nobody is refused"
     else:
         found, why = Relief.SHED, "requests that would wait too long are to be refused"
+        if to_come > 0:
+            why += f"; the {to_come} that are to come are too few, and there can't be more"
     return Step(f"relief_{found.value}", wanted, f"{load:.3g} replicas' work for {ready} ready ones: {why}")
 
 

@@ -209,6 +209,12 @@ class _Tick(Sizing):
             wanted, guard.at_least(wanted, self.bounds.smallest, "min_replicas", "the smallest number allowed")
         )
 
+    @property
+    def _most(self) -> int:
+        """No decision goes beyond, however much there is to do."""
+        affordable = self.point.affordable(self.seen.gpus_per_replica)
+        return self.bounds.largest if affordable is None else min(self.bounds.largest, affordable)
+
     def _rail(self, wanted: int, step: Step | None) -> int:
         if step is None:
             return wanted
@@ -222,7 +228,7 @@ class _Tick(Sizing):
         seen, rules = self.seen, self.rules
         to_come = max(wanted, seen.coming) - seen.ready
         if self.fresh is not None:
-            step = relief_of(self.fresh, seen.ready, to_come, wanted, self.fill, self.within_s)
+            step = relief_of(self.fresh, seen.ready, to_come, wanted, self._most, self.fill, self.within_s)
         else:
             batch = sum(each.queued for each in seen.demands if each.request_class is RequestClass.BATCH)
             crowded_at = seen.ready * rules.fallback_waiting * (1.0 + rules.fallback_tolerance)

@@ -249,16 +249,16 @@ class Choice:
             run.yielding = True
             run.abort()
 
-    def cancel(self, *, deadline: bool = False) -> None:
+    def cancel(self) -> None:
         """Stop wherever it is; the end comes at once when it waits, else when the replica says its slot is free."""
         if self.state is ChoiceState.ENDED or self._cancelled is not None:
             return
-        self._cancelled = types.FINISH_REASON_DEADLINE if deadline else types.FINISH_REASON_CANCELLED
+        self._cancelled = types.FINISH_REASON_CANCELLED
         if self.state is ChoiceState.WAITING:
             self._finish(pb.AttemptEnd(finish_reason=self._cancelled))
             self._pool.withdraw(self)
         elif self._run is not None:
-            self._run.abort(deadline=deadline)
+            self._run.abort()
 
     @property
     def _running(self) -> Run | None:

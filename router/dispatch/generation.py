@@ -272,10 +272,10 @@ class Generation:
         for choice in self.choices:
             choice.park(error)
 
-    def cancel(self, *, deadline: bool = False) -> None:
+    def cancel(self) -> None:
         """Stop all choices; their ends still come."""
         for choice in self.choices:
-            choice.cancel(deadline=deadline)
+            choice.cancel()
 
     def close(self) -> None:
         """Forget everything; cancels what still waits or runs. Every generation is closed exactly once, last."""

@@ -194,10 +194,10 @@ class ReplicaLink:
             attach.time_left_ms = max(1, int(1000 * left_s)) if left_s < math.inf else 0
         self._send(pb.LinkCommand(attach=attach))
 
-    def send_abort(self, sink: int, *, deadline: bool = False) -> None:
+    def send_abort(self, sink: int) -> None:
         """Stop the attempt of this sink; its end still comes."""
         if (item := self._sinks.get(sink)) is not None:
-            item.abort = pb.Abort(sink=sink, deadline=deadline)
+            item.abort = pb.Abort(sink=sink)
             self._send(pb.LinkCommand(abort=item.abort))
 
     def stop(self, request_id: str, attempt: str) -> None:
@@ -410,7 +410,8 @@ class ReplicaLink:
 
     def _give_up(self, sink: int, item: _Sink) -> None:
         self._send(pb.LinkCommand(abort=pb.Abort(sink=sink)))
-        del self._sinks[sink]
+        # It may have closed itself before it failed.
+        self._sinks.pop(sink, None)
         item.receiver.on_lost(Failure.LINK)
 
     def _lose_all(self, failure: Failure) -> None:

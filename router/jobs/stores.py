@@ -79,11 +79,17 @@ class JobStores:
                 # Again each time: another Redis may have come back without it.
                 await self._register.add(self.served.keys())
                 await self._meet()
-                for store in self._retired.copy().values():
-                    await store.sweep()
             except QueueUnavailableError:
                 # It is said by those who feed; the next turn does it.
                 pass
-            except PenstockError:
-                _LOG.exception("jobs.retired_failed")
+            await asyncio.gather(*(self._sweep(name, store) for name, store in self._retired.items()))
             await asyncio.sleep(self._sweep_s)
+
+    async def _sweep(self, name: str, store: JobStore) -> None:
+        try:
+            await store.sweep()
+        except QueueUnavailableError:
+            # Pools may lie on different servers: the others are swept.
+            pass
+        except PenstockError:
+            _LOG.exception("jobs.retired_failed", extra={"pool": name})

@@ -27,12 +27,16 @@ from tests.cluster.control.groups import (
     ("ready", "starting", "most", "relief"),
     [
         (4, 0, 4, Relief.SHED),
-        (4, 1, 5, Relief.PREEMPT_BATCH),
+        (4, 2, 6, Relief.PREEMPT_BATCH),
         # Asked for in this very decision.
         (4, 0, 6, Relief.PREEMPT_BATCH),
+        # Too few, and more can't be had.
+        (4, 1, 5, Relief.SHED),
+        # Too few, but more will be ordered.
+        (4, 1, 9, Relief.PREEMPT_BATCH),
     ],
 )
-def test_nobody_is_refused_while_replicas_are_to_come(ready: int, starting: int, most: int, relief: Relief) -> None:
+def test_nobody_is_refused_while_enough_are_to_come(ready: int, starting: int, most: int, relief: Relief) -> None:
     decision = decide(POINT, GroupBounds(1, most), group(ready, interactive(6.0), starting=starting), SlowState())
 
     assert relief is decision.relief
