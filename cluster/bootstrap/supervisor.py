@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from cluster.bootstrap.back_off import BackOff
@@ -102,7 +103,7 @@ async def supervise(
         if cluster.routers_missing() and time.monotonic() >= routers_due:
             # First: they take a second or two, and what they serve goes on without Ray's head for a while.
             wait_s = router_back_off.wait_s(time.monotonic())
-            await _restart_routers(cluster, wait_s)
+            await _restart("router", cluster.restart_routers, cluster, wait_s)
             routers_due = time.monotonic() + wait_s
         if cluster.ray_ended():
             wait_s = back_off.wait_s(time.monotonic())
@@ -119,24 +120,15 @@ async def supervise(
             if cluster.autoscaler_missing() and time.monotonic() >= autoscaler_due:
                 # Waited for between looks, not here: Ray may end meanwhile, and comes first.
                 wait_s = autoscaler_back_off.wait_s(time.monotonic())
-                await _restart_autoscaler(cluster, wait_s)
+                await _restart("autoscaler", cluster.restart_autoscaler, cluster, wait_s)
                 autoscaler_due = time.monotonic() + wait_s
             await asyncio.sleep(look_s)
 
 
-async def _restart_routers(cluster: Supervised, again_in_s: float) -> None:
+async def _restart(what: str, start: Callable[[], Awaitable[None]], cluster: Supervised, again_in_s: float) -> None:
     try:
-        await cluster.restart_routers()
-        _LOG.warning("router.restarted")
+        await start()
+        _LOG.warning("%s.restarted", what)
     except (BootstrapError, OSError) as error:
         cluster.check_kept()
-        _LOG.error("router.start_failed", extra={"error": str(error), "again_in_s": again_in_s})
-
-
-async def _restart_autoscaler(cluster: Supervised, again_in_s: float) -> None:
-    try:
-        await cluster.restart_autoscaler()
-        _LOG.warning("autoscaler.restarted")
-    except (BootstrapError, OSError) as error:
-        cluster.check_kept()
-        _LOG.error("autoscaler.start_failed", extra={"error": str(error), "again_in_s": again_in_s})
+        _LOG.error("%s.start_failed", what, extra={"error": str(error), "again_in_s": again_in_s})
