@@ -73,6 +73,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         environment["TORCHDYNAMO_DISABLE"] = "1"
     with _environment(environment):
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.API_SERVER)
+        _check_adapters(adapters, config)
         scheduler = "LiveAsyncScheduler" if config.scheduler_config.async_scheduling else "LiveScheduler"
         config.scheduler_config.scheduler_cls = f"{_SCHEDULERS}.{scheduler}"
         penalties_resume = _can_resume_penalties(config)
@@ -102,7 +103,7 @@ async def load_adapters(launched: Launched) -> None:
         try:
             await launched.frontend.load_adapter(request)
         except Exception as error:
-            raise EngineStartError(f"vllm.lora_modules: adapter {name!r} ({request.lora_path}): {error}") from error
+            raise _unloadable(name, request.lora_path, error) from error
 
 
 def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool) -> EngineIdentity:
@@ -171,6 +172,22 @@ def _adapter_folders(pool: PoolSettings) -> dict[str, Path]:
         if not (folder / "adapter_config.json").is_file():
             raise EngineStartError(f"vllm.lora_modules: adapter {name!r}: no adapter_config.json in {folder}")
     return folders
+
+
+def _check_adapters(adapters: Mapping[str, Path], config: Any) -> None:
+    """Let vLLM judge what adapters say of themselves, before the model's weights are read, which may take minutes."""
+    from vllm.lora.peft_helper import PEFTHelper
+
+    for name, folder in adapters.items():
+        try:
+            helper = PEFTHelper.from_local_dir(str(folder), config.model_config.max_model_len)
+            helper.validate_legal(config.lora_config)
+        except (ValueError, TypeError) as error:
+            raise _unloadable(name, folder, error) from error
+
+
+def _unloadable(name: str, folder: Path | str, error: Exception) -> EngineStartError:
+    return EngineStartError(f"vllm.lora_modules: adapter {name!r} ({folder}): {error}")
 
 
 def _folder_of(model: str) -> Path:

@@ -18,7 +18,7 @@ pytestmark = [
 @pytest.mark.parametrize("started", ["vllm"], indirect=True)
 async def test_the_steps_of_a_real_engine_are_learned_while_the_loop_runs(started: Started) -> None:
     """What the loop gains is a question for a quiet machine: `make bench-control`."""
-    report = await measure(started.engine, started.identity, bench_pool(str(started.model)), seconds=0.5)
+    report = await measure(started.engine, started.identity, bench_pool(str(started.model)), seconds=0.2)
 
     assert report.step_error_median is not None
     assert report.step_error_median < 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from cluster.models import GenerationSpec
 from cluster.settings import PoolSettings, VllmSettings
 from deployments.engines import identity
 from deployments.engines.factory import build_engine
+from deployments.engines.vllm.launch import load_adapters
 from tests.deployments.engines.conftest import Started
 from tests.deployments.engines.recorder import generate, greedy
 from tests.support.tiny_model import make_adapter
@@ -68,10 +70,24 @@ async def test_adapters_belong_to_what_replicas_have_in_common(adapted: Started)
 @pytest.mark.parametrize(
     ("rank", "complaint"), [(None, "no adapter_config.json in "), (16, "LoRA rank 16 is greater than max_lora_rank 8")]
 )
-async def test_an_adapter_that_does_not_load_is_named_at_the_start(
+async def test_an_adapter_that_can_not_be_loaded_is_named_before_an_engine_starts(
     tiny_model: Path, vllm_settings: VllmSettings, tmp_path: Path, rank: int | None, complaint: str
 ) -> None:
     folder = tmp_path if rank is None else make_adapter(tmp_path, rank=rank)
     engine = build_engine(PoolSettings(model=str(tiny_model), vllm=settings(vllm_settings, poet=folder)))
     with pytest.raises(EngineStartError, match=r"lora_modules: adapter 'poet'.*" + complaint):
         await engine.start()
+    assert not hasattr(engine, "_launched")
+
+
+async def test_an_adapter_that_does_not_load_is_named(adapted: Started, tmp_path: Path) -> None:
+    """What it says of itself is right, its weights are not."""
+    folder = make_adapter(tmp_path, strength=0.5)
+    (folder / "adapter_model.safetensors").write_bytes(b"not weights")
+    from vllm.lora.request import LoRARequest
+
+    broken = replace(adapted.engine._launched, lora_requests={"broken": LoRARequest("broken", 9, str(folder))})
+    with pytest.raises(EngineStartError, match=r"lora_modules: adapter 'broken'"):
+        await load_adapters(broken)
+    # The others still work.
+    await test_each_request_gets_its_adapter(adapted)
