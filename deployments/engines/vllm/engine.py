@@ -18,7 +18,7 @@ from cluster.settings import PoolSettings
 from deployments.engines.base import EngineIdentity, TokenSink
 from deployments.engines.limits import clamp_sequences
 from deployments.engines.meter import StepMeter
-from deployments.engines.vllm import launch, processes
+from deployments.engines.vllm import launch, processes, sockets
 from deployments.engines.vllm.release import SlotRelease
 from deployments.engines.vllm.sampling import to_vllm
 from deployments.engines.vllm.self_test import generate_once, limits_move
@@ -111,6 +111,7 @@ class VllmEngine:
         await self._release.close()
         await asyncio.to_thread(self._frontend.close)
         await asyncio.to_thread(processes.end_all, family, _EXIT_S)
+        sockets.remove_folder(self._launched.sockets)
 
     async def check_health(self) -> None:
         """Ask vLLM, and look for progress.

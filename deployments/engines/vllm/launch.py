@@ -16,7 +16,7 @@ from cluster.settings import PoolSettings
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
 from deployments.engines.limits import prefill_window
-from deployments.engines.vllm import precision, processes
+from deployments.engines.vllm import precision, processes, sockets
 from deployments.engines.vllm.arguments import core_binding, engine_arguments
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
 
@@ -42,6 +42,8 @@ class Launched:
     penalties_resume: bool
     lora_requests: Mapping[str, Any]
     """Adapter's name to vLLM's LoRARequest, which has its folder."""
+    sockets: Path
+    """Folder of its processes' sockets, for whoever closes it to remove."""
 
 
 def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | None, events: FrontendEvents) -> Launched:
@@ -71,7 +73,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
     if on_cpu and arguments["enforce_eager"]:
         # Else the first request for log probabilities stops all others while a C++ compiler runs, over half a minute.
         environment["TORCHDYNAMO_DISABLE"] = "1"
-    with _environment(environment):
+    with _socket_folder() as folder, _environment({**environment, sockets.FOLDER_VARIABLE: str(folder)}):
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.API_SERVER)
         _check_adapters(adapters, config)
         scheduler = "LiveAsyncScheduler" if config.scheduler_config.async_scheduling else "LiveScheduler"
@@ -87,9 +89,10 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         limits=(config.scheduler_config.max_num_seqs, config.scheduler_config.max_num_batched_tokens),
         penalties_resume=penalties_resume,
         lora_requests={
-            name: LoRARequest(name, number, str(folder))
-            for number, (name, folder) in enumerate(adapters.items(), start=1)
+            name: LoRARequest(name, number, str(adapter))
+            for number, (name, adapter) in enumerate(adapters.items(), start=1)
         },
+        sockets=folder,
     )
 
 
@@ -196,6 +199,17 @@ def _folder_of(model: str) -> Path:
     from huggingface_hub import snapshot_download
 
     return Path(snapshot_download(model, local_files_only=True))
+
+
+@contextmanager
+def _socket_folder() -> Iterator[Path]:
+    """Make one, which stays when the engine has started."""
+    folder = sockets.make_folder()
+    try:
+        yield folder
+    except BaseException:
+        sockets.remove_folder(folder)
+        raise
 
 
 @contextmanager

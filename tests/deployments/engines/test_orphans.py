@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from deployments.engines.vllm import processes
+from deployments.engines.vllm import processes, sockets
 from deployments.engines.vllm.plugin import REPLICA_PID_VARIABLE
 from tests.deployments.engines.conftest import pool_json
 from tests.support.waiting import until_sync
@@ -59,9 +60,15 @@ def test_engine_dies_with_its_host(tiny_model: Path, tmp_path: Path, ranks: int,
         children = host.children(recursive=True)
         # EngineCore, its workers and multiprocessing's resource tracker.
         assert len(children) >= 2 + ranks - 1
+        (folder,) = Path(tempfile.gettempdir()).glob(f"penstock-engine-{process.pid}-*")
+        assert all(each.is_socket() for each in folder.iterdir())
+        assert any(folder.iterdir())
         host.send_signal(how)
         _, alive = psutil.wait_procs([host, *children], timeout=20)
         assert alive == []
+        # The next engine on this machine does it.
+        sockets.remove_folder(sockets.make_folder())
+        assert not folder.exists()
 
 
 def test_a_starting_replica_reaps_what_a_dead_one_left() -> None:

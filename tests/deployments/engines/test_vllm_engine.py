@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import tempfile
+from pathlib import Path
 
 import psutil
 import pytest
@@ -204,6 +206,7 @@ async def test_speculating_engine_refuses_what_it_would_drop(speculating: Starte
 async def test_death_of_the_engine_ends_everything_and_is_told(speculating: Started) -> None:
     engine = speculating.engine
     processes = tree_of(engine.engine_pids())
+    folders = own_socket_folders()
     begun = [await begin(engine, GenerationSpec(PROMPT, greedy(900))) for _ in range(4)]
     await asyncio.wait_for(begun[0][1].first.wait(), 60)
     aborting = asyncio.create_task(engine.abort([begun[3][0]]))
@@ -219,3 +222,8 @@ async def test_death_of_the_engine_ends_everything_and_is_told(speculating: Star
     assert engine.stats().running == 0
     await engine.close()
     assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+    assert len(folders - own_socket_folders()) == 1
+
+
+def own_socket_folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob(f"penstock-engine-{os.getpid()}-*"))
