@@ -186,7 +186,7 @@ class _Live(Collector):
         )
         for name, pool in self._pools.items():
             for each in Relief:
-                relief.add_metric([name, each.value], float(each is pool.relief))
+                relief.add_metric([name, each.value], float(each is pool.outlook.relief))
             if pool.beat is not None:
                 for number, label in enumerate(("interactive", "standard", "batch")):
                     waiting.add_metric([name, label], pool.beat.waiting[number])
@@ -207,7 +207,7 @@ class _Live(Collector):
             labels=["pool", "class", "outcome"],
         )
         for name, pool in self._pools.items():
-            for (request_class, verdict), count in pool.arrivals.verdicts.items():
+            for (request_class, verdict), count in pool.outlook.arrivals.verdicts.items():
                 judged.add_metric([name, request_class.name.lower(), verdict.value], count)
         yield judged
 

@@ -9,10 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from cluster.autoscaler.point import point_in_force
 from cluster.autoscaler.report import JobWork
-from cluster.control.decision import Relief
-from cluster.control.settings import operating_point
 from cluster.errors import (
     KeyReusedError,
     NoReplicaError,
@@ -22,7 +19,6 @@ from cluster.errors import (
     TakenOverError,
 )
 from cluster.lifecycle import TaskOwner
-from cluster.models import RequestClass
 from cluster.queue.base import Queue
 from cluster.queue.beats import RouterBeat, RouterBeatReply
 from cluster.queue.entries import Adopted, Grant, KnownRequest, Mail, Settlement, UsageLine, choice_ids
@@ -31,15 +27,13 @@ from cluster.settings import PoolSettings, QueueSettings, RouterSettings
 from cluster.tls import LinkDialer
 from router.affinity import Affinity
 from router.dispatch.account import Prices
-from router.dispatch.arrivals import Arrivals
 from router.dispatch.audit import Audit
 from router.dispatch.breaker import BreakerLimits
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.contract import Placement
-from router.dispatch.estimate import PoolEstimate
-from router.dispatch.in_time import late_after_s, shed_after_s
 from router.dispatch.isolation import Isolation
 from router.dispatch.membership import Membership
+from router.dispatch.outlook import Outlook
 from router.dispatch.positions import Positions
 from router.dispatch.recovery import Failure, RecoveryLimits
 from router.dispatch.replicas import ReplicaSet
@@ -69,15 +63,11 @@ class Pool:
         self.name = name
         self.settings = settings
         self.prices = Prices.of(settings)
-        self.estimate = PoolEstimate()
-        self._point = operating_point(settings)
-        self.arrivals = Arrivals(self._point)
+        self.outlook = Outlook(settings, late_last=queue_settings.late_last)
         self.job_work: Callable[[], Sequence[JobWork]] = tuple
         """Says what is left of the jobs that are fed from here; called from another thread."""
         self.on_settled: Callable[[Choice, Settlement | None], None] = _unheard
         """Is told once of every choice that is over, whoever still listens, with what the ledger gets of it."""
-        self.relief = Relief.NONE
-        """What the pool gives up for want of replicas, as its autoscaler last said."""
         self.queue_settings = queue_settings
         self.recovery = RecoveryLimits(
             router_settings.max_attempts, router_settings.first_token_timeout_s, router_settings.token_timeout_s
@@ -211,7 +201,7 @@ class Pool:
             # Nothing is in line. Refusals are many when a pool is full, so they are cheap.
             self._drop(choice)
             if isinstance(error, QueueFullError):
-                self.arrivals.turned_away(choice.entry.request_class)
+                self.outlook.arrivals.turned_away(choice.entry.request_class)
             raise
         except BaseException:
             # Also when the caller was cancelled: the entry may be in line, and nobody would answer its grant.
@@ -228,7 +218,7 @@ class Pool:
         if submitted.grant is not None:
             self._granted(submitted.grant)
         else:
-            choice.predicted_wait_s = self.wait_s(choice)
+            choice.predicted_wait_s = self.outlook.wait_s(choice)
         return None
 
     def _drop(self, choice: Choice) -> bool:
@@ -248,21 +238,6 @@ class Pool:
             raise NoReplicaError(
                 f"{self.name!r}: this router has reached none of {count} replicas for {silent_s:.0f} s"
             )
-
-    def shed_after_s(self, request_class: RequestClass) -> float | None:
-        """Return the time to the first token, in seconds, beyond which a request is turned away; None for never."""
-        return shed_after_s(self.arrivals.point.of(request_class), self.relief)
-
-    def late_after_ms(self, request_class: RequestClass) -> int:
-        """Return how long a request may wait before it lets others pass, milliseconds; 0 is for ever."""
-        if not self.queue_settings.late_last:
-            return 0
-        after_s = late_after_s(self.arrivals.point.of(request_class), self.estimate.first_token_s)
-        return 0 if after_s is None else max(1, int(after_s * 1000))
-
-    def wait_s(self, choice: Choice) -> float | None:
-        """Estimate how long a waiting choice still waits. Nobody can tell for one that others may pass."""
-        return None if choice.late else self.estimate.wait_s(choice.entry.request_class, choice.position)
 
     async def adopt(self, choice: Choice) -> Adopted | None:
         """Make an entry of the queue this choice's; None when there is none. A call of this router that had it is told.
@@ -364,9 +339,9 @@ class Pool:
         """Give the slot back."""
         request_id = choice.entry.request_id
         self._choices.pop(request_id, None)
-        choice.account.teach(self.estimate)
+        choice.account.teach(self.outlook.estimate)
         self.slow_readers.follow(choice)
-        self.arrivals.over(choice)
+        self.outlook.arrivals.over(choice)
         used = choice.account.final(choice.tokens)
         self.on_settled(choice, used)
         self.returns.release(request_id, choice.attempt, used or Settlement(choice.tokens))
@@ -427,7 +402,7 @@ class Pool:
             # It is not in line yet: it has its slot on the replica whose engine died.
             self.release(choice)
         elif self._choices.pop(choice.entry.request_id, None) is not None:
-            self.arrivals.over(choice)
+            self.outlook.arrivals.over(choice)
             used = choice.account.final(choice.tokens)
             self.on_settled(choice, used)
             self.returns.withdraw(choice.entry.request_id, used)
@@ -510,17 +485,13 @@ class Pool:
         return RouterBeat(
             self._router_id,
             self.replicas.connected(),
-            report=self.arrivals.report(self.job_work()),
+            report=self.outlook.arrivals.report(self.job_work()),
             positions_of=self._positions.ask(),
         )
 
     def _beaten(self, reply: RouterBeatReply) -> None:
         self.beat = reply
-        self.estimate.beat(reply)
-        # A store that lost it gets it back from the autoscaler; until then what was last heard holds.
-        if reply.point is not None:
-            self.arrivals.point = point_in_force(reply.point, self._point)
-        self.relief = Relief.of(reply.relief)
+        self.outlook.heard(reply)
         now = time.monotonic()
         if reply.run_id != self.resubmission.run_id:
             self._doubt_until = now + self.queue_settings.lease_s

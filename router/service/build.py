@@ -40,7 +40,7 @@ class Builder:
             choices,
             self._secret,
             self._router_id,
-            admitted.pool.wait_s,
+            admitted.pool.outlook.wait_s,
             arrived_at=admitted.arrived_at,
             admitted_at=time.monotonic(),
         )
@@ -59,7 +59,7 @@ class Builder:
             expected_tokens=expected,
             kv_tokens=prompt_tokens + expected,
             start_within_ms=admitted.start_within_ms(),
-            late_after_ms=pool.late_after_ms(checked.request_class),
+            late_after_ms=pool.outlook.late_after_ms(checked.request_class),
             client_key=checked.idempotency_key if index == 0 else "",
             weight=policy.weight,
             max_tokens=params.max_tokens,

@@ -86,7 +86,7 @@ class Opening:
                 # Who is turned away is demand too: a pool of none would never have a replica that brings a tokenizer.
                 most = checked.sampling.max_tokens or self._expected_output_tokens
                 size = (likely_tokens(checked.prompt), most, self._expected_output_tokens, checked.n)
-                pool.arrivals.arrived(checked.request_class, *size)
+                pool.outlook.arrivals.arrived(checked.request_class, *size)
             raise
         ids = await tokenizer.encode_prompt(checked.prompt)
         params, n = resolve(checked, info, len(ids))
@@ -150,7 +150,7 @@ class Opening:
 
     def _count(self, admitted: Admitted) -> None:
         if admitted.counted:
-            admitted.pool.arrivals.arrived(
+            admitted.pool.outlook.arrivals.arrived(
                 admitted.checked.request_class,
                 len(admitted.ids),
                 admitted.params.max_tokens,
@@ -193,8 +193,8 @@ class Opening:
         request_class = admitted.checked.request_class
         bounds = TimeBounds(
             admitted.checked.queue_timeout_s,
-            admitted.pool.shed_after_s(request_class),
-            admitted.pool.estimate.first_token_s or 0.0,
+            admitted.pool.outlook.shed_after_s(request_class),
+            admitted.pool.outlook.estimate.first_token_s or 0.0,
             None if admitted.deadline is None else admitted.deadline - time.monotonic(),
             admitted.run_s() or 0.0,
         )
@@ -202,5 +202,5 @@ class Opening:
         if error is None:
             return
         if error.bound == SHED:
-            admitted.pool.arrivals.turned_away(request_class)
+            admitted.pool.outlook.arrivals.turned_away(request_class)
         raise error

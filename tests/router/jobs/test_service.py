@@ -113,7 +113,9 @@ async def test_items_are_demand_by_what_is_left_and_not_by_their_arrival(stack: 
     assert RequestClass.BATCH == left.request_class
     assert left.left_s > 3600
     await stack.jobs().CancelJob(api.CancelJobRequest(job_id=job.job_id))
-    assert [0, 0] == [unpack_report(pool.arrivals.report()).counts[RequestClass.BATCH].requests for pool in pools]
+    assert [0, 0] == [
+        unpack_report(pool.outlook.arrivals.report()).counts[RequestClass.BATCH].requests for pool in pools
+    ]
 
 
 async def test_a_result_is_what_the_same_call_gives(stack: Stack) -> None:

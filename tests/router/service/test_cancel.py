@@ -49,7 +49,7 @@ class Bench:
         self._server = server
         self._tasks = count_tasks()
         for router in stack.routers:
-            router.pools["demo"].estimate = Clueless()  # type: ignore[assignment]
+            router.pools["demo"].outlook.estimate = Clueless()  # type: ignore[assignment]
 
     @property
     def pools(self) -> list[Pool]:
