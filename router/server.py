@@ -190,7 +190,15 @@ class Router:
             CacheSalts(self._secret, shared=settings.affinity.share_prefixes_across_tenants),
         )
         limits = RequestLimits(settings.max_prompt_bytes, settings.limits)
-        self._inference = InferenceServicer(self.pools, catalog, opening, limits, self._metrics, Pace(settings.merging))
+        self._inference = InferenceServicer(
+            self.pools,
+            catalog,
+            opening,
+            limits,
+            self._metrics,
+            Pace(settings.merging),
+            self._settings.queue.attach_grace_s,
+        )
         self._open_jobs(opening, limits)
         self._metrics.watch(self.pools, lambda: self._inference.open_calls)
         self._desk = ControlDesk(self._settings.pools, self._queues.control)

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from cluster.autoscaler.report import JobWork
 from cluster.errors import (
@@ -118,7 +118,9 @@ class Pool:
             round(router_settings.max_unread_total_mb * (1 << 20)),
         )
         self._reaching = Counter[str]()
-        """Requests of other calls or routers that were adopted, and whose replicas are waited for."""
+        """Requests of other calls or routers that are being adopted, or whose replicas are waited for: what mail says
+        of them comes again.
+        """
         self._collecting = False
         self._doubt_until = 0.0
         """Until then a replica may be missing in the registry because the store lost it."""
@@ -246,7 +248,9 @@ class Pool:
             QueueUnavailableError: the queue does not answer.
         """
         request_id = choice.entry.request_id
-        adopted = await self._queue.adopt(self._router_id, choice.entry.tenant, request_id)
+        # Mail may overtake the answer, and would find nobody here.
+        with self._taking_over(request_id):
+            adopted = await self._queue.adopt(self._router_id, choice.entry.tenant, request_id)
         if adopted is not None:
             if (old := self._choices.get(request_id)) is not None and old is not choice:
                 choice.inherit(old)
@@ -282,13 +286,18 @@ class Pool:
         place = self.replicas.place(replica_id)
         if place is None and address:
             # Meanwhile nobody else may start it, or give its slot back: it runs.
-            self._reaching[request_id] += 1
-            try:
+            with self._taking_over(request_id):
                 link = await self.replicas.reach(replica_id, address, self.queue_settings.attach_grace_s)
-            finally:
-                self._reaching -= Counter((request_id,))
             place = self.replicas.placement(link) if link is not None else None
         return place if choice.state is ChoiceState.WAITING else None
+
+    @contextmanager
+    def _taking_over(self, request_id: str) -> Iterator[None]:
+        self._reaching[request_id] += 1
+        try:
+            yield
+        finally:
+            self._reaching -= Counter((request_id,))
 
     async def find_key(self, tenant: str, key: str, request_id: str, digest: str) -> KnownRequest | None:
         """Tell whose a client key is; see `Queue.find_key`."""
@@ -438,7 +447,7 @@ class Pool:
                     self._owner.spawn(self._submit_early(order.request_id), "submit_early")
                 else:
                     choice.ordered(order.kind)
-            elif not self.returns.left(order.request_id):
+            elif order.request_id not in self._reaching and not self.returns.left(order.request_id):
                 self._give_back(order.request_id, "")
         for grant in mail.grants:
             self._granted(grant)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
@@ -34,6 +34,9 @@ from router.service.writer import EventWriter
 REQUEST_ID_HEADER = "penstock-request-id"
 RESUME_TOKEN_HEADER = "penstock-resume-token-bin"  # noqa: S105 - a header's name
 
+Opened: TypeAlias = Generation | bytes
+"""What runs, or the kept result of what has ended."""
+
 
 class InferenceServicer:
     """Serves clients. Knows no transport beyond `context`."""
@@ -46,13 +49,16 @@ class InferenceServicer:
         limits: RequestLimits,
         metrics: RouterMetrics,
         pace: Pace,
+        grace_s: float,
     ) -> None:
+        """`grace_s`: how long a request with a key outlives its client."""
         self._pools = pools
         self._catalog = catalog
         self._opening = opening
         self._limits = limits
         self._metrics = metrics
         self._pace = pace
+        self._grace_s = grace_s
         self._owner = TaskOwner("inference")
         self.draining = False
         self._open: set[Generation] = set()
@@ -71,8 +77,12 @@ class InferenceServicer:
         checked = check_stream(request, self._limits)
         self._enter()
         try:
-            opened = await self._opening.open(
-                checked.generate, caller=caller, time_left_s=context.time_remaining(), resume=checked.resume
+            opened = await self._opened(
+                self._opening.open(
+                    checked.generate, caller=caller, time_left_s=context.time_remaining(), resume=checked.resume
+                ),
+                checked.generate,
+                caller,
             )
             if isinstance(opened, bytes):
                 received = checked.resume.received_tokens if checked.resume is not None else ()
@@ -93,7 +103,8 @@ class InferenceServicer:
         checked = check_request(request, self._limits)
         self._enter()
         try:
-            opened = await self._opening.open(checked, caller=caller, time_left_s=context.time_remaining())
+            opening = self._opening.open(checked, caller=caller, time_left_s=context.time_remaining())
+            opened = await self._opened(opening, checked, caller)
             if isinstance(opened, bytes):
                 return read_result(opened)[0]
             kept = self._kept(opened, checked, caller)
@@ -117,6 +128,19 @@ class InferenceServicer:
             if kept is not None:
                 kept.add(event)
         self._metrics.finished(generation, collector.finished)
+
+    async def _opened(self, opening: Coroutine[Any, Any, Opened], checked: CheckedRequest, caller: Caller) -> Opened:
+        """Open a request. One with a key is opened also when its client leaves meanwhile, and goes on for a while."""
+        if not checked.idempotency_key:
+            return await opening
+        task = asyncio.ensure_future(opening)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self.draining:
+                task.cancel()
+            self._owner.spawn(self._linger_from(task, checked, caller), "linger")
+            raise
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
@@ -144,11 +168,23 @@ class InferenceServicer:
                 if kept is not None:
                     self._owner.spawn(kept.settle(), "settle")
 
+    async def _linger_from(self, opening: asyncio.Task[Opened], checked: CheckedRequest, caller: Caller) -> None:
+        """Go on with what is being opened for a client that has left."""
+        try:
+            async with asyncio.timeout(self._grace_s):
+                opened = await opening
+        except (TimeoutError, PenstockError):
+            # Nothing has begun, or nobody came while it was looked for.
+            return
+        if isinstance(opened, Generation) and (kept := self._kept(opened, checked, caller)) is not None:
+            self._open.add(opened)
+            await self._linger(kept)
+
     async def _linger(self, kept: KeptResult) -> None:
         """Go on without a client, until the same key comes again or the grace is over."""
         generation = kept.generation
         try:
-            async with asyncio.timeout(self._pools[generation.pool].queue_settings.attach_grace_s):
+            async with asyncio.timeout(self._grace_s):
                 async for event in generation.unhurried():
                     kept.add(event)
         except (TimeoutError, PenstockError):

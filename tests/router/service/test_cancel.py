@@ -19,6 +19,7 @@ from cluster.queue import Mail
 from router.dispatch.pool import Pool
 from tests.cluster.queue.backends import KEPT_WHEN_IDLE, memory_sizes, redis_sizes
 from tests.cluster.queue.servers import Server, running
+from tests.router.service.test_adoption import adopting
 from tests.support.stack import Stack, collect, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 
@@ -240,26 +241,19 @@ async def test_a_request_of_several_choices_is_cancelled_as_a_whole(bench: Bench
         await bench.nothing_is_left()
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-async def test_who_leaves_while_taking_a_request_over_leaves_nothing_behind(bench: Bench, resumed: bool) -> None:
-    """The queue has made the slot this router's own, and the client is gone before the router hears of it."""
-    stack, pool = bench.stack, bench.pools[1]
-    first = stack.inference(0).StreamGenerate(endless(key="" if resumed else "taken"))
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_who_leaves_while_taking_a_request_over_leaves_nothing_behind(bench: Bench, keyed: bool) -> None:
+    """The queue has made the slot this router's own, and the client is gone before the router hears of it. With a key
+    its request goes on until nobody has come for as long as the grace.
+    """
+    stack = bench.stack
+    key = "taken" if keyed else ""
+    first = stack.inference(0).StreamGenerate(endless(key=key))
     token = (await seen(first, "started")).started.resume_token
     await seen(first, "delta")
-    queue, adopted, go_on = pool._queue, asyncio.Event(), asyncio.Event()
-    adopt = queue.adopt
-
-    async def slow(*arguments: str) -> object:
-        reply = await adopt(*arguments)
-        adopted.set()
-        await go_on.wait()
-        return reply
-
-    queue.adopt = slow  # type: ignore[method-assign, assignment]
-    try:
-        repeat = endless(key="" if resumed else "taken")
-        if resumed:
+    async with adopting(bench.pools[1]) as (adopted, go_on):
+        repeat = endless(key=key)
+        if not keyed:
             repeat.resume.CopyFrom(api.Resume(resume_token=token, received_tokens=[0]))
         second = stack.inference(1).StreamGenerate(repeat)
         reading = asyncio.ensure_future(outcome(second))
@@ -271,8 +265,6 @@ async def test_who_leaves_while_taking_a_request_over_leaves_nothing_behind(benc
         go_on.set()
         await reading
         assert grpc.StatusCode.ABORTED == (await outcome(first))[0]
-    finally:
-        queue.adopt = adopt  # type: ignore[method-assign]
     await bench.nothing_is_left()
 
 
