@@ -17,7 +17,7 @@ from cluster.cli.main import build_parser
 from cluster.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "k8s/README.md")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "k8s/README.md", "loadtest/README.md")
 SERVICES = inference_pb2.DESCRIPTOR.services_by_name
 
 
