@@ -39,6 +39,8 @@ class RedisBell:
         self._ended = asyncio.Event()
         self._connection: Any | None = None
         self._heard = 0.0
+        self._delay_s = _FIRST_DELAY_S
+        """How long it waits before it connects again."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -76,7 +78,6 @@ class RedisBell:
         await self._source.close()
 
     async def _run(self) -> None:
-        delay = _FIRST_DELAY_S
         try:
             while not self._ended.is_set():
                 try:
@@ -84,13 +85,11 @@ class RedisBell:
                 except (*CONNECTION_ERRORS, exceptions.RedisError) as error:
                     if self._ended.is_set():
                         return
-                    _LOG.warning("queue.bell_lost", extra={"error": str(error), "retry_s": delay})
-                if self._subscribed.is_set():
-                    delay = _FIRST_DELAY_S
+                    _LOG.warning("queue.bell_lost", extra={"error": str(error), "retry_s": self._delay_s})
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(delay):
+                    async with asyncio.timeout(self._delay_s):
                         await self._ended.wait()
-                delay = min(2 * delay, _LONGEST_DELAY_S)
+                self._delay_s = min(2 * self._delay_s, _LONGEST_DELAY_S)
         finally:
             await self._disconnect()
 
@@ -121,6 +120,7 @@ class RedisBell:
         kind, _, data = message
         if kind == b"subscribe":
             self._subscribed.set()
+            self._delay_s = _FIRST_DELAY_S
         elif kind == b"message":
             self._rung[data.decode()] = None
             self._changed.set()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from pathlib import Path
 
 import pytest
 
 from cluster.errors import QueueUnavailableError
 from cluster.models import Windows
-from cluster.queue import Settlement
+from cluster.queue import RedisBell, Settlement
 from cluster.queue.keys import bell_channel
+from tests.cluster.queue import servers
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry, turns
 from tests.support.waiting import until
 
@@ -133,3 +136,33 @@ async def test_the_bell_listens_again_after_its_connection_broke(redis_backend: 
     await scene.queue.cancel("B", "acme", "a")
 
     assert await asyncio.wait_for(ring, 10) == POOL
+
+
+async def test_a_bell_asks_less_and_less_often_for_a_server_that_stays_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And soon again for one that was back."""
+    server = servers.start("redis-6.2", tmp_path)
+    bell, processes = RedisBell(server.url, "A"), [server.process]
+
+    def waits() -> list[float]:
+        return [getattr(record, "retry_s", 0.0) for record in caplog.records if record.msg == "queue.bell_lost"]
+
+    try:
+        await bell.start()
+        for _ in range(2):
+            with contextlib.closing(server.client()) as client:
+                await until(lambda client=client: client.pubsub_numsub(bell_channel("A"))[0][1] == 1)
+            caplog.clear()
+            processes[-1].kill()
+            processes[-1].wait()
+            await until(lambda: len(waits()) >= 4)
+            assert [0.05, 0.1, 0.2, 0.4] == waits()[:4]
+            processes.append(servers.launch(server.command))
+            with contextlib.closing(server.client()) as client:
+                servers.wait_answer(client)
+    finally:
+        await bell.close()
+        for process in processes:
+            process.kill()
+            process.wait()
