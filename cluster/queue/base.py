@@ -93,8 +93,9 @@ class Queue(Protocol):
         ...
 
     async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
-        """Keep a request's result under its client key for `result_ms`; an empty one lets the key be used again
-        where no result is stored. `request_id` is without the number of a choice. False when the key is another's.
+        """Keep a request's result under its client key for `result_ms`; an empty one, or one that is larger than all
+        that are kept may be, lets the key be used again where no result is stored. `request_id` is without the number
+        of a choice. False when the key is another's.
         """
         ...
 

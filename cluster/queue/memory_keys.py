@@ -73,7 +73,8 @@ def finish_key(pool: PoolState, field: str, request_id: str, result: bytes) -> b
     """Keep a result, or drop the key."""
     if not owns_key(pool, field, request_id):
         return False
-    if not result or not pool.limits.result_ms:
+    most = pool.limits.max_result_bytes
+    if not result or not pool.limits.result_ms or len(result) > most:
         if field not in pool.results:
             drop_key(pool, field)
         return True
@@ -81,8 +82,13 @@ def finish_key(pool: PoolState, field: str, request_id: str, result: bytes) -> b
     pool.results[field] = result
     pool.key_due.add(field, pool.now + pool.limits.result_ms)
     pool.result_bytes += len(result)
-    while pool.result_bytes > pool.limits.max_result_bytes and len(pool.key_due):
-        drop_key(pool, pool.key_due.first(1)[0][1])
+    waiting = 0
+    while pool.result_bytes > most and waiting < len(pool.key_due):
+        oldest = pool.key_due.first(waiting + 1)[waiting][1]
+        if oldest in pool.results:
+            drop_key(pool, oldest)
+        else:
+            waiting += 1
     return True
 
 

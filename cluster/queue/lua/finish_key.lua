@@ -8,7 +8,8 @@ Q.open_pool()
 local field, result = A[2] .. '\0' .. A[3], A[5]
 if not Q.owns_key(field, A[4]) then return 0 end
 
-if result == '' or tonumber(ARGV[15]) == 0 then
+local most = tonumber(ARGV[16])
+if result == '' or tonumber(ARGV[15]) == 0 or #result > most then
   -- A call that came back to a request that is over, and failed, says nothing of the result that it left.
   if call('HEXISTS', K[RESULTS], field) == 0 then Q.drop_key(field) end
 else
@@ -16,12 +17,12 @@ else
   call('HSET', K[RESULTS], field, result)
   call('ZADD', K[KEY_DUE], Q.now + tonumber(ARGV[15]), field)
   Q.set(P_RESULTS, P[P_RESULTS] + #result)
-  -- The oldest make room.
-  local most = tonumber(ARGV[16])
+  -- The oldest make room. Those whose result is yet to come have none to give, and their keys are in use.
+  local waiting = 0
   while P[P_RESULTS] > most do
-    local oldest = call('ZRANGE', K[KEY_DUE], 0, 0)[1]
+    local oldest = call('ZRANGE', K[KEY_DUE], waiting, waiting)[1]
     if not oldest then break end
-    Q.drop_key(oldest)
+    if call('HEXISTS', K[RESULTS], oldest) == 1 then Q.drop_key(oldest) else waiting = waiting + 1 end
   end
 end
 Q.close_pool()

@@ -205,3 +205,38 @@ async def test_the_oldest_results_make_room(backend: Backend) -> None:
 
     kept = [(await scene.queue.submit("B", entry(f"again{i}", client_key=f"k{i}"))).known for i in range(5)]
     assert [known is not None for known in kept] == [False, False, False, True, True]
+
+
+async def test_no_room_is_made_at_the_cost_of_what_has_no_result_yet(backend: Backend) -> None:
+    scene = Scene(backend.queue(QueueLimits(max_result_bytes=250)), backend.clock)
+    await scene.start({"r1": WIDE}, ("A", "B"))
+    grants = [
+        (await scene.queue.submit("A", keyed("first/0"))).grant,
+        (await scene.queue.submit("A", entry("first/1"))).grant,
+    ]
+    await scene.queue.release("A", "first/0", grants[0].attempt, Settlement(1))
+    for i in range(5):
+        backend.clock.advance(0.1)
+        grant = (await scene.queue.submit("A", entry(f"q{i}", client_key=f"k{i}"))).grant
+        await scene.queue.release("A", f"q{i}", grant.attempt, Settlement(1))
+        await scene.queue.finish_key("A", "acme", f"k{i}", f"q{i}", b"x" * 100)
+
+    assert (await scene.queue.submit("B", keyed("second/0"))).known.request_id == "first"
+    await scene.queue.release("A", "first/1", grants[1].attempt, Settlement(1))
+    assert await scene.queue.finish_key("A", "acme", "key", "first", b"result")
+    kept = [(await scene.queue.submit("B", entry(f"again{i}", client_key=f"k{i}"))).known for i in range(5)]
+    assert [known is not None for known in kept] == [False, False, False, True, True]
+
+
+async def test_a_result_that_is_larger_than_all_room_pushes_nobody_out(backend: Backend) -> None:
+    scene = Scene(backend.queue(QueueLimits(max_result_bytes=250)), backend.clock)
+    await scene.start({"r1": WIDE}, ("A", "B"))
+    for name, size in (("small", 100), ("large", 251)):
+        backend.clock.advance(0.1)
+        grant = (await scene.queue.submit("A", entry(name, client_key=f"of-{name}"))).grant
+        await scene.queue.release("A", name, grant.attempt, Settlement(1))
+        assert await scene.queue.finish_key("A", "acme", f"of-{name}", name, b"x" * size)
+
+    assert (await scene.queue.submit("B", entry("again", client_key="of-small"))).known.result == b"x" * 100
+    # Without a result it runs again.
+    assert (await scene.queue.submit("B", entry("anew", client_key="of-large"))).grant
