@@ -72,20 +72,16 @@ def drop_waiting(pool: PoolState, router: str, limit: int) -> int:
     if owned is None:
         return 0
     waiting = [name for _, name in owned.waiting[:limit]]
-    listed = [
-        waiting,
-        [name for _, name in owned.parked[: limit - len(waiting)]],
-        *(sorted(name for name, kind in owned.orders.items() if kind == letter) for letter in "ce"),
-    ]
+    parked = [name for _, name in owned.parked[: limit - len(waiting)]]
+    expired, cancelled = (sorted(name for name, kind in owned.orders.items() if kind == letter) for letter in "ec")
     owned.moved.clear()
     pool.tidy_owner(router)
     dropped = 0
-    for names in listed:
-        for name in names:
-            entry = pool.entries.get(name)
-            if entry is not None and entry.state != IN_FLIGHT:
-                drop(pool, entry)
-                dropped += 1
+    for name in (*waiting, *parked, *expired[: limit - len(waiting) - len(parked)], *cancelled):
+        entry = pool.entries.get(name)
+        if entry is not None and entry.state != IN_FLIGHT:
+            drop(pool, entry)
+            dropped += 1
     return dropped
 
 

@@ -92,12 +92,12 @@ function Q.unpark(router)
   end
 end
 
--- Forget entries of a router that hold no slot: waiting and parked, at most `limit`, and ordered. Returns how many; 0 when
--- none is left.
+-- Forget entries of a router that hold no slot: waiting, parked and expired, at most `limit`, and cancelled, of which others
+-- run. Returns how many; 0 when none is left.
 function Q.drop_waiting(router, limit)
   local dropped = 0
-  for _, letter in ipairs({'w', 'p', 'c', 'e'}) do
-    local some = (letter == 'w' or letter == 'p') and limit - dropped or nil
+  for _, letter in ipairs({'w', 'p', 'e', 'c'}) do
+    local some = letter ~= 'c' and limit - dropped or nil
     for _, member in ipairs(some == 0 and {} or Q.members(K[OWNERS], router .. '\0' .. letter .. '\0', some)) do
       local parts = Q.split(member)
       local id = parts[#parts]

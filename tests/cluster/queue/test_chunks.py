@@ -17,13 +17,14 @@ MANY = 2 * CHUNK + 300
 ONE = Windows(sequences=1, kv_tokens=10**6, prefill_tokens=10**6)
 
 
-async def _crowd(backend: Backend, **limits: int) -> Scene:
+async def _crowd(backend: Backend, start_within_ms: int = 0, **limits: int) -> Scene:
     """Have many requests of router A wait behind one of B's that runs."""
     scene = Scene(backend.queue(QueueLimits(max_waiting=10**6, **limits)), backend.clock)
     await scene.start({"r1": ONE}, ("A", "B"))
     await scene.queue.submit("B", entry("running"))
     for first in range(0, MANY, 100):
-        await asyncio.gather(*(scene.queue.submit("A", entry(f"a{n}")) for n in range(first, first + 100)))
+        some = (entry(f"a{n}", start_within_ms=start_within_ms) for n in range(first, first + 100))
+        await asyncio.gather(*(scene.queue.submit("A", one) for one in some))
     return scene
 
 
@@ -75,6 +76,17 @@ async def test_a_heartbeat_takes_a_piece_of_what_dead_routers_left(backend: Back
     # A replica's and a router's heartbeat each second, and the first of them finds the lease over.
     assert waiting[:3] == [MANY] * 3
     assert sorted({MANY - n for n in waiting}) == [0, 2 * CHUNK, MANY]
+
+
+async def test_a_heartbeat_takes_a_piece_of_what_expired_before_its_router_was_dead(backend: Backend) -> None:
+    scene = await _crowd(backend, start_within_ms=500, lease_ms=4000, attach_grace_ms=1000)
+    left = []
+    for _ in range(8):
+        assert await _one_second(scene) in (0, MANY - 2 * CHUNK)
+        left.append(backend.sizes()["entries"] - 1)
+
+    assert left[:4] == [MANY] * 4
+    assert sorted({MANY - n for n in left}) == [0, 2 * CHUNK, MANY]
 
 
 async def test_an_interrupted_retirement_is_finished_by_others(backend: Backend) -> None:
