@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.queue.base import Queue
-from cluster.queue.entries import Grant
+from cluster.queue.entries import NO_QUOTA, Grant, QueueEntry, Submitted
 from router.dispatch.choice import Choice, ChoiceState
 
 _LOG = logging.getLogger(__name__)
@@ -94,14 +94,14 @@ class Resubmission:
         if choice is None or choice.state is not ChoiceState.WAITING or choice.run_id == self.run_id:
             return
         entry = choice.entry_now()
-        try:
-            submitted = await self._queue.submit(self._router_id, entry)
-            known = submitted.known is not None
-        except (QueueFullError, QuotaExceededError, KeyReusedError):
-            known = True
-        if known:
-            # Its place, its quota and its key were given when it came; what has happened since does not take them away.
-            submitted = await self._queue.submit(self._router_id, replace(entry, resume=True, client_key=""))
+        # Its place, its quota and its key were given when it came; what has happened since does not take them away. Who
+        # comes back to a line that is full stands at its head.
+        free = replace(entry, quota=NO_QUOTA, client_key="")
+        submitted = (
+            await self._line_up(entry)
+            or await self._line_up(free)
+            or await self._queue.submit(self._router_id, replace(free, resume=True))
+        )
         if submitted.elsewhere:
             # Its client is there, or the store forgot that it came here; the audit finds out. It looks at what has been
             # in line, and this one may not have been from here.
@@ -111,3 +111,10 @@ class Resubmission:
         choice.position = submitted.position
         if submitted.grant is not None:
             self._granted(submitted.grant)
+
+    async def _line_up(self, entry: QueueEntry) -> Submitted | None:
+        try:
+            submitted = await self._queue.submit(self._router_id, entry)
+        except (QueueFullError, QuotaExceededError, KeyReusedError):
+            return None
+        return submitted if submitted.known is None else None
