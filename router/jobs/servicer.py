@@ -253,16 +253,21 @@ def _existing(record: JobRecord, upload: Upload, key: str) -> api.SubmitJobRespo
 async def _news(store: JobStore, job_id: str, place: WatchPlace) -> tuple[list[api.JobResult], bool]:
     """Return results behind a place, and whether the results up to it are not what the watcher has."""
     known = 1 if place.offset else 0
-    bodies = await store.results(job_id, place.offset - known, RESULTS_PER_LOOK + known)
-    if known and (not bodies or api.JobResult.FromString(bodies[0]).execution_id != place.execution_id):
-        return [], True
     news: list[api.JobResult] = []
-    size = 0
-    for number, body in enumerate(bodies[known:]):
-        if size > RESPONSE_BYTES:
+    size, wanted = 0, 1
+    while wanted > 0:
+        bodies = await store.results(job_id, place.offset + len(news) - known, wanted + known)
+        if known and (not bodies or api.JobResult.FromString(bodies[0]).execution_id != place.execution_id):
+            return [], True
+        for body in bodies[known:]:
+            if size > RESPONSE_BYTES:
+                return news, False
+            result = api.JobResult.FromString(body)
+            result.offset = place.offset + len(news)
+            news.append(result)
+            size += len(body)
+        if len(bodies) < wanted + known:
             break
-        result = api.JobResult.FromString(body)
-        result.offset = place.offset + number
-        news.append(result)
-        size += len(body)
+        # What the response has room for if they are as large as the first one: the others would be read for nothing.
+        known, wanted = 0, min(RESULTS_PER_LOOK - len(news), (RESPONSE_BYTES - size) * len(news) // max(1, size))
     return news, False

@@ -11,7 +11,7 @@ from penstock.v1 import jobs_pb2 as api
 
 from cluster.clock import ManualClock
 from cluster.errors import InvalidRequestError, QueueUnavailableError, UnavailableError
-from cluster.jobs import JobRecord, MemoryJobPools, MemoryJobs, MemoryJobStore
+from cluster.jobs import ItemResult, JobRecord, MemoryJobPools, MemoryJobs, MemoryJobStore
 from cluster.settings import JobsSettings
 from router.admission import RequestLimits
 from router.client import AsyncClient, JobItem, RetryPolicy, Sampling
@@ -106,3 +106,44 @@ async def test_a_job_whose_seal_was_not_answered_is_not_dropped() -> None:
     await servicer.close()
     assert reply.existed
     assert [reply.job.job_id] == list(shared.jobs)
+
+
+class Read(MemoryJobStore):
+    """Counts the results that it gives."""
+
+    read = 0
+
+    async def results(self, *args: Any) -> list[bytes]:
+        found = await super().results(*args)
+        self.read += len(found)
+        return found
+
+
+class Reader:
+    """Is the context of a call whose client reads everything."""
+
+    def __init__(self) -> None:
+        self.results: list[api.JobResult] = []
+
+    async def write(self, response: api.WatchJobResponse) -> None:
+        self.results.extend(response.results)
+
+
+@pytest.mark.parametrize(("size", "most"), [(1 << 20, 2), (300_000, 1.5), (10, 1.2)])
+async def test_results_are_not_read_again_and_again_because_they_are_large(size: int, most: float) -> None:
+    store = Read(MemoryJobs(ManualClock()))
+    await store.create("a.1", "me", api.JobHeader(model="a").SerializeToString())
+    await store.append("a.1", 0, [b"x"] * 100)
+    await store.seal("a.1", "", "", 10**6)
+    claim = await store.claim("A", takeover=False)
+    assert claim is not None
+    for number in range(100):
+        result = api.JobResult(index=number, custom_id="x" * size, execution_id=f"e{number}")
+        await store.store(claim, number, ItemResult(result.SerializeToString()))
+    servicer = JobServicer(opened({"a": store}), JobsSettings(), RequestLimits(), nudge=lambda _pool: None)
+
+    reader = Reader()
+    await servicer.WatchJob(api.WatchJobRequest(job_id="a.1"), reader, ME)
+
+    assert [(number, number) for number in range(100)] == [(each.index, each.offset) for each in reader.results]
+    assert store.read <= most * 100
