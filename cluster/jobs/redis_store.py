@@ -110,10 +110,17 @@ class RedisJobStore:
         """See `JobStore.list_jobs`."""
         start = f"({_member(tenant, before)}" if before is not None else f"({tenant}\x01"
         index = shared_key(self.pool, "index")
-        members = await self._command("ZREVRANGEBYLEX", index, start, f"[{tenant}\0", "LIMIT", 0, limit)
-        ids = [member.decode().rsplit("\0", 1)[1] for member in members]
-        records = await asyncio.gather(*(self.get(job_id) for job_id in ids))
-        return [record for record in records if record is not None]
+        found: list[JobRecord] = []
+        while (left := limit - len(found)) > 0:
+            members = await self._command("ZREVRANGEBYLEX", index, start, f"[{tenant}\0", "LIMIT", 0, left)
+            ids = [member.decode().rsplit("\0", 1)[1] for member in members]
+            records = await asyncio.gather(*(self.get(job_id) for job_id in ids))
+            found += [record for record in records if record is not None]
+            if len(members) < left:
+                break
+            # What was deleted meanwhile must not make it look like the end of the list.
+            start = f"({members[-1].decode()}"
+        return found
 
     async def results(self, job_id: str, offset: int, limit: int) -> list[bytes]:
         """See `JobStore.results`."""

@@ -388,6 +388,27 @@ async def test_lists_are_newest_first_and_paged(backend: Backend) -> None:
     assert ["x"] == [record.job_id for record in await store.list_jobs("acme2", None, 3)]
 
 
+async def test_a_page_is_full_although_a_job_was_deleted_while_it_was_read(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shorter one would be the last."""
+    store, other = backend.store(), backend.store()
+    for number in range(5):
+        await upload(store, f"j{number}")
+        backend.clock.advance(1)
+    get = store.get
+
+    async def too_late(job_id: str) -> JobRecord | None:
+        await other.delete("j3")
+        return await get(job_id)
+
+    monkeypatch.setattr(store, "get", too_late)
+    if backend.server is None:
+        await other.delete("j3")
+    assert ["j4", "j2", "j1"] == [record.job_id for record in await store.list_jobs("acme", None, 3)]
+    assert ["j4", "j2", "j1", "j0"] == [record.job_id for record in await store.list_jobs("acme", None, 4)]
+
+
 async def test_names_that_cannot_be_stored_are_refused(backend: Backend) -> None:
     store = backend.store()
     for job_id, tenant in (("a{b", "t"), ("", "t"), ("a:b", "t"), ("j", ""), ("j", "a\0b")):
