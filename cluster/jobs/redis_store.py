@@ -176,12 +176,14 @@ class RedisJobStore:
         job_id, used = claim.record.job_id, result.usage
         tokens = (used.prompt_tokens, used.output_tokens, used.cached_tokens)
         floats = (f"{used.gpu_seconds:.9f}", f"{used.cost:.12f}")
+        body = result.body
+        blob = await asyncio.to_thread(pack_blob, body) if len(body) > _LARGE else pack_blob(body)
         stored = await self._run(
             "store",
             job_id,
             claim.token,
             item,
-            pack_blob(result.body),
+            blob,
             int(result.failed),
             *tokens,
             *floats,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from typing import Any
 
 import pytest
 
 from cluster.errors import JobLeaseLostError, JobLimitError, JobNotFoundError, QueueUnavailableError
 from cluster.jobs import ItemResult, JobClaim, JobCursor, JobLimits, JobRecord, JobState, JobUsage
+from cluster.jobs.blob import pack_blob
 from tests.cluster.jobs.conftest import Backend
+from tests.support.waiting import until
 
 HOUR_MS = 3_600_000
 USED = JobUsage(prompt_tokens=3, output_tokens=2, cached_tokens=1, gpu_seconds=0.5, cost=0.25)
@@ -141,6 +144,30 @@ async def test_the_last_result_ends_the_job_and_drops_the_bodies(backend: Backen
     assert ([], 0) == (await store.block("j", 0), len((await store.backlog("j")).sizes))
     with pytest.raises(JobLeaseLostError):
         await store.renew(claim)
+
+
+async def test_streams_are_served_while_a_large_result_is_packed(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend.server is None:
+        pytest.skip("the twin serves nobody else")
+    store = backend.store()
+    await upload(store, "j", 1)
+    claim = await claimed(store)
+    began, served = threading.Event(), threading.Event()
+
+    def pack(body: bytes) -> bytes:
+        began.set()
+        assert served.wait(5), "nobody was served"
+        return pack_blob(body)
+
+    monkeypatch.setattr("cluster.jobs.redis_store.pack_blob", pack)
+    storing = asyncio.create_task(store.store(claim, 0, ItemResult(b"x" * 100_000)))
+    await until(began.is_set)
+    served.set()
+
+    assert await storing
+    assert [b"x" * 100_000] == await store.results("j", 0, 1)
 
 
 async def test_the_first_result_of_an_item_wins(backend: Backend) -> None:
