@@ -30,7 +30,9 @@ from cluster.queue.lane import Lane
 
 DEFAULT_TIMEOUT_S = 2.0
 _LOOKED_AT = 64
-"""Candidates that one `claim` or `sweep` looks at."""
+"""Jobs that are named at once for a `claim` or `sweep`."""
+_LOOKS = 16
+"""Of one `claim`, where all that are named are of tenants that are fed enough: they are put off for a second."""
 _LARGE = 32 << 10
 """Bytes that take a good part of a millisecond to compress."""
 
@@ -133,15 +135,20 @@ class RedisJobStore:
 
     async def claim(self, holder: str, *, takeover: bool) -> JobClaim | None:
         """See `JobStore.claim`."""
-        candidates, _due, now = await self._run("look", "", _LOOKED_AT, self.limits.lease_ms)
-        takeover &= self._steps.believes(now, (self._clock or SystemClock()).monotonic())
         token = secrets.token_hex(12)
-        for candidate in candidates:
-            job_id = candidate.decode()
-            options = (self.limits.lease_ms, int(takeover), self.limits.tenant_feeding)
-            if await self._run("claim", job_id, holder, token, *options) == 1:
-                record = await self.get(job_id)
-                return None if record is None else JobClaim(record, token)
+        before: list[bytes] = []
+        for _ in range(_LOOKS):
+            candidates, _due, now = await self._run("look", "", _LOOKED_AT, self.limits.lease_ms)
+            takeover &= self._steps.believes(now, (self._clock or SystemClock()).monotonic())
+            for candidate in candidates:
+                job_id = candidate.decode()
+                options = (self.limits.lease_ms, int(takeover), self.limits.tenant_feeding)
+                if await self._run("claim", job_id, holder, token, *options) == 1:
+                    record = await self.get(job_id)
+                    return None if record is None else JobClaim(record, token)
+            if len(candidates) < _LOOKED_AT or candidates == before:
+                break
+            before = candidates
         return None
 
     async def renew(self, claim: JobClaim) -> JobRecord:

@@ -294,6 +294,21 @@ async def test_a_tenant_with_many_jobs_does_not_hide_anothers(backend: Backend) 
     assert await store.claim("A", takeover=True) is None
 
 
+async def test_one_look_goes_past_hundreds_of_jobs_of_a_tenant_that_is_fed_enough(backend: Backend) -> None:
+    """Each later look would cost the others a second."""
+    store = backend.store(JobLimits(tenant_feeding=2))
+    for number in range(300):
+        await upload(store, f"many{number}", 1)
+    backend.clock.advance(0.1)
+    await upload(store, "one", 1, tenant="other")
+
+    tenants = []
+    while (claim := await store.claim("A", takeover=True)) is not None:
+        tenants.append(claim.record.tenant)
+
+    assert ["acme", "acme", "other"] == tenants
+
+
 @pytest.mark.parametrize("fed", [False, True])
 async def test_a_cancelled_job_keeps_its_results_and_loses_its_feeder(backend: Backend, fed: bool) -> None:
     store = backend.store()
