@@ -225,11 +225,17 @@ class InferenceServicer:
         by_key = bool(target.idempotency_key)
         name = target.idempotency_key or target.request_id
         pools = self._pools.values()
-        found = await asyncio.gather(*(pool.cancel(caller.tenant, name, by_key=by_key) for pool in pools))
-        request_id = next((hit for hit in found if hit is not None), None)
-        if request_id is None:
-            raise RequestNotFoundError(name)
-        return api.CancelResponse(request_id=request_id)
+        found = await asyncio.gather(
+            *(pool.cancel(caller.tenant, name, by_key=by_key) for pool in pools), return_exceptions=True
+        )
+        request_id = next((one for one in found if isinstance(one, str)), None)
+        failure = next((one for one in found if isinstance(one, BaseException)), None)
+        # An id is in one pool only, whatever became of the others; a key may be in several.
+        if failure is not None and (request_id is None or by_key):
+            raise failure
+        if request_id is not None:
+            return api.CancelResponse(request_id=request_id)
+        raise RequestNotFoundError(name)
 
     # --- models -------------------------------------------------------------------------------------------------------
 

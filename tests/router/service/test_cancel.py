@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
@@ -15,8 +16,11 @@ import pytest_asyncio
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
+from cluster.errors import QueueUnavailableError
 from cluster.queue import Mail
 from router.dispatch.pool import Pool
+from router.identity import Caller
+from router.service.inference import InferenceServicer
 from tests.cluster.queue.backends import KEPT_WHEN_IDLE, memory_sizes, redis_sizes
 from tests.cluster.queue.servers import Server, running
 from tests.router.service.test_adoption import adopting
@@ -305,3 +309,23 @@ async def test_a_cancel_of_what_runs_here_does_not_wait_for_the_queue(tmp_path: 
         assert types.FINISH_REASON_CANCELLED == finished.choices[0].finish_reason
         # The slot is given back once the queue answers again.
         await until(lambda: not memory_sizes(stack.store)["entries"])
+
+
+@pytest.mark.parametrize("away_first", [True, False])
+async def test_a_cancel_is_answered_although_the_queue_of_another_pool_is_away(away_first: bool) -> None:
+    """Pools of a Redis Cluster lie on different servers."""
+    has, lacks = Mock(cancel=AsyncMock(return_value="q")), Mock(cancel=AsyncMock(return_value=None))
+    away = Mock(cancel=AsyncMock(side_effect=QueueUnavailableError("away")))
+
+    async def cancel(*pools: Mock, key: str = "") -> api.CancelResponse:
+        named = {str(number): pool for number, pool in enumerate(pools if away_first else pools[::-1])}
+        servicer = InferenceServicer(named, Mock(), Mock(), Mock(), Mock(), Mock())
+        asked = api.CancelRequest(idempotency_key=key) if key else api.CancelRequest(request_id="q")
+        return await servicer.Cancel(asked, None, Caller("acme"))
+
+    assert "q" == (await cancel(away, lacks, has)).request_id
+    # It may be there, or be there as well.
+    with pytest.raises(QueueUnavailableError):
+        await cancel(away, lacks)
+    with pytest.raises(QueueUnavailableError):
+        await cancel(away, has, key="k")
