@@ -61,6 +61,31 @@ async def test_a_quota_holds_over_both_routers_and_says_when_to_come_back(tmp_pa
         assert 0 < details["RetryInfo"].retry_delay.ToTimedelta().total_seconds() <= 15
 
 
+@pytest.mark.parametrize("key", ["", "key"])
+@pytest.mark.parametrize(
+    "quota",
+    [
+        {"concurrency": 2},
+        {"requests_per_minute": 2},
+        {"tokens_per_minute": 120, "mode": "strict"},
+        {"tokens_per_minute": 5},
+    ],
+    ids=lambda quota: "-".join(map(str, quota.values())),
+)
+async def test_more_choices_than_a_quota_ever_allows_are_not_told_to_come_back(
+    tmp_path: Path, quota: dict[str, Any], key: str
+) -> None:
+    """Each alone would be; a job would ask again until it expires."""
+    async with running_stack(tmp_path, sections=tenant(**quota)) as stack:
+        wanted = request("Hi", max_tokens=40, n=3)
+        wanted.idempotency_key = key
+        code, details = await refused(stack.inference().Generate(wanted))
+
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert details["ErrorInfo"].metadata["quota"] == next(iter(quota))
+        assert "RetryInfo" not in details
+
+
 async def test_only_what_more_replicas_would_serve_is_demand(tmp_path: Path, store_url: str) -> None:
     async with running_stack(tmp_path, redis_url=store_url, sections=tenant(requests_per_minute=2)) as stack:
         wanted = request(max_tokens=2)
