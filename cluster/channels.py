@@ -26,6 +26,8 @@ INNER_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     # A replica that restarted at the same address must be found at once, not after gRPC's two-minute backoff.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A proxy that the environment names is for the way out.
+    ("grpc.enable_http_proxy", 0),
     # One channel per link: a shared subchannel would let one link's flow control hold up another.
     ("grpc.use_local_subchannel_pool", 1),
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.bootstrap.inside import INSIDE
 from cluster.bootstrap.serve_config import DEPLOYMENT, app_name
 from cluster.errors import BootstrapError
 
@@ -89,7 +90,7 @@ class ServeApi:
             self._address + path, data=data, headers=headers, method=method
         )
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as reply:  # noqa: S310 - as above
+            with INSIDE.open(request, timeout=self._timeout_s) as reply:
                 text = reply.read()
         except urllib.error.HTTPError as error:
             detail = error.read().decode(errors="replace")[:500]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import grpc
 from penstock.v1 import admin_pb2_grpc, inference_pb2, inference_pb2_grpc, jobs_pb2_grpc
 
-from router.client.credentials import ApiKey, Credentials, check_plaintext
+from router.client.credentials import ApiKey, Credentials, check_plaintext, is_local
 from router.client.retry import Attempts, RetryPolicy
 
 DEFAULT_TARGET = "127.0.0.1:50051"
@@ -100,7 +100,9 @@ class Connection:
         tls, key = access.tls, access.api_key
         if key is not None and tls is None and not access.allow_plaintext_key:
             check_plaintext(names)
-        merged = dict(CHANNEL_OPTIONS) | dict(options)
+        # A proxy that the environment names is for the way out; a key in the clear would go to it.
+        here = {"grpc.enable_http_proxy": 0} if all(map(is_local, names)) else {}
+        merged = dict(CHANNEL_OPTIONS) | here | dict(options)
         if tls is not None and tls.server_name:
             merged["grpc.ssl_target_name_override"] = tls.server_name
         credentials = Credentials(key) if key is not None else None

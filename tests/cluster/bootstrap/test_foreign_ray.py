@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -137,6 +138,16 @@ async def test_a_dashboard_that_lists_no_nodes_is_named(dashboard: tuple[Dashboa
     with pytest.raises(BootstrapError, match="its dashboard lists no nodes"):
         await cluster._start_ray()
     await cluster.stop()
+
+
+async def test_the_dashboard_is_not_asked_through_the_proxy_of_the_environment(
+    dashboard: tuple[Dashboard, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, address = dashboard
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)
+    assert {} == await ServeApi(address, None).status()
 
 
 async def test_an_own_ray_that_has_ended_is_not_asked_to_let_go(

@@ -112,6 +112,18 @@ def test_is_local(target: str, expected: bool) -> None:
     assert expected is is_local(target)
 
 
+async def test_what_is_here_is_not_called_through_a_proxy(
+    connect: Any, port: int, fake: FakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many machines name one for the way out, and a key in the clear would go to it."""
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    await connect([f"127.0.0.1:{port}", f"localhost:{port}"], api_key=KEY).count_tokens("demo", "one")
+
+    assert [f"Bearer {KEY}"] == [one["authorization"] for one in fake.metadata]
+
+
 async def test_a_key_travels_over_tls(connect: Any, fake: FakeRouter) -> None:
     authority = Authority()
     pair = authority.issue("router", *LOOPBACK)

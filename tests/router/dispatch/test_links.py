@@ -56,6 +56,14 @@ async def kill(router: Router) -> None:
     await router._server.stop(grace=None)
 
 
+async def test_links_do_not_pass_the_proxy_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many machines name one for the way out."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with running_stack(tmp_path) as stack:
+        assert stack.routers[0].pools["demo"].replicas.connected()
+
+
 class RelayedReplica:
     """Puts a relay between routers and a replica: the replica announces the relay's address."""
 
