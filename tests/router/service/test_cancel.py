@@ -295,8 +295,9 @@ async def test_the_slot_is_free_when_the_running_step_ends(tmp_path: Path) -> No
         waiting.cancel()
 
 
-async def test_a_cancel_of_what_runs_here_does_not_wait_for_the_queue(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, sim=SIM) as stack:
+@pytest.mark.parametrize("pools", [("demo",), ("demo", "other")])
+async def test_a_cancel_of_what_runs_here_does_not_wait_for_the_queue(tmp_path: Path, pools: tuple[str, ...]) -> None:
+    async with running_stack(tmp_path, pools={name: sim_pool(**SIM) for name in pools}) as stack:
         call = stack.inference().StreamGenerate(endless())
         started = (await seen(call, "started")).started
         await seen(call, "delta")
