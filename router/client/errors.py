@@ -30,6 +30,8 @@ from cluster.errors import FieldViolation
 from cluster.wire import duration_from_wire
 
 _RESUME_TOKEN_KEY = "penstock-resume-token-bin"  # noqa: S105  # a header's name
+MODEL_CHANGED = "MODEL_CHANGED"
+"""Reason of what waited and never ran: its token leads nowhere, and it may be asked for again."""
 _CANCELLED_HERE = ("Locally cancelled", "Channel closed", "Channel deallocated")
 """What grpc's blocking stack says of calls that its own process cancelled."""
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -184,8 +186,10 @@ def from_rpc_error(error: grpc.RpcError) -> PenstockClientError:
     return kind(call.details() or code.name, code, details)
 
 
-def resume_token_of(error: grpc.RpcError) -> bytes:
-    """Return the token with which a unary generation that broke goes on; empty when it has none."""
+def resume_token_of(error: grpc.RpcError, failure: PenstockClientError) -> bytes:
+    """Return the token with which a unary generation that broke goes on; empty when it has none, or does not run."""
+    if not isinstance(failure, UnavailableError) or failure.reason == MODEL_CHANGED:
+        return b""
     call: Any = error
     for key, value in call.initial_metadata() or ():
         if key == _RESUME_TOKEN_KEY and isinstance(value, bytes):

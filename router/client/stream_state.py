@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.v1 import inference_pb2
 
-from router.client.errors import PenstockClientError, protocol_error
+from router.client.errors import MODEL_CHANGED, PenstockClientError, protocol_error
 from router.client.events import Delta, Event, Finished, Queued, Resumed, Started, event_from_proto
 from router.client.requests import ResumePoint
 from router.client.retry import Attempts
@@ -47,6 +47,10 @@ class StreamState:
 
     def failed(self, error: PenstockClientError) -> float | None:
         """Note that a call failed; return the seconds until the next one, or None when the error is final."""
+        # What waited and never ran is asked for anew.
+        if error.reason == MODEL_CHANGED and not any(self._received.values()):
+            self._request.ClearField("resume")
+            self._begun, self.resume_token = False, b""
         if self.resume_token:
             return self._attempts.wait_to_resume(error)
         return None if self._begun else self._attempts.wait_after(error)

@@ -20,7 +20,7 @@ from router.client.calls import Result, UnaryCall
 from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, OpenStream, Stubs, Tls
 from router.client.credentials import ApiKey
 from router.client.decisions import DecisionList
-from router.client.errors import BrokenCallError, CancelledError, UnavailableError, from_rpc_error, resume_token_of
+from router.client.errors import BrokenCallError, CancelledError, from_rpc_error, resume_token_of
 from router.client.events import Event
 from router.client.gather import Gathering
 from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
@@ -250,7 +250,7 @@ class Client:
                 return call.convert(answer)
             except grpc.RpcError as error:
                 failure = from_rpc_error(error)
-                if isinstance(failure, UnavailableError) and (token := resume_token_of(error)):
+                if token := resume_token_of(error, failure):
                     # It may run on: to ask again would run it twice.
                     raise BrokenCallError(token) from error
                 wait = attempts.wait_after(failure)

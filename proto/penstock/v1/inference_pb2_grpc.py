@@ -30,7 +30,8 @@ class InferenceServiceStub:
     BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
     RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
     UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
+    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
     """
 
     def __init__(self, channel):
@@ -76,7 +77,8 @@ class InferenceServiceServicer:
     BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
     RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
     UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
+    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
     """
 
     def Generate(self, request, context):
@@ -170,7 +172,8 @@ class InferenceService:
     BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
     RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
     UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
+    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
     """
 
     @staticmethod

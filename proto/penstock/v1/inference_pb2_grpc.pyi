@@ -31,7 +31,8 @@ class InferenceServiceStub:
     BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
     RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
     UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
+    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
     """
 
     @_typing.overload
@@ -62,7 +63,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
     RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
     UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
+    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -89,7 +91,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
     RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
     UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`.
+    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
+    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
     """
 
     @_abc_1.abstractmethod

@@ -99,6 +99,34 @@ async def test_tokens_that_a_resumed_stream_repeats_are_an_error(client, fake):
         await collect(client.stream("demo", "hi"))
 
 
+MODEL_CHANGED = cluster_errors.ModelChangedError("r")
+
+
+async def test_a_stream_that_waited_while_its_model_changed_starts_anew(client, fake):
+    """It never ran, and its token leads nowhere."""
+    fake.script = [pb.StreamGenerateResponse(queued=pb.Queued(request_id="r", resume_token=b"t")), MODEL_CHANGED]
+    fake.failures.extend([None, UNAVAILABLE])
+    stream = client.stream("demo", "hi")
+    assert isinstance(await anext(stream), api.Queued)
+    fake.script = [started(b"t2"), output(0, 1), END]
+
+    await collect(stream)
+
+    assert [request.HasField("resume") for request in fake.requests] == [False] * 3
+    assert stream.resume_point == ResumePoint(b"t2", (1,))
+
+
+async def test_a_unary_generation_whose_model_changed_is_asked_for_again(client, fake):
+    fake.broken = MODEL_CHANGED
+    fake.failures.extend([None, UNAVAILABLE])
+
+    with pytest.raises(api.UnavailableError, match="model changed"):
+        await client.generate("demo", "hi")
+
+    assert {"GenerateRequest"} == {type(request).__name__ for request in fake.requests}
+    assert len(fake.requests) == 3
+
+
 async def test_a_stream_that_can_not_go_on_ends_with_its_error(client, fake):
     fake.script = [started(b"t"), output(0, 1), cluster_errors.GenerationFailedError("r", 1)]
     with pytest.raises(api.GenerationFailedError):

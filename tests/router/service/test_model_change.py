@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from penstock.v1 import replica_pb2 as pb
 from cluster.models import GenerationSpec
 from deployments.engines.base import TokenSink
 from deployments.engines.sim.engine import SimEngine
+from router.client import AsyncClient, Finished, Sampling
 from router.dispatch.replicas import ReplicaSet
 from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request
 from tests.support.tiny_model import make_tokenizer
@@ -72,6 +75,30 @@ async def test_what_waited_for_the_old_model_does_not_run_on_the_new_one(tmp_pat
         # The slot is free, and who comes now is tokenized for the new one.
         assert ids_of(await collect(stack.inference().StreamGenerate(stream_request())))
         await until(lambda: stack.replicas[-1].table.sequences == 0)
+
+
+async def test_a_client_gets_the_new_models_answer(tmp_path: Path) -> None:
+    """It had a token for what waited, under which nobody knows the prompt as it is now."""
+    async with running_stack(tmp_path) as stack, AsyncClient(f"127.0.0.1:{stack.routers[0].port}") as client:
+        await client.generate("demo", "Hi", Sampling(max_tokens=1))
+        await stack.replicas[0].stop(drain_s=0)
+        calls = [
+            asyncio.ensure_future(
+                client.generate("demo", "What is Penstock?", Sampling(max_tokens=4, ignore_eos=True))
+            ),
+            asyncio.ensure_future(anext(aiter(ends(client)))),
+        ]
+        await until(lambda: stack.routers[0].pools["demo"].active == 2)
+        engine = await other_model(stack, tmp_path / "b")
+
+        assert [4, 4] == [(await call).usage.output_tokens for call in calls]
+        assert 2 == len(engine.prompts)
+
+
+async def ends(client: AsyncClient) -> AsyncIterator[Finished]:
+    async for event in client.stream("demo", "What is Penstock?", Sampling(max_tokens=4, ignore_eos=True)):
+        if isinstance(event, Finished):
+            yield event
 
 
 async def test_a_replica_refuses_ids_of_another_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
