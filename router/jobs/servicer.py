@@ -23,7 +23,7 @@ from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from router.admission import RequestLimits
 from router.admission.violations import Violations
-from router.identity import Caller, require_class, require_model
+from router.identity import Caller, may_use, require_class, require_model
 from router.jobs.messages import WatchPlace, job_message, page_token, parse_page_token
 from router.jobs.stores import JobStores
 from router.jobs.upload import Upload, check_header, class_of
@@ -120,7 +120,8 @@ class JobServicer:
         require_model(caller, header.model)
         store = self._stores.served.get(header.model)
         if store is None:
-            raise ModelNotFoundError(header.model, sorted(self._stores.served))
+            known = [name for name in sorted(self._stores.served) if may_use(caller, name)]
+            raise ModelNotFoundError(header.model, known)
         return store
 
     async def _drop(self, store: JobStore, job_id: str) -> None:

@@ -10,7 +10,7 @@ from penstock.v1 import admin_pb2 as api
 import cluster
 from cluster.wire import duration_to_wire, replica_state_to_wire
 from router.dispatch.pool import Pool
-from router.identity import Caller
+from router.identity import Caller, may_use
 from router.service.control import ControlDesk
 from router.service.usage import read_usage
 
@@ -28,7 +28,7 @@ class AdminServicer:
     ) -> api.GetClusterStatusResponse:
         """Report what the newest heartbeats said."""
         return api.GetClusterStatusResponse(
-            pools=[self._pool(self._pools[name]) for name in sorted(self._pools)],
+            pools=[self._pool(self._pools[name]) for name in sorted(self._pools) if may_use(caller, name)],
             version=cluster.__version__,
             router_id=self._router_id,
         )

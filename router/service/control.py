@@ -105,10 +105,11 @@ class ControlDesk:
     def _pool(self, wanted: str, caller: Caller) -> str:
         if wanted:
             require_model(caller, wanted)
-        names = [wanted] if wanted else [name for name in self._pools if may_use(caller, name)]
+        allowed = [name for name in self._pools if may_use(caller, name)]
+        names = [wanted] if wanted else allowed
         if len(names) != 1 or names[0] not in self._pools:
             text = f"{wanted!r} is none of" if wanted else "must be one of"
-            raise InvalidRequestError.of("pool", f"{text} {', '.join(sorted(self._pools))}")
+            raise InvalidRequestError.of("pool", f"{text} {', '.join(sorted(allowed)) or 'no pools'}")
         return names[0]
 
     def _store(self, pool: str) -> ControlStore:

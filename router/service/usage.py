@@ -52,11 +52,12 @@ async def read_usage(
 
 
 def _names(pools: Mapping[str, Pool], wanted: str, caller: Caller) -> list[str]:
+    allowed = [name for name in pools if may_use(caller, name)]
     if not wanted:
-        return [name for name in pools if may_use(caller, name)]
+        return allowed
     require_model(caller, wanted)
     if wanted not in pools:
-        raise InvalidRequestError.of("pool", f"{wanted!r} is none of {', '.join(sorted(pools))}")
+        raise InvalidRequestError.of("pool", f"{wanted!r} is none of {', '.join(sorted(allowed)) or 'no pools'}")
     return [wanted]
 
 

@@ -62,7 +62,7 @@ class AdminServiceServicer:
     """
 
     def GetClusterStatus(self, request, context):
-        """Reports routers, pools and replicas as this router sees them now.
+        """Reports routers, pools and replicas as this router sees them now; pools that the caller may use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,7 @@ class AdminServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     GetClusterStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStatusRequest, _admin_pb2.GetClusterStatusResponse]
-    """Reports routers, pools and replicas as this router sees them now."""
+    """Reports routers, pools and replicas as this router sees them now; pools that the caller may use."""
     GetUsage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetUsageRequest, _admin_pb2.GetUsageResponse]
     """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
     lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
@@ -55,7 +55,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetClusterStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStatusRequest, _admin_pb2.GetClusterStatusResponse]  # type: ignore[assignment]
-    """Reports routers, pools and replicas as this router sees them now."""
+    """Reports routers, pools and replicas as this router sees them now; pools that the caller may use."""
     GetUsage: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetUsageRequest, _admin_pb2.GetUsageResponse]  # type: ignore[assignment]
     """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
     lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
@@ -79,7 +79,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetClusterStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetClusterStatusResponse, _abc.Awaitable[_admin_pb2.GetClusterStatusResponse]]:
-        """Reports routers, pools and replicas as this router sees them now."""
+        """Reports routers, pools and replicas as this router sees them now; pools that the caller may use."""
 
     @_abc_1.abstractmethod
     def GetUsage(

@@ -15,7 +15,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
-from penstock.v1 import admin_pb2
+from penstock.v1 import admin_pb2, jobs_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
@@ -186,6 +186,28 @@ async def test_a_held_key_does_not_learn_which_models_exist(stack: Stack, keys: 
     for model in ("large", "no-such-model"):
         call = stub.GetModel(api.GetModelRequest(model=model), metadata=bearer(keys.narrow))
         assert denied("model", model) == await refusal(call)
+
+
+async def test_a_held_key_does_not_learn_of_other_pools_than_its_own(tmp_path: Path) -> None:
+    """Nor from an answer that names those there are."""
+    path = tmp_path / "keys.toml"
+    key = add_key(path, KeyPlan("ops", role="operator", models=("demo", "gone")))
+    sections = {"auth": {"keys_file": str(path)}}
+    pools = {"demo": sim_pool(), "large": sim_pool()}
+    async with running_stack(tmp_path / "stack", pools=pools, sections=sections) as stack:
+        admin, metadata = stack.admin(), bearer(key)
+        status = await admin.GetClusterStatus(admin_pb2.GetClusterStatusRequest(), metadata=metadata)
+        assert ["demo"] == [pool.name for pool in status.pools]
+        upload = iter([jobs_pb2.SubmitJobRequest(header=jobs_pb2.JobHeader(model="gone"))])
+        for call in (
+            admin.GetUsage(admin_pb2.GetUsageRequest(pool="gone"), metadata=metadata),
+            admin.ListDecisions(admin_pb2.ListDecisionsRequest(pool="gone"), metadata=metadata),
+            stack.inference().GetModel(api.GetModelRequest(model="gone"), metadata=metadata),
+            stack.jobs().SubmitJob(upload, metadata=metadata),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert ("demo" in str(caught.value), "large" in str(caught.value)) == (True, False)
 
 
 async def test_a_key_is_held_to_its_classes(stack: Stack, keys: Keys) -> None:
