@@ -113,6 +113,21 @@ def check_redis_url(url: str) -> None:
     elif scheme not in PLAIN_SCHEMES:
         known = ", ".join(f"{name}://" for name in (*PLAIN_SCHEMES, *SENTINEL_SCHEMES, *CLUSTER_SCHEMES))
         raise ValueError(f"must begin with one of {known}, got {scheme + '://' if scheme else 'no scheme'}")
+    elif scheme != "unix":
+        _check_plain(url, scheme)
+
+
+def _check_plain(url: str, scheme: str) -> None:
+    try:
+        parts = urlsplit(url)
+        # Asked for, because it is looked at only then.
+        good = (parts.port or 0) >= 0 and (parts.path.strip("/") or "0").isdecimal()
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError(
+            f"must be {scheme}://[user:password@]host[:port][/database], with / ? and # of a password percent-encoded"
+        )
 
 
 def _authority(parts: SplitResult) -> tuple[str | None, str | None, str]:

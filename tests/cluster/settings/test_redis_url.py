@@ -41,6 +41,10 @@ def test_a_cluster_address_is_taken_apart() -> None:
     [
         ("localhost:6379", "no scheme"),
         ("http://secret@h", "must begin with one of redis://, rediss://, unix://, .* got http://"),
+        ("redis://h:port", r"must be redis://\[user:password@\]host\[:port\]"),
+        ("rediss://:a/secret@h:6379/0", "percent"),
+        ("redis://:secret#a@h", "percent"),
+        ("redis://:secret@h/main", "/database"),
         ("redis+sentinel://secret@h", "ends with /service"),
         ("redis+sentinel://secret@h/main/x", "ends with /service"),
         ("redis+sentinel://secret@h:port/main", "host or host:port"),
@@ -58,7 +62,14 @@ def test_a_bad_address_is_an_error_that_repeats_no_password(url: str, message: s
     assert "secret" not in str(caught.value)
 
 
-GOOD = ["redis://h", "rediss://h:1/0", "unix:///run/redis.sock", "redis+sentinel://h/main", "rediss+cluster://h,g:1"]
+GOOD = [
+    "redis://h",
+    "redis://u:p%2Fw@[::1]:1/3?max_connections=5",
+    "rediss://h:1/0",
+    "unix:///run/redis.sock",
+    "redis+sentinel://h/main",
+    "rediss+cluster://h,g:1",
+]
 
 
 @pytest.mark.parametrize("url", GOOD)
