@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 
 from cluster.control.slo import OperatingPoint
-from cluster.wire import duration_to_wire
 from router.client.connection import Stubs
 from router.client.decisions import DecisionList, point_from_proto, point_to_proto
+from router.client.durations import duration_field
 from router.client.jobs import Job, JobPage, Upload
 from router.client.requests import (
     GenerateOptions,
@@ -142,10 +142,15 @@ def stream_request(
     flush_interval: float | None,
     resume: ResumePoint | None,
 ) -> inference_pb2.StreamGenerateRequest:
-    """Build the request of a stream; `flush_interval` is in seconds; None leaves it to the router."""
+    """Build the request of a stream; `flush_interval` is in seconds; None leaves it to the router.
+
+    Raises:
+        TypeError: the prompt is of no known form.
+        ValueError: a number does not fit its type on the wire.
+    """
     request = inference_pb2.StreamGenerateRequest(generate=request_to_proto(model, prompt, sampling, options))
     if flush_interval is not None:
-        request.flush_interval.CopyFrom(duration_to_wire(flush_interval))
+        request.flush_interval.CopyFrom(duration_field("flush_interval", flush_interval))
     if resume is not None:
         request.resume.resume_token = resume.token
         request.resume.received_tokens.extend(resume.received_tokens)

@@ -79,8 +79,10 @@ def _check_fits(name: str, value: Any) -> None:
     try:
         types_pb2.SamplingParams(**{name: value})
     except (ValueError, TypeError) as error:
-        # Protobuf says neither which field nor which numbers would do.
-        raise type(error)(f"sampling.{name}: {value!r} is not possible: {error}") from None
+        # Protobuf says neither which field nor which numbers would do. Its error for text that is no Unicode takes no
+        # message.
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"sampling.{name}: {value!r} is not possible: {error}") from None
 
 
 _PLAIN_FIELDS = tuple(f.name for f in fields(Sampling) if f.name != "structured")

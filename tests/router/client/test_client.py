@@ -295,8 +295,16 @@ async def test_cancel_needs_exactly_one_name(client):
 async def test_seconds_that_no_message_holds_are_refused_by_name(client, seconds):
     with pytest.raises(ValueError, match="queue_timeout must be finite seconds"):
         await client.generate("demo", "hi", options=api.GenerateOptions(queue_timeout=seconds))
+    with pytest.raises(ValueError, match="flush_interval must be finite seconds"):
+        await collect(client.stream("demo", "hi", flush_interval=seconds))
     with pytest.raises(ValueError, match=r"interactive\.ttft_p99_s must be finite seconds"):
         await client.set_operating_point("demo", api.OperatingPoint(interactive=api.ClassSlo(ttft_p99_s=seconds)))
+
+
+async def test_text_that_is_no_unicode_is_refused_by_name(client):
+    """As what a command line holds that is not in the locale's encoding."""
+    with pytest.raises(ValueError, match=r"sampling\.stop: .* is not possible: "):
+        await client.generate("demo", "hi", Sampling(stop="\udcff"))
 
 
 async def test_models_tokens_and_status_are_plain_values(client):
