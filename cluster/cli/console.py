@@ -6,8 +6,10 @@ into a `Text`. Nor is `:name:` in it a picture, so no console here has emoji.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from typing import TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,6 +27,13 @@ def screen(wide: int = WIDE) -> Console:
 def messages() -> Console:
     """Open standard error."""
     return Console(stderr=True, emoji=False)
+
+
+def standard_input() -> TextIO:
+    """Return standard input to read as UTF-8, whatever the locale says; what is none raises UnicodeDecodeError."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
+    return sys.stdin
 
 
 def print_problem(problem: object) -> None:

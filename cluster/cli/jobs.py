@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from cluster.cli.console import messages, print_problem, screen
+from cluster.cli.console import messages, print_problem, screen, standard_input
 from cluster.cli.numbers import time_of, whole
 from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
@@ -77,6 +77,10 @@ def run_submit(options: argparse.Namespace) -> int:
     """Store a file as a job, and follow it unless told otherwise."""
     from cluster.models import RequestClass
 
+    if options.detach and options.output is not None:
+        raise SettingsError(
+            "--output takes results as they come, so it can't go with --detach; see `penstock jobs results`"
+        )
     errors = messages()
     batch = _read(options)
     if batch is None:
@@ -194,7 +198,7 @@ def _read(options: argparse.Namespace) -> Batch | None:
 @contextlib.contextmanager
 def _input(name: str) -> Iterator[TextIO]:
     if name == "-":
-        yield sys.stdin
+        yield standard_input()
     else:
         with Path(name).open(encoding="utf-8") as file:
             yield file

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from cluster.cli.console import messages
+from cluster.cli.console import messages, standard_input
 from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -58,12 +58,20 @@ def run_check(options: argparse.Namespace) -> int:
         lines = [describe(entry, now_ms) for entry in table.entries().values()]
         sys.stdout.write("\n".join((*lines, f"{len(file.keys)} keys, {len(file.certificates)} certificates", "")))
         return 0
-    entry = table.by_key(sys.stdin.read().strip())
+    entry = table.by_key(_read_key())
     if entry is None:
         sys.stdout.write(f"not known: no entry of {path} is this key's\n")
         return 1
     sys.stdout.write(describe(entry, now_ms) + "\n")
     return 0 if entry.validity(now_ms) is Validity.VALID else 1
+
+
+def _read_key() -> str:
+    try:
+        return standard_input().read().strip()
+    except UnicodeDecodeError:
+        # Nobody's.
+        return ""
 
 
 def keys_path(options: argparse.Namespace) -> Path:

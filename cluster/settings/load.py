@@ -69,6 +69,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"settings file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"settings file {path} is not UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"settings file {path} is not valid TOML: {error}") from error
 

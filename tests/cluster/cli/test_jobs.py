@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -119,6 +120,27 @@ async def test_a_bad_file_is_refused_before_anything_is_sent(run: Any, tmp_path:
     assert 0 == status
     assert "ignored: body.user on 3 lines" in messages
     assert 2 == (await run("submit", str(tmp_path / "missing.jsonl")))[0]
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+async def test_standard_input_that_is_no_utf_8_is_refused(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: str
+) -> None:
+    """Python reads it one way or the other, by the locale."""
+    written = Path(write(tmp_path / "in.jsonl", 1))
+    text = (await asyncio.to_thread(written.read_bytes)).replace(b"Penstock", b"\xff")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", errors=errors))
+    status, _out, messages = await run("submit", "-")
+
+    assert 2 == status
+    assert "-: 'utf-8' codec can't decode byte 0xff" in messages
+
+
+async def test_results_that_nobody_waits_for_have_no_file(run: Any, tmp_path: Path) -> None:
+    output = tmp_path / "results.jsonl"
+    status, _out, messages = await run("submit", write(tmp_path / "in.jsonl", 1), "--detach", "--output", str(output))
+    assert (2, False) == (status, output.exists())
+    assert "--output" in messages
 
 
 async def test_what_the_router_refuses_is_shown_by_item(run: Any, tmp_path: Path) -> None:

@@ -60,6 +60,18 @@ def test_a_key_that_does_not_count_now_fails_the_check(
     assert (1, "not known") == ((found := check(file, capsys, monkeypatch, mint_key()))[0], found[1].split(":")[0])
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_what_is_no_text_is_nobodys_key(
+    file: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, errors: str
+) -> None:
+    """Python reads it one way or the other, by the locale."""
+    new(file, capsys, "--tenant", "acme")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"psk_\xff\n"), encoding="utf-8", errors=errors))
+
+    assert 1 == main(["keys", "check", "--file", str(file), "--stdin"])
+    assert "not known" in capsys.readouterr().out
+
+
 def test_the_whole_file_is_checked_and_listed(file: Path, capsys: Captured) -> None:
     key = new(file, capsys, "--tenant", "acme").strip()
     file.write_text(file.read_text() + '\n[[certificates]]\nuri = "spiffe://x"\ntenant = "other"\n')

@@ -65,6 +65,13 @@ def test_a_file_with_a_number_that_is_not_finite_is_refused(tmp_path: Path, text
         load_settings(file, environ={})
 
 
+def test_a_file_that_is_no_utf_8_is_an_error_that_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_text("# Schlüssel\n", encoding="latin-1")
+    with pytest.raises(SettingsError, match=r"settings file .*penstock\.toml is not UTF-8"):
+        load_settings(file, environ={})
+
+
 @pytest.mark.parametrize("name", ["secret", "~/keys/secret"])
 def test_the_secrets_file_is_where_the_settings_say_for_every_process(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
