@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cluster.addresses import bare_host, family_of
 from cluster.errors import SettingsError
+from cluster.queue.connections import ConnectionSource
 from cluster.settings import Settings
 
 _FOLDERS = ("/", "./", "../", "~")
@@ -15,14 +16,16 @@ _FOLDERS = ("/", "./", "../", "~")
 
 
 def check_ahead(settings: Settings) -> None:
-    """Look for models and the port.
+    """Look for models, the port and what Redis' address asks for.
 
     Raises:
-        SettingsError: a model's folder is missing, or the port is taken.
+        SettingsError: a model's folder is missing, the port is taken, or the address has an option that is not taken.
     """
     for name, pool in settings.pools.items():
         if pool.model.startswith(_FOLDERS) and not Path(pool.model).expanduser().is_dir():
             raise SettingsError(f"pools.{name}.model: there is no folder {pool.model}")
+    if settings.redis.url:
+        ConnectionSource(settings.redis.url, settings.redis.timeout_s, key="")
     router = settings.router
     if router.port and _taken(router.host, router.port):
         raise SettingsError(f"router.port: {router.port} on {router.host} is in use; choose another one with --port")

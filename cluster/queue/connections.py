@@ -11,7 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
-from cluster.errors import PenstockError, QueueUnavailableError
+from cluster.errors import PenstockError, QueueUnavailableError, SettingsError
 from cluster.queue.slot_owner import SlotOwner
 from cluster.settings.redis_url import ClusterUrl, SentinelUrl, is_cluster, is_sentinel
 
@@ -27,7 +27,11 @@ class ConnectionSource:
     """
 
     def __init__(self, target: RedisTarget, timeout_s: float, key: str) -> None:
-        """`key` stands for all that the owner touches: in a Redis Cluster, connections lead to its slot's server."""
+        """`key` stands for all that the owner touches: in a Redis Cluster, connections lead to its slot's server.
+
+        Raises:
+            SettingsError: the URL has an option that no connection takes.
+        """
         self._sentinel: Sentinel | None = None
         self._pool: Any
         # No socket_timeout: redis-py would wrap every read in a timer of its own. Owners bound whole exchanges.
@@ -45,7 +49,7 @@ class ConnectionSource:
         elif is_cluster(target):
             self._pool = SlotOwner(ClusterUrl.parse(target), key, timeout_s, options)
         else:
-            self._pool = ConnectionPool.from_url(target, **options)
+            self._pool = _by_url(target, options)
 
     def make(self) -> Any:
         """Build a `redis.asyncio.connection.AbstractConnection` that is not connected yet."""
@@ -63,6 +67,16 @@ class ConnectionSource:
         if self._sentinel is not None:
             for client in self._sentinel.sentinels:
                 await client.aclose()
+
+
+def _by_url(url: str, options: dict[str, Any]) -> Any:
+    try:
+        pool = ConnectionPool.from_url(url, **options)
+        # Connections alone know their options.
+        pool.make_connection()
+    except (TypeError, ValueError, exceptions.RedisError) as error:
+        raise SettingsError(f"redis.url: has an option that is not taken: {error}") from error
+    return pool
 
 
 def _by_sentinel(url: SentinelUrl, timeout_s: float, options: dict[str, Any]) -> tuple[Sentinel, Any]:

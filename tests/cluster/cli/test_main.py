@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import socket
 import subprocess
 import sys
@@ -144,6 +145,9 @@ def test_a_missing_model_and_a_taken_port_are_found_before_anything_starts() -> 
         with pytest.raises(SettingsError, match=f"router.port: {port} on 127.0.0.1 is in use; choose another"):
             check_ahead(settings(router={"port": port, "host": "127.0.0.1"}))
     check_ahead(settings(router={"port": port, "host": "127.0.0.1"}))
+    for url in ("redis://h/0?timeuot=3", "redis+cluster://h", "redis+sentinel://h/main", ""):
+        with pytest.raises(SettingsError, match="timeuot") if "?" in url else contextlib.nullcontext():
+            check_ahead(settings(redis={"url": url}, router={"port": 0}))
 
 
 async def test_a_log_is_quoted_from_where_its_process_began(tmp_path: Path) -> None:

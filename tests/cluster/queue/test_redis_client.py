@@ -15,7 +15,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from cluster.errors import PenstockError, QueueUnavailableError
+from cluster.errors import PenstockError, QueueUnavailableError, SettingsError
 from cluster.models import ReplicaState, Windows
 from cluster.queue import RedisQueue, ReplicaBeat, RouterBeat, Settlement
 from tests.cluster.queue import servers
@@ -188,6 +188,14 @@ async def test_no_server_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(QueueUnavailableError):
         await queue.submit("A", entry("q1"))
     await queue.close()
+
+
+@pytest.mark.parametrize("option", ["timeuot=3", "ssl_cert_reqs=none", "db=x", "protocol=5"])
+def test_an_option_that_no_connection_takes_is_an_error_of_the_settings(option: str) -> None:
+    """Where it was found at the first call, that call and all others were never answered."""
+    with pytest.raises(SettingsError, match=r"redis\.url: ") as caught:
+        RedisQueue(f"redis://:hunter2@127.0.0.1:1/0?{option}", "demo")
+    assert "hunter2" not in str(caught.value)
 
 
 async def test_closing_ends_calls_in_flight_and_refuses_new_ones(own_server: Server) -> None:
