@@ -73,7 +73,7 @@ def _by_url(url: str, options: dict[str, Any]) -> Any:
     try:
         pool = ConnectionPool.from_url(url, **options)
         # Connections alone know their options.
-        pool.make_connection()
+        pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py
     except (TypeError, ValueError, exceptions.RedisError) as error:
         raise SettingsError(f"redis.url: has an option that is not taken: {error}") from error
     return pool
