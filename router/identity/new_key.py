@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -79,9 +79,14 @@ def _block(key: str, plan: KeyPlan) -> str:
 
 def _replace(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    mode = path.stat().st_mode & 0o777 if path.exists() else _MODE
+    old = path.stat() if path.exists() else None
     try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE), "w", encoding="utf-8") as file:
+            if old is not None:
+                # The router that reads it may be another user, and only root can give a file away.
+                with suppress(PermissionError):
+                    os.fchown(file.fileno(), old.st_uid, old.st_gid)
+                os.fchmod(file.fileno(), old.st_mode & 0o777)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import traceback
 from datetime import UTC, datetime, timedelta
@@ -153,6 +154,23 @@ async def test_keys_that_are_made_at_once_are_all_kept(tmp_path: Path) -> None:
     made = await asyncio.gather(*(asyncio.to_thread(add_key, path, KeyPlan("acme")) for _ in range(8)))
 
     assert {key_id(key) for key in made} == {entry.id for entry in read_keys_file(path).keys}
+
+
+def test_the_file_stays_readable_to_whom_it_was(tmp_path: Path) -> None:
+    """Routers often run as another user than who adds keys, with rights that a umask would take away."""
+    path = tmp_path / "keys.toml"
+    add_key(path, KeyPlan("acme"))
+    path.chmod(0o660)
+    if os.geteuid() == 0:
+        os.chown(path, 12_345, 54_321)
+    before, umask = path.stat(), os.umask(0o077)
+    try:
+        add_key(path, KeyPlan("acme"))
+    finally:
+        os.umask(umask)
+
+    after = path.stat()
+    assert (before.st_mode, before.st_uid, before.st_gid) == (after.st_mode, after.st_uid, after.st_gid)
 
 
 def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
