@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from cluster.errors import SettingsError
@@ -16,9 +17,9 @@ _MIN_BYTES = 16
 class ClusterSecret:
     """Signs and checks byte strings, each for one purpose only, so that a proof can't be used elsewhere."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, name: str = "cluster secret") -> None:
         if len(key) < _MIN_BYTES:
-            raise SettingsError(f"cluster secret must have at least {_MIN_BYTES} bytes, got {len(key)}")
+            raise SettingsError(f"{name} must have at least {_MIN_BYTES} bytes, got {len(key)}")
         self._key = key
 
     def __repr__(self) -> str:
@@ -32,20 +33,23 @@ class ClusterSecret:
             SettingsError: the file is missing, unreadable or too short.
         """
         try:
-            return cls(path.read_bytes().strip())
+            return cls(path.read_bytes().strip(), f"cluster secret {path}")
         except OSError as error:
             raise SettingsError(f"cluster secret {path} cannot be read: {error.strerror}") from error
 
     @classmethod
     def create_file(cls, path: Path) -> ClusterSecret:
-        """Read the secret, or make a random one with mode 0600 when there is none."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Read the secret, or make a random one with mode 0600 when there is none.
+
+        Raises:
+            SettingsError: the file can't be made, or is as `from_file` says.
+        """
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return cls.from_file(path)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                _write(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), path)
+        except OSError as error:
+            raise SettingsError(f"cluster secret {path} cannot be written: {error.strerror}") from error
         return cls.from_file(path)
 
     def sign(self, purpose: str, payload: bytes) -> bytes:
@@ -64,3 +68,13 @@ class ClusterSecret:
         """Return the payload of a sealed piece; None when it was not sealed here for this purpose."""
         proof, payload = sealed[:32], sealed[32:]
         return payload if self.verify(purpose, payload, proof) else None
+
+
+def _write(descriptor: int, path: Path) -> None:
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+    except OSError:
+        # Half of one would be refused at every start.
+        path.unlink()
+        raise
