@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -36,9 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read has enough, as `head` does. Python would complain once more when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read has enough, as `head` does.
+        _drop_output()
         return 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _drop_output()
+        print_problem(f"the output can't be written: {error.strerror}")
+        return 1
     except ModuleNotFoundError as error:
         hint = (
             "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router, "
@@ -49,6 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PenstockError as error:
         print_problem(error)
         return 2 if error.reason in ("SETTINGS", "SETUP", "TRACE") else 1
+
+
+def _drop_output() -> None:
+    """Keep Python from complaining once more when it flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> argparse.ArgumentParser:

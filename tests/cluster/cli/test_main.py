@@ -78,6 +78,18 @@ def test_who_has_read_enough_is_no_error(tmp_path: Path) -> None:
     assert (141, "") == (child.returncode, said)
 
 
+@pytest.mark.parametrize("flags", [("--json",), ()])
+def test_a_full_disk_is_said_in_a_line(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n")
+    command = [sys.executable, "-m", "cluster.cli.main", "simulate", "--trace", str(trace), *flags]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    said = "penstock: the output can't be written: No space left on device"
+    assert (1, said) == (ended.returncode, ended.stderr.strip())
+
+
 def test_tables_are_wide_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     assert WIDE == screen().width
