@@ -85,11 +85,17 @@ def read_line(text: str, number: int, *, ignore_unknown: bool = False) -> BatchL
         BatchFileError: it is no request that can be served as written.
     """
     try:
+        return _read_line(text, number, ignore_unknown)
+    except RecursionError:
+        # What can just be read may be too deep to be written, which errors and schemas take.
+        raise BatchFileError(number, "", "is nested too deeply") from None
+
+
+def _read_line(text: str, number: int, ignore_unknown: bool) -> BatchLine:
+    try:
         line = json.loads(text)
     except json.JSONDecodeError as error:
         raise BatchFileError(number, "", f"is no JSON: {error.msg} at column {error.colno}") from None
-    except RecursionError:
-        raise BatchFileError(number, "", "is nested too deeply") from None
     except ValueError:
         # Python refuses to read whole numbers of more than some thousand digits.
         raise BatchFileError(number, "", "has a number with too many digits") from None
@@ -266,7 +272,7 @@ def _structured(body: Fields) -> StructuredOutput | None:
             _guided(body, "guided_json", dict, json_schema),
             _guided(body, "guided_regex", str, regex),
             _guided(body, "guided_grammar", str, grammar),
-            _guided(body, "guided_choice", list, lambda values: one_of(*map(str, values))),
+            _guided_choice(body),
         )
         if constraint is not None
     ]
@@ -282,6 +288,15 @@ def _guided(body: Fields, name: str, kind: type, build: Callable[[Any], Structur
     if not isinstance(value, kind):
         raise body.wrong(name, f"must be of type {kind.__name__}, got {shown(value)}")
     return build(value)
+
+
+def _guided_choice(body: Fields) -> StructuredOutput | None:
+    values = body.take("guided_choice")
+    if values is None:
+        return None
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise body.wrong("guided_choice", f"must be a list of texts, got {shown(values)}")
+    return one_of(*values)
 
 
 def _response_format(body: Fields) -> StructuredOutput | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -149,6 +150,8 @@ def test_text_parts_are_joined() -> None:
         (line(tools=[]), "body.tools", "is not supported"),
         (line(response_format={"type": "xml"}), "body.response_format.type", "must be text, json_object or"),
         (line(response_format={"type": "json_schema"}), "body.response_format.json_schema.schema", "must be a JSON"),
+        (line(guided_choice=["a", True]), "body.guided_choice", 'must be a list of texts, got ["a", true]'),
+        (line(guided_choice="a"), "body.guided_choice", 'must be a list of texts, got "a"'),
         (line(guided_regex="a", guided_choice=["b"]), "body.response_format", "only one constraint"),
         (line().replace("Hi", "\\ud800"), "", "has half of a surrogate pair"),
         (line(temperature=10**400), "body.temperature", "must be a number below 1.8e308, got 1000000"),
@@ -163,6 +166,14 @@ def test_a_wrong_line_says_which_field_and_why(text: str, field: str, problem: s
     assert (12, field) == (caught.value.line, caught.value.field)
     assert caught.value.problem.startswith(problem)
     assert str(caught.value).startswith("line 12: ")
+
+
+def test_no_depth_is_worse_than_an_error() -> None:
+    """Some can be read and not be written again, for an error or as a schema."""
+    for text in (line(stop="deep"), line(guided_json={"a": "deep"})):
+        for depth in range(900, 1010):
+            with contextlib.suppress(BatchFileError):
+                read_line(text.replace('"deep"', '{"a":' * depth + "1" + "}" * depth), 1)
 
 
 def test_unknown_fields_are_ignored_only_on_request_and_then_listed() -> None:
