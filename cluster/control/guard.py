@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from cluster.control.decision import Step
 from cluster.control.snapshot import GroupSnapshot
 
+_MOST_DOUBLINGS = 60
+"""Of the pause after failed starts, which is at its longest well before; a float ends at 1,024."""
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -51,7 +54,7 @@ def backoff_left_s(seen: GroupSnapshot, rules: RailRules) -> float:
     """Return for how long nothing is added after failed starts, in seconds."""
     if not seen.failed_starts or seen.last_failure_at is None:
         return 0.0
-    pause = min(rules.backoff_max_s, rules.backoff_s * 2.0 ** (seen.failed_starts - 1))
+    pause = min(rules.backoff_max_s, rules.backoff_s * 2.0 ** min(seen.failed_starts - 1, _MOST_DOUBLINGS))
     return max(0.0, seen.last_failure_at + pause - seen.at)
 
 

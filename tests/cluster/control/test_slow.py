@@ -349,6 +349,14 @@ def test_failed_starts_are_tried_again_later_and_later(failures: int, ago: float
     assert (f"{failures} starts in a row failed",) == decision.alarms
 
 
+def test_starts_that_fail_for_days_leave_a_pool_that_is_decided_on() -> None:
+    seen = group(3, interactive(3.0), failed_starts=5_000, last_failure_at=9_990.0)
+    decision = decide(POINT, BOUNDS, seen, SlowState())
+
+    assert 3 == decision.replicas
+    assert "the next in 950 s" in reason(decision, "failed_starts")
+
+
 def test_one_minute_at_most_doubles_and_five_take_a_quarter() -> None:
     assert 20 == decide(POINT, BOUNDS, group(10, interactive(50.0)), SlowState()).replicas
     moved = SlowState(moves=(Move(9_970.0, 20),))
