@@ -64,7 +64,9 @@ class SimEngine:
         self._folder = tokenizer_path
         self._clock = clock or SystemClock()
         self._stall_s = stall_s
-        self._context = min(pool.sim.max_model_len, pool.sim.kv_tokens)
+        # What does not fill a block is not there.
+        kv_tokens = pool.sim.kv_tokens // pool.sim.block_size * pool.sim.block_size
+        self._context = min(pool.sim.max_model_len, kv_tokens)
         self._vocabulary = Vocabulary(None)
         self._core = BatchCore(
             CoreLimits(pool.sim.max_num_seqs, pool.sim.max_num_batched_tokens, pool.sim.kv_tokens, pool.sim.block_size)

@@ -97,6 +97,17 @@ async def test_wedged_engine_is_noticed_once_it_has_work() -> None:
     await engine.close()
 
 
+async def test_what_its_blocks_cannot_hold_is_refused_and_does_not_wait_for_ever() -> None:
+    engine = SimEngine(pool(kv_tokens=100, block_size=16), None)
+    identity = await engine.start()
+    assert 96 == identity.model.max_context_tokens
+    with pytest.raises(EngineRequestError, match="context of 96"):
+        await engine.submit("long", GenerationSpec((40,) * 98, greedy()), Recorder())
+    recorder, end = await generate(engine, GenerationSpec((40,) * 90, greedy(50)))
+    await engine.close()
+    assert (6, FinishReason.LENGTH) == (len(recorder.tokens), end.reason)
+
+
 async def test_close_ends_sequences_and_may_be_repeated(engine: SimEngine) -> None:
     _, recorder = await begin(engine, GenerationSpec(PROMPT, greedy(10_000)))
     aborted, other = await begin(engine, GenerationSpec(PROMPT, greedy(10_000)))
