@@ -39,7 +39,7 @@ class Sizing:
         """Corrected."""
         self.fresh = self._checked()
         """The demand of the last minute, corrected."""
-        self.demand = self._steady(self.fresh)
+        self.demand = self._left_out(self._steady(self.fresh))
         self.growth = 1.0
         self.total = 0.0
         """Replicas needed, not rounded."""
@@ -80,6 +80,14 @@ class Sizing:
             self.note("steady", work, f"the average of {window_s:.0f} s, where {demand.work:.3g} came lately")
         return replace(demand, work=work)
 
+    def _left_out(self, demand: Demand | None) -> Demand | None:
+        """Leave out what the decision is made without, wherever else it would count, too."""
+        if demand is not None and self.without == "backlog":
+            return replace(demand, backlog=0.0)
+        if demand is not None and self.without == "batch":
+            return replace(demand, deadline_work=0.0, due_work=0.0)
+        return demand
+
     def _longer(self, demand: Demand, window_s: float) -> float:
         """Return the work of requests that each ask for more than those before, else 0."""
         model = self.model
@@ -113,17 +121,12 @@ class Sizing:
 
     def needed(self) -> int:
         """Return the replicas that are needed."""
-        if self.demand is None:
+        demand = self.demand
+        if demand is None:
             return self._fallback()
-        parts = {
-            "demand": self._arriving(self.demand),
-            "growth": self._growing(self.demand),
-            "backlog": self._piled_up(self.demand),
-            "batch": self._batch(self.demand),
-        }
-        total = sum(value for name, value in parts.items() if name != self.without)
+        total = self._arriving(demand) + self._growing(demand) + self._piled_up(demand) + self._batch(demand)
         counts = self.without != "running" and not self.seen.filled
-        total = self.total = max(total, self._running(self.demand, total) if counts else 0.0)
+        total = self.total = max(total, self._running(demand, total) if counts else 0.0)
         needed = math.ceil(total - 1e-9)
         self.note("needed", needed, f"{total:.2f} replicas, rounded up")
         if needed < 1 and (self.seen.waiting or self.seen.running or any(each.queued for each in self.seen.demands)):
@@ -160,7 +163,7 @@ class Sizing:
 
     def _growing(self, demand: Demand) -> float:
         rules = self.rules
-        if self.known:
+        if self.known and self.without != "growth":
             ahead_s = self.seen.cold_start_s
             self.growth = growth(self.state.needs, demand.work, self.seen.at, ahead_s, rules.load)
         value = demand.work * (self.growth - 1.0) / self.fill

@@ -92,6 +92,28 @@ def test_what_has_piled_up_is_worked_off_in_a_cold_start_and_named_in_the_counte
     assert "4 without the backlog term" == str(decision.counterfactuals[0])
 
 
+def test_without_the_backlog_a_load_a_little_over_the_plan_adds_nothing() -> None:
+    queued = round(600.0 / seconds_per_request())
+    decision = decide(POINT, BOUNDS, group(4, interactive(3.55, queued=queued, oldest_wait_s=1e6)), SlowState())
+
+    assert 8 == decision.replicas
+    assert (Counterfactual("backlog", 4),) == decision.counterfactuals
+
+
+def test_growth_that_a_backlog_asks_for_anyway_is_no_counterfactual() -> None:
+    """What has piled up takes what is planned for growth first; without growth it asks for the same replicas."""
+    needs = tuple(Need(10_000.0 - TICK_S * n, 3.0 - 0.02 * n, 4) for n in range(40, 0, -1))
+    grows = decide(POINT, BOUNDS, group(4, interactive(3.0)), SlowState(needs=needs))
+    queued = round(600.0 / seconds_per_request())
+    seen = group(4, interactive(3.0, queued=queued, oldest_wait_s=1e6))
+    decision = decide(POINT, BOUNDS, seen, SlowState(needs=needs))
+
+    assert "growth" in names(grows)
+    assert "growth" in names(decision)
+    assert 7 == decision.replicas
+    assert ["backlog"] == [each.without for each in decision.counterfactuals]
+
+
 def test_a_line_within_the_slo_is_no_backlog() -> None:
     decision = decide(POINT, BOUNDS, group(4, interactive(3.0, queued=50, oldest_wait_s=0.5)), SlowState())
 
