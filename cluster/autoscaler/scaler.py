@@ -246,7 +246,9 @@ class PoolScaler:
         meter = memory.meter.update(at, counts, newest, self._settings.rate_window_s)
         stored = await self._store.load()
         ready = {record.replica_id: record.stats.get("up_s", 0.0) for record in ready_records(view)}
-        wanted = target if target is not None else stored.target if stored.target is not None else len(ready)
+        # Advice is stored too, and nobody was told of it.
+        told = stored.target if self._acts else None
+        wanted = target if target is not None else told if told is not None else len(ready)
         starts = memory.starts.update(at, ready, wanted, stored.failed_starts, self._settings.start_timeout_s)
         if starts.failed > memory.starts.failed:
             _LOG.error("autoscaler.start_failed", extra={"pool": self.name, "in_a_row": starts.failed,

@@ -228,6 +228,18 @@ async def test_advisory_decides_and_changes_nothing(twin: Backend) -> None:
     assert records[-1].relief is not Relief.NONE
 
 
+async def test_advice_is_no_order_that_a_platform_without_an_answer_carries_out(twin: Backend) -> None:
+    site = Site(twin, mode="advisory", start_timeout_s=60)
+    site.platform.down = True
+    scaler = site.scaler()
+    await site.run(scaler, 1)
+    records = await site.run(scaler, 12, rate=60.0)
+
+    assert records[-1].replicas >= 3
+    assert {0} == {record.starting for record in records}
+    assert {("does not answer",)} == {tuple(alarm.split(": ")[-1] for alarm in record.alarms) for record in records}
+
+
 async def test_advice_that_nobody_follows_stays_the_same(twin: Backend) -> None:
     site = Site(twin, replicas=8, mode="advisory")
     records = (await site.run(site.scaler(), 60, rate=1.0))[30:]
