@@ -271,11 +271,8 @@ class PoolScaler:
         """
         group = self._group_of(view) or self._memory.group
         self._memory = replace(self._memory, group=group)
-        if group and group not in self._fits:
-            model = read_fit(await self._store.fit(group))
-            if model is None:
-                # The group's first replica stores one once it trusts it.
-                return None
+        # Replicas store it again and again; a store that lost it gets the next one from them.
+        if group and (model := read_fit(await self._store.fit(group))) is not None:
             self._fits = {group: model}
         return self._fits.get(group)
 

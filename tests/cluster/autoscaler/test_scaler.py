@@ -216,6 +216,26 @@ async def test_a_pool_at_zero_is_sized_by_what_its_last_replicas_learned(backend
     assert "fallback" not in names(away)
 
 
+@both
+async def test_what_a_pools_replicas_learned_last_counts_and_outlives_the_store(backend: Backend) -> None:
+    site = Site(backend)
+    info = ModelInfo("model", "tokenizer", 4096, 256, Capabilities())
+    site.record = Announcement("r0", "demo", "a:1", "group", info, 1, "cpu", 0, 1.0).seal(SECRET)
+    site.stats = {}
+    fitted = FittedStep("group", StepModel(MODEL["step_a"], MODEL["step_b"], MODEL["step_g"]), 5000, 0.02)
+    await backend.store().store_fit("group", fitted.to_json())
+    scaler = site.scaler()
+    [*_, before] = await site.run(scaler, 8, rate=60.0)
+    later = FittedStep("group", fitted.model.times(4.0), 90_000, 0.02)
+    await backend.store().store_fit("group", later.to_json())
+    [after] = await site.run(scaler, 1, rate=60.0)
+    backend.forget()
+    [lost] = await site.run(scaler, 1, rate=60.0)
+
+    assert after.needed >= 2 * before.needed
+    assert "fallback" not in names(lost)
+
+
 async def test_advisory_decides_and_changes_nothing(twin: Backend) -> None:
     site = Site(twin, mode="advisory")
     scaler = site.scaler()
