@@ -121,6 +121,9 @@ class PoolScaler:
         elif self.leading and not mine:
             self._lost()
         self.leading = mine
+        if not mine:
+            # Of a store that loses everything anybody may become the leader, and gives the point back to it.
+            self._hear(await self._store.point())
         return mine
 
     async def _take_over(self, fence: int) -> None:
@@ -259,11 +262,14 @@ class PoolScaler:
         """Return the stored point. A store that lost it gets it back."""
         if view.point is None and self._point is not None:
             await self._store.set_point(self._point, if_missing=True)
-        elif view.point is not None and view.point != self._point:
-            self._point = view.point
-            if who := who_set(view.point):
-                _LOG.warning("autoscaler.point_in_place_of_settings", extra={"pool": self.name, **who})
+        self._hear(view.point)
         return self._point
+
+    def _hear(self, point: bytes | None) -> None:
+        if point is not None and point != self._point:
+            self._point = point
+            if who := who_set(point):
+                _LOG.warning("autoscaler.point_in_place_of_settings", extra={"pool": self.name, **who})
 
     async def _fit(self, view: PoolView) -> StepModel | None:
         """Look the group's stored step model up, for while its replicas know none. Where there are no replicas it is

@@ -401,6 +401,26 @@ async def test_an_operating_point_takes_effect_at_the_next_tick_and_survives_a_l
     assert PointRecord(tight, "ops").to_bytes() == site.point
 
 
+@both
+async def test_an_operating_point_survives_a_lost_store_whoever_leads_then(backend: Backend) -> None:
+    site = Site(backend)
+    first, second = site.scaler("a"), site.scaler("b")
+    await site.run(second, 1)
+    await second.resign()
+    points = [
+        PointRecord(OperatingPoint(interactive=ClassSlo(2.0, itl_s)), "ops").to_bytes() for itl_s in (0.012, 0.015)
+    ]
+    for point in points:
+        await backend.store().set_point(point)
+        await site.run(first, 1)
+        # Whoever stands by asks now and then whether it leads.
+        assert not await second.lead()
+
+    backend.forget()
+    await site.run(second, 1)
+    assert points[-1] == await backend.store().point()
+
+
 async def test_relief_is_published_in_its_order_and_ends(twin: Backend) -> None:
     site = Site(twin, max_replicas=2)
     scaler = site.scaler()
