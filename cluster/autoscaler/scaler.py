@@ -290,9 +290,6 @@ class PoolScaler:
         """Tell the platform; says whether it took it, or was not told."""
         if before == record.replicas:
             return True
-        if before is not None:
-            self.tally.changes_up += record.replicas > before
-            self.tally.changes_down += record.replicas < before
         _LOG.info(
             "autoscaler.scale",
             extra={"pool": self.name, "before": before, "now": record.replicas, "why": record.reason},
@@ -306,6 +303,9 @@ class PoolScaler:
             self.tally.actuator_errors += 1
             _LOG.warning("autoscaler.not_taken", extra={"pool": self.name, "error": str(error)})
             return False
+        if before is not None:
+            self.tally.changes_up += record.replicas > before
+            self.tally.changes_down += record.replicas < before
         return True
 
 

@@ -275,10 +275,12 @@ async def test_a_removal_that_the_platform_refuses_is_tried_again_at_once(twin: 
     scaler = site.scaler()
     records = (await site.run(scaler, 60, rate=1.0))[30:]
     assert {6} == {record.replicas for record in records}
+    assert 0 == scaler.tally.changes_down
 
     site.platform.refuses = False
     await site.run(scaler, 1, rate=1.0)
     assert [6] == site.platform.told
+    assert 1 == scaler.tally.changes_down
 
 
 @both
