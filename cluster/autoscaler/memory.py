@@ -36,7 +36,8 @@ class PoolMemory:
         """Forget what lies ahead: a store that replaced another one may be behind its time."""
         slow, starts = self.slow, self.starts
         fill_at = None if slow.fill_at is None else slow.fill_at - _GRACE_S
-        ahead = [one for one in (fill_at, slow.active_at, starts.last_failure_at) if one is not None]
+        known = (fill_at, slow.active_at, slow.regretted_at, starts.last_failure_at)
+        ahead = [one for one in known if one is not None]
         times = [*ahead, *(need.at for need in slow.needs), *(move.at for move in slow.moves), *starts.asked]
         if max(times, default=at) <= at:
             return self
@@ -48,6 +49,7 @@ class PoolMemory:
                 moves=tuple(move for move in slow.moves if move.at <= at),
                 fill_at=_clamped(slow.fill_at, at + _GRACE_S),
                 active_at=_clamped(slow.active_at, at),
+                regretted_at=_clamped(slow.regretted_at, at),
             ),
             starts=replace(
                 starts,

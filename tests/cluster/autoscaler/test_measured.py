@@ -319,6 +319,12 @@ def test_what_lies_ahead_is_forgotten_when_another_store_is_behind() -> None:
     assert pytest.approx(3.0) == rate(kept.meter) == rate(later)
 
 
+def test_a_regret_that_lies_ahead_ends_in_time() -> None:
+    memory = PoolMemory(SlowState(patience=4.0, regretted_at=90_000.0)).up_to(50.0)
+
+    assert (4.0, 50.0) == (memory.slow.patience, memory.slow.regretted_at)
+
+
 def test_an_operating_point_survives_and_nonsense_is_the_settings() -> None:
     point = OperatingPoint(interactive=ClassSlo(2.0, 0.05), price_per_gpu_hour=3.5, budget_per_hour=70.0)
     default = OperatingPoint()
