@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.errors import SettingsError
 from cluster.models import RequestClass
 from loadtest.load.arrivals import arrival_times
 from loadtest.load.kinds import Kind
@@ -79,7 +81,12 @@ def plan_of_user(scenario: Scenario, kind: str, rate: float, user: str) -> Itera
         kind: of all requests.
         rate: of this user, requests per second.
         user: tells users apart.
+
+    Raises:
+        SettingsError: the rate is out of range.
     """
+    if not 0 < rate < math.inf:
+        raise SettingsError(f"user-rate must be a number above 0, got {rate:g}")
     seed = f"{scenario.seed}/{user}"
     kinds = {kind: scenario.kind(kind)}
     times = arrival_times(scenario.arrivals, rate, scenario.duration_s, seed)

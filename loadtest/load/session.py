@@ -180,10 +180,11 @@ class LoadTest:
         if self.scenario is None or self.starts_at is None or self.planned:
             return None
         try:
-            rate = float(self.environment.parsed_options.user_rate or DEFAULT_USER_RATE)
+            asked = self.environment.parsed_options.user_rate
+            rate = float(DEFAULT_USER_RATE if asked in (None, "") else asked)
             began = max(0.0, time.monotonic() - self.starts_at)
             mine = plan_of_user(self.scenario, kind, rate, f"{self.shard}/{next(self._users)}")
-        except (PenstockError, ValueError, ZeroDivisionError) as error:
+        except (PenstockError, ValueError) as error:
             self.fail(f"user-rate or scenario: {error}")
             return None
         return (replace(each, at_s=each.at_s + began) for each in mine)

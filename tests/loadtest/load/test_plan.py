@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 from collections import Counter
 from pathlib import Path
 from unittest.mock import Mock
@@ -70,6 +71,12 @@ def test_users_have_streams_of_their_own() -> None:
     )
     assert first != second
     assert pytest.approx(200.0, rel=0.2) == first[-1]
+
+
+@pytest.mark.parametrize("rate", [-1.0, 0.0, math.nan, math.inf])
+def test_users_without_a_rate_send_nothing(rate: float) -> None:
+    with pytest.raises(SettingsError, match="user-rate must be a number above 0, got"):
+        plan_of_user(SCENARIOS["chat"], "chat", rate, "0/0")
 
 
 def test_a_trace_comes_as_recorded(tmp_path: Path) -> None:
