@@ -38,13 +38,17 @@ class Dynamo:
         self._output_tokens += sum(each.output_tokens for each in snapshot.ended)
         self._ended += len(snapshot.ended)
         passed = snapshot.now_s - self._since
-        if passed < self.period_s - 1e-6 or not self._requests or not self._ended:
+        if passed < self.period_s - 1e-6:
             return snapshot.desired
-        shape = Shape(self._prompt_tokens / self._requests, self._output_tokens / self._ended)
-        work = self._requests / passed * self.model.gpu_seconds(shape, self.batch)
+        decided = snapshot.desired
+        # Of an interval without requests or ends the planner has no figures, and leaves the number alone.
+        if self._requests and self._ended:
+            shape = Shape(self._prompt_tokens / self._requests, self._output_tokens / self._ended)
+            work = self._requests / passed * self.model.gpu_seconds(shape, self.batch)
+            decided = max(1, math.ceil(work / self.target))
         self._since, self._requests, self._prompt_tokens = snapshot.now_s, 0, 0
         self._output_tokens, self._ended = 0.0, 0
-        return max(1, math.ceil(work / self.target))
+        return decided
 
 
 @dataclass(slots=True)

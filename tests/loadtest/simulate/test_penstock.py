@@ -119,6 +119,14 @@ def test_dynamo_sizes_for_the_last_interval() -> None:
     assert 5 == [half.decide(pool(15.0 * tick, arrivals=30 if tick else 0)) for tick in range(13)][12]
 
 
+def test_dynamo_forgets_a_lull() -> None:
+    policy = Dynamo(MODEL, batch=8.0)
+    decided = [policy.decide(pool(15.0 * tick, arrivals=30 if tick > 240 else 0)) for tick in range(253)]
+
+    assert {1} == set(decided[:252])
+    assert 3 == decided[252]
+
+
 @pytest.mark.parametrize(("more", "expected"), [({"kv": 0.75}, 3), ({"kv": 0.75, "starting": 1}, 3), ({"kv": 0.5}, 2)])
 def test_wva_adds_one_at_a_time_and_waits_for_it(more: dict[str, float], expected: int) -> None:
     assert expected == Wva().decide(pool(0.0, ready=2, **more))  # type: ignore[arg-type]
