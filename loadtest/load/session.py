@@ -48,6 +48,8 @@ class LoadTest:
         self.scenario: Scenario | None = None
         self.starts_at: float | None = None
         """`time.monotonic` of the start."""
+        self.forgotten_s = 0.0
+        """Figures are of what came later than this, in seconds since the start."""
         self.stopped_at: float | None = None
         self.hurried = False
         """It shall end before all that is planned was sent."""
@@ -84,6 +86,7 @@ class LoadTest:
         """Begin a test; a test that can't begin ends the process with a sentence and status 2."""
         self.record, self.pending = Record(), []
         self.stopped_at, self.hurried = None, False
+        self.forgotten_s = 0.0
         self._users = itertools.count()
         self.environment.process_exit_code = None
         try:
@@ -165,6 +168,8 @@ class LoadTest:
     def reset(self) -> None:
         """Forget all figures; the test goes on."""
         self.record, self.pending = Record(), []
+        if self.starts_at is not None:
+            self.forgotten_s = max(0.0, time.monotonic() - self.starts_at)
 
     def close(self) -> None:
         """End the driver."""
@@ -248,15 +253,15 @@ class LoadTest:
 
     @property
     def counted_s(self) -> float:
-        """Seconds that the figures cover: from the end of the warm-up to the end of the load, or the last token or end
-        where that came later.
+        """Seconds that the figures cover: from the end of the warm-up, or a reset, to the end of the load, or the last
+        token or end where that came later.
         """
         if self.starts_at is None or self.scenario is None:
             return 0.0
         until = (time.monotonic() if self.stopped_at is None else self.stopped_at) - self.starts_at
         if self.planned:
             until = min(until, self.scenario.duration_s)
-        return max(1e-3, max(until, self.record.last_s) - self.scenario.warmup_s)
+        return max(1e-3, max(until, self.record.last_s) - max(self.scenario.warmup_s, self.forgotten_s))
 
 
 def _seconds(value: Any) -> float | None:
