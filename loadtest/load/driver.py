@@ -171,7 +171,7 @@ class Driver:
             await asyncio.sleep(_REPORT_S)
             self._flush()
             run = self._run
-            if run is not None and time.monotonic() >= run.starts_at + self._window.second + 1:
+            if run is not None and not run.over and time.monotonic() >= run.starts_at + self._window.second + 1:
                 self._close_window(run)
 
     def _flush(self) -> None:
@@ -198,6 +198,7 @@ class Driver:
         self._flush()
         if self._run is not None:
             self._close_window(self._run)
+            self._run.over = True
         self._send("drain", {"clipped": self._run.clipped if self._run is not None else 0})
 
     async def _cut(self) -> None:
@@ -244,6 +245,8 @@ class _Run:
         self.starts_at = 0.0
         self.clipped = 0
         """Requests that were longer than the model's context."""
+        self.over = False
+        """All is told of it: seconds that pass until the next run are none of it."""
         tls = connection.tls
         self._channels = [
             grpc.aio.insecure_channel(router, options=connection.options)
