@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -93,9 +94,9 @@ class ServeApi:
             with INSIDE.open(request, timeout=self._timeout_s) as reply:
                 text = reply.read()
         except urllib.error.HTTPError as error:
-            detail = error.read().decode(errors="replace")[:500]
-            raise BootstrapError("ray serve", f"{method} {path}: {error.code}: {detail}") from error
-        except OSError as error:
+            raise BootstrapError("ray serve", f"{method} {path}: {error.code}: {_detail(error)}") from error
+        except (OSError, http.client.HTTPException) as error:
+            # The latter where it ends in the middle of its answer.
             raise BootstrapError("ray serve", f"{method} {path}: {error}") from error
         try:
             parsed = json.loads(text) if text else {}
@@ -103,6 +104,13 @@ class ServeApi:
             # Some replies are plain text.
             parsed = {}
         return parsed if isinstance(parsed, dict) else {}
+
+
+def _detail(error: urllib.error.HTTPError) -> str:
+    try:
+        return error.read().decode(errors="replace")[:500]
+    except (OSError, http.client.HTTPException):
+        return str(error.reason)
 
 
 def _app_status(app: dict[str, Any]) -> AppStatus:
