@@ -137,7 +137,7 @@ class SimReplica:
         self._begin_until(now)
         lost, self.running = list(self.running.values()), {}
         under_way = self.ends_at is not None
-        step_began = self._ends[-1] if not under_way else self._ends[self._begun - 1] - self._seconds[self._begun - 1]
+        step_began = self._ends[self._begun - 1] - self._seconds[self._begun - 1] if under_way else now
         prefilled = self._turn.prefilled if self._turn is not None else ()
         for item in lost:
             decodes = item.decodes_from >= 0

@@ -218,6 +218,14 @@ def test_a_dead_replica_is_replaced_and_its_requests_go_on_elsewhere() -> None:
     assert max(each.e2e_s for each in run.outcomes) > max(each.e2e_s for each in calm.outcomes)
 
 
+def test_a_replica_may_die_that_never_had_anything_to_do() -> None:
+    setup = Setup(ENGINE, replicas=2, cold_start_s=10.0, deaths=(Death(5.0, 2),))
+    run = Simulation([TraceRequest(0, 0.0, 10, 1), TraceRequest(1, 6.0, 10, 1)], setup).run()
+
+    assert {0: End.COMPLETED, 1: End.COMPLETED} == ends(run)
+    assert ["r0", "r1"] == [member.name for member in run.fleet.gone]
+
+
 def test_a_policy_sees_every_arrival_and_every_end_once() -> None:
     policy = Planned()
     trace = draw_trace()
