@@ -143,7 +143,7 @@ def _join(runner: Any, load: LoadTest) -> None:
         windows, load.pending = load.pending, []
         data["penstock"] = [window.to_wire() for window in windows]
 
-    load.reports = True
+    load.join()
     runner.register_message("penstock_shard", shard)
     runner.register_message("penstock_drain", drain, concurrent=True)
     load.environment.events.report_to_master.add_listener(report)

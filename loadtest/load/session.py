@@ -54,6 +54,7 @@ class LoadTest:
         self.hurried = False
         """It shall end before all that is planned was sent."""
         self.shard, self.shards = 0, 1
+        """This process' part of what is planned, and how many there are; none for a worker that has not been told."""
         self.reports = False
         """This is a worker, and its windows go to a master."""
         self.drained: set[str] = set()
@@ -65,6 +66,10 @@ class LoadTest:
         self._users = itertools.count()
 
     # --- life ---------------------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Become a worker, which has no part in what is planned until a master says so."""
+        self.reports, self.shards = True, 0
 
     def launch(self, *, wait: bool) -> None:
         """Start the driver.
@@ -96,7 +101,9 @@ class LoadTest:
             self.scenario = self._scenario()
             target = target_of(options, self.environment.host or "")
             self._plan = None
-            if self.planned:
+            if self.planned and not self.shards:
+                _LOG.warning("it came in the middle of a test, whose requests have all been parted: it sends none")
+            elif self.planned:
                 mine = plan(self.scenario, self.shard, self.shards)
                 # The first one reads the trace, and the clock must not run meanwhile.
                 self._plan = itertools.chain([first for first in [next(mine, None)] if first is not None], mine)
@@ -164,6 +171,8 @@ class LoadTest:
                 self.record.clipped += self._driver.drain(float(self.environment.parsed_options.drain))
             except GeneratorError as error:
                 self.fail(str(error))
+        if self.reports:
+            self.shards = 0
 
     def reset(self) -> None:
         """Forget all figures; the test goes on."""

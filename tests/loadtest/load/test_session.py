@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-pytest.importorskip("gevent")
-
-from loadtest.load import session
+from loadtest.load.options import add_load_flags
+from loadtest.load.plan import Planned
 from loadtest.load.scenario import Scenario
-from loadtest.load.session import LoadTest
+
+gevent = pytest.importorskip("gevent")
+session = pytest.importorskip("loadtest.load.session")
 
 
 def test_figures_behind_a_reset_are_of_the_time_since_then(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr(session, "time", clock)
     environment: Any = SimpleNamespace(parsed_options=SimpleNamespace(scenario="chat", rate=None, trace=None))
-    load = LoadTest(environment, drives=False)
+    load = session.LoadTest(environment, drives=False)
     load.scenario, load.starts_at = Scenario("chat", duration_s=600.0, warmup_s=10.0), 100.0
     now = 160.0
     assert 50.0 == load.counted_s
@@ -26,3 +29,47 @@ def test_figures_behind_a_reset_are_of_the_time_since_then(monkeypatch: pytest.M
     load.reset()
     now = 190.0
     assert 30.0 == load.counted_s
+
+
+class Driver:
+    """Takes what it is given; the run began long ago."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def start(self, *_of: object) -> float:
+        self.numbers = []
+        return time.monotonic() - 1000.0
+
+    def arrive(self, planned: Planned) -> None:
+        self.numbers.append(planned.number)
+
+    def drain(self, _seconds: float) -> int:
+        return 0
+
+
+def test_a_worker_that_comes_in_the_middle_of_a_test_has_no_part_in_its_plan() -> None:
+    """Those that were there have all parts between them."""
+    parser = argparse.ArgumentParser()
+    add_load_flags(parser, "")
+    access = {"api_key_file": "", "allow_plaintext_key": False, "duration": "", "run_time": None}
+    tls = dict.fromkeys(("router_tls", "router_ca", "router_cert", "router_key", "router_server_name"), "")
+    flags = parser.parse_args(["--scenario", "smoke", "--arrivals", "constant"])
+    environment: Any = SimpleNamespace(
+        parsed_options=argparse.Namespace(**vars(flags), **access, **tls), host="127.0.0.1:1", process_exit_code=None
+    )
+    load, driver = session.LoadTest(environment, drives=True), Driver()
+    load._driver = driver
+    load.join()
+
+    def sent() -> list[int]:
+        load.start()
+        gevent.sleep(0.01)
+        load.drain()
+        return driver.numbers
+
+    assert [] == sent()
+    load.shard, load.shards = 1, 2
+    assert list(range(1, 200, 2)) == sent()
+    # The next test has begun without it, too.
+    assert [] == sent()
