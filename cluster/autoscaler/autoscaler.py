@@ -15,7 +15,7 @@ from cluster.autoscaler.metrics import AutoscalerMetrics
 from cluster.autoscaler.scaler import PoolScaler
 from cluster.autoscaler.server import ObservedServer
 from cluster.control.settings import ControlMode
-from cluster.errors import QueueUnavailableError
+from cluster.errors import QueueUnavailableError, SettingsError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.base import Queue
 from cluster.secret import ClusterSecret
@@ -63,10 +63,18 @@ class Autoscaler:
         return self._server.port if self._server is not None else 0
 
     async def start(self) -> None:
-        """Begin to look after the pools."""
+        """Begin to look after the pools.
+
+        Raises:
+            SettingsError: nobody can listen at the address of the HTTP endpoints.
+        """
         host = self._settings.autoscaler
         metrics = AutoscalerMetrics(self.scalers)
-        self._server = ObservedServer(host.host, host.port, metrics.registry, self.healthy, self.ready)
+        try:
+            self._server = ObservedServer(host.host, host.port, metrics.registry, self.healthy, self.ready)
+        except OSError as error:
+            why = error.strerror or error
+            raise SettingsError(f"autoscaler.port: {host.port} on {host.host} can't be had: {why}") from error
         for scaler in self.scalers.values():
             self._owner.spawn(self._look_after(scaler), scaler.name)
         _LOG.info("autoscaler.ready", extra={"autoscaler": self.holder, "pools": sorted(self.scalers)})

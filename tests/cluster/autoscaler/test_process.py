@@ -10,11 +10,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
 from cluster.autoscaler.scaler import PoolScaler
-from cluster.settings import AutoscalerSettings, PoolSettings
+from cluster.errors import SettingsError
+from cluster.secret import ClusterSecret
+from cluster.settings import AutoscalerSettings, PoolSettings, Settings
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.queue.servers import Server
 from tests.support.waiting import until
@@ -68,6 +72,15 @@ async def test_it_ends_soon_although_ray_does_not_answer(
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        settings = Settings.model_validate({"autoscaler": {"port": port}})
+        made = Autoscaler(settings, ClusterSecret(b"0" * 32), AutoscalerStores(Mock(), Mock()), Mock())
+        with pytest.raises(SettingsError, match=f"autoscaler.port: {port} on 127.0.0.1 .*: Address already in use"):
+            await made.start()
 
 
 @pytest.mark.parametrize("turns", range(6))
