@@ -67,7 +67,12 @@ class RetryPolicy:
 
     def _random(self, failures: int, uniform: Uniform) -> float:
         # Full jitter: clients that failed together must not come back together.
-        return uniform(0.0, min(self.max_delay, self.base_delay * 2.0 ** (failures - 1)))
+        return uniform(0.0, doubled(self.base_delay, failures, self.max_delay))
+
+
+def doubled(first: float, failures: int, most: float) -> float:
+    """Return the wait after so many failures, `most` at most; a float has no room for a thousand doublings."""
+    return min(most, first * 2.0 ** min(failures - 1, 60))
 
 
 class Attempts:

@@ -9,7 +9,7 @@ from penstock.v1 import jobs_pb2
 
 from router.client.errors import PenstockClientError, UnavailableError, protocol_error
 from router.client.jobs import Job, JobResult, JobUpdate
-from router.client.retry import OnWait
+from router.client.retry import OnWait, doubled
 
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 2.0
@@ -77,7 +77,7 @@ class WatchState:
         if not isinstance(error, UnavailableError) or self._now() - self._failing_since > self._patience:
             return None
         self._failures += 1
-        wait = max(error.retry_after or 0.0, min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** (self._failures - 1)))
+        wait = max(error.retry_after or 0.0, doubled(_FIRST_WAIT_S, self._failures, _LONGEST_WAIT_S))
         if self._on_wait is not None:
             self._on_wait(wait, error)
         return wait

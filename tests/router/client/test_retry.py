@@ -33,6 +33,12 @@ def test_the_random_wait_doubles_up_to_its_bound():
     assert waits == [pytest.approx(0.1), pytest.approx(0.2), pytest.approx(0.3), pytest.approx(0.3), None]
 
 
+def test_the_random_wait_has_its_bound_however_often_it_was_tried():
+    patient = RetryPolicy(max_attempts=10_000, resume_for=1e6)
+    assert patient.delay(5_000, error(UnavailableError), largest) == patient.max_delay
+    assert patient.resume_delay(5_000, 0.0, error(UnavailableError), largest) == patient.max_delay
+
+
 def test_the_wait_is_drawn_from_zero():
     """Full jitter: clients that failed together must not come back together."""
     assert POLICY.delay(2, error(UnavailableError), lambda low, _high: low) == 0.0

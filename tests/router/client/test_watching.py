@@ -62,6 +62,11 @@ def test_waits_grow_and_begin_again_after_news(state: WatchState) -> None:
     assert 0.1 == state.failed(unavailable())
 
 
+def test_an_outage_of_hours_ends_no_watch_that_is_patient(clock: Clock) -> None:
+    state = WatchState("demo.1", b"", False, 1e6, now=clock)
+    assert 2.0 == [state.failed(unavailable()) for _ in range(5_000)][-1]
+
+
 def test_patience_counts_from_the_first_failure(state: WatchState, clock: Clock) -> None:
     state.accept(news())
     clock.now = 5_000.0
