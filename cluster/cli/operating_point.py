@@ -30,7 +30,7 @@ def add_operating_point(commands: Commands) -> None:
         "operating-point", help="show or change what a running pool promises, and what it may cost"
     )
     add_target_flags(parser)
-    parser.add_argument("--pool", required=True, help="the pool")
+    parser.add_argument("--pool", default="", help="the pool (default: the only one)")
     classes = ("interactive", "standard", "batch")
     parser.add_argument(
         "--class", dest="request_class", choices=classes, default=classes[0],
@@ -62,7 +62,8 @@ def run_operating_point(options: argparse.Namespace) -> int:
         if options.json:
             sys.stdout.write(json.dumps(dataclasses.asdict(point) if point is not None else None, indent=2) + "\n")
         elif point is not None:
-            screen().print(escape(f"{options.pool}: {point_text(point)}"), highlight=False)
+            name = f"{options.pool}: " if options.pool else ""
+            screen().print(escape(f"{name}{point_text(point)}"), highlight=False)
     return outcome.status
 
 

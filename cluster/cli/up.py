@@ -24,6 +24,7 @@ from cluster.cli.target import KEY_VARIABLE
 from cluster.errors import BootstrapError
 from cluster.lifecycle import stop_signals
 from cluster.settings import Settings
+from cluster.telemetry.logs import configure_logging
 
 DOWN_TIMEOUT_S = 180.0
 
@@ -32,6 +33,8 @@ def run_up(options: argparse.Namespace) -> int:
     """Start a cluster and stay until Ctrl-C or SIGTERM, then stop it in order."""
     settings = settings_from(options)
     with claimed(settings.cluster.state_dir.expanduser()):
+        # Of what ends and is started again meanwhile.
+        configure_logging("warning", "text")
         return asyncio.run(_up(settings, screen()))
 
 

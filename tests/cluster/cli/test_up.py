@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -40,6 +42,7 @@ class Watched(LocalCluster):
         """There is nothing to start."""
 
     async def watch(self) -> None:
+        logging.getLogger("cluster.bootstrap.local").error("router.ended", extra={"router": "router-1"})
         raise self.end
 
     async def stop(self) -> None:
@@ -47,10 +50,16 @@ class Watched(LocalCluster):
 
 
 @pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Watched]]:
     Watched.stopped = 0
     monkeypatch.setattr(up, "LocalCluster", Watched)
-    return Watched
+    loggers = [logging.getLogger(name) for name in ("cluster", "router", "deployments", "loadtest")]
+    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    yield Watched
+    # It sends them to the terminal, and tests that come later want to hear of them.
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 def flags(folder: Path) -> Sequence[str]:
@@ -74,6 +83,14 @@ def test_a_process_that_ends_is_named(
     watched.end = BootstrapError("router 0", "it ended with status 1")
     assert 1 == command_line.main(flags(tmp_path))
     assert (1, True) == (watched.stopped, "router 0" in capsys.readouterr().err)
+
+
+def test_news_come_with_their_time_and_details(
+    tmp_path: Path, watched: type[Watched], capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched.end = BootstrapError("redis", "it ended with status 1")
+    command_line.main(flags(tmp_path))
+    assert re.search(r"^\d\d:\d\d:\d\d error   router.ended router=router-1$", capsys.readouterr().err, re.MULTILINE)
 
 
 def test_it_says_where_routers_and_the_autoscaler_have_their_metrics(
