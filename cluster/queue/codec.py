@@ -87,7 +87,6 @@ def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
             entry.quota.requests_per_minute,
             entry.quota.concurrency,
             int(entry.quota.strict),
-            entry.choices,
         ),
         entry.digest,
         entry.late_after_ms,

@@ -94,8 +94,6 @@ class QueueEntry:
     max_tokens: int = 0
     """The most output tokens it may produce; for quotas."""
     quota: Quota = NO_QUOTA
-    choices: int = 1
-    """How many choices its request has, which must all fit the quota; 0 for those that come after the first one."""
     digest: str = ""
     """Identifies what the client asked for, in one digest or in two, "exact/plain": of the bytes that came, and with
     defaults left out. A client key goes with one of either."""

@@ -23,14 +23,13 @@ def take_quota(pool: PoolState, entry: Entry) -> None:
         QuotaExceededError: what is in the way.
     """
     request, quota = entry.request, entry.request.quota
-    tenant, choices = request.tenant, max(1, request.choices)
-    if quota.concurrency and pool.open_counts.get(tenant, 0) + choices > quota.concurrency:
-        again_s = 1.0 if choices <= quota.concurrency else None
-        raise QuotaExceededError(pool.name, tenant, "concurrency", quota.concurrency, again_s)
+    tenant = request.tenant
+    if quota.concurrency and pool.open_counts.get(tenant, 0) >= quota.concurrency:
+        raise QuotaExceededError(pool.name, tenant, "concurrency", quota.concurrency, 1.0)
     if quota.tokens_per_minute or quota.requests_per_minute:
         used = _used_of(pool, tenant, quota.tokens_per_minute, quota.requests_per_minute)
         if quota.requests_per_minute:
-            _check(pool, tenant, "requests_per_minute", used.requests, choices, quota.requests_per_minute)
+            _check(pool, tenant, "requests_per_minute", used.requests + 1, quota.requests_per_minute)
         if quota.tokens_per_minute:
             need = _take_tokens(pool, entry, used, quota)
             used.tokens += need
@@ -48,23 +47,22 @@ def take_quota(pool: PoolState, entry: Entry) -> None:
 
 def _take_tokens(pool: PoolState, entry: Entry, used: Used, quota: Quota) -> int:
     request, limit = entry.request, quota.tokens_per_minute
-    choices = max(1, request.choices)
     if quota.strict:
-        need = request.prompt_tokens + request.max_tokens
-        asked = need * choices
+        need = asked = request.prompt_tokens + request.max_tokens
+        if asked > limit:
+            raise QuotaExceededError(pool.name, request.tenant, "tokens_per_minute", limit, None)
     else:
         likely = likely_output(pool, request.tenant, request.expected_tokens)
         need = request.prompt_tokens + min(request.max_tokens, likely)
-        asked = min(need * choices, limit) if request.choices else 0
-    if asked:
-        _check(pool, request.tenant, "tokens_per_minute", used.tokens, asked, limit)
+        asked = min(need, limit)
+    _check(pool, request.tenant, "tokens_per_minute", used.tokens + asked, limit)
     return need
 
 
-def _check(pool: PoolState, tenant: str, which: str, used: float, asked: int, limit: int) -> None:
-    if used + asked > limit:
-        retry_ms = math.ceil((used + asked - limit) / limit * 60000)
-        raise QuotaExceededError(pool.name, tenant, which, limit, retry_ms / 1000 if asked <= limit else None)
+def _check(pool: PoolState, tenant: str, which: str, would_be: float, limit: int) -> None:
+    if would_be > limit:
+        retry_ms = math.ceil((would_be - limit) / limit * 60000)
+        raise QuotaExceededError(pool.name, tenant, which, limit, retry_ms / 1000)
 
 
 def settle_quota(pool: PoolState, entry: Entry, tokens: int) -> None:

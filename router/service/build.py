@@ -64,7 +64,6 @@ class Builder:
             weight=policy.weight,
             max_tokens=params.max_tokens,
             quota=policy.quota,
-            choices=admitted.n if index == 0 else 0,
             digest=checked.digest,
             preferred_replicas=admitted.preferred,
         )

@@ -3,8 +3,8 @@
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, request id, attempt base, tenant, class, prompt tokens, expected tokens, KV tokens, start within (ms),
 --    client key, preferred replicas ("" or "\0a\0b\0"), weight, resume (0 or 1), most output tokens, most waiting of its
---    tenant (0: any), quota {tokens and requests per minute, concurrency, strict, choices}, digest of the request, late
---    after (ms, 0: never)
+--    tenant (0: any), quota {tokens and requests per minute, concurrency, strict}, digest of the request, late after (ms,
+--    0: never)
 -- Reply: {1, attempt, replica, marks} granted; {0, position, marks} waiting, marks as in quarantine.lua;
 --        {2, request id, result or nil, 1 while a choice of it waits or runs} the client key is known;
 --        {-1} the waiting room is full; {-2, which, retry after (ms), limit} quota, see tenant.lua; {-3} too many of its

@@ -86,34 +86,26 @@ function Q.likely_output(tenant, default)
 end
 
 -- Take an entry's part of its tenant's quota, or say what is in the way: {which, retry after (ms, -1 never), limit}.
--- which: 1 tokens, 2 requests, 3 concurrency. `quota`: {tokens per minute, requests per minute, concurrency, strict,
--- choices}. The first of several choices is let in where all of them fit: otherwise some would run for nothing, and be
--- charged for it, each time that the request is tried again. The others have 0 choices.
+-- which: 1 tokens, 2 requests, 3 concurrency. `quota`: {tokens per minute, requests per minute, concurrency, strict}.
 function Q.take_quota(e, max_tokens, quota)
   local tenant, tokens, requests, open = e[TENANT], quota[1], quota[2], quota[3]
-  local choices = math.max(1, quota[5])
   if open > 0 then
-    if choices > open then return {3, -1, open} end
-    if (tonumber(call('HGET', K[OPEN_COUNTS], tenant)) or 0) + choices > open then return {3, 1000, open} end
+    if (tonumber(call('HGET', K[OPEN_COUNTS], tenant)) or 0) >= open then return {3, 1000, open} end
   end
   if tokens > 0 or requests > 0 then
     local used = Q.used_of(tenant, tokens, requests)
     local strict = quota[4] == 1
-    if requests > 0 then
-      if choices > requests then return {2, -1, requests} end
-      local would_be = used[3] + choices
-      if would_be > requests then return {2, math.ceil((would_be - requests) / requests * 60000), requests} end
+    if requests > 0 and used[3] + 1 > requests then
+      return {2, math.ceil((used[3] + 1 - requests) / requests * 60000), requests}
     end
     local need = e[PROMPT] + max_tokens
     if tokens > 0 then
       if not strict then need = e[PROMPT] + math.min(max_tokens, Q.likely_output(tenant, e[EXPECTED])) end
-      local asked = need * choices
+      local asked = need
       -- What never fits a minute goes into debt from a full bucket, except where nothing may be overdrawn.
-      if not strict then asked = quota[5] > 0 and math.min(asked, tokens) or 0 end
+      if not strict then asked = math.min(need, tokens) end
       if asked > tokens then return {1, -1, tokens} end
-      if asked > 0 and used[1] + asked > tokens then
-        return {1, math.ceil((used[1] + asked - tokens) / tokens * 60000), tokens}
-      end
+      if used[1] + asked > tokens then return {1, math.ceil((used[1] + asked - tokens) / tokens * 60000), tokens} end
       used[1] = used[1] + need
       e[TOKEN_RATE], e[strict and STRICT_TOKENS or HELD_TOKENS] = tokens, need
     end

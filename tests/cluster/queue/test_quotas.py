@@ -148,54 +148,6 @@ async def test_requests_per_minute_come_back_one_by_one(scene: Scene) -> None:
         await scene.queue.submit("A", entry("q8", quota=quota))
 
 
-@pytest.mark.parametrize(
-    "quota",
-    [
-        Quota(requests_per_minute=6),
-        Quota(concurrency=6),
-        Quota(tokens_per_minute=120),
-        Quota(tokens_per_minute=120, strict=True),
-    ],
-)
-async def test_a_request_of_several_choices_takes_nothing_where_not_all_of_them_fit(scene: Scene, quota: Quota) -> None:
-    await start(scene)
-
-    async def submit(name: str, choices: int = 1) -> None:
-        await scene.queue.submit("A", entry(name, max_tokens=10, quota=quota, choices=choices))
-
-    for number in range(4):
-        await submit(f"q{number}")
-    for number in range(5):
-        with pytest.raises(QuotaExceededError) as refused:
-            await submit(f"three{number}/0", choices=3)
-        assert refused.value.retry_after_s is not None
-    await submit("two/0", choices=2)
-    await submit("two/1", choices=0)
-    with pytest.raises(QuotaExceededError):
-        await submit("one-more")
-
-
-@pytest.mark.parametrize(
-    "quota", [Quota(requests_per_minute=2), Quota(concurrency=2), Quota(tokens_per_minute=59, strict=True)]
-)
-async def test_more_choices_than_a_quota_ever_has_are_told_so(scene: Scene, quota: Quota) -> None:
-    await start(scene)
-    with pytest.raises(QuotaExceededError) as refused:
-        await scene.queue.submit("A", entry("q/0", max_tokens=10, quota=quota, choices=3))
-    assert refused.value.retry_after_s is None
-
-
-async def test_the_choices_of_a_request_go_into_debt_together(scene: Scene) -> None:
-    await start(scene)
-    quota = Quota(tokens_per_minute=59)
-    for number in range(3):
-        await scene.queue.submit("A", entry(f"q/{number}", max_tokens=10, quota=quota, choices=0 if number else 3))
-    # 60 are held, and the next needs 20 free.
-    with pytest.raises(QuotaExceededError) as refused:
-        await scene.queue.submit("A", entry("next", max_tokens=10, quota=quota))
-    assert refused.value.retry_after_s == pytest.approx(21 / 59 * 60, abs=0.01)
-
-
 async def test_a_lowered_quota_locks_nobody_out(scene: Scene) -> None:
     """What drained within a minute drains within a minute, also what was in flight when it was lowered."""
     await start(scene)

@@ -150,7 +150,6 @@ class Pair:
             resume=rnd.random() < 0.1,
             max_tokens=rnd.choice((1, 50, 4096)),
             quota=self.quotas[tenant],
-            choices=rnd.choice((1, 1, 1, 3, 0)),
             digest=rnd.choice(("", "", "d2")),
         )
         router = router or rnd.choice(ROUTERS)

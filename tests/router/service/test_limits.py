@@ -131,23 +131,6 @@ async def test_concurrency_is_free_again_after_each_way_to_end(tmp_path: Path, s
             await stack.inference(1).Generate(request(max_tokens=2))
 
 
-async def test_choices_that_do_not_all_fit_a_quota_take_nothing_of_it(tmp_path: Path, store_url: str) -> None:
-    """Tried again and again they would keep it empty, and run in part each time."""
-    sections = tenant(requests_per_minute=6, concurrency=5)
-    async with running_stack(tmp_path, redis_url=store_url, sections=sections) as stack:
-        for _ in range(4):
-            await stack.inference().Generate(request(max_tokens=2))
-        for _ in range(3):
-            code, details = await refused(stack.inference().Generate(request(max_tokens=2, n=4)))
-            facts = (code, details["ErrorInfo"].metadata["quota"], "RetryInfo" in details)
-            assert (grpc.StatusCode.RESOURCE_EXHAUSTED, "requests_per_minute", True) == facts
-        # No wait would help.
-        code, details = await refused(stack.inference().Generate(request(max_tokens=2, n=6)))
-        facts = (code, details["ErrorInfo"].metadata["quota"], "RetryInfo" in details)
-        assert (grpc.StatusCode.RESOURCE_EXHAUSTED, "concurrency", False) == facts
-        assert 2 == len((await stack.inference().Generate(request(max_tokens=2, n=2))).choices)
-
-
 async def test_a_full_line_is_refused_and_the_running_go_on(tmp_path: Path, store_url: str) -> None:
     queue = {"max_waiting_per_tenant": 3}
     async with running_stack(
