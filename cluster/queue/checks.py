@@ -38,5 +38,5 @@ def check_entry(entry: QueueEntry) -> None:
     if not LEAST_WEIGHT <= entry.weight < float("inf"):
         raise ValueError(f"weight must be at least {LEAST_WEIGHT} and finite, got {entry.weight}")
     counts = (entry.prompt_tokens, entry.expected_tokens, entry.kv_tokens, entry.start_within_ms, entry.late_after_ms)
-    if min(counts) < 0:
-        raise ValueError("token counts, start_within_ms and late_after_ms must not be negative")
+    if min(*counts, entry.choices) < 0:
+        raise ValueError("token counts, start_within_ms, late_after_ms and choices must not be negative")

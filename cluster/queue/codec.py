@@ -90,6 +90,7 @@ def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
         ),
         entry.digest,
         entry.late_after_ms,
+        entry.choices,
     )
 
 

@@ -94,6 +94,9 @@ class QueueEntry:
     max_tokens: int = 0
     """The most output tokens it may produce; for quotas."""
     quota: Quota = NO_QUOTA
+    choices: int = 1
+    """How many of its request's choices it takes a part of the quota for: all of them or none, so that none is let in
+    for nothing. 0 is one that an earlier entry has taken its part for."""
     digest: str = ""
     """Identifies what the client asked for, in one digest or in two, "exact/plain": of the bytes that came, and with
     defaults left out. A client key goes with one of either."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypeGuard
 
 from cluster.clock import Clock, SystemClock
-from cluster.errors import QueueFullError, QueueUnavailableError
+from cluster.errors import QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.queue.beats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
 from cluster.queue.checks import check_entry, check_id, check_router_beat
 from cluster.queue.codec import RETRY_FULL_S
@@ -50,7 +50,7 @@ from cluster.queue.memory_ledger import enter_ledger, read_ledger
 from cluster.queue.memory_line import enter_line, know_router, next_place, position, serve
 from cluster.queue.memory_marks import add_mark, marks
 from cluster.queue.memory_state import CHUNK, IN_FLIGHT, ORDERED, WAITING, Entry, Load, PoolState
-from cluster.queue.memory_tenants import note_output, settle_quota, take_quota
+from cluster.queue.memory_tenants import note_output, return_part, settle_quota, take_quota
 
 
 class MemoryStore:
@@ -328,8 +328,6 @@ class MemoryQueue:
             return left
 
     def _admit(self, pool: PoolState, router_id: str, request: QueueEntry) -> Entry:
-        if not request.resume and len(pool.entries) - pool.slot_count >= self.limits.max_waiting:
-            raise QueueFullError(self.pool, self.limits.max_waiting, RETRY_FULL_S)
         pool.caused = []
         entry = Entry(
             request=request,
@@ -341,10 +339,13 @@ class MemoryQueue:
             late_at=pool.now + request.late_after_ms if request.late_after_ms else 0,
         )
         if not request.resume:
-            most = request.quota.max_waiting
-            if most and len(pool.lines.get(entry.line, ())) >= most:
-                raise QueueFullError(self.pool, most, RETRY_FULL_S, tenant=request.tenant)
-            take_quota(pool, entry)
+            try:
+                self._check_room(pool, entry)
+                take_quota(pool, entry)
+            except (QueueFullError, QuotaExceededError):
+                if not request.choices:
+                    return_part(pool, request)
+                raise
         entry.place = next_place(pool, at_head=request.resume)
         if request.client_key:
             open_key(pool, request)
@@ -365,6 +366,13 @@ class MemoryQueue:
         if any(other is not entry for other in pool.caused):
             pool.ring(router_id)
         return entry
+
+    def _check_room(self, pool: PoolState, entry: Entry) -> None:
+        if len(pool.entries) - pool.slot_count >= self.limits.max_waiting:
+            raise QueueFullError(self.pool, self.limits.max_waiting, RETRY_FULL_S)
+        most = entry.request.quota.max_waiting
+        if most and len(pool.lines.get(entry.line, ())) >= most:
+            raise QueueFullError(self.pool, most, RETRY_FULL_S, tenant=entry.request.tenant)
 
 
 class MemoryBell:

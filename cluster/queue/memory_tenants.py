@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from cluster.errors import QuotaExceededError
-from cluster.queue.entries import Quota
+from cluster.queue.entries import QueueEntry, Quota
 from cluster.queue.memory_state import KEYS_PER_CALL, Entry, PoolState, Used
 
 BUCKETS = 32
@@ -23,22 +23,25 @@ def take_quota(pool: PoolState, entry: Entry) -> None:
         QuotaExceededError: what is in the way.
     """
     request, quota = entry.request, entry.request.quota
-    tenant = request.tenant
-    if quota.concurrency and pool.open_counts.get(tenant, 0) >= quota.concurrency:
-        raise QuotaExceededError(pool.name, tenant, "concurrency", quota.concurrency, 1.0)
+    tenant, choices = request.tenant, request.choices
+    if quota.concurrency:
+        _check_alone(pool, tenant, "concurrency", choices, quota.concurrency)
+        if pool.open_counts.get(tenant, 0) + max(1, choices) > quota.concurrency:
+            raise QuotaExceededError(pool.name, tenant, "concurrency", quota.concurrency, 1.0)
     if quota.tokens_per_minute or quota.requests_per_minute:
         used = _used_of(pool, tenant, quota.tokens_per_minute, quota.requests_per_minute)
-        if quota.requests_per_minute:
-            _check(pool, tenant, "requests_per_minute", used.requests + 1, quota.requests_per_minute)
+        if quota.requests_per_minute and choices:
+            _check_alone(pool, tenant, "requests_per_minute", choices, quota.requests_per_minute)
+            _check(pool, tenant, "requests_per_minute", used.requests + choices, quota.requests_per_minute)
         if quota.tokens_per_minute:
             need = _take_tokens(pool, entry, used, quota)
-            used.tokens += need
+            used.tokens += need * choices
             if quota.strict:
                 entry.strict_tokens = need
             else:
                 entry.held_tokens = need
         if quota.requests_per_minute:
-            used.requests += 1
+            used.requests += choices
         _put_used(pool, tenant, used, quota.tokens_per_minute)
     if quota.concurrency:
         pool.open_counts[tenant] = pool.open_counts.get(tenant, 0) + 1
@@ -47,16 +50,38 @@ def take_quota(pool: PoolState, entry: Entry) -> None:
 
 def _take_tokens(pool: PoolState, entry: Entry, used: Used, quota: Quota) -> int:
     request, limit = entry.request, quota.tokens_per_minute
+    need = _need_of(pool, request)
+    asked = need * request.choices
     if quota.strict:
-        need = asked = request.prompt_tokens + request.max_tokens
-        if asked > limit:
-            raise QuotaExceededError(pool.name, request.tenant, "tokens_per_minute", limit, None)
+        _check_alone(pool, request.tenant, "tokens_per_minute", asked, limit)
     else:
-        likely = likely_output(pool, request.tenant, request.expected_tokens)
-        need = request.prompt_tokens + min(request.max_tokens, likely)
-        asked = min(need, limit)
-    _check(pool, request.tenant, "tokens_per_minute", used.tokens + asked, limit)
+        asked = min(asked, limit)
+    if request.choices:
+        _check(pool, request.tenant, "tokens_per_minute", used.tokens + asked, limit)
     return need
+
+
+def _need_of(pool: PoolState, request: QueueEntry) -> int:
+    most = request.max_tokens
+    if request.quota.tokens_per_minute and not request.quota.strict:
+        most = min(most, likely_output(pool, request.tenant, request.expected_tokens))
+    return request.prompt_tokens + most
+
+
+def return_part(pool: PoolState, request: QueueEntry) -> None:
+    """Give back the part of an entry that is turned away although its request was let in."""
+    tokens, requests = request.quota.tokens_per_minute, request.quota.requests_per_minute
+    if not tokens and not requests:
+        return
+    used = _used_of(pool, request.tenant, tokens, requests)
+    used.tokens = max(0, used.tokens - _need_of(pool, request))
+    used.requests = max(0, used.requests - 1)
+    _put_used(pool, request.tenant, used, tokens)
+
+
+def _check_alone(pool: PoolState, tenant: str, which: str, asked: int, limit: int) -> None:
+    if asked > limit:
+        raise QuotaExceededError(pool.name, tenant, which, limit, None)
 
 
 def _check(pool: PoolState, tenant: str, which: str, would_be: float, limit: int) -> None:

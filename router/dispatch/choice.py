@@ -122,16 +122,17 @@ class Choice:
         self._wake, self._tell_end = wake, tell_end
 
     def entry_now(self) -> QueueEntry:
-        """Describe it to a store that does not know it."""
+        """Describe it to a store that does not know it, nor its request's other choices."""
+        entry = replace(self.entry, choices=1)
         if self.waited_s is not None:
             # It goes on: charged already, and its wait is not bounded any more.
-            entry = replace(self.entry, resume=True, start_within_ms=0, late_after_ms=0, client_key="")
+            entry = replace(entry, resume=True, start_within_ms=0, late_after_ms=0, client_key="")
             # A store that forgot it counts its attempts from one again, and no two may have one name.
             return replace(entry, attempt_base=secrets.token_hex(6))
         passed_ms = int((time.monotonic() - self.submitted_at) * 1000)
-        bounds = (self.entry.start_within_ms, self.entry.late_after_ms)
+        bounds = (entry.start_within_ms, entry.late_after_ms)
         start_ms, late_ms = (max(1, bound - passed_ms) if bound else 0 for bound in bounds)
-        return replace(self.entry, start_within_ms=start_ms, late_after_ms=late_ms)
+        return replace(entry, start_within_ms=start_ms, late_after_ms=late_ms)
 
     @property
     def taken_over(self) -> bool:

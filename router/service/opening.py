@@ -18,7 +18,7 @@ from cluster.errors import (
     QuotaExceededError,
 )
 from cluster.lifecycle import uninterrupted
-from cluster.queue.entries import KnownRequest, QueueEntry
+from cluster.queue.entries import KnownRequest
 from cluster.secret import ClusterSecret
 from router.admission import CheckedRequest, ResumePoint, resolve
 from router.affinity import CacheSalts
@@ -164,15 +164,15 @@ class Opening:
         first, rest = choices[0], choices[1:]
         keyed, opened = bool(first.entry.client_key), False
         try:
-            # The first one carries the key.
-            known = await pool.submit(first) if not rest or keyed else None
+            # The first one carries the key, and takes the quota of all.
+            first.entry = replace(first.entry, choices=len(choices))
+            known = await pool.submit(first)
             if known is not None:
                 return known
             opened = keyed
-            if rest:
-                _check_quota(pool.name, [choice.entry for choice in choices])
-                left = rest if keyed else choices
-                await asyncio.gather(*(pool.submit(choice) for choice in left))
+            for choice in rest:
+                choice.entry = replace(choice.entry, choices=0)
+            await asyncio.gather(*(pool.submit(choice) for choice in rest))
             for choice in choices:
                 self._check_in_time(admitted, choice)
         except BaseException as error:
@@ -205,19 +205,3 @@ class Opening:
         if error.bound == SHED:
             admitted.pool.outlook.arrivals.turned_away(request_class)
         raise error
-
-
-def _check_quota(pool: str, entries: Sequence[QueueEntry]) -> None:
-    """Raise QuotaExceededError where a tenant's quota can never allow so many choices at once: the queue sees one after
-    the other, and would have them come back again and again.
-    """
-    quota = entries[0].quota
-    tokens = sum(entry.prompt_tokens + (entry.max_tokens if quota.strict else 0) for entry in entries)
-    asked = (
-        ("concurrency", len(entries), quota.concurrency),
-        ("requests_per_minute", len(entries), quota.requests_per_minute),
-        ("tokens_per_minute", tokens, quota.tokens_per_minute),
-    )
-    for name, amount, limit in asked:
-        if 0 < limit < amount:
-            raise QuotaExceededError(pool, entries[0].tenant, name, limit, None)

@@ -4,7 +4,7 @@
 -- A: router, request id, attempt base, tenant, class, prompt tokens, expected tokens, KV tokens, start within (ms),
 --    client key, preferred replicas ("" or "\0a\0b\0"), weight, resume (0 or 1), most output tokens, most waiting of its
 --    tenant (0: any), quota {tokens and requests per minute, concurrency, strict}, digest of the request, late after (ms,
---    0: never)
+--    0: never), choices that it takes its quota for
 -- Reply: {1, attempt, replica, marks} granted; {0, position, marks} waiting, marks as in quarantine.lua;
 --        {2, request id, result or nil, 1 while a choice of it waits or runs} the client key is known;
 --        {-1} the waiting room is full; {-2, which, retry after (ms), limit} quota, see tenant.lua; {-3} too many of its
@@ -35,15 +35,24 @@ if resume == 0 and A[10] ~= '' then
   local other = Q.find_key(A[4], A[10], id, A[17])
   if other then return other end
 end
--- Work that is under way is not turned away at the door.
-if resume == 0 and call('HLEN', K[ENTRIES]) - call('ZCARD', K[SLOTS]) >= tonumber(ARGV[6]) then return {-1} end
 
 local e = {A[1], A[4], A[5], Q.next_place(resume == 1), A[6], A[7], A[8], A[9] > 0 and Q.now + A[9] or 0, A[10], A[11],
   A[12], A[3], 0, '', '', '', Q.now, 0, 0, 0, -1, 0, '', '', P[P_RUN], resume, 0, 0, 0, 0, A[18] > 0 and Q.now + A[18] or 0, 0}
+-- Work that is under way is not turned away at the door.
 if resume == 0 then
-  if A[15] > 0 and call('ZCARD', K[LINE]) >= A[15] and Q.count(K[LINE], Q.tenant_prefix(e)) >= A[15] then return {-3} end
-  local refused = Q.take_quota(e, A[14], A[16])
-  if refused then return {-2, unpack(refused)} end
+  local refused
+  if call('HLEN', K[ENTRIES]) - call('ZCARD', K[SLOTS]) >= tonumber(ARGV[6]) then
+    refused = {-1}
+  elseif A[15] > 0 and call('ZCARD', K[LINE]) >= A[15] and Q.count(K[LINE], Q.tenant_prefix(e)) >= A[15] then
+    refused = {-3}
+  else
+    local quota = Q.take_quota(e, A[14], A[16], A[19])
+    refused = quota and {-2, unpack(quota)}
+  end
+  if refused then
+    if A[19] == 0 then Q.return_part(e, A[14], A[16]) end
+    return refused
+  end
 end
 Q.entries[id] = e
 if e[CLIENT_KEY] ~= '' then Q.open_key(id, e, A[17]) end

@@ -85,31 +85,42 @@ function Q.likely_output(tenant, default)
   end
 end
 
+-- The tokens that an entry takes of its tenant's quota.
+function Q.need_of(e, max_tokens, quota)
+  if quota[1] > 0 and quota[4] ~= 1 then max_tokens = math.min(max_tokens, Q.likely_output(e[TENANT], e[EXPECTED])) end
+  return e[PROMPT] + max_tokens
+end
+
 -- Take an entry's part of its tenant's quota, or say what is in the way: {which, retry after (ms, -1 never), limit}.
 -- which: 1 tokens, 2 requests, 3 concurrency. `quota`: {tokens per minute, requests per minute, concurrency, strict}.
-function Q.take_quota(e, max_tokens, quota)
+-- `choices`: of its request, whose parts are taken with it, or 0 where that was done; what is open is counted one by one.
+function Q.take_quota(e, max_tokens, quota, choices)
   local tenant, tokens, requests, open = e[TENANT], quota[1], quota[2], quota[3]
   if open > 0 then
-    if (tonumber(call('HGET', K[OPEN_COUNTS], tenant)) or 0) >= open then return {3, 1000, open} end
+    if choices > open then return {3, -1, open} end
+    local would_be = (tonumber(call('HGET', K[OPEN_COUNTS], tenant)) or 0) + math.max(1, choices)
+    if would_be > open then return {3, 1000, open} end
   end
   if tokens > 0 or requests > 0 then
     local used = Q.used_of(tenant, tokens, requests)
     local strict = quota[4] == 1
-    if requests > 0 and used[3] + 1 > requests then
-      return {2, math.ceil((used[3] + 1 - requests) / requests * 60000), requests}
+    if requests > 0 and choices > 0 then
+      if choices > requests then return {2, -1, requests} end
+      local over = used[3] + choices - requests
+      if over > 0 then return {2, math.ceil(over / requests * 60000), requests} end
     end
-    local need = e[PROMPT] + max_tokens
     if tokens > 0 then
-      if not strict then need = e[PROMPT] + math.min(max_tokens, Q.likely_output(tenant, e[EXPECTED])) end
-      local asked = need
+      local need = Q.need_of(e, max_tokens, quota)
+      local asked = need * choices
       -- What never fits a minute goes into debt from a full bucket, except where nothing may be overdrawn.
-      if not strict then asked = math.min(need, tokens) end
+      if not strict then asked = math.min(asked, tokens) end
       if asked > tokens then return {1, -1, tokens} end
-      if used[1] + asked > tokens then return {1, math.ceil((used[1] + asked - tokens) / tokens * 60000), tokens} end
-      used[1] = used[1] + need
+      local over = used[1] + asked - tokens
+      if choices > 0 and over > 0 then return {1, math.ceil(over / tokens * 60000), tokens} end
+      used[1] = used[1] + need * choices
       e[TOKEN_RATE], e[strict and STRICT_TOKENS or HELD_TOKENS] = tokens, need
     end
-    if requests > 0 then used[3] = used[3] + 1 end
+    if requests > 0 then used[3] = used[3] + choices end
     Q.put_used(tenant, used, tokens)
   end
   if open > 0 then
@@ -117,6 +128,15 @@ function Q.take_quota(e, max_tokens, quota)
     e[COUNTED_OPEN] = 1
   end
   return nil
+end
+
+-- Give back the part of an entry that is turned away although its request was let in.
+function Q.return_part(e, max_tokens, quota)
+  local tokens, requests = quota[1], quota[2]
+  if tokens == 0 and requests == 0 then return end
+  local used = Q.used_of(e[TENANT], tokens, requests)
+  used[1], used[3] = math.max(0, used[1] - Q.need_of(e, max_tokens, quota)), math.max(0, used[3] - 1)
+  Q.put_used(e[TENANT], used, tokens)
 end
 
 -- Correct what was held of a quota to what was used.

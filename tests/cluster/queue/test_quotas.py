@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -310,3 +311,57 @@ async def test_an_idle_tenant_is_forgotten_after_an_hour(scene: Scene, backend: 
     backend.clock.advance(3601)
     await scene.pass_time(6, routers=["A", "B"], replicas=["r1"])
     assert not {"quotas", "outputs", "tenant_due"} & backend.sizes().keys()
+
+
+@pytest.mark.parametrize(
+    ("quota", "retry_s"),
+    [
+        (Quota(requests_per_minute=4), 30.0),
+        (Quota(tokens_per_minute=80, strict=True), 30.0),
+        (Quota(tokens_per_minute=40), 90.0),  # From a full bucket into debt.
+        (Quota(concurrency=4), 1.0),
+    ],
+    ids=["requests", "strict", "settled", "concurrency"],
+)
+async def test_choices_of_a_request_are_let_in_together(scene: Scene, quota: Quota, retry_s: float) -> None:
+    await start(scene, TIGHT)
+
+    async def submit(name: str) -> None:
+        for number, choices in enumerate((3, 0, 0)):
+            new = entry(f"{name}/{number}", expected_tokens=10, max_tokens=10, quota=quota, choices=choices)
+            await scene.queue.submit("A", new)
+
+    await submit("first")
+    with pytest.raises(QuotaExceededError) as refused:
+        await submit("second")
+    assert refused.value.retry_after_s == pytest.approx(retry_s, abs=0.01)
+    for number in range(3):
+        await scene.queue.cancel("A", "acme", f"first/{number}")
+    await scene.pass_time(30, routers=["A"], replicas=["r1"])
+    await submit("second")
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [Quota(requests_per_minute=2), Quota(tokens_per_minute=50, strict=True), Quota(concurrency=2)],
+    ids=["requests", "tokens", "concurrency"],
+)
+async def test_more_choices_than_a_quota_ever_allows_are_told_so(scene: Scene, quota: Quota) -> None:
+    await start(scene)
+    with pytest.raises(QuotaExceededError) as refused:
+        await scene.queue.submit("A", entry("q/0", max_tokens=10, quota=quota, choices=3))
+    assert refused.value.retry_after_s is None
+    assert (await scene.queue.submit("A", entry("q", max_tokens=10, quota=quota, choices=2))).grant
+
+
+async def test_the_part_of_a_choice_that_finds_no_room_comes_back(scene: Scene) -> None:
+    await start(scene, TIGHT)
+    quota = Quota(tokens_per_minute=60, requests_per_minute=3, max_waiting=1, strict=True)
+    await scene.queue.submit("A", entry("q/0", max_tokens=10, quota=quota, choices=3))
+    for number in (1, 2):
+        with pytest.raises(QueueFullError):
+            await scene.queue.submit("A", entry(f"q/{number}", max_tokens=10, quota=quota, choices=0))
+    quota = replace(quota, max_waiting=0)
+    await scene.queue.submit("A", entry("p/0", max_tokens=10, quota=quota, choices=2))
+    with pytest.raises(QuotaExceededError):
+        await scene.queue.submit("A", entry("o", max_tokens=10, quota=quota))

@@ -150,6 +150,7 @@ class Pair:
             resume=rnd.random() < 0.1,
             max_tokens=rnd.choice((1, 50, 4096)),
             quota=self.quotas[tenant],
+            choices=rnd.choice((1, 1, 1, 0, 3)),
             digest=rnd.choice(("", "", "d2")),
         )
         router = router or rnd.choice(ROUTERS)

@@ -19,6 +19,7 @@ from grpc_status import rpc_status
 
 from cluster.autoscaler.report import unpack_report
 from cluster.queue import Mail
+from tests.router.dispatch.test_queue_away import SteppedClock
 from tests.support.stack import collect, request, running_stack, stream_request
 from tests.support.waiting import until
 
@@ -68,7 +69,6 @@ async def test_a_quota_holds_over_both_routers_and_says_when_to_come_back(tmp_pa
         {"concurrency": 2},
         {"requests_per_minute": 2},
         {"tokens_per_minute": 120, "mode": "strict"},
-        {"tokens_per_minute": 5},
     ],
     ids=lambda quota: "-".join(map(str, quota.values())),
 )
@@ -84,6 +84,27 @@ async def test_more_choices_than_a_quota_ever_allows_are_not_told_to_come_back(
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert details["ErrorInfo"].metadata["quota"] == next(iter(quota))
         assert "RetryInfo" not in details
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [{"requests_per_minute": 4}, {"tokens_per_minute": 150, "mode": "strict"}, {"tokens_per_minute": 100}],
+    ids=lambda quota: "-".join(map(str, quota.values())),
+)
+async def test_several_choices_get_in_together_at_the_time_that_they_are_told(
+    tmp_path: Path, quota: dict[str, Any]
+) -> None:
+    """One by one, the first would use up what has come back meanwhile, time and again, and be served for nothing."""
+    async with running_stack(tmp_path, sections=tenant(**quota)) as stack:
+        clock = stack.store._clock = SteppedClock()
+        wanted = request("Hi", max_tokens=40, ignore_eos=True, n=3)
+        assert 3 == len((await stack.inference().Generate(wanted)).choices)
+        await until(lambda: stack.replicas[0].table.sequences == 0)
+
+        _, details = await refused(stack.inference().Generate(wanted))
+        assert 3 == sum(stack.store._pools["demo"].granted_ever)
+        clock.ahead_ms += 1 + int(1000 * details["RetryInfo"].retry_delay.ToTimedelta().total_seconds())
+        assert 3 == len((await stack.inference().Generate(wanted)).choices)
 
 
 async def test_only_what_more_replicas_would_serve_is_demand(tmp_path: Path, store_url: str) -> None:
