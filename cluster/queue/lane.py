@@ -47,6 +47,8 @@ class Lane:
         self._in_flight: list[_Call] = []
         self._wake = asyncio.Event()
         self._closing = False
+        self._away = False
+        """Whether the last pipeline was not answered, which was told."""
         self._connection: Any = None
         self._task: asyncio.Task[None] | None = None
 
@@ -97,8 +99,11 @@ class Lane:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._exchange(batch)
+            self._away = False
         except CONNECTION_ERRORS as error:
-            _LOG.warning("queue.connection_lost", extra={"calls": len(batch), "error": str(error) or "timeout"})
+            # Once: each call finds it again, and they may be thousands per second.
+            level, self._away = logging.DEBUG if self._away else logging.WARNING, True
+            _LOG.log(level, "queue.connection_lost", extra={"calls": len(batch), "error": str(error) or "timeout"})
             await self._disconnect()
             # What waited behind would only wait as long again.
             self._fail_all(unavailable(error))
