@@ -72,14 +72,14 @@ def drop_waiting(pool: PoolState, router: str, limit: int) -> int:
     if owned is None:
         return 0
     waiting = [name for _, name in owned.waiting[:limit]]
-    parked = [name for _, name in owned.parked[: limit - len(waiting)]]
+    parked = [name for _, name in owned.parked[:limit]]
     expired, cancelled = (sorted(name for name, kind in owned.orders.items() if kind == letter) for letter in "ec")
     owned.moved.clear()
     pool.tidy_owner(router)
     dropped = 0
-    for name in (*waiting, *parked, *expired[: limit - len(waiting) - len(parked)], *cancelled):
+    for name in (*waiting, *parked, *expired, *cancelled):
         entry = pool.entries.get(name)
-        if entry is not None and entry.state != IN_FLIGHT:
+        if entry is not None and entry.state != IN_FLIGHT and dropped < limit:
             drop(pool, entry)
             dropped += 1
     return dropped

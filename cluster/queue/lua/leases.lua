@@ -92,7 +92,7 @@ function Q.unpark(router)
   end
 end
 
--- Forget entries of a router that hold no slot: waiting, parked and expired, at most `limit`, and cancelled, of which others
+-- Forget at most `limit` entries of a router that hold no slot: waiting, parked, expired, and cancelled, of which some may
 -- run. Returns how many; 0 when none is left.
 function Q.drop_waiting(router, limit)
   local dropped = 0
@@ -101,7 +101,7 @@ function Q.drop_waiting(router, limit)
     for _, member in ipairs(some == 0 and {} or Q.members(K[OWNERS], router .. '\0' .. letter .. '\0', some)) do
       local parts = Q.split(member)
       local id = parts[#parts]
-      local e = Q.get(id)
+      local e = dropped < limit and Q.get(id)
       if e and e[STATE] ~= 'f' then
         Q.drop(id, e)
         dropped = dropped + 1

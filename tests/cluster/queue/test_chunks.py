@@ -89,6 +89,20 @@ async def test_a_heartbeat_takes_a_piece_of_what_expired_before_its_router_was_d
     assert sorted({MANY - n for n in left}) == [0, 2 * CHUNK, MANY]
 
 
+async def test_a_heartbeat_takes_a_piece_of_what_was_cancelled_at_a_dead_router(backend: Backend) -> None:
+    scene = await _crowd(backend, lease_ms=4000, attach_grace_ms=1000)
+    for first in range(0, MANY, 100):
+        await asyncio.gather(*(scene.queue.cancel("B", "acme", f"a{n}") for n in range(first, first + 100)))
+    left = []
+    for _ in range(8):
+        await _one_second(scene)
+        left.append(backend.sizes()["entries"] - 1)
+
+    assert left[:4] == [MANY] * 4
+    assert sorted({MANY - n for n in left}) == [0, 2 * CHUNK, MANY]
+    assert "parted" not in backend.sizes()
+
+
 async def test_an_interrupted_retirement_is_finished_by_others(backend: Backend) -> None:
     scene = await _crowd(backend, attach_grace_ms=5000)
     await _retire_some(scene, keep=True)
