@@ -26,7 +26,7 @@ _PLAIN_FLAGS = (
 
 
 def run_generate(options: argparse.Namespace) -> int:
-    """Stream an answer to standard output; the receipt goes to standard error."""
+    """Stream an answer to standard output; the receipt goes to standard error. The status is 0 for a whole one."""
     errors = messages()
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         model = options.model or only_model(client)
@@ -43,7 +43,17 @@ def run_generate(options: argparse.Namespace) -> int:
                 sys.stdout.flush()
             else:
                 show_event(event, errors, others)
+            if not _whole(event):
+                outcome.status = 1
     return outcome.status
+
+
+def _whole(event: Event) -> bool:
+    """Say whether an event leaves the answer whole: one that was stopped from outside must not look complete."""
+    from router.client import Finished, FinishReason
+
+    complete = (FinishReason.STOP, FinishReason.LENGTH)
+    return not isinstance(event, Finished) or all(end.finish_reason in complete for end in event.choices)
 
 
 def only_model(client: Client) -> str:

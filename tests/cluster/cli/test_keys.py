@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
 from cluster.cli.main import main
@@ -204,6 +205,30 @@ async def test_adapter_and_class_are_flags(capsys: Captured) -> None:
         assert 0 == await asyncio.to_thread(run, *words)
         asked = fake.requests[-1].generate
         assert ("", types.REQUEST_CLASS_STANDARD) == (asked.lora_adapter, asked.request_class)
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [
+        (types.FINISH_REASON_LENGTH, 0),
+        (types.FINISH_REASON_STOP, 0),
+        (types.FINISH_REASON_CANCELLED, 1),
+        (types.FINISH_REASON_DEADLINE, 1),
+    ],
+)
+async def test_a_part_of_an_answer_is_no_success(
+    reason: types.FinishReason.ValueType, status: int, flags: tuple[str, ...]
+) -> None:
+    fake = FakeRouter()
+    ends = [
+        api.ChoiceEnd(index=0, finish_reason=types.FINISH_REASON_STOP),
+        api.ChoiceEnd(index=1, finish_reason=reason),
+    ]
+    fake.script = [api.StreamGenerateResponse(finished=api.Finished(request_id="r", choices=ends))]
+    async with serving(fake) as port:
+        words = ("generate", f"127.0.0.1:{port}", "hi", "--model", "demo", *flags)
+        assert status == await asyncio.to_thread(run, *words)
 
 
 async def test_a_schema_comes_from_the_line_or_from_a_file(capsys: Captured, tmp_path: Path) -> None:
