@@ -83,8 +83,8 @@ def _replace(path: Path, text: str) -> None:
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE), "w", encoding="utf-8") as file:
             if old is not None:
-                # The router that reads it may be another user, and only root can give a file away.
-                with suppress(PermissionError):
+                # The router that reads it may be another user. Mostly only root can give a file away.
+                with suppress(OSError):
                     os.fchown(file.fileno(), old.st_uid, old.st_gid)
                 os.fchmod(file.fileno(), old.st_mode & 0o777)
             file.write(text)
