@@ -25,6 +25,9 @@ KEY_VARIABLE = "PENSTOCK_API_KEY"
 
 _HOST_ALONE = re.compile(r"\[[^]]*\]|[^:/,]+")
 """gRPC would take port 443 without a word, which only TLS makes likely."""
+_PORT = re.compile(r":0*(\d+)$")
+LAST_PORT = 65_535
+"""gRPC would dial what is left of a larger one in 16 bits."""
 SAID_S = 1.0
 """Shorter waits are not worth a line."""
 AGAIN_S = 10.0
@@ -95,6 +98,12 @@ def open_client(options: argparse.Namespace) -> Client:
         raise SettingsError(f"--target must be host:port, such as {options.target}:50051, got {options.target!r}")
     if _is_ipv6(options.target):
         raise SettingsError(f"--target must be host:port, such as [::1]:50051, got {options.target!r}")
+    if (
+        (port := _PORT.search(options.target))
+        and not options.target.startswith("unix")
+        and int(port[1][:6]) > LAST_PORT
+    ):
+        raise SettingsError(f"--target: a port is at most {LAST_PORT}, got {options.target!r}")
     key = os.environ.get(KEY_VARIABLE) or None
     if options.api_key_file:
         key = _read("--api-key-file", options.api_key_file).decode(errors="replace").strip()
