@@ -82,13 +82,10 @@ def finish_key(pool: PoolState, field: str, request_id: str, result: bytes) -> b
     pool.results[field] = result
     pool.key_due.add(field, pool.now + pool.limits.result_ms)
     pool.result_bytes += len(result)
-    waiting = 0
-    while pool.result_bytes > most and waiting < len(pool.key_due):
-        oldest = pool.key_due.first(waiting + 1)[waiting][1]
-        if oldest in pool.results:
-            drop_key(pool, oldest)
-        else:
-            waiting += 1
+    for _ in range(len(pool.key_due)):
+        if pool.result_bytes <= most:
+            break
+        _end_key(pool, pool.key_due.first(1)[0][1])
     return True
 
 
@@ -113,11 +110,15 @@ def id_of_key(pool: PoolState, tenant: str, key: str) -> str:
 def tidy_keys(pool: PoolState) -> None:
     """Forget keys whose window is over, but for those of requests that go on."""
     for field in pool.key_due.up_to(pool.now, KEYS_PER_CALL):
-        known = field not in pool.results and pool.client_keys.get(field)
-        if known and _is_live(pool, known[0]):
-            pool.key_due.add(field, pool.now + max(pool.limits.lease_ms, pool.limits.result_ms))
-        else:
-            drop_key(pool, field)
+        _end_key(pool, field)
+
+
+def _end_key(pool: PoolState, field: str) -> None:
+    known = field not in pool.results and pool.client_keys.get(field)
+    if known and _is_live(pool, known[0]):
+        pool.key_due.add(field, pool.now + max(pool.limits.lease_ms, pool.limits.result_ms))
+    else:
+        drop_key(pool, field)
 
 
 def _drop_result(pool: PoolState, field: str) -> None:

@@ -17,12 +17,10 @@ else
   call('HSET', K[RESULTS], field, result)
   call('ZADD', K[KEY_DUE], Q.now + tonumber(ARGV[15]), field)
   Q.set(P_RESULTS, P[P_RESULTS] + #result)
-  -- The oldest make room. Those whose result is yet to come have none to give, and their keys are in use.
-  local waiting = 0
-  while P[P_RESULTS] > most do
-    local oldest = call('ZRANGE', K[KEY_DUE], waiting, waiting)[1]
-    if not oldest then break end
-    if call('HEXISTS', K[RESULTS], oldest) == 1 then Q.drop_key(oldest) else waiting = waiting + 1 end
+  -- The oldest make room.
+  for _ = 1, call('ZCARD', K[KEY_DUE]) do
+    if P[P_RESULTS] <= most then break end
+    Q.end_key(call('ZRANGE', K[KEY_DUE], 0, 0)[1])
   end
 end
 Q.close_pool()

@@ -76,16 +76,20 @@ function Q.id_of_key(tenant, key)
   return packed and cmsgpack.unpack(packed)[1]
 end
 
--- Forget keys whose window is over, but for those of requests that go on.
+-- Forget a key that is due, or has to make room, unless its request goes on.
+function Q.end_key(field)
+  -- With a result the request is over.
+  local packed = call('HEXISTS', K[RESULTS], field) == 0 and call('HGET', K[CLIENT_KEYS], field)
+  if packed and Q.is_live(cmsgpack.unpack(packed)[1]) == 1 then
+    -- Its first choice has ended, others go on: the result is yet to come.
+    call('ZADD', K[KEY_DUE], Q.now + math.max(Q.lease, tonumber(ARGV[15])), field)
+  else
+    Q.drop_key(field)
+  end
+end
+
 function Q.tidy_keys()
   for _, field in ipairs(call('ZRANGEBYSCORE', K[KEY_DUE], '-inf', Q.now, 'LIMIT', 0, KEYS_PER_CALL)) do
-    -- With a result the request is over.
-    local packed = call('HEXISTS', K[RESULTS], field) == 0 and call('HGET', K[CLIENT_KEYS], field)
-    if packed and Q.is_live(cmsgpack.unpack(packed)[1]) == 1 then
-      -- Its first choice has ended, others go on: the result is yet to come.
-      call('ZADD', K[KEY_DUE], Q.now + math.max(Q.lease, tonumber(ARGV[15])), field)
-    else
-      Q.drop_key(field)
-    end
+    Q.end_key(field)
   end
 end

@@ -207,7 +207,7 @@ async def test_the_oldest_results_make_room(backend: Backend) -> None:
     assert [known is not None for known in kept] == [False, False, False, True, True]
 
 
-async def test_no_room_is_made_at_the_cost_of_what_has_no_result_yet(backend: Backend) -> None:
+async def test_no_room_is_made_at_the_cost_of_what_still_runs(backend: Backend) -> None:
     scene = Scene(backend.queue(QueueLimits(max_result_bytes=250)), backend.clock)
     await scene.start({"r1": WIDE}, ("A", "B"))
     grants = [
