@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cluster.errors import SettingsError
 from cluster.models import RequestClass
+from loadtest.traces.read import MOST_S
 from loadtest.traces.request import TraceRequest
 
 
 def scale_rate(trace: Sequence[TraceRequest], factor: float) -> list[TraceRequest]:
-    """Let the same requests come `factor` (above 0) times as fast."""
+    """Let the same requests come `factor` (above 0) times as fast.
+
+    Raises:
+        SettingsError: the trace would last longer than one may.
+    """
+    lasts_s = trace[-1].arrival_s / factor if trace else 0.0
+    if lasts_s > MOST_S:
+        raise SettingsError(
+            f"scale-rate must leave the trace {MOST_S:.0f} s (10 years) at most, got {factor:g}, with which it lasts "
+            f"{lasts_s:g} s"
+        )
     return [replace(request, arrival_s=request.arrival_s / factor) for request in trace]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import TraceError
+from cluster.errors import SettingsError, TraceError
 from cluster.models import RequestClass
 from loadtest.traces import TraceRequest, read_trace, scale_rate, with_class
 
@@ -173,3 +173,9 @@ def test_times_that_are_years_apart_are_no_trace(tmp_path: Path) -> None:
     ):
         read(tmp_path, text)
     assert 2 == len(read(tmp_path, text, limit=2))
+
+
+def test_a_trace_that_is_scaled_to_centuries_is_none(tmp_path: Path) -> None:
+    """Each of their seconds would be simulated."""
+    with pytest.raises(SettingsError, match=r"scale-rate must leave the trace 315576000 s \(10 years\) at most, got"):
+        scale_rate(read(tmp_path, PLAIN), 1e-10)
