@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
@@ -25,6 +25,7 @@ from loadtest.simulate.policies import FastFactory
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.simulation import Simulation
 from loadtest.simulate.steps import StepTimes
+from loadtest.traces import TraceRequest
 
 MOST_REPLICAS = 2
 """Simulated at a time, with their part of the load: fewer share a queue worse, so this errs on the safe side."""
@@ -35,6 +36,9 @@ of a few per cent shows after several."""
 PEAK = 2.0
 """Times its mean rate, at which a recorded load may come for so long where it is busiest. With more requests than that
 takes, calmer times would hide the busiest."""
+LULL_S = 60.0
+"""Nobody comes for so long, and for `LIFETIMES`: replicas have been idle then, and stay as they are. More of a lull is
+not simulated, as each of its seconds takes its time."""
 MANY_REQUESTS = 4000
 """A trial of two replicas with more would take seconds; then one stands for all, for just as long."""
 
@@ -164,10 +168,21 @@ def try_out(
     """
     some = min(replicas, MOST_REPLICAS if LIFETIMES * operation.batch * MOST_REPLICAS <= MANY_REQUESTS else 1)
     share = some / replicas
-    trace = load.slice(share, _count(operation, load, some, share), seed)
+    lull_s = max(LULL_S, LIFETIMES * operation.batch / operation.rate)
+    trace, left_out_s = without_lulls(load.slice(share, _count(operation, load, some, share), seed), lull_s)
     setup = setup_of(engine, operation, load, promise, some, seed=seed)
     run = Simulation(trace, setup, fast=fast, times=times_of(engine, load)).run()
-    return _seen(run, engine, promise, replicas / some)
+    return _seen(run, engine, promise, replicas / some, left_out_s)
+
+
+def without_lulls(trace: Sequence[TraceRequest], most_s: float) -> tuple[list[TraceRequest], float]:
+    """Let each request come `most_s` after the one before at the latest; returns the seconds that are left out, too."""
+    shorter, left_out_s, before_s = [], 0.0, 0.0
+    for each in trace:
+        left_out_s += max(0.0, each.arrival_s - before_s - most_s)
+        before_s = each.arrival_s
+        shorter.append(replace(each, arrival_s=each.arrival_s - left_out_s))
+    return shorter, left_out_s
 
 
 def _count(operation: Operation, load: Load, some: int, share: float) -> int:
@@ -211,7 +226,7 @@ def attains(each: Outcome, engine: Engine, promise: Promise) -> bool:
     return in_time and each.itl_p95_s <= promise.itl_p95_s
 
 
-def _seen(run: Run, engine: Engine, promise: Promise, factor: float) -> Seen:
+def _seen(run: Run, engine: Engine, promise: Promise, factor: float, left_out_s: float) -> Seen:
     outcomes = run.outcomes
     lifetimes = [each.e2e_s for each in outcomes if each.end is End.COMPLETED]
     # The first to come meet replicas that are filling.
@@ -223,7 +238,7 @@ def _seen(run: Run, engine: Engine, promise: Promise, factor: float) -> Seen:
         return Seen(float("inf"), float("inf"), float("inf"), float("inf"), 0.0, 0.0)
     ttft = [ttft_of(each, engine) for each in done]
     gaps = [each for each in done if each.output_tokens > 1]
-    span = max(last - begin, max(each.arrival_s + each.e2e_s for each in done) - last, 1e-9)
+    span = left_out_s + max(last - begin, max(each.arrival_s + each.e2e_s for each in done) - last, 1e-9)
     tokens = sum(each.output_tokens for each in done)
     return Seen(
         fmean(ttft),

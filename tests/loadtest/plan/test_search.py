@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,6 +16,7 @@ from rich.console import Console
 from cluster.cli.main import main
 from cluster.control.step_model import Experts, Shape, StepModel
 from cluster.errors import SettingsError
+from loadtest.plan import trial
 from loadtest.plan.architectures import load_shape
 from loadtest.plan.command import prices_of
 from loadtest.plan.gpus import load_gpu
@@ -23,8 +26,9 @@ from loadtest.plan.report import Plan, show, write_html
 from loadtest.plan.scatter import Mark, frontier
 from loadtest.plan.search import FOREIGN_ERROR, PRIOR_ERROR, engines, on_paper, plan, ranking
 from loadtest.plan.traffic import Load, load_of_lengths, steady_load
-from loadtest.plan.trial import ExpertTimes, try_out
+from loadtest.plan.trial import ExpertTimes, try_out, without_lulls
 from loadtest.plan.what_if import what_ifs
+from loadtest.simulate.simulation import Simulation
 from loadtest.traces import TraceRequest
 
 LOAD = steady_load(4.0, 100, 20, 0.2)
@@ -115,6 +119,33 @@ def test_the_simulated_load_meets_the_step_model() -> None:
 def test_an_overloaded_replica_does_not_attain() -> None:
     seen = try_out(engine(), run(engine()), steady_load(200.0, 100, 20, 0.2), PROMISE, 1)
     assert seen.attainment < 0.5
+
+
+def test_one_request_an_hour_is_simulated_without_its_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is served as others on idle replicas are; its tokens per second are those of hours."""
+    lasted: list[float] = []
+
+    def noted(trace: Sequence[TraceRequest], *of: Any, **more: Any) -> Simulation:
+        lasted.append(trace[-1].arrival_s)
+        return Simulation(trace, *of, **more)
+
+    monkeypatch.setattr(trial, "Simulation", noted)
+    rare, seldom = (steady_load(1 / each_s, 100, 20, 0.0) for each_s in (3600.0, 60.0))
+    found = [try_out(engine(), run(engine()), load, PROMISE, 1) for load in (rare, seldom)]
+
+    assert max(lasted) <= 200 * 60.0
+    assert found[0].attainment == found[1].attainment == 1.0
+    assert pytest.approx(found[1].ttft_p99_s, rel=0.1) == found[0].ttft_p99_s
+    assert pytest.approx(20 / 3600, rel=0.3) == found[0].tokens_per_s
+    assert pytest.approx(20 / 60, rel=0.3) == found[1].tokens_per_s
+
+
+def test_lulls_are_left_out_and_nothing_else() -> None:
+    trace = [TraceRequest(number, at, 10, 1) for number, at in enumerate((0.0, 5.0, 100.0, 160.0, 1000.0))]
+    shorter, left_out_s = without_lulls(trace, 60.0)
+
+    assert [0.0, 5.0, 65.0, 125.0, 185.0] == [each.arrival_s for each in shorter]
+    assert 815.0 == left_out_s
 
 
 def test_expert_times_are_those_of_the_step_model() -> None:
