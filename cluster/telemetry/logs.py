@@ -47,8 +47,8 @@ class TextFormatter(logging.Formatter):
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields given in `extra`."""
-    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+    """Return the fields given in `extra`. Ray gives every record of its process one of its own, with an underscore."""
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD and not key.startswith("_")}
 
 
 def configure_logging(level: str, style: str, stream: TextIO | None = None, **fixed: str) -> None:
