@@ -55,6 +55,10 @@ ROWS = (
         "tests/router/service/test_probes.py; memory needs a cgroup, which tests can't set everywhere",
     ),
     Row(28, "certificates that change or expire", "need no fault: tests/router/service/test_tls.py"),
-    Row(29, "autoscaler crash", "tests/cluster/autoscaler/test_store.py, tests/cluster/autoscaler/test_scaler.py"),
+    Row(
+        29,
+        "autoscaler crash",
+        "tests/cluster/autoscaler/test_store.py, tests/cluster/autoscaler/test_scaler_leaders.py",
+    ),
     Row(30, "one tenant floods", "tests/router/service/test_tenants.py, tests/cluster/queue/test_fairness.py"),
 )

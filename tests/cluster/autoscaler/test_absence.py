@@ -24,7 +24,7 @@ from cluster.models import ReplicaState, RequestClass, Windows
 from cluster.queue import ReplicaBeat
 from cluster.settings import AutoscalerSettings, PoolSettings
 from tests.cluster.autoscaler.conftest import Backend
-from tests.cluster.autoscaler.test_scaler import BEAT_S, TICK_S, Site, both
+from tests.cluster.autoscaler.scaled_pool import BEAT_S, TICK_S, Site, both
 
 
 async def without_routers(site: Site, seconds: float) -> None:

@@ -115,6 +115,25 @@ def start(kind: str, folder: Path) -> Server:
     return server
 
 
+class Mortal:
+    """Is a server of a test's own that dies and comes back, with nothing of what it had."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.server = start(kind, folder)
+        self._process = self.server.process
+
+    def kill(self) -> None:
+        """End it; when this returns its address is free."""
+        self._process.kill()
+        self._process.wait()
+
+    def revive(self) -> None:
+        """Start it again where it was, and wait until it answers."""
+        self._process = launch(self.server.command)
+        with contextlib.closing(self.server.client()) as client:
+            wait_answer(client)
+
+
 def launch(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
     """Start a server process."""
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

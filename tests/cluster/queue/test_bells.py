@@ -142,8 +142,8 @@ async def test_a_bell_asks_less_and_less_often_for_a_server_that_stays_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And soon again for one that was back."""
-    server = servers.start("redis-6.2", tmp_path)
-    bell, processes = RedisBell(server.url, "A"), [server.process]
+    mortal = servers.Mortal("redis-6.2", tmp_path)
+    bell = RedisBell(mortal.server.url, "A")
 
     def waits() -> list[float]:
         return [getattr(record, "retry_s", 0.0) for record in caplog.records if record.msg == "queue.bell_lost"]
@@ -151,18 +151,13 @@ async def test_a_bell_asks_less_and_less_often_for_a_server_that_stays_away(
     try:
         await bell.start()
         for _ in range(2):
-            with contextlib.closing(server.client()) as client:
+            with contextlib.closing(mortal.server.client()) as client:
                 await until(lambda client=client: client.pubsub_numsub(bell_channel("A"))[0][1] == 1)
             caplog.clear()
-            processes[-1].kill()
-            processes[-1].wait()
+            mortal.kill()
             await until(lambda: len(waits()) >= 4)
             assert [0.05, 0.1, 0.2, 0.4] == waits()[:4]
-            processes.append(servers.launch(server.command))
-            with contextlib.closing(server.client()) as client:
-                servers.wait_answer(client)
+            mortal.revive()
     finally:
         await bell.close()
-        for process in processes:
-            process.kill()
-            process.wait()
+        mortal.kill()

@@ -160,26 +160,21 @@ async def test_a_restarted_server_is_found_again(own_server: Server) -> None:
 
 
 async def test_an_outage_is_told_once_and_not_by_each_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    server = servers.start("redis-6.2", tmp_path)
-    queue, processes = RedisQueue(server.url, "demo", timeout_s=5), [server.process]
+    mortal = servers.Mortal("redis-6.2", tmp_path)
+    queue = RedisQueue(mortal.server.url, "demo", timeout_s=5)
     try:
         for outages in (1, 2):
             await _up(queue)
-            processes[-1].kill()
-            processes[-1].wait()
+            mortal.kill()
             for _ in range(20):
                 with pytest.raises(QueueUnavailableError):
                     await queue.submit("A", entry("q1"))
             told = [record for record in caplog.records if record.msg == "queue.connection_lost"]
             assert outages == len(told)
-            processes.append(servers.launch(server.command))
-            with contextlib.closing(server.client()) as client:
-                servers.wait_answer(client)
+            mortal.revive()
     finally:
         await queue.close()
-        for process in processes:
-            process.kill()
-            process.wait()
+        mortal.kill()
 
 
 @pytest.mark.parametrize("stale", ["yes", "no"], ids=["READONLY", "MASTERDOWN"])

@@ -1,0 +1,207 @@
+"""What the autoscaler does where something fails, is silent, or says what can't be: nothing rash."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from cluster.control.decision import Relief
+from cluster.errors import QueueUnavailableError
+from tests.cluster.autoscaler.conftest import Backend
+from tests.cluster.autoscaler.scaled_pool import Site, names
+
+
+async def test_the_platform_is_told_again_when_it_forgets(twin: Backend) -> None:
+    site = Site(twin, replicas=3, min_replicas=3)
+    scaler = site.scaler()
+    await site.run(scaler, 2)
+    assert [] == site.platform.told
+    # A redeploy resets it to what the config says.
+    site.platform.target = 1
+    await site.run(scaler, 1)
+
+    assert [3] == site.platform.told
+
+
+async def test_advisory_decides_and_changes_nothing(twin: Backend) -> None:
+    site = Site(twin, mode="advisory")
+    scaler = site.scaler()
+    await site.run(scaler, 1)
+    records = await site.run(scaler, 6, rate=60.0)
+
+    assert records[-1].replicas >= 3
+    assert [] == site.platform.told
+    assert site.relief == "none"
+    assert records[-1].relief is not Relief.NONE
+
+
+async def test_advice_is_no_order_that_a_platform_without_an_answer_carries_out(twin: Backend) -> None:
+    site = Site(twin, mode="advisory", start_timeout_s=60)
+    site.platform.down = True
+    scaler = site.scaler()
+    await site.run(scaler, 1)
+    records = await site.run(scaler, 12, rate=60.0)
+
+    assert records[-1].replicas >= 3
+    assert {0} == {record.starting for record in records}
+    assert {("does not answer",)} == {tuple(alarm.split(": ")[-1] for alarm in record.alarms) for record in records}
+
+
+async def test_advice_that_nobody_follows_stays_the_same(twin: Backend) -> None:
+    site = Site(twin, replicas=8, mode="advisory")
+    records = (await site.run(site.scaler(), 60, rate=1.0))[30:]
+
+    # A quarter fewer at a time.
+    assert {6} == {record.replicas for record in records}
+    assert not [record.reason for record in records if "last change" in record.reason]
+
+
+async def test_a_removal_that_the_platform_refuses_is_tried_again_at_once(twin: Backend) -> None:
+    site = Site(twin, replicas=8)
+    site.platform.refuses = True
+    scaler = site.scaler()
+    records = (await site.run(scaler, 60, rate=1.0))[30:]
+    assert {6} == {record.replicas for record in records}
+    assert 0 == scaler.tally.changes_down
+
+    site.platform.refuses = False
+    await site.run(scaler, 1, rate=1.0)
+    assert [6] == site.platform.told
+    assert 1 == scaler.tally.changes_down
+
+
+async def test_removal_waits_while_replicas_do_not_report(twin: Backend) -> None:
+    site = Site(twin, replicas=4, look_back_s=30, down_window_s=1, stale_s=10)
+    scaler = site.scaler()
+    await site.run(scaler, 1)
+    # The store was away: its leases count as live, its values are old.
+    site.dead = set(site.ready)
+    site.backend.clock.advance(300)
+    assert await scaler.lead()
+    record = await scaler.tick()
+
+    assert record is not None
+    assert record.age_s > 10
+    assert record.replicas >= 4
+    assert "stale" in names(record) or "keep" in names(record)
+
+
+async def test_replicas_that_vanish_are_awaited_and_not_written_off(twin: Backend) -> None:
+    site = Site(twin, replicas=3, look_back_s=30, down_window_s=1)
+    scaler = site.scaler()
+    await site.run(scaler, 1, rate=20.0)
+    site.dead = set(site.ready[1:])
+    [*_, record] = await site.run(scaler, 3, rate=20.0)
+
+    assert (1, 2, 3) == (record.ready, record.starting, record.replicas)
+
+
+async def test_starts_that_fail_are_not_asked_for_again_at_once(twin: Backend) -> None:
+    site = Site(twin, start_timeout_s=60)
+    scaler = site.scaler()
+    site.broken = True
+    await site.run(scaler, 1)
+    records = await site.run(scaler, 30, rate=60.0)
+    failed = next(record for record in records if record.failed_starts)
+
+    assert "failed_starts" in names(failed)
+    assert failed.replicas == 1
+    assert any("failed" in alarm for alarm in failed.alarms)
+    # Each further failure doubles the pause.
+    rises = [later.at_ms for record, later in itertools.pairwise(records) if later.replicas > record.replicas]
+    pauses = [b - a for a, b in itertools.pairwise(rises)]
+    assert len(pauses) >= 2
+    assert pauses[0] < pauses[1]
+    # The cause is gone.
+    site.broken = False
+    records = await site.run(scaler, 80, rate=60.0)
+    assert records[-1].failed_starts == 0
+    assert records[-1].ready == records[-1].replicas > 1
+
+
+async def test_a_failure_that_a_replica_reports_counts_at_once(twin: Backend) -> None:
+    site = Site(twin)
+    scaler = site.scaler()
+    site.broken = True
+    await site.run(scaler, 1)
+    [*_, before] = await site.run(scaler, 3, rate=60.0)
+    assert before.replicas > 1
+    await site.backend.store().note_failed_start("no memory")
+    [record] = await site.run(scaler, 1, rate=60.0)
+
+    assert record.failed_starts == 1
+    assert record.replicas < before.replicas
+
+
+async def test_without_a_model_to_trust_the_fallback_rule_decides(twin: Backend) -> None:
+    site = Site(twin)
+    site.stats = {"step_error": 0.7}
+    [*_, record] = await site.run(site.scaler(), 2, rate=60.0)
+
+    assert "fallback" in names(record)
+
+
+async def test_a_platform_that_does_not_answer_is_an_alarm_and_is_told_later(twin: Backend) -> None:
+    site = Site(twin)
+    scaler = site.scaler()
+    await site.run(scaler, 1)
+    site.platform.down = True
+    [*_, record] = await site.run(scaler, 5, rate=60.0)
+    assert any("does not answer" in alarm for alarm in record.alarms)
+    assert [] == site.platform.told
+    site.platform.down = False
+    await site.run(scaler, 1, rate=60.0)
+
+    assert site.platform.told
+
+
+async def test_a_store_that_is_away_changes_nothing(twin: Backend) -> None:
+    site = Site(twin, replicas=2)
+    scaler = site.scaler()
+    await site.run(scaler, 1)
+    twin.memory.down = True
+    with pytest.raises(QueueUnavailableError):
+        await scaler.lead()
+
+    assert not scaler.leading
+    assert [] == site.platform.told
+
+
+async def test_a_night_without_anybody_is_no_cold_start(twin: Backend) -> None:
+    site = Site(twin)
+    site.cold_s = 60.0
+    scaler = site.scaler()
+    await site.run(scaler, 4)
+    while not site.coming:
+        await site.run(scaler, 1, rate=60.0)
+    twin.clock.advance(12 * 3600)
+    again = Site(twin)
+    again.cold_s = 60.0
+    again.ready, again.born = ["again"], {"again": twin.clock.monotonic()}
+    records = await again.run(again.scaler("b"), 40, rate=100.0)
+
+    assert max(record.cold_start_s for record in records) < 200
+    assert not any(record.alarms for record in records)
+
+
+async def test_a_night_without_anybody_is_no_idleness(twin: Backend) -> None:
+    site = Site(twin, min_replicas=0, idle_s=900.0)
+    await site.run(scaler := site.scaler(), 40, rate=5.0)
+    await scaler.resign()
+    twin.clock.advance(12 * 3600)
+    again = Site(twin, min_replicas=0, idle_s=900.0)
+    again.ready, again.born = ["again"], {"again": twin.clock.monotonic()}
+    records = await again.run(again.scaler("b"), 70)
+
+    assert 1 == records[0].replicas == records[50].replicas
+    # Nobody comes for a quarter of an hour.
+    assert 0 == records[-1].replicas
+
+
+async def test_ids_that_no_replica_announces_say_nothing(twin: Backend) -> None:
+    """Such as those of another version of Ray: replicas that run are not taken for another cluster's."""
+    site = Site(twin, replicas=2)
+    site.platform.names = ["other#r0", "other#r1"]
+    [record] = await site.run(site.scaler(), 1)
+    assert 2 == record.ready
