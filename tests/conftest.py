@@ -1,13 +1,15 @@
-"""Redis servers that the tests of all packages share."""
+"""What the tests of all packages share: Redis servers, and logs that they find as they were."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 
+from cluster.telemetry.logs import PACKAGES
 from tests.cluster.queue.servers import Server, running
 
 # How long an example takes says nothing on a machine that others use too.
@@ -26,3 +28,14 @@ def redis_servers() -> Iterator[dict[str, Server]]:
                 return server
 
         yield Lazy()
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """A command that runs in the tests' process sends its logs elsewhere; later tests want to hear of them."""
+    loggers = [logging.getLogger(name) for name in PACKAGES]
+    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)

@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any, TextIO
 
+PACKAGES = ("cluster", "router", "deployments", "loadtest")
+"""Whose logs these are."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -62,7 +64,7 @@ def configure_logging(level: str, style: str, stream: TextIO | None = None, **fi
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(**fixed) if style == "json" else TextFormatter())
-    for name in ("cluster", "router", "deployments", "loadtest"):
+    for name in PACKAGES:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(level.upper())

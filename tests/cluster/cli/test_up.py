@@ -50,16 +50,10 @@ class Watched(LocalCluster):
 
 
 @pytest.fixture(autouse=True)
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Watched]]:
+def watched(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
     Watched.stopped = 0
     monkeypatch.setattr(up, "LocalCluster", Watched)
-    loggers = [logging.getLogger(name) for name in ("cluster", "router", "deployments", "loadtest")]
-    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
-    yield Watched
-    # It sends them to the terminal, and tests that come later want to hear of them.
-    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
+    return Watched
 
 
 def flags(folder: Path) -> Sequence[str]:
