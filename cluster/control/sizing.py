@@ -117,7 +117,7 @@ class Sizing:
         # The work of a group of `fill_replicas`.
         usual = rules.fill_replicas * self.base_fill
         free = (1.0 - self.base_fill) * math.sqrt(usual / work)
-        return max(rules.fill_floor, min(rules.fill_ceiling, 1.0 - free))
+        return max(rules.least_fill, min(rules.most_fill, 1.0 - free))
 
     def needed(self) -> int:
         """Return the replicas that are needed."""

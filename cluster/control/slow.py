@@ -188,7 +188,7 @@ class _Tick(Sizing):
         if self.demand is None or seen.model is None:
             return None
         fullness = (self.demand.work * self.growth + self.demand.due_work) / replicas
-        if fullness > rules.fill_ceiling:
+        if fullness > rules.most_fill:
             return f"each would be {fullness:.0%} full"
         return None
 
@@ -309,7 +309,7 @@ class _Tick(Sizing):
             return state.fill, state.fill_at
         aim = self.point.attainment
         if seen.attainment < aim:
-            return max(rules.fill_floor, self.base_fill - rules.fill_down), seen.at
+            return max(rules.least_fill, self.base_fill - rules.fill_down), seen.at
         if seen.attainment > (1.0 + aim) / 2:
-            return min(rules.fill_ceiling, self.base_fill + rules.fill_up), seen.at
+            return min(rules.most_fill, self.base_fill + rules.fill_up), seen.at
         return state.fill, seen.at

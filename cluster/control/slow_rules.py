@@ -32,7 +32,9 @@ class SlowRules:
     attainment. The free part shrinks with the root of the group's size, as the scatter of its load does."""
     fill_replicas: float = 4.0
     fill_floor: float = 0.55
+    """Attainment and a small group's size make the planned part no smaller, unless `fill` is."""
     fill_ceiling: float = 0.95
+    """The other way round."""
     fill_up: float = 0.02
     fill_down: float = 0.05
     fill_period_s: float = 300.0
@@ -76,6 +78,16 @@ class SlowRules:
     """Without a request for so long a group may go to 0."""
     load: LoadRules = field(default_factory=LoadRules)
     rails: RailRules = field(default_factory=RailRules)
+
+    @property
+    def least_fill(self) -> float:
+        """The smallest part of a replica's time that is ever planned for."""
+        return min(self.fill_floor, self.fill)
+
+    @property
+    def most_fill(self) -> float:
+        """The largest."""
+        return max(self.fill_ceiling, self.fill)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cluster.cli.console import messages, screen
 from cluster.cli.tables import print_table
 from cluster.errors import SettingsError
-from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Policy, Result, contend
+from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, TUNED, Policy, Result, contend
 from loadtest.bench_autoscaler.report import OURS, rows, table_of
 from loadtest.bench_autoscaler.scenarios import SCENARIOS, Case, case
 from loadtest.bench_autoscaler.tuning import ENOUGH, tune
@@ -42,7 +42,8 @@ class Job:
 def compete(job: Job) -> list[Result]:
     """Tune a policy and let it serve every draw of the load; runs in a process of its own.
 
-    Dials are tuned on the very draws that are judged: nobody loses because another draw was easier. Ours has no dial.
+    Dials are tuned on the very draws that are judged: nobody loses because another draw was easier. Ours is left as it
+    comes; with a dial it competes under another name.
     """
     scenario = next(each for each in SCENARIOS if each.name == job.scenarios[0])
     policy = POLICIES[job.policy]
@@ -80,7 +81,7 @@ def _least(scenario: str, found: Sequence[Result]) -> float:
 
 def tuned_as_ours(job: Job, found: Sequence[Result]) -> list[Job]:
     """Split a job by what its scenarios are tuned to: they may be the same to its policy and not to ours."""
-    if job.policy == ORACLE or not POLICIES[job.policy].dials:
+    if job.policy in (ORACLE, TUNED) or not POLICIES[job.policy].dials:
         return [job]
     by_least: dict[float, list[str]] = {}
     for scenario in job.scenarios:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from cluster.control.slow_rules import SlowRules
 from cluster.models import RequestClass
 from loadtest.bench_autoscaler.oracle import plan
 from loadtest.bench_autoscaler.scenarios import Case, Scenario
@@ -17,6 +18,8 @@ from loadtest.simulate.policies import FastPolicy, SlowPolicy
 from loadtest.simulate.simulation import Simulation
 
 STATIC, ORACLE = "static", "oracle"
+TUNED = "penstock tuned"
+"""Ours with a dial of its own, as the others are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +58,13 @@ def _model(case: Case) -> Dynamo:
     return Dynamo(model, float(case.setup.engine.max_num_seqs))
 
 
-def _penstock(case: Case, _: float) -> SlowPolicy:
-    return penstock_slow(case.setup, case.point, error=case.scenario.model_error)
+def _penstock(case: Case, dial: float) -> SlowPolicy:
+    rules = SlowRules(fill=dial) if dial else None
+    return penstock_slow(case.setup, case.point, error=case.scenario.model_error, rules=rules)
 
 
+_FILLS = (0.95, 0.85, 0.75, 0.65, 0.58, 0.52, 0.45, 0.35)
+"""Of a pool's `autoscale.fill`, which the others leave at its default."""
 _COUNTS = tuple(float(n) for n in range(12, 34, 2))
 POLICIES: Mapping[str, Policy] = {
     each.name: each
@@ -80,6 +86,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("penstock-fast", _COUNTS, fast=True, model=True, waits=False),
         Policy("penstock-slow", (), _penstock, model=True),
         Policy("penstock", (), _penstock, fast=True, model=True),
+        Policy(TUNED, _FILLS, _penstock, fast=True, model=True),
     )
 }
 """The oracle comes first: others are measured by it."""

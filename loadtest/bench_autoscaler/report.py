@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from cluster.cli.tables import add_columns
-from loadtest.bench_autoscaler.contest import ORACLE, Result
+from loadtest.bench_autoscaler.contest import ORACLE, TUNED, Result
 
 OURS = "penstock"
 _T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
@@ -72,14 +72,14 @@ def table_of(scenario: str, found: Sequence[Mapping[str, Any]]) -> Table:
     by_policy: dict[str, list[Mapping[str, Any]]] = {}
     for each in sorted(found, key=lambda each: int(each["seed"])):
         by_policy.setdefault(each["policy"], []).append(each)
-    ours = by_policy.get(OURS)
+    ours = by_policy.get(OURS) or by_policy.get(TUNED)
     for policy, runs in by_policy.items():
 
         def column(name: str, of: Sequence[Mapping[str, Any]] = runs) -> list[float]:
             return [float(each[name]) for each in of]
 
         hours = points = ""
-        if ours is not None and policy != OURS:
+        if ours is not None and runs is not ours:
             hours = str(paired(column("gpu_hours_pct_oracle", ours), column("gpu_hours_pct_oracle")))
             points = str(paired([100 * a for a in column("attainment", ours)], [100 * a for a in column("attainment")]))
         table.add_row(

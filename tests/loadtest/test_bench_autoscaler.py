@@ -13,7 +13,7 @@ from rich.console import Console
 import loadtest.bench_autoscaler.__main__ as bench
 from cluster.cli.tables import print_table
 from loadtest.bench_autoscaler.__main__ import jobs_of, tuned_as_ours
-from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, Policy, Result, contend
+from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, TUNED, Policy, Result, contend
 from loadtest.bench_autoscaler.oracle import plan
 from loadtest.bench_autoscaler.report import paired, rows, table_of
 from loadtest.bench_autoscaler.scenarios import ENGINE, PEAK_FILL, PEAK_REPLICAS, SCENARIOS, Scenario, case, work_of
@@ -144,6 +144,21 @@ def test_each_scenario_is_tuned_to_what_ours_reaches_there() -> None:
     assert {("series", "series/cold 30 s"): 0.96, ("series/cold 420 s",): 0.92} == parts
     assert {static.scenarios: 0.99} == {part.scenarios: part.enough for part in tuned_as_ours(static, [])}
     assert [oracle] == tuned_as_ours(oracle, found)
+
+
+def test_ours_with_a_dial_is_tuned_to_the_whole_attainment() -> None:
+    found = [Result("series", "penstock", 1, 0.0, 0.96, 1.0, 0, 1.0, 0, 0.0)]
+    tuned = jobs_of(["series"], [TUNED], (1,), 60.0, Path())
+
+    assert tuned == [part for job in tuned for part in tuned_as_ours(job, found)]
+    assert [0.99] == [job.enough for job in tuned]
+
+
+def test_the_dial_of_ours_is_how_full_replicas_are_planned(data: Path) -> None:
+    load = case(scenario("azure"), 1, SECONDS, data)
+    fuller, emptier = (contend(load, POLICIES[TUNED], dial) for dial in (0.95, 0.35))
+
+    assert fuller.gpu_hours < emptier.gpu_hours
 
 
 def test_a_dial_that_cannot_reach_the_attainment_is_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -443,32 +443,6 @@ def test_without_a_model_waiting_requests_and_kv_usage_decide() -> None:
     assert "no step model" in reason(decide(POINT, BOUNDS, blind, SlowState()), "fallback")
 
 
-def test_the_fill_follows_the_attainment() -> None:
-    state = SlowState(fill_at=9_000.0)
-    bad = decide(POINT, BOUNDS, group(4, interactive(2.0), attainment=0.97), state).state
-    good = decide(POINT, BOUNDS, group(4, interactive(2.0), attainment=0.999), state).state
-    starting = decide(POINT, BOUNDS, group(4, interactive(2.0), attainment=0.9, starting=1), state).state
-
-    assert pytest.approx(0.70) == bad.fill
-    assert pytest.approx(0.77) == good.fill
-    assert starting.fill is None
-
-
-def test_misses_for_want_of_replicas_say_nothing_of_the_fill() -> None:
-    """They stay in the attainment when the replicas have come."""
-
-    def later(seconds: float, state: SlowState, **more: object) -> SlowState:
-        seen = dataclasses.replace(group(8, interactive(5.0), attainment=0.8), at=10_000.0 + seconds)
-        return decide(POINT, BOUNDS, dataclasses.replace(seen, **more), state).state  # type: ignore[arg-type]
-
-    short = later(0.0, SlowState(fill_at=9_000.0), ready=4, starting=4)
-    assert later(590.0, short).fill is None
-    assert pytest.approx(0.70) == later(600.0, short).fill
-    # One more of eleven on its way is chance, and so is a lack of work for those that are there.
-    for chance in ({"ready": 10, "starting": 1}, {"ready": 6, "starting": 4}):
-        assert pytest.approx(0.70) == later(300.0, later(0.0, SlowState(fill_at=10_000.0), **chance)).fill
-
-
 def test_a_noisy_steady_load_moves_nothing_to_and_fro() -> None:
     draw = random.Random(4)
     state, have, changes = SlowState(), 6, []
