@@ -37,7 +37,7 @@ class SentinelUrl:
         Raises:
             ValueError: it is not as it must be.
         """
-        parts = urlsplit(url)
+        parts = _split(url, "Sentinel")
         username, password, hosts = _authority(parts)
         service, _, database = parts.path.strip("/").partition("/")
         if not service or not (database or "0").isdecimal():
@@ -74,7 +74,7 @@ class ClusterUrl:
         Raises:
             ValueError: it is not as it must be.
         """
-        parts = urlsplit(url)
+        parts = _split(url, "Redis Cluster")
         username, password, hosts = _authority(parts)
         if parts.path.strip("/") not in ("", "0"):
             raise ValueError("a Redis Cluster has database 0 only; its address ends with the servers or /0")
@@ -128,6 +128,16 @@ def _check_plain(url: str, scheme: str) -> None:
         raise ValueError(
             f"must be {scheme}://[user:password@]host[:port][/database], with / ? and # of a password percent-encoded"
         )
+
+
+def _split(url: str, kind: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        # Python's error repeats all of the authority.
+        raise ValueError(
+            f"a {kind} address has brackets around IPv6 addresses only, and special characters percent-encoded"
+        ) from None
 
 
 def _authority(parts: SplitResult) -> tuple[str | None, str | None, str]:

@@ -49,9 +49,12 @@ def test_a_cluster_address_is_taken_apart() -> None:
         ("redis+sentinel://secret@h/main/x", "ends with /service"),
         ("redis+sentinel://secret@h:port/main", "host or host:port"),
         ("redis+sentinel://secret@h,,g/main", "host or host:port"),
+        ("redis+sentinel://user\uff1asecret@h/main", "percent-encoded"),
+        ("redis+sentinel://secret[@h/main", "percent-encoded"),
         ("redis+sentinel://secret@h/main?db=3", r"unknown options \['db'\]"),
         ("redis+cluster://secret@h/1", "database 0 only"),
         ("redis+cluster://secret@h:port", "a Redis Cluster address names hosts as host or host:port"),
+        ("rediss+cluster://:secret\u2100@h,g", "percent-encoded"),
         ("redis+cluster://secret@h?ssl_ca_certs=x", r"unknown options \['ssl_ca_certs'\]"),
     ],
 )
