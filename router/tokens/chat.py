@@ -73,13 +73,16 @@ class ChatTemplate:
             return self._render(turns, add_generation_prompt=True)
         # A mark that no message can contain shows where the content ends and the template's own end-of-turn begins.
         mark = f"<<{secrets.token_hex(16)}>>"
-        turns[-1]["content"] += mark
-        text, found, _ = self._render(turns, add_generation_prompt=False).rpartition(mark)
+        content = turns[-1]["content"]
+        # The space behind it shows whether the template takes such away at a message's end.
+        turns[-1]["content"] = f"{content}{mark} "
+        text, found, rest = self._render(turns, add_generation_prompt=False).rpartition(mark)
         if not found:
             raise InvalidRequestError.of(
                 f"{_FIELD}.continue_final_message", "the model's chat template does not show the last message"
             )
-        return text
+        kept = content.rstrip()
+        return text.removesuffix(content[len(kept) :]) if kept and not rest.startswith(" ") else text
 
     def _render(self, turns: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
         pieces: list[str] = []

@@ -61,6 +61,28 @@ def test_a_continued_message_ends_the_prompt(content):
     assert text.endswith(f"assistant: {content}")
 
 
+@pytest.mark.parametrize("content", ["The answer is ", "The answer is", "  so:\n\n", "a <b> "])
+@pytest.mark.parametrize("trim", ["", " | trim", ".rstrip()"])
+def test_a_message_is_continued_as_in_transformers(trim, content):
+    """A template that trims has never shown the model a space at the end."""
+    reference = pytest.importorskip("transformers.utils.chat_template_utils")
+    template = f"{{% for m in messages %}}<{{{{ m.role }}}}>\n\n{{{{ m.content{trim} }}}}</turn>\n{{% endfor %}}"
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": content}]
+    [expected], _ = reference.render_jinja_template(
+        conversations=[messages], chat_template=template, continue_final_message=True
+    )
+
+    turns = [Message("user", "x"), Message("assistant", content)]
+    assert ChatTemplate(template).render(turns, continue_final=True) == expected
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_what_a_template_writes_before_an_empty_message_stays(content):
+    template = "{% for m in messages %}<{{ m.role }}>\n\n{{ m.content | trim }}</turn>{% endfor %}"
+
+    assert ChatTemplate(template).render([Message("assistant", content)], continue_final=True) == "<assistant>\n\n"
+
+
 def test_a_message_that_the_template_hides_cannot_be_continued():
     with pytest.raises(InvalidRequestError) as caught:
         ChatTemplate("{{ messages[0].content }}").render(CHAT, continue_final=True)
