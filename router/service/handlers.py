@@ -131,6 +131,9 @@ def _checked(request: Message | Malformed) -> Message:
 
 
 async def _fail(name: str, error: BaseException, context: Any, metrics: RouterMetrics, began: float) -> NoReturn:
+    if isinstance(error, grpc.aio.InternalError):
+        # Nobody is there any more, which gRPC says this way to a write that waited for the reader.
+        error = asyncio.CancelledError()
     if isinstance(error, asyncio.CancelledError):
         # The client is gone or its deadline passed. Swallowing this would leak gRPC's memory.
         _count(name, metrics, began, "CANCELLED", CancelledError.reason)
