@@ -54,7 +54,9 @@ class Violations:
         inside = low < value <= high if above_low else low <= value <= high
         if not inside or not math.isfinite(value):
             lower = f"above {shown(low)}" if above_low else f"at least {shown(low)}"
-            self.add(field, f"must be {lower} and at most {shown(high)}, got {shown(value)}")
+            beside = value not in (low, high) and shown(value) in (shown(low), shown(high))
+            got = repr(value) if beside else shown(value)
+            self.add(field, f"must be {lower} and at most {shown(high)}, got {got}")
 
     def count(self, field: str, value: int, low: int, high: int, unit: str = "entries") -> bool:
         """Check how many entries a field has; returns whether the number is allowed."""

@@ -145,7 +145,7 @@ def point_from_wire(wire: api.OperatingPoint) -> OperatingPoint:
     wrong: list[FieldViolation] = []
 
     def reject(field: str, limit: str, value: float) -> None:
-        wrong.append(FieldViolation(f"operating_point.{field}", f"must be {limit}, got {value:g}"))
+        wrong.append(FieldViolation(f"operating_point.{field}", f"must be {limit}, got {value:.15g}"))
 
     def seconds(field: str, duration: Duration, most: float) -> float:
         value = duration_from_wire(duration)

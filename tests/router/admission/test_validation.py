@@ -100,6 +100,10 @@ def test_all_violations_come_in_one_error():
 def test_a_violation_names_limit_and_value():
     assert sampled(temperature=2.1)["sampling.temperature"] == "must be at least 0 and at most 2, got 2.1"
     assert sampled(top_p=0)["sampling.top_p"] == "must be above 0 and at most 1, got 0"
+    # The next number in single precision.
+    assert sampled(temperature=2.0000002)["sampling.temperature"].startswith(
+        "must be at least 0 and at most 2, got 2.00"
+    )
 
 
 @pytest.mark.parametrize(

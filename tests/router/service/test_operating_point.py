@@ -105,7 +105,11 @@ async def test_only_admins_may(stack: Stack, keys: Keys) -> None:
 
 async def test_every_wrong_field_is_named(stack: Stack, keys: Keys) -> None:
     bad = OperatingPoint(
-        interactive=ClassSlo(ttft_p99_s=0.0), batch=ClassSlo(itl_p95_s=61), attainment=1.0, price_per_gpu_hour=-1
+        interactive=ClassSlo(ttft_p99_s=0.0),
+        standard=ClassSlo(ttft_p99_s=3600.001),
+        batch=ClassSlo(itl_p95_s=61),
+        attainment=1.0,
+        price_per_gpu_hour=-1,
     )
     async with client(stack, keys.admin) as admin:
         with pytest.raises(InvalidArgumentError) as refused:
@@ -117,8 +121,9 @@ async def test_every_wrong_field_is_named(stack: Stack, keys: Keys) -> None:
 
     assert {
         f"operating_point.{name}"
-        for name in ("interactive.ttft_p99", "batch.itl_p95", "attainment", "price_per_gpu_hour")
+        for name in ("interactive.ttft_p99", "standard.ttft_p99", "batch.itl_p95", "attainment", "price_per_gpu_hour")
     } == {violation.field for violation in refused.value.violations}
+    assert "at most 3600 s, got 3600.001" in str(refused.value)
     with pytest.raises(grpc.aio.AioRpcError) as missing:
         await stack.admin().SetOperatingPoint(api.SetOperatingPointRequest(), metadata=bearer(keys.admin))
     assert missing.value.code() is grpc.StatusCode.INVALID_ARGUMENT
