@@ -33,7 +33,8 @@ class Catalog:
         self._max_logprobs = limits.max_logprobs
         self._store = TokenizerStore(cache_dir / "tokenizers", max_rendered_characters=limits.max_rendered_characters)
         self._models: dict[str, ModelInfo] = {}
-        self._tokenizers: dict[str, Tokenizer] = {}
+        self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}
+        """By pool, with their digests: those of earlier models are for the store to keep or forget."""
 
     def pool(self, model: str, caller: Caller) -> Pool:
         """Return the pool that serves a model.
@@ -57,11 +58,15 @@ class Catalog:
         info = self.known(pool)
         if info is None:
             raise NoReplicaError(f"no replica of {pool.name!r} has reported yet, so its tokenizer is not known", 2.0)
-        tokenizer = self._tokenizers.get(info.tokenizer_digest)
+        tokenizer = self._tokenizer(pool, info)
         if tokenizer is None:
             tokenizer = await self._load(pool, info)
-            self._tokenizers[info.tokenizer_digest] = tokenizer
+            self._tokenizers[pool.name] = info.tokenizer_digest, tokenizer
         return info, tokenizer
+
+    def _tokenizer(self, pool: Pool, info: ModelInfo) -> Tokenizer | None:
+        digest, tokenizer = self._tokenizers.get(pool.name, ("", None))
+        return tokenizer if digest == info.tokenizer_digest else None
 
     def known(self, pool: Pool) -> ModelInfo | None:
         """Return what is known of a pool's model; None while no replica has ever been seen."""
@@ -91,7 +96,7 @@ class Catalog:
         info = self.known(pool)
         if info is None:
             return api.Model(name=pool.name)
-        tokenizer = self._tokenizers.get(info.tokenizer_digest)
+        tokenizer = self._tokenizer(pool, info)
         chat = tokenizer is not None and tokenizer.has_chat_template
         able = replace(info.capabilities, max_logprobs=min(info.capabilities.max_logprobs, self._max_logprobs))
         return api.Model(

@@ -1,0 +1,42 @@
+"""What a router keeps of the models of its pools."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from cluster.digests import TOKENIZER_FILES, tokenizer_digest
+from cluster.models import Capabilities, ModelInfo
+from cluster.settings import LimitSettings
+from router.service.catalog import Catalog
+from router.tokens import Tokenizer
+from router.tokens.cache import write_files
+from tests.support.tiny_model import make_tokenizer
+
+
+async def test_the_tokenizers_of_earlier_models_do_not_stay_in_memory(tmp_path: Path) -> None:
+    make_tokenizer(tmp_path)
+    files = {name: (tmp_path / name).read_bytes() for name in TOKENIZER_FILES if (tmp_path / name).is_file()}
+    announced = SimpleNamespace(model=None)
+    pool: Any = SimpleNamespace(
+        name="demo",
+        settings=SimpleNamespace(model="demo"),
+        replicas=SimpleNamespace(any_announcement=lambda: announced),
+    )
+    catalog = Catalog({"demo": pool}, tmp_path, LimitSettings())
+    used: list[weakref.ref[Tokenizer]] = []
+    try:
+        for number in range(12):
+            variant = files | {"chat_template.jinja": f"{number}".encode()}
+            digest = tokenizer_digest(variant)
+            write_files(tmp_path / "tokenizers", digest, variant)
+            announced.model = ModelInfo(f"{number}", digest, 64, 300, Capabilities())
+            used.append(weakref.ref((await catalog.model(pool))[1]))
+        gc.collect()
+        assert used[0]() is None
+        assert used[-1]() is not None
+    finally:
+        await catalog._store.close()
