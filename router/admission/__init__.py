@@ -1,6 +1,6 @@
 """Decides whether a request can be served as asked. Pure: messages and values in, values or one error out."""
 
-from router.admission.resolve import choice_sampling, resolve
+from router.admission.resolve import check_received, choice_sampling, resolve
 from router.admission.validation import check_cancel, check_count, check_get_model, check_request, check_stream
 from router.admission.values import (
     CancelTarget,
@@ -31,6 +31,7 @@ __all__ = [
     "check_cancel",
     "check_count",
     "check_get_model",
+    "check_received",
     "check_request",
     "check_stream",
     "choice_sampling",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from cluster.models import ModelInfo, SamplingParams
-from router.admission.values import CheckedRequest, TokenPrompt
+from router.admission.values import CheckedRequest, ResumePoint, TokenPrompt
 from router.admission.violations import Violations, shown
 
 _SHOWN_ADAPTERS = 8
@@ -27,6 +27,19 @@ def resolve(checked: CheckedRequest, model: ModelInfo, prompt_tokens: int) -> tu
     _check_adapter(found, checked.lora_adapter, model.lora_adapters)
     found.raise_any()
     return params, checked.n
+
+
+def check_received(resume: ResumePoint, max_tokens: int) -> None:
+    """Check what a client says that it has of each choice; only its replica knows whether it is the end of a delta.
+
+    Raises:
+        InvalidRequestError: it is more than there can be.
+    """
+    found = Violations()
+    for index, tokens in enumerate(resume.received_tokens):
+        if tokens > max_tokens:
+            found.add(f"resume.received_tokens[{index}]", f"must be at most max_tokens = {max_tokens}, got {tokens}")
+    found.raise_any()
 
 
 def choice_sampling(params: SamplingParams, choice_index: int) -> SamplingParams:

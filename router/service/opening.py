@@ -20,7 +20,7 @@ from cluster.errors import (
 from cluster.lifecycle import uninterrupted
 from cluster.queue.entries import KnownRequest
 from cluster.secret import ClusterSecret
-from router.admission import CheckedRequest, ResumePoint, resolve
+from router.admission import CheckedRequest, ResumePoint, check_received, resolve
 from router.affinity import CacheSalts
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.generation import Generation
@@ -90,6 +90,8 @@ class Opening:
             raise
         ids = await tokenizer.encode_prompt(checked.prompt)
         params, n = resolve(checked, info, len(ids))
+        if resume is not None:
+            check_received(resume, params.max_tokens)
         deadline = None if time_left_s is None else arrived_at + time_left_s
         salt = self._salts.of(caller.tenant)
         scope = f"{checked.lora_adapter}\0{salt}".encode()

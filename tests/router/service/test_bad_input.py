@@ -13,7 +13,7 @@ from grpc_status import rpc_status
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
-from tests.support.stack import Stack, request, running_stack
+from tests.support.stack import Stack, collect, request, running_stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -130,4 +130,21 @@ async def test_a_resume_token_that_is_not_ours_is_refused(stack: Stack) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call.read()
     assert grpc.StatusCode.INVALID_ARGUMENT is caught.value.code()
+    await still_alive(stack)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_nobody_has_more_tokens_than_were_asked_for(stack: Stack, n: int) -> None:
+    """It would be counted as output, and taken for what such requests produce."""
+    asked = request("ok", max_tokens=4, ignore_eos=True, n=n)
+    events = await collect(stack.inference().StreamGenerate(api.StreamGenerateRequest(generate=asked)))
+    token = next(event.started.resume_token for event in reversed(events) if event.HasField("started"))
+
+    resume = api.Resume(resume_token=token, received_tokens=[*[0] * (n - 1), (1 << 32) - 1])
+    call = stack.inference().StreamGenerate(api.StreamGenerateRequest(generate=asked, resume=resume))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call.read()
+    assert grpc.StatusCode.INVALID_ARGUMENT is caught.value.code()
+    wrong = f"resume.received_tokens[{n - 1}]: must be at most max_tokens = 4, got 4294967295"
+    assert wrong == caught.value.details()
     await still_alive(stack)
