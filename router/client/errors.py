@@ -33,7 +33,7 @@ _RESUME_TOKEN_KEY = "penstock-resume-token-bin"  # noqa: S105  # a header's name
 MODEL_CHANGED = "MODEL_CHANGED"
 """Reason of what waited and never ran: its token leads nowhere, and it may be asked for again."""
 _CANCELLED_HERE = ("Locally cancelled", "Channel closed", "Channel deallocated")
-"""What grpc's blocking stack says of calls that its own process cancelled."""
+"""What grpc's blocking stack says, often in "Stream removed (...)", of calls that its own process cancelled."""
 _DETAILS_KEY = "grpc-status-details-bin"
 
 
@@ -175,15 +175,12 @@ def from_rpc_error(error: grpc.RpcError) -> PenstockClientError:
     # gRPC itself answers RESOURCE_EXHAUSTED for messages over its size limit; no wait will help there.
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and details.retry_after is not None:
         kind = QueueFullError
-    if (
-        code is grpc.StatusCode.CANCELLED
-        and not details.reason
-        and not (call.details() or "").startswith(_CANCELLED_HERE)
-    ):
+    text = call.details() or ""
+    if code is grpc.StatusCode.CANCELLED and not details.reason and not any(here in text for here in _CANCELLED_HERE):
         # No router says it like this: a server that closes cancels what came too late.
         kind = UnavailableError
     kind = _BY_REASON.get(details.reason, kind)
-    return kind(call.details() or code.name, code, details)
+    return kind(text or code.name, code, details)
 
 
 def resume_token_of(error: grpc.RpcError, failure: PenstockClientError) -> bytes:

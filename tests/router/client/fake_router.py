@@ -59,8 +59,8 @@ class FakeRouter(services.InferenceServiceServicer, admin_pb2_grpc.AdminServiceS
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:  # noqa: N802
         """Collect a stream."""
         await self._admit(request, context, lambda: check_request(request, _LIMITS))
+        await context.send_initial_metadata((("penstock-resume-token-bin", b"t1"),))
         if self.broken is not None:
-            await context.send_initial_metadata((("penstock-resume-token-bin", b"t1"),))
             await abort(context, self.broken)
         answer = pb.GenerateResponse()
         choices: dict[int, pb.Choice] = {}
