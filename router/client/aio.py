@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -72,7 +73,7 @@ class AsyncClient:
         # Closing a channel does not wake the readers of its streams, so the client ends every call itself.
         self._running: set[Any] = set()
         self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
-        self._closed = False
+        self._closed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         return self
@@ -84,7 +85,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End what runs with CancelledError and close the connections. May be called twice."""
-        self._closed = True
+        self._closed.set()
         for running in (*self._running, *self._streams):
             running.cancel()
         channels, self._channels, self._stubs = self._channels, [], []
@@ -293,8 +294,7 @@ class AsyncClient:
             finally:
                 self._running.discard(call)
                 call.cancel()
-            await asyncio.sleep(wait)
-            self._check_open()
+            await self._pause(wait)
 
     def _follow(self, request: inference_pb2.StreamGenerateRequest, attempts: Attempts) -> AsyncStream:
         stream = AsyncStream(self._open_stream, StreamState(request, attempts))
@@ -327,8 +327,7 @@ class AsyncClient:
             finally:
                 self._running.discard(running)
                 running.cancel()
-            await asyncio.sleep(wait)
-            self._check_open()
+            await self._pause(wait)
 
     def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
         if again:
@@ -337,13 +336,20 @@ class AsyncClient:
             request, timeout=timeout, metadata=self._connection.call_metadata()
         )
 
+    async def _pause(self, seconds: float) -> None:
+        """Wait for the next attempt, or the close."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+        self._check_open()
+
     def _check_open(self) -> None:
         """End what goes on where the client was closed meanwhile."""
-        if self._closed:
+        if self._closed.is_set():
             raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
 
     def _next(self) -> Stubs:
-        if self._closed:
+        if self._closed.is_set():
             raise RuntimeError("the client is closed")
         if not self._channels:
             # Here and not in __init__, because a channel belongs to the loop that runs when it is made.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
-import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -55,7 +55,10 @@ class Client:
         self._rotation = self._connection.rotation()
         self._channels = [self._channel(target) for target in self._connection.targets]
         self._stubs = [Stubs(channel) for channel in self._channels]
-        self._closed = False
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self._lock = threading.RLock()
+        """Held while streams are added or listed."""
+        self._closed = threading.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -67,9 +70,14 @@ class Client:
 
     def close(self) -> None:
         """End what runs with CancelledError and close the connections. May be called twice."""
-        self._closed = True
+        self._closed.set()
         for channel in self._channels:
             channel.close()
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            # One may wait for its next attempt.
+            stream.cancel()
 
     def generate(
         self,
@@ -86,7 +94,7 @@ class Client:
         try:
             return self._attempt(call, attempts)
         except BrokenCallError as broken:
-            stream = Stream(self._open_stream, StreamState(calls.rest_of(call, broken.resume_token), attempts))
+            stream = self._follow(calls.rest_of(call, broken.resume_token), attempts)
         whole = Gathering()
         for event in stream:
             whole.add(event)
@@ -105,8 +113,7 @@ class Client:
     ) -> Stream:
         """Generate and return events as they come; see AsyncClient.stream."""
         request = calls.stream_request(model, prompt, sampling, options, flush_interval, resume)
-
-        return Stream(self._open_stream, StreamState(request, self._connection.attempts(timeout)))
+        return self._follow(request, self._connection.attempts(timeout))
 
     def cancel(self, *, request_id: str = "", idempotency_key: str = "", timeout: float | None = None) -> str:
         """Cancel a request by exactly one of its names; returns the cluster's id of it."""
@@ -234,8 +241,14 @@ class Client:
                     raise failure from error
             finally:
                 call.cancel()
-            time.sleep(wait)
+            self._closed.wait(wait)
             self._check_open()
+
+    def _follow(self, request: inference_pb2.StreamGenerateRequest, attempts: Attempts) -> Stream:
+        stream = Stream(self._open_stream, StreamState(request, attempts))
+        with self._lock:
+            self._streams.add(stream)
+        return stream
 
     def _run(self, call: UnaryCall[Result], timeout: float | None) -> Result:
         return self._attempt(call, self._connection.attempts(timeout))
@@ -256,7 +269,7 @@ class Client:
                 wait = attempts.wait_after(failure)
                 if wait is None:
                     raise failure from error
-            time.sleep(wait)
+            self._closed.wait(wait)
             self._check_open()
 
     def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
@@ -278,11 +291,11 @@ class Client:
 
     def _check_open(self) -> None:
         """End what goes on where the client was closed meanwhile."""
-        if self._closed:
+        if self._closed.is_set():
             raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
 
     def _next(self) -> Stubs:
-        if self._closed:
+        if self._closed.is_set():
             raise RuntimeError("the client is closed")
         return self._stubs[next(self._rotation)]
 

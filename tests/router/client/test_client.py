@@ -194,6 +194,24 @@ async def test_closing_the_client_ends_a_stream_that_waits_for_its_next_attempt(
         await task
 
 
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "unary"])
+async def test_closing_the_client_ends_a_wait_at_once(connect, fake, port, streamed):
+    fake.failures.append(cluster_errors.UnavailableError("no", retry_after_s=20.0))
+    waits = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    retry = RetryPolicy(on_wait=lambda _seconds, _error: loop.call_soon_threadsafe(waits.set))
+    client = connect(f"127.0.0.1:{port}", retry=retry)
+    call = collect(client.stream("demo", "hi")) if streamed else client.generate("demo", "hi")
+    task = asyncio.create_task(call)
+    await waits.wait()
+
+    await client.close()
+
+    with pytest.raises(api.CancelledError):
+        async with asyncio.timeout(10):
+            await task
+
+
 async def test_cancelling_a_stream_shows_in_its_reader(client, fake):
     fake.hold_after = 1
     stream = client.stream("demo", "hi")
