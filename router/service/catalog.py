@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -116,7 +117,8 @@ class Catalog:
         path = self._file(pool)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_suffix(".partial")
+            # Of its own: the router's other processes write the same file, at the same time.
+            partial = path.with_suffix(f".{secrets.token_hex(4)}.partial")
             partial.write_text(json.dumps({"of": pool.settings.model, "info": asdict(info)}), encoding="utf-8")
             partial.replace(path)
         except OSError as error:

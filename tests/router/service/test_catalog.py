@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from cluster.digests import TOKENIZER_FILES, tokenizer_digest
 from cluster.models import Capabilities, ModelInfo
 from cluster.settings import LimitSettings
@@ -15,6 +17,30 @@ from router.service.catalog import Catalog
 from router.tokens import Tokenizer
 from router.tokens.cache import write_files
 from tests.support.tiny_model import make_tokenizer
+
+
+def test_processes_that_store_the_same_model_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    announced = SimpleNamespace(model=ModelInfo("digest", "0" * 64, 64, 300, Capabilities()))
+    seen: Any = SimpleNamespace(
+        name="demo",
+        settings=SimpleNamespace(model="demo"),
+        replicas=SimpleNamespace(any_announcement=lambda: announced),
+    )
+    first, second = (Catalog({"demo": seen}, tmp_path, LimitSettings()) for _ in range(2))
+    replace, others = Path.replace, [second]
+
+    def later(self: Path, target: Path) -> Path:
+        while others:
+            others.pop().known(seen)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", later)
+    first.known(seen)
+
+    assert [] == caplog.messages
+    assert ["demo.json"] == [path.name for path in (tmp_path / "models").iterdir()]
 
 
 async def test_the_tokenizers_of_earlier_models_do_not_stay_in_memory(tmp_path: Path) -> None:
