@@ -107,6 +107,18 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any], complaint
     assert complaint in error.value.stderr
 
 
+@pytest.mark.parametrize("name", ["123", "true", "null", "on", "0x1F", "a-", "a._-", f"{'x' * 38}--y"])
+def test_every_name_of_a_pool_makes_a_worker_group(name: str) -> None:
+    """Also one that YAML takes for something else, and one that no label may end like."""
+    objects = render_values("defaults", {"pools": {"demo": None, name: POOL}})
+    (group,) = one(objects, "RayService")["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    slug = group["groupName"]
+    assert isinstance(slug, str)
+    assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", slug)
+    assert {slug} == {group["labels"]["penstock.io/pool"], group["template"]["metadata"]["labels"]["penstock.io/pool"]}
+    assert {slug: 1} == _kept_by_drains(objects)
+
+
 @pytest.mark.parametrize(
     ("scenario", "url"),
     [

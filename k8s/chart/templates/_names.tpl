@@ -65,7 +65,7 @@ app.kubernetes.io/part-of: penstock
 
 {{/* A pool's name as a part of names of objects. */}}
 {{- define "penstock.poolSlug" -}}
-{{- . | lower | replace "." "-" | replace "_" "-" | trunc 40 | trimSuffix "-" -}}
+{{- regexReplaceAll "-+$" (lower . | replace "." "-" | replace "_" "-" | trunc 40) "" -}}
 {{- end }}
 
 {{/* The logical resource that ties a pool's replicas to its worker group, one per pod. */}}
