@@ -168,6 +168,18 @@ def test_replicas_settings_change_only_what_kuberay_updates_in_place() -> None:
     assert before == after
 
 
+@pytest.mark.parametrize("resources", [{"requests": {}, "limits": {"memory": "64Gi"}}, {"limits": {"memory": "64Gi"}}])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_workers_may_have_limits_alone(device: str, resources: dict[str, Any]) -> None:
+    """Kubernetes takes what is missing among the requests from the limits."""
+    pool = {"settings": {}, "device": device, "workers": {"min": 1, "max": 1, "resources": resources}}
+    objects = render_values("defaults", {"pools": {"demo": None, "one": pool}})
+    (worker,) = [pod for pod in pods(objects) if pod.component == "ray-worker"]
+    gpus = {"nvidia.com/gpu": 1} if device == "gpu" else {}
+    wanted = {"requests": gpus, "limits": {"memory": "64Gi", **gpus}}
+    assert wanted == worker.spec["containers"][0]["resources"]
+
+
 def test_another_number_of_replicas_replaces_none() -> None:
     def args(replicas: int) -> Any:
         service = one(render_values("defaults", {"pools.demo.settings.replicas": replicas}), "RayService")
