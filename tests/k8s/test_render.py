@@ -74,6 +74,7 @@ def test_everything_can_be_switched_on() -> None:
         ({"externalRedis.enabled": True}, "exactly one of redis.enabled and externalRedis.enabled"),
         ({"ray.gcsFaultTolerance.enabled": True}, "needs gcsRedis.enabled"),
         ({"pools.demo.workers.max": 1, "pools.demo.settings.replicas": 2}, "workers.max must be at least"),
+        ({"pools.demo.workers.min": 5}, "pools.demo: workers.min must be at most workers.max = 4, got 5"),
         ({"pools.demo.settings.pipeline_parallel_size": 2}, "needs device gpu"),
         ({"settings.pools": {"x": {}}}, "settings"),
         ({"settings.autoscaler": {"tick_s": 10}}, "/settings/autoscaler"),
@@ -92,6 +93,10 @@ def test_everything_can_be_switched_on() -> None:
         (
             {"redis.enabled": False, "externalRedis.enabled": True, "externalRedis.mode": "cluster"},
             "cluster.hosts must name servers",
+        ),
+        (
+            {"redis.enabled": False, "externalRedis.enabled": True, "externalRedis.mode": "sentinel"},
+            "sentinel.hosts must name sentinels",
         ),
         ({"autoscaler.enabled": True}, "needs a pool with settings.autoscale.mode"),
         ({"pools.demo.settings.autoscale": {"mode": "active", "max_replicas": 2}}, "needs autoscaler.enabled"),

@@ -58,6 +58,9 @@ seccompProfile: {type: RuntimeDefault}
 {{- $login = ternary (printf "%s@" $login) "" (ne $login "") }}
 {{- $ca := ternary "ssl_ca_certs=/etc/penstock/redis-ca/ca.crt" "" (ne $redis.tls.caSecret "") }}
 {{- if eq $redis.mode "sentinel" }}
+{{- if not $redis.sentinel.hosts }}
+{{- fail "externalRedis.sentinel.hosts must name sentinels as host:port" }}
+{{- end }}
 {{- $options := "" }}
 {{- if and $secret $redis.sentinelPasswordKey }}
 - name: QUEUE_SENTINEL_PASSWORD
