@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
@@ -147,6 +148,15 @@ def test_every_name_of_a_pool_makes_a_worker_group(name: str) -> None:
 )
 def test_every_kind_of_redis_has_its_address(scenario: str, url: str) -> None:
     assert url == environment(one(render(scenario), "Deployment", "-router"))["PENSTOCK_REDIS__URL"]
+
+
+def test_an_external_address_keeps_its_own_options() -> None:
+    values = {"externalRedis.url": "rediss://queue.example.org:6380/1?ssl_check_hostname=false"}
+    url = environment(one(render_values("redis-url", values), "Deployment", "-router"))["PENSTOCK_REDIS__URL"]
+    assert {
+        "ssl_check_hostname": ["false"],
+        "ssl_ca_certs": ["/etc/penstock/redis-ca/ca.crt"],
+    } == parse_qs(urlsplit(url).query)
 
 
 def environment(deployment: Object) -> dict[str, Any]:

@@ -83,7 +83,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- $url = printf "%s://%s" (ternary "rediss+cluster" "redis+cluster" $redis.tls.enabled) (join "," $redis.cluster.hosts) }}
 {{- end }}
 - name: PENSTOCK_REDIS__URL
-  value: {{ printf "%s%s" ($url | replace "://" (printf "://%s" $login)) (ternary (printf "?%s" $ca) "" (ne $ca "")) }}
+  value: {{ printf "%s%s" ($url | replace "://" (printf "://%s" $login)) (ternary (printf "%s%s" (ternary "&" "?" (contains "?" $url)) $ca) "" (ne $ca "")) }}
 {{- end }}
 {{- end }}
 {{- end }}
