@@ -16,9 +16,17 @@ QUANTITY: dict[str, Any] = {"type": ["string", "integer"], "pattern": "^[0-9]+(\
 MEMORY: dict[str, Any] = {"type": ["string", "integer"], "pattern": "^([0-9]+(\\.[0-9]+)?(k|[MGT]|[KMGT]i)?)?$"}
 DURATION: dict[str, Any] = {"type": "string", "pattern": "^([0-9]+(\\.[0-9]+)?(h|m|s|ms))+$"}
 FREE: dict[str, Any] = {"type": "object"}
+SELECTED_BY = (
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/component",
+    "app.kubernetes.io/part-of",
+    "penstock.io/pool",
+)
 SPREAD: dict[str, Any] = {"enum": ["DoNotSchedule", "ScheduleAnyway"]}
 
 LIMITS: dict[str, dict[str, Any]] = {
+    # Pods would have theirs instead of those that policies, budgets and Services select by.
+    "commonLabels": {"type": "object", "properties": dict.fromkeys(SELECTED_BY, False)},
     "fullnameOverride": {"type": "string", "maxLength": 40, "pattern": "^([a-z]([-a-z0-9]*[a-z0-9])?)?$"},
     "images.*.digest": DIGEST,
     "images.*.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
