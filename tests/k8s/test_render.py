@@ -40,6 +40,27 @@ def test_the_notes_tell_what_to_do_next(scenario: str, word: str) -> None:
     assert ("helm -n default test" in text) == bool(of_kind(render(scenario), "Pod"))
 
 
+@pytest.mark.parametrize(
+    ("values", "asked", "first_key"),
+    [
+        ({}, {"penstock-cluster", "penstock-ray-token", "penstock-redis", "penstock-keys"}, False),
+        # Who lets everybody in needs the others none the less.
+        ({"auth.anonymous": True}, {"penstock-cluster", "penstock-ray-token", "penstock-redis"}, False),
+        ({"secrets.generate": True}, set(), True),
+        ({"secrets.generate": True, "auth.anonymous": True}, set(), False),
+        ({"secrets.generate": True, "auth.existingSecret": "mine"}, {"mine"}, False),
+    ],
+)
+def test_the_notes_name_the_secrets_that_are_asked_for_and_made(
+    values: dict[str, Any], asked: set[str], first_key: bool
+) -> None:
+    flags = [f"--set={key}={str(value).lower()}" for key, value in values.items()]
+    notes = run("helm", "install", RELEASE, str(CHART), "--dry-run=client", *flags).split("\nNOTES:\n")[1]
+    (line,) = re.findall("These secrets must exist: (.*)", notes) or [""]
+    assert asked == {each.split()[0] for each in line.split(", ") if each}
+    assert first_key == ("penstock-first-key" in notes)
+
+
 def test_generated_files_are_current() -> None:
     """The Kustomize base is what `helm template` says, the schema what values.yaml says, the dashboards what their
     description says; `make k8s-render` writes them.
