@@ -184,6 +184,25 @@ def test_an_external_address_keeps_its_own_options() -> None:
     } == parse_qs(urlsplit(url).query)
 
 
+@pytest.mark.parametrize(
+    ("scenario", "values"),
+    [
+        ("redis-sentinel", {}),
+        ("redis-url", {}),
+        ("redis-url", {"externalRedis.url": "rediss://[fd00::5]:6380"}),
+        ("redis-cluster", {"externalRedis.cluster.hosts": ["c0.example.org:7000", "c1.example.org:7001"]}),
+    ],
+)
+def test_policies_let_through_to_the_ports_that_addresses_name(scenario: str, values: dict[str, Any]) -> None:
+    """Whoever leaves `ports` at its default would have a Redis that is away, for no reason that any log tells."""
+    objects = render_values(scenario, {"externalRedis.ports": [6379], **values})
+    url = environment(one(objects, "Deployment", "-router"))["PENSTOCK_REDIS__URL"]
+    named = {int(port) for port in re.findall(r":([0-9]{4,5})\b", url)}
+    for end in ("-router", "-ray-worker"):
+        rules = one(objects, "NetworkPolicy", end)["spec"]["egress"]
+        assert named | {6379} in [{port["port"] for port in rule.get("ports", [])} for rule in rules]
+
+
 def environment(deployment: Object) -> dict[str, Any]:
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     return {each["name"]: each.get("value") or each["valueFrom"] for each in container["env"]}
