@@ -89,6 +89,14 @@ def test_everything_can_be_switched_on() -> None:
         ({"rooter": {}}, "rooter"),
         ({"router.drainSeconds": "long"}, "drainSeconds"),
         ({"fullnameOverride": "x" * 41}, "fullnameOverride"),
+        (
+            {"replica.drainSeconds": 1180},
+            "ray.clusterDeletionDelaySeconds must be above replica.drainSeconds + 20 = 1200, got 1200",
+        ),
+        (
+            {"router.drainSeconds": 1200},
+            "ray.clusterDeletionDelaySeconds must be above router.drainSeconds = 1200, got 1200",
+        ),
         ({"commonLabels": {"app.kubernetes.io/part-of": "platform"}}, "/commonLabels"),
         ({"commonLabels": {"app.kubernetes.io/component": "llm"}}, "/commonLabels"),
         ({"commonLabels": {"app.kubernetes.io/instance": "llm"}}, "/commonLabels"),
