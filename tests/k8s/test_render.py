@@ -15,6 +15,7 @@ from tests.k8s.binaries import run
 from tests.k8s.charts import SCENARIOS, Object, of_kind, one, render, render_values
 from tests.k8s.crds import CRD_DIR
 from tests.k8s.generate import CHART, RELEASE, stale
+from tests.k8s.rules import runtime
 from tests.k8s.values_schema import FREE_MAPS, comments_of, pattern_of
 from tests.k8s.view import pods, serve_config, settings_toml
 
@@ -264,6 +265,14 @@ def test_off_without_quotes_is_off(section: str) -> None:
     # How many replicas there are is none of their business.
     wanted = {"mode": "off"} if section == "control" else None
     assert wanted == app["args"]["settings"]["pools"]["demo"].get(section)
+
+
+@pytest.mark.parametrize(
+    "section", ["settings", "settings.jobs", "autoscaler.settings", "monitoring.dashboards.labels"]
+)
+def test_a_section_without_keys_is_an_empty_one(section: str) -> None:
+    """As it is where a file of values has its name, and every key below as a comment."""
+    assert [] == runtime.settings_load(render_values("everything", {section: None}))
 
 
 def test_the_promise_about_node_drains_is_what_budgets_can_hold() -> None:

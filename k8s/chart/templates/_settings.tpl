@@ -18,7 +18,7 @@
 {{- define "penstock.sharedSettings" -}}
 {{- $tree := dict -}}
 {{- range $section := list "cluster" "queue" "replica" "redis" -}}
-{{- with index $.Values.settings $section -}}{{- $_ := set $tree $section (deepCopy .) -}}{{- end -}}
+{{- with index (default dict $.Values.settings) $section -}}{{- $_ := set $tree $section (deepCopy .) -}}{{- end -}}
 {{- end -}}
 {{- $replica := dict "drain_s" (int .Values.replica.drainSeconds) "port" (int .Values.replica.port) "metrics_port" (int .Values.replica.metricsPort) -}}
 {{- if .Values.replica.tls.enabled -}}
@@ -46,14 +46,14 @@
 {{- else -}}
 {{- $_ := set $auth "keys_file" "/etc/penstock/keys/keys.toml" -}}
 {{- end -}}
-{{- $tree := mergeOverwrite (deepCopy .Values.settings) (include "penstock.sharedSettings" . | fromYaml) (dict "router" $router "auth" $auth) -}}
+{{- $tree := mergeOverwrite (default dict .Values.settings | deepCopy) (include "penstock.sharedSettings" . | fromYaml) (dict "router" $router "auth" $auth) -}}
 {{- with include "penstock.roomForJobs" . -}}
 {{- $_ := set $tree "jobs" (mergeOverwrite (dict "max_mb" (int64 .)) (default dict $tree.jobs)) -}}
 {{- end -}}
 {{- if .Values.autoscaler.enabled -}}
 {{- $_ := set $tree "cluster" (mergeOverwrite $tree.cluster (dict "ray_address" (printf "http://%s-head-svc:8265" (include "penstock.fullname" .)))) -}}
 {{- $own := dict "host" "0.0.0.0" "port" (int .Values.autoscaler.metricsPort) "token_file" "/etc/penstock/ray-token/auth_token" -}}
-{{- $_ := set $tree "autoscaler" (mergeOverwrite (deepCopy .Values.autoscaler.settings) $own) -}}
+{{- $_ := set $tree "autoscaler" (mergeOverwrite (default dict .Values.autoscaler.settings | deepCopy) $own) -}}
 {{- end -}}
 {{- toToml $tree -}}
 {{- end }}
