@@ -109,6 +109,11 @@ def test_everything_can_be_switched_on() -> None:
         ({"externalRedis.enabled": True}, "exactly one of redis.enabled and externalRedis.enabled"),
         ({"ray.gcsFaultTolerance.enabled": True}, "needs gcsRedis.enabled"),
         ({"pools.demo.workers.max": 1, "pools.demo.settings.replicas": 2}, "workers.max must be at least"),
+        # The chart counts with them, so they would be rounded, or 1.
+        ({"pools.demo.settings.replicas": 0}, "/pools/demo/settings/replicas"),
+        ({"pools.demo.settings.replicas": 1.5}, "/pools/demo/settings/replicas"),
+        ({"pools.demo.settings.tensor_parallel_size": 0}, "/pools/demo/settings/tensor_parallel_size"),
+        ({"pools.demo.settings.pipeline_parallel_size": 0}, "/pools/demo/settings/pipeline_parallel_size"),
         ({"pools.demo.workers.min": 5}, "pools.demo: workers.min must be at most workers.max = 4, got 5"),
         ({"pools.demo.settings.pipeline_parallel_size": 2}, "needs device gpu"),
         ({"settings.pools": {"x": {}}}, "settings"),

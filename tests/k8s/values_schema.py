@@ -30,6 +30,14 @@ LIMITS: dict[str, dict[str, Any]] = {
     "fullnameOverride": {"type": "string", "maxLength": 40, "pattern": "^([a-z]([-a-z0-9]*[a-z0-9])?)?$"},
     "images.*.digest": DIGEST,
     "images.*.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+    # Settings that the chart counts with.
+    "pools.*.settings": {
+        "type": "object",
+        "properties": {
+            key: {"type": ["integer", "null"], "minimum": 1}
+            for key in ("replicas", "tensor_parallel_size", "pipeline_parallel_size")
+        },
+    },
     "pools.*.device": {"enum": ["cpu", "gpu"]},
     "pools.*.workers.min": COUNT,
     "pools.*.workers.max": POSITIVE,
