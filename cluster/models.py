@@ -123,6 +123,7 @@ class SequenceEnd:
 
     reason: FinishReason
     stop_match: str = ""
+    """The stop string, or the stop token's id in decimal, that ended it."""
     output_tokens: int = 0
     cached_tokens: int = 0
     engine_wait_s: float = 0.0

@@ -27,6 +27,8 @@ class SimSequence:
         self.output_tokens = 0
         self.preemptions = 0
         self.finish_reason: FinishReason | None = None
+        self._stop_token = ""
+        """The stop token id that ended it."""
         self._sink = sink
         self._prior_tokens = len(prior)
         self._end_id = vocabulary.end_id
@@ -39,6 +41,7 @@ class SimSequence:
             if may_stop and (self._text.match or token in spec.sampling.stop_token_ids or self._ends(token)):
                 # Its output was complete, and only the news of that was lost.
                 self.finish_reason = FinishReason.STOP
+                self._note_stop_token(token)
         if spec.resume:
             self._text.skip(spec.resume.prior_text_length)
 
@@ -57,7 +60,9 @@ class SimSequence:
         self.first_token_at = now if self.first_token_at is None else self.first_token_at
         self.last_token_at = now
         stopped = may_end and (token in sampling.stop_token_ids or self._ends(token))
-        if not stopped:
+        if stopped:
+            self._note_stop_token(token)
+        else:
             self._text.add(self._decode(token), may_stop=may_end)
         if stopped or self._text.match:
             self.finish_reason = FinishReason.STOP
@@ -74,7 +79,7 @@ class SimSequence:
         self._sink.on_end(
             SequenceEnd(
                 reason=reason,
-                stop_match=self._text.match,
+                stop_match=self._text.match or self._stop_token,
                 output_tokens=self.output_tokens,
                 cached_tokens=self.cached_tokens,
                 engine_wait_s=0.0 if self.scheduled_at is None else self.scheduled_at - self.arrived_at,
@@ -85,6 +90,10 @@ class SimSequence:
                 engine_died=engine_died,
             )
         )
+
+    def _note_stop_token(self, token: int) -> None:
+        if token in self.sampling.stop_token_ids:
+            self._stop_token = str(token)
 
     def _ends(self, token: int) -> bool:
         return token == self._end_id and not self.sampling.ignore_eos

@@ -120,7 +120,7 @@ class Frontend:
         """Check a request, register it and send it to the engine.
 
         Returns None; or, where `prior` is complete and only the news of its end was lost, what ended it: the stop
-        string, "" for a token. Nothing is left of the request then.
+        string or the id of a stop token, "" for the model's own end. Nothing is left of the request then.
 
         Args:
             sequence: takes the output.
@@ -245,7 +245,7 @@ class Frontend:
         params = request.sampling_params
         ends = {params.eos_token_id, *(params.stop_token_ids or ())}
         if prior[-1] in ends and len(prior) > sequence.sampling.min_tokens:
-            match = ""
+            match = sequence.stop_token(prior[-1])
         return detokenizer, match
 
 

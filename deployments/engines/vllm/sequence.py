@@ -93,9 +93,13 @@ class VllmSequence:
         if reason or self.text.match:
             self.refused = reason == "error" and not self.output_tokens
             self.left_engine = reason != ""
-            self.stop_match = self.text.match
+            self.stop_match = self.text.match or (self.stop_token(token_ids[-1]) if reason == "stop" else "")
             self.finish_reason = FinishReason.STOP if self.text.match else _REASONS[reason]
             self._owner.on_output_end(self)
+
+    def stop_token(self, token: int) -> str:
+        """Name the token that ended the output if it was asked to; "" for the model's own end."""
+        return str(token) if token in self.sampling.stop_token_ids else ""
 
     def fail(self, *, left_engine: bool) -> None:
         """Take no more; it ends with an error. `left_engine`: the engine itself has ended it."""

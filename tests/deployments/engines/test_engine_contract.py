@@ -59,6 +59,7 @@ async def test_stop_token_ends_output(started: Started) -> None:
     stopped, end = await generate(started.engine, GenerationSpec(PROMPT, greedy(12, stop_token_ids=(stop_id,))))
     assert stopped.tokens == free.tokens[: free.tokens.index(stop_id) + 1]
     assert end.reason is FinishReason.STOP
+    assert end.stop_match == str(stop_id)
 
 
 async def test_output_ends_where_the_context_does(started: Started) -> None:
@@ -248,7 +249,7 @@ async def test_a_sequence_whose_end_was_lost_ends_without_another_token(started:
     stop = whole.text[middle - 1 : middle + 2]
     endings = {
         stop: greedy(40, stop=(stop, "\x00never")),
-        "": greedy(40, stop_token_ids=(whole.tokens[9],), min_tokens=1),
+        str(whole.tokens[9]): greedy(40, stop_token_ids=(whole.tokens[9],), min_tokens=1),
     }
     for match, sampling in endings.items():
         complete, end = await generate(started.engine, GenerationSpec(prompt, sampling))
