@@ -77,6 +77,18 @@ async def uninterrupted(work: Awaitable[Result]) -> Result:
         raise
 
 
+async def side_by_side(*work: Awaitable[object]) -> None:
+    """Do all of it at a time. Where one fails the others are cancelled, and have ended before its error is raised."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
 async def slept_awake(seconds: float) -> bool:
     """Sleep, and tell whether the event loop ran meanwhile. If not, this process stood still, and nothing that it has
     not heard from others in that time says anything about them.

@@ -28,6 +28,7 @@ from cluster.bootstrap.serve_api import ServeApi
 from cluster.bootstrap.serve_config import app_name, serve_config
 from cluster.bootstrap.supervisor import supervise
 from cluster.errors import BootstrapError
+from cluster.lifecycle import side_by_side
 from cluster.secret import ClusterSecret
 from cluster.settings import EngineKind, Settings, access_of
 
@@ -108,9 +109,9 @@ class LocalCluster:
             check_ahead(self.settings)
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self.run_dir.chmod(0o700)
-            await asyncio.gather(self._start_redis(), self._start_ray())
+            await side_by_side(self._start_redis(), self._start_ray())
             settings_file = self._write_settings()
-            await asyncio.gather(self._deploy(settings_file), self._start_routers(settings_file))
+            await side_by_side(self._deploy(settings_file), self._start_routers(settings_file))
             await self._wait_linked()
             await self._start_autoscaler()
             self._up = True
@@ -206,7 +207,8 @@ class LocalCluster:
         try:
             return await wait_file(ready_file, self.ray_host, RAY_TIMEOUT_S)
         except BaseException:
-            await self.ray_host.stop(10.0)
+            # What it has started by now may outlive it.
+            await self.ray_host.stop_family(10.0)
             self.ray_host = None
             raise
 
@@ -255,7 +257,7 @@ class LocalCluster:
             self._progress(f"pool {name}", f"starting {pool.engine.value} engines: {pool.model}")
         self._guest = self.ray_host is None
         await self.serve.deploy(serve_config(self.settings, str(settings_file), self._gpus))
-        await asyncio.gather(*(self._wait_pool(name) for name in self.settings.pools))
+        await side_by_side(*(self._wait_pool(name) for name in self.settings.pools))
 
     async def _wait_pool(self, name: str) -> None:
         assert self.serve is not None  # noqa: S101 - set by _start_ray
@@ -286,8 +288,17 @@ class LocalCluster:
         port = self.settings.router.port or free_port(self.settings.router.host)
         ports = [port if self._same_port else free_port(self.settings.router.host) for _ in range(count)]
         base = self.settings.router.metrics_port
-        starts = (self._start_router(settings_file, i, ports[i], base + i if base else 0) for i in range(count))
-        self.routers = list(await asyncio.gather(*starts))
+        up: dict[int, RouterProcess] = {}
+
+        async def start(index: int) -> None:
+            metrics_port = base + index if base else 0
+            up[index] = await self._start_router(settings_file, index, ports[index], metrics_port)
+
+        try:
+            await side_by_side(*map(start, range(count)))
+        finally:
+            # Also those that came up beside one that did not: `stop` ends them.
+            self.routers = [up[index] for index in sorted(up)]
         self._progress("routers", "ready")
 
     def routers_missing(self) -> bool:

@@ -186,3 +186,66 @@ async def test_a_router_that_ends_fails_a_start_but_no_restart_of_ray(cluster: S
         cluster.check()
     cluster._up = True
     cluster.check()
+
+
+class Started:
+    """Puts programs in the place of processes by name, and remembers every process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, programs: Mapping[str, Sequence[str]]) -> None:
+        self.processes: list[ChildProcess] = []
+        start = ChildProcess.start
+
+        async def instead(
+            name: str, command: Sequence[str], log_file: Path, environ: Mapping[str, str] | None = None
+        ) -> ChildProcess:
+            program = programs.get(name)
+            process = await start(name, [*program, *command[3:]] if program else command, log_file, environ)
+            self.processes.append(process)
+            return process
+
+        monkeypatch.setattr(ChildProcess, "start", instead)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(process.name for process in self.processes)
+
+    @property
+    def running(self) -> list[str]:
+        return [process.name for process in self.processes if process.running]
+
+
+async def test_a_start_that_failed_leaves_nothing_that_goes_on_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = Started(monkeypatch, {"redis": ENDS, "ray": HANGS})
+    flags = {"cluster": {"state_dir": tmp_path}, "pools": {"demo": {"engine": "sim"}}}
+    before = asyncio.all_tasks()
+
+    with pytest.raises(BootstrapError, match="redis"):
+        await LocalCluster(load_settings(flags=flags, environ={}), lambda _step, _text: None).start()
+
+    assert set() == asyncio.all_tasks() - before
+    assert (["ray", "redis"], []) == (started.names, started.running)
+
+
+async def test_routers_that_came_up_beside_one_that_did_not_are_stopped(
+    cluster: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It ends when the first one is up.
+    waits = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\ntime.sleep(0.3)"
+    first_is_up = cluster.run_dir / "router-0.json"
+    started = Started(
+        monkeypatch,
+        {
+            "router 0": (sys.executable, "-c", ROUTER),
+            "router 1": (sys.executable, "-c", waits, str(first_is_up)),
+        },
+    )
+    router = cluster.settings.router.model_copy(update={"processes": 2, "metrics_port": 40001})
+    cluster.settings = cluster.settings.model_copy(update={"router": router})
+
+    with pytest.raises(BootstrapError, match="router 1"):
+        await cluster._start_routers(cluster.run_dir / "settings.json")
+    await cluster.stop()
+
+    assert (["router 0", "router 1"], []) == (started.names, started.running)
