@@ -11,6 +11,7 @@ out, unless so many are that the engine itself has changed; and a fit whose pred
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import deque
 from collections.abc import Iterable
@@ -86,9 +87,11 @@ class FittedStep:
         model = dict(data["model"])
         experts = model.pop("experts", None)
         fitted = StepModel(**{k: float(v) for k, v in model.items()}, experts=Experts(**experts) if experts else None)
-        if min(fitted.a, fitted.b, fitted.g, fitted.m) < 0:
-            raise ValueError(f"no coefficient of a step model is negative: {fitted}")
-        return cls(str(data["group"]), fitted, int(data["samples"]), float(data["median_error"]))
+        samples, error = float(data["samples"]), float(data["median_error"])
+        if not all(0 <= number < math.inf for number in (fitted.a, fitted.b, fitted.g, fitted.m, samples, error)):
+            # JSON as Python reads it has NaN, too.
+            raise ValueError(f"a fit's numbers are finite and not negative: {text[:200]}")
+        return cls(str(data["group"]), fitted, int(samples), error)
 
 
 class StepFit:

@@ -54,6 +54,9 @@ async def test_a_store_that_is_away_or_holds_nonsense_costs_only_the_knowledge(f
         "no json",
         "{}",
         '{"group": "g", "model": {"a": -1, "b": 0, "g": 0}, "samples": 1, "median_error": 0}',
+        '{"group": "g", "model": {"a": NaN, "b": 0, "g": 0}, "samples": 1, "median_error": 0}',
+        '{"group": "g", "model": {"a": 1, "b": Infinity, "g": 0}, "samples": 1, "median_error": 0}',
+        '{"group": "g", "model": {"a": 1, "b": 0, "g": 0}, "samples": Infinity, "median_error": 0}',
     ):
         await store.store_fit(fit.group, text)
         await fit.seed(site.governor)
