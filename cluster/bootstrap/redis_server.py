@@ -66,7 +66,12 @@ class EmbeddedRedis:
             # A queue that forgets what it accepted would break every promise: refuse instead.
             *("--maxmemory-policy", "noeviction", "--daemonize", "no"),
         ]
-        server = cls(await ChildProcess.start("redis", command, log_file), socket_dir)
+        try:
+            process = await ChildProcess.start("redis", command, log_file)
+        except BaseException:
+            shutil.rmtree(socket_dir, ignore_errors=True)
+            raise
+        server = cls(process, socket_dir)
         try:
             await server._wait_ready(on_loading)
         except BaseException:

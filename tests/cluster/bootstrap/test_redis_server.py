@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -141,3 +142,16 @@ async def test_a_server_that_is_too_old_for_the_file_is_not_started(tmp_path: Pa
     assert b"accepted" == await client.get("job")
     await client.aclose()
     await second.stop()
+
+
+async def test_a_program_that_is_not_there_leaves_no_folder_for_its_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+
+    with pytest.raises(BootstrapError, match="no such program"):
+        await EmbeddedRedis.start(tmp_path, tmp_path / "redis.log", "redis-server-that-is-not-there")
+
+    assert [] == list(temporary.iterdir())
