@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,8 @@ class StopText:
             if (at := self._text.find(stop, max(0, before - len(stop) + 1))) >= 0
         ]
         if found:
-            _, at, self.match = min(found)
+            # As vLLM: of those complete at once, the first in the list.
+            _, at, self.match = min(found, key=itemgetter(0))
             self._text = self._text[:at]
 
     def release(self, *, ended: bool) -> str:

@@ -28,6 +28,11 @@ def test_the_stop_string_that_is_complete_first_counts() -> None:
     assert feed(["xyz", "y"], ["axyz"])[1] == "y"
 
 
+def test_of_stop_strings_complete_at_once_the_first_listed_counts() -> None:
+    assert feed(["b", "ab"], ["xab"]) == (["xa"], "b")
+    assert feed(["ab", "b"], ["xab"]) == (["x"], "ab")
+
+
 def test_no_stop_strings_hold_nothing_back() -> None:
     assert feed([], ["a", "b"]) == (["a", "b", ""], "")
 
