@@ -36,27 +36,9 @@ class ReplicaHost:
         """Bring the replica up; Serve counts it as running only after this and a first health check."""
         settings = read_settings(settings_file, tree)
         configure_logging(settings.cluster.log_level, settings.cluster.log_format)
-        context = serve.get_replica_context()
-        plan = ReplicaPlan(
-            replica_id=replica_name(pool, context.replica_id.unique_id),
-            pool=pool,
-            pool_settings=settings.pools[pool],
-            queue_settings=settings.queue,
-            settings=settings.replica,
-        )
-        secret_file = settings.cluster.secret_file
-        if secret_file is None:
-            raise ValueError("cluster.secret_file must be set for replicas")
         self._replica: Replica | None = None
-        limits = limits_from(settings.queue)
-        replica = Replica(
-            plan,
-            build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, context.rank.rank)),
-            lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
-            ClusterSecret.from_file(secret_file),
-            open_control=lambda: open_control(settings, pool),
-        )
         try:
+            replica = make_replica(settings, pool)
             await replica.start()
         except Exception as error:
             # Serve tries again and again by itself; the autoscaler should know that it is in vain.
@@ -105,6 +87,33 @@ def read_settings(settings_file: str, tree: dict[str, Any] | None = None) -> Set
     if settings_file:
         return parse_settings(Path(settings_file).read_text(encoding="utf-8"))
     return load_settings(flags=tree)
+
+
+def make_replica(settings: Settings, pool: str) -> Replica:
+    """Make the replica of this actor; `start` it next.
+
+    Raises:
+        SettingsError: the cluster secret can't be read.
+    """
+    context = serve.get_replica_context()
+    plan = ReplicaPlan(
+        replica_id=replica_name(pool, context.replica_id.unique_id),
+        pool=pool,
+        pool_settings=settings.pools[pool],
+        queue_settings=settings.queue,
+        settings=settings.replica,
+    )
+    secret_file = settings.cluster.secret_file
+    if secret_file is None:
+        raise ValueError("cluster.secret_file must be set for replicas")
+    limits = limits_from(settings.queue)
+    return Replica(
+        plan,
+        build_engine(plan.pool_settings, cpu_cores=choose_cores(settings, pool, context.rank.rank)),
+        lambda: RedisQueue(settings.redis.url, pool, limits, settings.redis.timeout_s),
+        ClusterSecret.from_file(secret_file),
+        open_control=lambda: open_control(settings, pool),
+    )
 
 
 def open_control(settings: Settings, pool: str) -> RedisControlStore:
