@@ -13,8 +13,11 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from cluster.addresses import bare_host
 
-LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-"""Seconds; from one decode step to a long wait."""
+LATENCY_BUCKETS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
+    300.0, 600.0, 1800.0,
+)  # fmt: skip
+"""Seconds; from one decode step to a long answer, or what batch work waits."""
 
 
 class MetricsServer:

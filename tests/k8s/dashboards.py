@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.k8s.autoscaler_board import AUTOSCALER
-from tests.k8s.panels import POOL, WINDOW, Panel, by_class, highest, quantiles, rate
+from tests.k8s.panels import NAMESPACE, POOL, WINDOW, Panel, by_class, highest, quantiles, rate
 
 PROMISES = "penstock_router_slo_choices_total"
 MET, MISSED = 'outcome="met"', 'outcome!="met"'
@@ -204,7 +204,7 @@ def queries() -> list[tuple[str, str, str]]:
         (name, panel.title, query)
         for name, (_, panels) in BOARDS.items()
         for panel in panels
-        for query in panel.queries.values()
+        for query in panel.scoped.values()
     ]
 
 
@@ -225,21 +225,26 @@ def _board(name: str, title: str, panels: list[Panel]) -> dict[str, Any]:
         "templating": {
             "list": [
                 {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
-                {
-                    "name": "pool",
-                    "label": "Pool",
-                    "type": "query",
-                    "datasource": _source(),
-                    "query": {"query": "label_values(penstock_replicas_ready, pool)", "refId": "pool"},
-                    "refresh": 2,
-                    "includeAll": True,
-                    "multi": True,
-                    "allValue": ".*",
-                    "current": {"text": "All", "value": "$__all"},
-                },
+                _variable("namespace", "label_values(penstock_replicas_ready, namespace)"),
+                _variable("pool", f"label_values(penstock_replicas_ready{{{NAMESPACE}}}, pool)"),
             ]
         },
         "panels": [_panel(number, panel) for number, panel in enumerate(panels)],
+    }
+
+
+def _variable(name: str, query: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "label": name.capitalize(),
+        "type": "query",
+        "datasource": _source(),
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "includeAll": True,
+        "multi": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
     }
 
 
@@ -266,7 +271,7 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
         "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
         "targets": [
             {"refId": chr(ord("A") + i), "datasource": _source(), "expr": query, "legendFormat": legend}
-            for i, (legend, query) in enumerate(panel.queries.items())
+            for i, (legend, query) in enumerate(panel.scoped.items())
         ],
     }
 

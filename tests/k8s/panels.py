@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
+NAMESPACE = 'namespace=~"$namespace"'
+"""A Prometheus may have several releases. "All" also matches where no such label is, outside Kubernetes."""
 POOL = 'pool=~"$pool"'
 WINDOW = "[$__rate_interval]"
 
@@ -18,6 +21,17 @@ class Panel:
     text: str = ""
     """What to read from it."""
     stack: bool = field(default=False)
+
+    @property
+    def scoped(self) -> dict[str, str]:
+        """The same queries for the namespaces that were chosen."""
+        return {legend: in_namespaces(query) for legend, query in self.queries.items()}
+
+
+def in_namespaces(query: str) -> str:
+    """Narrow every metric of a query down to the namespaces that were chosen."""
+    narrowed = re.sub(r"\b(penstock_\w+)\{", rf"\1{{{NAMESPACE},", query)
+    return re.sub(r"\b(penstock_\w+)(?![\w{])", rf"\1{{{NAMESPACE}}}", narrowed)
 
 
 def rate(metric: str, by: str = "pool", where: str = "") -> str:

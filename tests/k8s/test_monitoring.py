@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -18,6 +20,7 @@ from router.client import AsyncClient, JobItem, Sampling
 from tests.k8s import dashboards
 from tests.k8s.alerts import alerts, names
 from tests.k8s.charts import of_kind, one, render
+from tests.k8s.generate import RELEASE
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.prometheus import SCRAPE_S, Prometheus, require, running_prometheus, scrape_targets
 from tests.k8s.kubelet.serve import running_autoscalers
@@ -32,7 +35,7 @@ in_package = pytest.mark.asyncio(loop_scope="package")
 
 def concrete(query: str) -> str:
     """Replace Grafana's variables."""
-    return query.replace("[$__rate_interval]", WINDOW).replace("$pool", ".*")
+    return query.replace("[$__rate_interval]", WINDOW).replace("$pool", ".*").replace("$namespace", ".*")
 
 
 def all_names() -> set[str]:
@@ -59,14 +62,36 @@ def test_every_query_and_rule_parses(tmp_path: Path) -> None:
     assert "could not parse" in check_rules([{"record": "panel:x", "expr": "sum by (pool (x)"}], tmp_path)
 
 
+def shipped_rules(*more: str) -> list[dict[str, Any]]:
+    groups = one(render("everything", *more), "PrometheusRule")["spec"]["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
 def test_the_chart_ships_rules_and_dashboards_unchanged() -> None:
     """Prometheus' own templates in the texts must survive Helm's."""
+    own = ({**rule, "labels": {**rule["labels"], "namespace": RELEASE}} for rule in alerts())
+    assert [{**rule, "expr": ""} for rule in own] == [{**rule, "expr": ""} for rule in shipped_rules()]
     objects = render("everything")
-    shipped = one(objects, "PrometheusRule")["spec"]["groups"]
-    assert alerts() == [rule for group in shipped for rule in group["rules"]]
     boards = [each for each in of_kind(objects, "ConfigMap") if "-dashboard-" in each["metadata"]["name"]]
     shown = {yaml.safe_load(text)["uid"] for each in boards for text in each["data"].values()}
     assert {f"penstock-{name}" for name in dashboards.BOARDS} == shown
+
+
+def test_alerts_are_about_the_namespace_of_their_release(tmp_path: Path) -> None:
+    """One Prometheus may have several releases, and a healthy one must not hide that another is down."""
+    rules = shipped_rules("--namespace", "a-1")
+    for rule, written in zip(rules, alerts(), strict=True):
+        assert rule["expr"].count('{namespace="a-1"') == len(re.findall(r"\bpenstock_", written["expr"])), rule["alert"]
+        assert rule["labels"]["namespace"] == "a-1"
+        without = re.sub(r'\{namespace="a-1"\}', "", rule["expr"]).replace('{namespace="a-1",', "{")
+        assert " ".join(written["expr"].split()) == " ".join(without.split())
+    assert not check_rules(rules, tmp_path)
+    assert 'absent(penstock_router_open_calls{namespace="a-1"})' == rules[0]["expr"]
+
+
+def test_panels_are_about_the_chosen_namespaces() -> None:
+    for board, panel, query in dashboards.queries():
+        assert query.count('{namespace=~"$namespace"') == len(re.findall(r"\bpenstock_", query)), (board, panel)
 
 
 def exported(kubelet: Kubelet) -> set[str]:

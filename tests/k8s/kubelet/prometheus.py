@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from tests.k8s.charts import of_kind, one
+from tests.k8s.generate import RELEASE
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -94,10 +95,12 @@ async def running_prometheus(kubelet: Kubelet, folder: Path) -> AsyncIterator[Pr
     binary = require("prometheus")
     rules = folder / "rules.yaml"
     rules.write_text(yaml.safe_dump(one(kubelet.objects, "PrometheusRule")["spec"]), encoding="utf-8")
+    # As the operator labels what a PodMonitor selects.
+    targets = {"targets": scrape_targets(kubelet), "labels": {"namespace": RELEASE}}
     config = {
         "global": {"scrape_interval": f"{int(SCRAPE_S * 1000)}ms", "evaluation_interval": "1s"},
         "rule_files": [str(rules)],
-        "scrape_configs": [{"job_name": "penstock", "static_configs": [{"targets": scrape_targets(kubelet)}]}],
+        "scrape_configs": [{"job_name": "penstock", "static_configs": [targets]}],
     }
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     address = f"127.0.0.1:{free_port()}"
