@@ -83,9 +83,7 @@ class ServeApi:
         return await asyncio.to_thread(self._request, method, path, body)
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json"}
-        if self._token_file is not None and self._token_file.exists():
-            headers["Authorization"] = f"Bearer {self._token_file.read_text(encoding='utf-8').strip()}"
+        headers = {"Content-Type": "application/json", **self._authorization()}
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(  # noqa: S310 - the address is an operator's setting
             self._address + path, data=data, headers=headers, method=method
@@ -104,6 +102,19 @@ class ServeApi:
             # Some replies are plain text.
             parsed = {}
         return parsed if isinstance(parsed, dict) else {}
+
+    def _authorization(self) -> dict[str, str]:
+        """Read the token anew: it may have been replaced."""
+        try:
+            token = self._token_file.read_text(encoding="ascii").strip() if self._token_file is not None else ""
+        except FileNotFoundError:
+            # A Ray without tokens.
+            return {}
+        except (OSError, ValueError) as error:
+            raise BootstrapError("ray serve", f"{self._token_file} must hold its token, and can't be read: {error}") from error
+        if not token.isprintable():
+            raise BootstrapError("ray serve", f"{self._token_file} must hold its token in one line")
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _detail(error: urllib.error.HTTPError) -> str:

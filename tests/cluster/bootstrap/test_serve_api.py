@@ -1,8 +1,9 @@
-"""Ray's dashboard as a server that ends in the middle of an answer."""
+"""Ray's dashboard as a server that ends in the middle of an answer, and tokens that are none."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -24,3 +25,34 @@ async def test_an_answer_that_breaks_off_is_an_error_of_the_dashboard(reply: byt
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(BootstrapError, match="GET /api/serve/applications/: "):
             await ServeApi(f"http://127.0.0.1:{port}", None, 5.0).status()
+
+
+@pytest.mark.parametrize("content", [b"one\ntwo\n", b"\xff\xfe", None])
+async def test_a_token_file_that_is_none_is_an_error_that_names_it(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "token"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(BootstrapError, match=str(path)) as caught:
+        await ServeApi("http://127.0.0.1:1", path, 5.0).status()
+    assert "two" not in str(caught.value)
+
+
+async def test_no_token_is_sent_to_a_ray_that_has_none(tmp_path: Path) -> None:
+    heads: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    path = tmp_path / "token"
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        api = ServeApi(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", path, 5.0)
+        await api.status()
+        path.write_text("secret\n")
+        await api.status()
+
+    assert b"Authorization" not in heads[0]
+    assert b"Authorization: Bearer secret\r\n" in heads[1]
