@@ -111,7 +111,9 @@ class ServeApi:
             # A Ray without tokens.
             return {}
         except (OSError, ValueError) as error:
-            raise BootstrapError("ray serve", f"{self._token_file} must hold its token, and can't be read: {error}") from error
+            raise BootstrapError(
+                "ray serve", f"{self._token_file} must hold its token, and can't be read: {error}"
+            ) from error
         if not token.isprintable():
             raise BootstrapError("ray serve", f"{self._token_file} must hold its token in one line")
         return {"Authorization": f"Bearer {token}"} if token else {}
