@@ -71,8 +71,13 @@ class SamplingParams:
     ignore_eos: bool = False
     logprobs: int | None = None
     """Alternatives per position; None asks for no log probabilities at all."""
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     structured: StructuredOutput | None = None
+
+    @property
+    def small(self) -> bool:
+        """Whether it may be remembered: what makes parameters large is left out."""
+        return not self.logit_bias and self.structured is None
 
 
 @dataclass(frozen=True, slots=True)

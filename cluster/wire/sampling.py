@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import lru_cache
 
 from penstock.v1 import inference_pb2, types_pb2
 
@@ -22,11 +23,23 @@ _SCALARS = (
 )
 """Fields that have the same name on both sides and presence on the wire."""
 _DEFAULTS = {field.name: field.default for field in fields(SamplingParams) if field.name in _SCALARS}
+RECENT = 256
+"""Different parameters that are remembered: an application asks for the same ones with every request."""
+RECENT_BYTES = 512
+"""Larger ones are not remembered."""
 _CAPABILITIES = tuple(field.name for field in fields(Capabilities))
 
 
 def sampling_to_wire(params: SamplingParams) -> types_pb2.SamplingParams:
     """Convert parameters; fields at their default stay unset, except max_tokens."""
+    if not params.small:
+        return _written(params)
+    wire = types_pb2.SamplingParams()
+    wire.CopyFrom(_written_recently(params))
+    return wire
+
+
+def _written(params: SamplingParams) -> types_pb2.SamplingParams:
     wire = types_pb2.SamplingParams(
         max_tokens=params.max_tokens,
         stop=params.stop,
@@ -43,6 +56,9 @@ def sampling_to_wire(params: SamplingParams) -> types_pb2.SamplingParams:
     return wire
 
 
+_written_recently = lru_cache(maxsize=RECENT)(_written)
+
+
 def sampling_from_wire(wire: types_pb2.SamplingParams, *, max_tokens: int) -> SamplingParams:
     """Convert parameters of one choice; `n` is not looked at.
 
@@ -50,6 +66,12 @@ def sampling_from_wire(wire: types_pb2.SamplingParams, *, max_tokens: int) -> Sa
         wire: as it came; floats have single precision.
         max_tokens: what an unset max_tokens means.
     """
+    if wire.ByteSize() > RECENT_BYTES:
+        return _read(wire, max_tokens)
+    return _read_recently(wire.SerializeToString(deterministic=True), max_tokens)
+
+
+def _read(wire: types_pb2.SamplingParams, max_tokens: int) -> SamplingParams:
     scalars = {name: getattr(wire, name) for name in _SCALARS if wire.HasField(name)}  # type: ignore[arg-type]
     return SamplingParams(
         max_tokens=wire.max_tokens if wire.HasField("max_tokens") else max_tokens,
@@ -60,6 +82,11 @@ def sampling_from_wire(wire: types_pb2.SamplingParams, *, max_tokens: int) -> Sa
         structured=structured_from_wire(wire.structured_output) if wire.HasField("structured_output") else None,
         **scalars,
     )
+
+
+@lru_cache(maxsize=RECENT)
+def _read_recently(data: bytes, max_tokens: int) -> SamplingParams:
+    return _read(types_pb2.SamplingParams.FromString(data), max_tokens)
 
 
 def clear_defaults(wire: types_pb2.SamplingParams) -> None:

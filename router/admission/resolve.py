@@ -71,7 +71,7 @@ def _settle_lengths(found: Violations, checked: CheckedRequest, model: ModelInfo
     max_tokens = params.max_tokens or min(left, checked.max_tokens_limit or left)
     if params.min_tokens > max_tokens:
         found.add("sampling.min_tokens", f"must be at most max_tokens = {max_tokens}, got {params.min_tokens}")
-    return replace(params, max_tokens=max_tokens)
+    return params if params.max_tokens == max_tokens else replace(params, max_tokens=max_tokens)
 
 
 def _check_vocabulary(found: Violations, checked: CheckedRequest, size: int, context: int) -> None:

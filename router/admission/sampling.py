@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from penstock.v1 import types_pb2
 
 from cluster.queue.entries import MAX_CHOICES
 from cluster.settings import LimitSettings
+from cluster.wire.sampling import RECENT, RECENT_BYTES
 from router.admission.structured import check_structured
 from router.admission.violations import Violations
 
@@ -25,6 +28,19 @@ _RANGES: tuple[tuple[str, float, float, bool], ...] = (
 
 def check_sampling(found: Violations, field: str, wire: types_pb2.SamplingParams, limits: LimitSettings) -> None:
     """Check every range that does not depend on the model."""
+    if wire.ByteSize() > RECENT_BYTES or not _fits(wire.SerializeToString(deterministic=True), limits):
+        _check(found, field, wire, limits)
+
+
+@lru_cache(maxsize=RECENT)
+def _fits(data: bytes, limits: LimitSettings) -> bool:
+    """Say whether nothing is wrong with parameters, as they travel: most are those of the request before."""
+    found = Violations()
+    _check(found, "", types_pb2.SamplingParams.FromString(data), limits)
+    return not found
+
+
+def _check(found: Violations, field: str, wire: types_pb2.SamplingParams, limits: LimitSettings) -> None:
     counts = (("logprobs", 0, limits.max_logprobs, False), ("n", 1, limits.max_choices, False))
     for name, low, high, above_low in (*_RANGES, *counts):
         if wire.HasField(name):  # type: ignore[arg-type]

@@ -31,6 +31,10 @@ class Violations:
         self._found: list[FieldViolation] = []
         self._left_out = 0
 
+    def __bool__(self) -> bool:
+        """Say whether anything is wrong."""
+        return bool(self._found)
+
     def add(self, field: str, description: str) -> None:
         """Note that a field is wrong; past MAX_VIOLATIONS only their number is kept."""
         if len(self._found) < MAX_VIOLATIONS:

@@ -138,12 +138,14 @@ class DirectServer:
 
     def _accept(self) -> None:
         """Take the calls that have arrived. In a burst the loop asks for them itself: for each the thread would need
-        Python's lock, which a busy loop seldom gives away.
+        Python's lock, which a busy loop seldom gives away. For a call that comes alone that would only take time, as
+        much as a look at all its fields.
         """
         self._woken = False
+        burst = len(self._fresh) > 1
         while self._fresh:
             self._arrived(self._fresh.popleft())
-        while not self._stopping:
+        while burst and not self._stopping:
             event = self._arrivals.poll(PAST)
             if event.completion_type != core.CompletionType.operation_complete:
                 break

@@ -64,6 +64,8 @@ class Builder:
             weight=policy.weight,
             max_tokens=params.max_tokens,
             quota=policy.quota,
+            # The first one takes the quota of all.
+            choices=admitted.n if index == 0 else 0,
             digest=checked.digest,
             preferred_replicas=admitted.preferred,
         )

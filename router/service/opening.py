@@ -166,14 +166,11 @@ class Opening:
         first, rest = choices[0], choices[1:]
         keyed, opened = bool(first.entry.client_key), False
         try:
-            # The first one carries the key, and takes the quota of all.
-            first.entry = replace(first.entry, choices=len(choices))
+            # It carries the key and the quota of all.
             known = await pool.submit(first)
             if known is not None:
                 return known
             opened = keyed
-            for choice in rest:
-                choice.entry = replace(choice.entry, choices=0)
             await asyncio.gather(*(pool.submit(choice) for choice in rest))
             for choice in choices:
                 self._check_in_time(admitted, choice)

@@ -11,7 +11,9 @@ each token goes from the socket to our sink in one turn of the loop (`pump.py`).
 - `AsyncLLM.input_processor.process_inputs` and `.assign_request_id`: checks and the unique internal id.
 - `IncrementalDetokenizer.update(ids, stopped)`: returns the stop string that these ids complete, or None;
   `FastIncrementalDetokenizer.decode_next(id)` is the part of it without stop strings.
-- `engine_core.add_request_async`, `.abort_requests_async`, `.call_utility_async`: utilities run between steps, and
+- `engine_core.add_request_async` has sent the request when it returns, and returns in the turn of the loop in which it
+  is awaited: the socket's high-water mark is 0, no limit.
+- `engine_core.abort_requests_async`, `.call_utility_async`: utilities run between steps, and
   after all aborts that were sent before. `engine_core.utility_results` holds the futures of calls under way.
 - SchedulerStats come once per step although the frontend's `log_stats` is off, as the engine process has its own.
 """
@@ -20,7 +22,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import msgspec
@@ -147,21 +150,26 @@ class Frontend:
             # It looks at nothing but the request; the libraries behind it raise all kinds of exceptions.
             raise EngineRequestError(str(error)) from error
         llm.input_processor.assign_request_id(request)
-        try:
-            if prior:
+        if prior:
+            with _tokenizer_faults():
                 detokenizer, match = self._detokenizer_after(request, prompt, prior, delivered_characters, sequence)
-                if match is not None:
-                    return match
-                sequence.text = StoppableText(detokenizer)
-            else:
-                detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, request)
-                sequence.text = text_of(detokenizer, stops=bool(params.stop))
-        except Exception as error:
-            # Tokenizers raise what they like at ids that they do not know.
-            raise EngineRequestError(f"the tokenizer failed on it: {error}") from error
+            if match is not None:
+                return match
+            sequence.text = StoppableText(detokenizer)
         sequence.internal_id = request.request_id
         self._sequences[request.request_id] = sequence
+        # vLLM's socket to the engine takes any number of messages, so this ends within this turn of the loop.
         await llm.engine_core.add_request_async(request)
+        if not prior:
+            # The engine works already; its output is read in a later turn.
+            try:
+                with _tokenizer_faults():
+                    detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, request)
+            except EngineRequestError:
+                self.forget((request.request_id,))
+                await self.stop((request.request_id,))
+                raise
+            sequence.text = text_of(detokenizer, stops=bool(params.stop))
         return None
 
     def forget(self, internal_ids: Sequence[str]) -> None:
@@ -247,6 +255,15 @@ class Frontend:
         if prior[-1] in ends and len(prior) > sequence.sampling.min_tokens:
             match = sequence.stop_token(prior[-1])
         return detokenizer, match
+
+
+@contextmanager
+def _tokenizer_faults() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # Tokenizers raise what they like at ids that they do not know.
+        raise EngineRequestError(f"the tokenizer failed on it: {error}") from error
 
 
 def text_of(detokenizer: Any, *, stops: bool) -> Text:

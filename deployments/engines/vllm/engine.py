@@ -20,7 +20,6 @@ from deployments.engines.limits import clamp_sequences
 from deployments.engines.meter import StepMeter
 from deployments.engines.vllm import launch, processes, sockets
 from deployments.engines.vllm.release import SlotRelease
-from deployments.engines.vllm.sampling import to_vllm
 from deployments.engines.vllm.self_test import generate_once, limits_move
 from deployments.engines.vllm.sequence import VllmSequence, ids_of
 from deployments.engines.vllm.step_work import work_of
@@ -140,7 +139,7 @@ class VllmEngine:
         self._raise_if_dead()
         if sequence_id in self._live:
             raise EngineRequestError(f"sequence {sequence_id!r} is live already")
-        params = to_vllm_checked(spec, self._launched.penalties_resume)
+        params = self._launched.translate(spec)
         sequence = VllmSequence(sequence_id, spec, sink, self, time.monotonic())
         self._live[sequence_id] = sequence
         self._meter.arrive(sequence.arrived_at, sequence.prompt_tokens)
@@ -333,13 +332,3 @@ class VllmEngine:
             raise EngineDeadError(self._death)
         if self._closed:
             raise EngineDeadError("the engine is closed")
-
-
-def to_vllm_checked(spec: GenerationSpec, penalties_resume: bool) -> Any:
-    """Translate the sampling parameters; vLLM's own checks become EngineRequestError."""
-    try:
-        return to_vllm(spec, penalties_resume=penalties_resume)
-    except EngineRequestError:
-        raise
-    except Exception as error:
-        raise EngineRequestError(str(error)) from error

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.errors import EngineStartError
-from cluster.models import Capabilities, ModelInfo, Windows
+from cluster.models import Capabilities, GenerationSpec, ModelInfo, Windows
 from cluster.settings import PoolSettings
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
@@ -19,6 +19,7 @@ from deployments.engines.limits import prefill_window
 from deployments.engines.vllm import precision, processes, sockets
 from deployments.engines.vllm.arguments import core_binding, engine_arguments
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
+from deployments.engines.vllm.sampling import translator
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend, FrontendEvents
@@ -39,7 +40,8 @@ class Launched:
     """vLLM's VllmConfig, with what the engine found out."""
     limits: tuple[int, int]
     """Sequences and tokens per step that it was started with."""
-    penalties_resume: bool
+    translate: Callable[[GenerationSpec], Any]
+    """Makes vLLM's sampling parameters; raises EngineRequestError."""
     lora_requests: Mapping[str, Any]
     """Adapter's name to vLLM's LoRARequest, which has its folder."""
     sockets: Path
@@ -87,7 +89,7 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         frontend=frontend,
         config=config,
         limits=(config.scheduler_config.max_num_seqs, config.scheduler_config.max_num_batched_tokens),
-        penalties_resume=penalties_resume,
+        translate=translator(penalties_resume=penalties_resume),
         lora_requests={
             name: LoRARequest(name, number, str(adapter))
             for number, (name, adapter) in enumerate(adapters.items(), start=1)

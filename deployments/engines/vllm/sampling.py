@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from cluster.errors import EngineRequestError
@@ -10,6 +12,9 @@ from cluster.models import ConstraintKind, GenerationSpec, SamplingParams, Struc
 
 if TYPE_CHECKING:
     import vllm
+
+RECENT = 256
+"""Different parameters that an engine's translator remembers."""
 
 PRIOR_KEY = "penstock_prior"
 """`extra_args`: tokens that the sequence produced elsewhere; they are also the end of its prompt."""
@@ -66,9 +71,33 @@ def to_vllm(spec: GenerationSpec, *, penalties_resume: bool = True) -> vllm.Samp
         extra_args=extra or None,
         detokenize=True,
         output_kind=RequestOutputKind.DELTA,
-        # The object belongs to this request alone, so vLLM need not copy it deeply.
+        # vLLM works on a copy. It need not be a deep one: all that is changed in what copies share is the model's own
+        # ends, which are the same for all.
         skip_clone=True,
     )
+
+
+def translator(*, penalties_resume: bool) -> Callable[[GenerationSpec], vllm.SamplingParams]:
+    """Return `to_vllm` for one engine, which remembers what it made for those that begin: applications ask for the same
+    with every request. What it raises is always EngineRequestError.
+    """
+
+    @lru_cache(maxsize=RECENT)
+    def begun(sampling: SamplingParams) -> vllm.SamplingParams:
+        return to_vllm(GenerationSpec((), sampling))
+
+    def translate(spec: GenerationSpec) -> vllm.SamplingParams:
+        try:
+            if spec.resume is None and spec.sampling.small:
+                return begun(spec.sampling)
+            return to_vllm(spec, penalties_resume=penalties_resume)
+        except EngineRequestError:
+            raise
+        except Exception as error:
+            # vLLM's own checks.
+            raise EngineRequestError(str(error)) from error
+
+    return translate
 
 
 def _rest_of(sampling: SamplingParams, prior_tokens: int) -> SamplingParams:

@@ -73,6 +73,31 @@ def test_an_empty_message_means_every_default():
     assert SamplingParams(max_tokens=7) == wire.sampling_from_wire(types_pb2.SamplingParams(), max_tokens=7)
 
 
+def test_what_is_asked_for_again_is_read_once():
+    sent = types_pb2.SamplingParams(temperature=0.25, max_tokens=9, stop=["one"])
+    first = wire.sampling_from_wire(sent, max_tokens=1)
+
+    assert wire.sampling_from_wire(types_pb2.SamplingParams.FromString(sent.SerializeToString()), max_tokens=1) is first
+    sent.stop[0] = "two"
+    assert ("two",) == wire.sampling_from_wire(sent, max_tokens=1).stop
+    assert 3 == wire.sampling_from_wire(types_pb2.SamplingParams(), max_tokens=3).max_tokens
+    assert 4 == wire.sampling_from_wire(types_pb2.SamplingParams(), max_tokens=4).max_tokens
+
+
+def test_who_changes_a_message_changes_no_other():
+    params = SamplingParams(max_tokens=9, stop=("one",))
+    wire.sampling_to_wire(params).stop.append("two")
+
+    assert ["one"] == list(wire.sampling_to_wire(params).stop)
+
+
+def test_biases_are_no_part_of_what_is_remembered():
+    """They are left out of the hash, and must not be taken for those of another request."""
+    params = [SamplingParams(max_tokens=9, logit_bias={7: bias}) for bias in (0.5, 1.5)]
+
+    assert [0.5, 1.5] == [wire.sampling_to_wire(each).logit_bias[7] for each in params]
+
+
 def test_zero_is_not_taken_for_unset():
     """Temperature 0 is greedy and logprobs 0 asks for the chosen token only; neither is the default."""
     params = wire.sampling_from_wire(types_pb2.SamplingParams(temperature=0, logprobs=0, seed=0), max_tokens=1)

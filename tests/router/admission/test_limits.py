@@ -29,6 +29,14 @@ def structured(**fields: Any) -> dict[str, Any]:
     return {"structured_output": types_pb2.StructuredOutput(**fields)}
 
 
+def test_what_was_right_is_not_right_for_every_router() -> None:
+    """Right parameters are remembered, with the limits that they were right for."""
+    for most in (8, 2, 8):
+        assert ({"sampling.n"} if most < 5 else set()) == set(limited({"max_choices": most}, n=5))
+    for _ in range(2):
+        assert {"sampling.top_p"} == set(limited({}, top_p=2.0))
+
+
 @pytest.mark.parametrize(
     ("settings", "sampling", "field", "says"),
     [

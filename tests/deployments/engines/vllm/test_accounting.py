@@ -19,7 +19,6 @@ from cluster.models import (
     StructuredOutput,
 )
 from cluster.settings import PoolSettings
-from deployments.engines.vllm import engine as module
 from deployments.engines.vllm.engine import VllmEngine
 from deployments.engines.vllm.sequence import VllmSequence
 
@@ -54,11 +53,10 @@ class Frontend:
             raise RuntimeError("gone")
 
 
-def engine_with(frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> VllmEngine:
-    monkeypatch.setattr(module, "to_vllm_checked", lambda spec, penalties_resume: None)
+def engine_with(frontend: Frontend) -> VllmEngine:
     made = VllmEngine(PoolSettings(model="demo"), "demo")
     made._launched = SimpleNamespace(  # type: ignore[assignment]  # a launch takes real processes
-        frontend=frontend, penalties_resume=True, lora_requests={}, limits=(8, 2048)
+        frontend=frontend, translate=lambda spec: None, lora_requests={}, limits=(8, 2048)
     )
     made._limits = (8, 2048)
     return made
@@ -97,8 +95,8 @@ async def begin(engine: VllmEngine, sink: Sink, *, constrained: bool = False) ->
 
 
 @pytest.mark.parametrize("tokens", [100, 600, 3000])
-async def test_every_step_of_a_long_output_is_charged(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, sink = engine_with(Frontend(), monkeypatch), Sink()
+async def test_every_step_of_a_long_output_is_charged(tokens: int) -> None:
+    engine, sink = engine_with(Frontend()), Sink()
     sequence = await begin(engine, sink)
     began = now = sequence.arrived_at
     for number in range(tokens):
@@ -113,8 +111,8 @@ async def test_every_step_of_a_long_output_is_charged(tokens: int, monkeypatch: 
     assert pytest.approx(tokens * STEP_S) == sink.end.gpu_seconds
 
 
-async def test_a_prompt_that_is_cancelled_before_its_first_token_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, sink = engine_with(Frontend(), monkeypatch), Sink()
+async def test_a_prompt_that_is_cancelled_before_its_first_token_is_charged() -> None:
+    engine, sink = engine_with(Frontend()), Sink()
     sequence = await begin(engine, sink)
     for number in range(12):
         engine.on_step(stats(1), sequence.arrived_at + 0.5 * (number + 1))
@@ -125,8 +123,8 @@ async def test_a_prompt_that_is_cancelled_before_its_first_token_is_charged(monk
     assert pytest.approx(6.0) == sink.end.gpu_seconds
 
 
-async def test_only_what_vllm_itself_refuses_is_the_requests_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, sink = engine_with(Frontend(), monkeypatch), Sink()
+async def test_only_what_vllm_itself_refuses_is_the_requests_fault() -> None:
+    engine, sink = engine_with(Frontend()), Sink()
     sequence = await begin(engine, sink, constrained=True)
     sequence.take(output(None, "error"), 1.0)
     engine.on_step(stats(0), 1.0)
@@ -143,9 +141,9 @@ async def test_only_what_vllm_itself_refuses_is_the_requests_fault(monkeypatch: 
     assert (False, "the engine failed on this sequence") == (other.end.invalid_request, other.end.error)
 
 
-async def test_an_exception_that_is_no_death_costs_its_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_exception_that_is_no_death_costs_its_request_only() -> None:
     frontend = Frontend()
-    engine = engine_with(frontend, monkeypatch)
+    engine = engine_with(frontend)
     frontend.error = IndexError("piece id is out of range")
     with pytest.raises(EngineRequestError, match="piece id"):
         await engine.submit("odd", spec(), Sink())
@@ -176,8 +174,8 @@ def steps(engine: VllmEngine, *durations: float, tokens: int = 1) -> None:
         engine._meter._recent.append((duration, tokens))
 
 
-async def test_one_long_step_does_not_hide_a_hang_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = engine_with(Frontend(), monkeypatch)
+async def test_one_long_step_does_not_hide_a_hang_for_ever() -> None:
+    engine = engine_with(Frontend())
     steps(engine, 0.05, 30.0)
     assert not await hung(engine, 80.0)
     assert await hung(engine, 100.0)
@@ -186,9 +184,9 @@ async def test_one_long_step_does_not_hide_a_hang_for_ever(monkeypatch: pytest.M
     assert await hung(engine, 11.0)
 
 
-async def test_a_long_prompt_on_a_slow_machine_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_prompt_on_a_slow_machine_is_no_hang() -> None:
     """There a prompt is one step, and none like it may have been before."""
-    engine = engine_with(Frontend(), monkeypatch)
+    engine = engine_with(Frontend())
     steps(engine, *[0.5] * 20, tokens=100)
     steps(engine, *[0.05] * 20)
     assert not await hung(engine, 20.0, prompt_tokens=2000)

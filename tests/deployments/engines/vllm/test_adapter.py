@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cluster.errors import EngineRequestError
 from cluster.models import FinishReason, GenerationSpec, SamplingParams
 from tests.deployments.engines.recorder import Recorder
 
@@ -77,3 +79,42 @@ async def test_text_that_cannot_be_made_ends_its_own_sequence() -> None:
     assert ([5, 5], [], [5, 5]) == tuple(recorder.tokens for recorder in recorders.values())
     assert (["broken"], 2) == (owner.ended, owner.steps)
     assert (FinishReason.ERROR, False) == (broken.finish_reason, broken.left_engine)
+
+
+class Core:
+    """Takes what goes to the engine process."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    async def add_request_async(self, request: Any) -> None:
+        self.sent.append(f"add {request.request_id}")
+
+    async def abort_requests_async(self, request_ids: list[str]) -> None:
+        self.sent.extend(f"abort {each}" for each in request_ids)
+
+
+async def test_a_prompt_that_the_tokenizer_fails_on_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine has it by then: it begins while the text is prepared."""
+    from deployments.engines.vllm import adapter
+    from deployments.engines.vllm.sequence import VllmSequence
+
+    def fail(tokenizer: Any, request: Any) -> None:
+        raise ValueError("no such token")
+
+    monkeypatch.setattr(adapter.IncrementalDetokenizer, "from_new_request", fail)
+    frontend, core = object.__new__(adapter.Frontend), Core()
+    request = SimpleNamespace(request_id="one-internal")
+    processor = SimpleNamespace(process_inputs=lambda *_, **__: request, assign_request_id=lambda _: None)
+    output = SimpleNamespace(tokenizer=None)
+    frontend.llm = SimpleNamespace(input_processor=processor, engine_core=core, output_processor=output)
+    frontend._sequences, frontend._tasks = {}, ("generate",)
+    sequence = VllmSequence("one", GenerationSpec([1, 2], SamplingParams(max_tokens=8)), Recorder(), Owner(), 1.0)
+
+    with pytest.raises(EngineRequestError, match="the tokenizer failed on it: no such token"):
+        await frontend.add(
+            sequence, [1, 2], (), SimpleNamespace(stop=[]), lora=None, cache_salt=None, delivered_characters=0
+        )
+
+    assert ["add one-internal", "abort one-internal"] == core.sent
+    assert not frontend._sequences

@@ -98,6 +98,28 @@ def test_resume_that_would_not_be_exact_is_refused() -> None:
         to_vllm(spec(SamplingParams(4), prior=4))
 
 
+def test_what_is_asked_for_again_is_translated_once() -> None:
+    from deployments.engines.vllm.sampling import translator
+
+    translate = translator(penalties_resume=True)
+    first = translate(spec(SamplingParams(9, temperature=0.5)))
+
+    assert translate(spec(SamplingParams(9, temperature=0.5))) is first
+    assert (9, 0.25) == ((other := translate(spec(SamplingParams(9, temperature=0.25)))).max_tokens, other.temperature)
+    assert 5 == translate(spec(SamplingParams(9, temperature=0.5), prior=4)).max_tokens
+    for bias in (0.5, 1.5):
+        assert {7: bias} == translate(spec(SamplingParams(9, logit_bias={7: bias}))).logit_bias
+
+
+def test_what_vllm_refuses_is_refused_each_time() -> None:
+    from deployments.engines.vllm.sampling import translator
+
+    translate = translator(penalties_resume=True)
+    for _ in range(2):
+        with pytest.raises(EngineRequestError, match="top_p"):
+            translate(spec(SamplingParams(9, top_p=3.0)))
+
+
 def test_minus_infinity_becomes_a_number() -> None:
     import numpy as np
 
