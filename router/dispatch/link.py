@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -351,7 +352,7 @@ class ReplicaLink:
         for sink, item in live.items():
             # If it ever goes on, it must not do so for nobody.
             self.send_abort(sink)
-            item.receiver.on_lost(Failure.STALLED)
+            self._tell_lost(sink, item, Failure.STALLED)
 
     def _set_suspect(self, suspect: bool) -> None:
         if self.suspect != suspect:
@@ -366,7 +367,7 @@ class ReplicaLink:
         for history in frame.histories:
             if (item := sinks.get(history.sink)) is not None and item.want_history:
                 item.want_history = False
-                item.receiver.on_history(history)
+                self._tell(history.sink, item, partial(item.receiver.on_history, history))
         if frame.sinks or frame.ends:
             self.output_at = self._heard_at
             # Before the ends are told: where they go on is decided at once, and the pool may not have heard of it yet.
@@ -377,13 +378,13 @@ class ReplicaLink:
         for ended in frame.ends:
             if (item := sinks.get(ended.sink)) is not None:
                 item.ended = True
-                item.receiver.on_end(ended)
+                self._tell(ended.sink, item, partial(item.receiver.on_end, ended))
         for refusal in frame.refusals:
             if (item := sinks.pop(refusal.sink, None)) is not None:
-                item.receiver.on_refused(refusal)
+                self._tell(refusal.sink, item, partial(item.receiver.on_refused, refusal))
         for sink in frame.detached:
             if (item := sinks.pop(sink, None)) is not None:
-                item.receiver.on_detached()
+                self._tell(sink, item, item.receiver.on_detached)
 
     def _deliver_output(self, frame: pb.LinkResponse) -> None:
         tokens = list(frame.token_ids)
@@ -403,16 +404,32 @@ class ReplicaLink:
                 positions = logprobs.get(index, ()) if logprobs is not None else ()
                 try:
                     item.receiver.on_delta(offset, tokens[at:end], text, positions)
-                except Exception:  # noqa: BLE001 - the other streams of this link go on
-                    _LOG.exception("link.receiver_failed", extra={"replica": self.replica_id, "sink": sink})
+                except Exception:  # noqa: BLE001 - as in _tell, which would cost a call per token
                     self._give_up(sink, item)
             at = end
 
+    def _tell(self, sink: int, item: _Sink, news: Callable[[], None]) -> None:
+        try:
+            news()
+        except Exception:  # noqa: BLE001 - the other streams of this link go on
+            self._give_up(sink, item)
+
     def _give_up(self, sink: int, item: _Sink) -> None:
+        """Do without a receiver that has just failed."""
+        self._log_failure(sink)
         self._send(pb.LinkCommand(abort=pb.Abort(sink=sink)))
         # It may have closed itself before it failed.
         self._sinks.pop(sink, None)
-        item.receiver.on_lost(Failure.LINK)
+        self._tell_lost(sink, item, Failure.LINK)
+
+    def _tell_lost(self, sink: int, item: _Sink, failure: Failure) -> None:
+        try:
+            item.receiver.on_lost(failure)
+        except Exception:  # noqa: BLE001 - the others have to hear of their own losses
+            self._log_failure(sink)
+
+    def _log_failure(self, sink: int) -> None:
+        _LOG.exception("link.receiver_failed", extra={"replica": self.replica_id, "sink": sink})
 
     def _lose_all(self, failure: Failure) -> None:
         lost, self._sinks = self._sinks, {}
@@ -421,11 +438,12 @@ class ReplicaLink:
         for sink, item in lost.items():
             if sink in unsent:
                 # It never ran, so it is no attempt that was lost.
-                item.receiver.on_refused(pb.Refusal(sink=sink, reason=pb.REFUSAL_REASON_DRAINING))
+                refusal = pb.Refusal(sink=sink, reason=pb.REFUSAL_REASON_DRAINING)
+                self._tell(sink, item, partial(item.receiver.on_refused, refusal))
                 continue
             if not item.ended:
                 self._left.add(self.replica_id, item.request_id, item.attempt)
-            item.receiver.on_lost(failure)
+            self._tell_lost(sink, item, failure)
 
     def _set_up(self, up: bool) -> None:
         if self.up == up:

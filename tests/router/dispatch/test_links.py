@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from penstock.v1 import types_pb2 as types
 from cluster.link_auth import caller_metadata
 from cluster.secret import ClusterSecret
 from cluster.tls import LinkDialer
+from router.dispatch.link import ReplicaLink
 from router.dispatch.replicas import ReplicaSet
 from router.server import Router
 from tests.support.flaky import Relay
@@ -62,6 +64,36 @@ async def test_links_do_not_pass_the_proxy_of_the_environment(tmp_path: Path, mo
     monkeypatch.delenv("no_proxy", raising=False)
     async with running_stack(tmp_path) as stack:
         assert stack.routers[0].pools["demo"].replicas.connected()
+
+
+class Broken:
+    """Is a receiver that fails at one kind of news."""
+
+    def __init__(self, fails_at: str) -> None:
+        self.told: list[str] = []
+        self._fails_at = fails_at
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def take(*_: object) -> None:
+            self.told.append(name)
+            if name == self._fails_at:
+                raise RuntimeError("a bug")
+
+        return take
+
+
+def bare_link() -> ReplicaLink:
+    """Make a link that is not connected."""
+    return ReplicaLink(
+        "demo-r0",
+        "127.0.0.1:1",
+        "router",
+        SECRET,
+        LinkDialer(None),
+        ping_s=1.0,
+        attach_grace_s=1.0,
+        on_change=lambda: None,
+    )
 
 
 class RelayedReplica:
@@ -194,6 +226,37 @@ async def test_output_that_cannot_be_taken_disturbs_no_other_stream(tmp_path: Pa
         end = (await collect(other))[-1].finished
         assert 1 == len(end.receipt.attempts)
         await until(lambda: stack.replicas[0].table.sequences == 0)
+
+
+@pytest.mark.parametrize("news", ["on_end", "on_refused", "on_detached", "on_history"])
+async def test_news_that_cannot_be_taken_leaves_the_link_up_and_ends_its_own_receiver(news: str) -> None:
+    link, broken, other = bare_link(), Broken(news), Broken("")
+    sinks = [link.open_sink(each, "r", str(number), 1, deadline=1.0) for number, each in enumerate((broken, other))]
+    frame = pb.LinkResponse()
+    for sink in sinks:
+        match news:
+            case "on_end":
+                frame.ends.add(sink=sink)
+            case "on_refused":
+                frame.refusals.add(sink=sink)
+            case "on_detached":
+                frame.detached.append(sink)
+            case _:
+                frame.histories.add(sink=sink)
+    link._deliver(frame)
+
+    assert [news, "on_lost"] == broken.told
+    assert [news] == other.told
+    await link.close()
+
+
+async def test_every_receiver_hears_that_its_link_is_lost() -> None:
+    link, broken, other = bare_link(), Broken("on_lost"), Broken("")
+    for number, each in enumerate((broken, other)):
+        link.open_sink(each, "r", str(number))
+    await link.close()
+
+    assert ["on_lost"] == other.told
 
 
 async def test_a_silent_replica_is_given_up_after_the_grace_although_it_is_connected(tmp_path: Path) -> None:
