@@ -8,16 +8,18 @@ from penstock.v1 import replica_pb2 as pb
 
 from cluster.models import FinishReason, PositionLogprobs, SequenceEnd
 from cluster.wire import finish_reason_to_wire, logprobs_to_wire
-from deployments.replica.output_log import Outlet, OutputLog
+from deployments.replica.output_log import Entry, Outlet, OutputLog
 
 MAX_FRAME_TOKENS = 65_536
-"""Keeps a frame far below gRPC's message limit even with text and log probabilities."""
+"""Most tokens of a frame, where each log probability counts as one more; an entry more is possible. Keeps a frame far
+below gRPC's message limit, and the loop free for the other streams while it is made.
+"""
 
 
 def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet) -> list[OutputLog]:
     """Append the news of each log to the frame and move the logs' cursors; several entries of a log become one delta.
 
-    Returns the logs that did not fit and are still dirty.
+    Returns the logs that did not fit, or not whole, and are still dirty.
     """
     sinks: list[int] = []
     offsets: list[int] = []
@@ -25,11 +27,12 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
     tokens: list[int] = []
     texts: list[str] = []
     left: list[OutputLog] = []
+    size = 0
     for log in logs:
         if log.outlet is not outlet:
             # It was taken over by another link since it was marked here.
             continue
-        if len(tokens) >= MAX_FRAME_TOKENS:
+        if size >= MAX_FRAME_TOKENS:
             left.append(log)
             continue
         entries = log.entries
@@ -39,7 +42,9 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
             # The usual case: one entry since the last frame.
             offset, ids, text, logprobs = entries[cursor]
             log.cursor = count
+            size += len(ids)
             if logprobs:
+                size += _weight(logprobs)
                 _add_logprobs(frame, len(sinks), [logprobs])
             sinks.append(log.sink)
             offsets.append(offset)
@@ -47,17 +52,25 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
             tokens.extend(ids)
             texts.append(text)
         elif cursor < count:
-            news = entries[cursor:]
-            log.cursor = count
+            news: list[Entry] = []
+            before = len(tokens)
+            # Every entry but the last has tokens, so no more of them fit.
+            for entry in entries[cursor : cursor + MAX_FRAME_TOKENS]:
+                if size >= MAX_FRAME_TOKENS:
+                    break
+                news.append(entry)
+                tokens.extend(entry[1])
+                size += len(entry[1]) + (_weight(entry[3]) if entry[3] else 0)
+            log.cursor = cursor + len(news)
             if any(entry[3] for entry in news):
                 _add_logprobs(frame, len(sinks), [entry[3] or () for entry in news])
-            before = len(tokens)
-            for entry in news:
-                tokens.extend(entry[1])
             sinks.append(log.sink)
             offsets.append(news[0][0])
             counts.append(len(tokens) - before)
             texts.append("".join([entry[2] for entry in news]))
+            if log.cursor < count:
+                left.append(log)
+                continue
         if log.end is not None:
             frame.ends.append(end_to_wire(log.sink, log.end, moved=log.moved))
         log.dirty = False
@@ -67,6 +80,10 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
     frame.token_ids.extend(tokens)
     frame.texts.extend(texts)
     return left
+
+
+def _weight(positions: Sequence[PositionLogprobs]) -> int:
+    return sum(1 + len(position.top) for position in positions)
 
 
 def _add_logprobs(frame: pb.LinkResponse, delta: int, groups: Iterable[Sequence[PositionLogprobs]]) -> None:

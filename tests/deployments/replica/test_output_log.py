@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from penstock.v1 import replica_pb2 as pb
 
 from cluster.models import FinishReason, PositionLogprobs, SequenceEnd, TokenLogprob
-from deployments.replica.frames import fill_frame
+from deployments.replica.frames import MAX_FRAME_TOKENS, fill_frame
 from deployments.replica.output_log import OutputLog
 
 
@@ -79,6 +80,41 @@ def test_logprobs_of_merged_entries_stay_in_order() -> None:
 
     [item] = outlet.frame().logprobs
     assert [3, 4] == [position.chosen.token_id for position in item.positions]
+
+
+@pytest.mark.parametrize("alternatives", [None, 20])
+def test_a_long_log_leaves_in_several_frames(alternatives: int | None) -> None:
+    """A receiver may come back for all of a long output; one frame with it would pass the bound on gRPC's messages."""
+    outlet, log = Outlet(), make_log()
+    top = None if alternatives is None else tuple(TokenLogprob(token, -1.0) for token in range(alternatives))
+    each = 1 if top is None else 2 + len(top)
+    tokens = 5 * MAX_FRAME_TOKENS // (2 * each)
+    for token in range(tokens):
+        log.on_tokens([token], "x", None if top is None else [PositionLogprobs(TokenLogprob(token, -0.5), top)])
+    log.on_end(SequenceEnd(FinishReason.LENGTH, output_tokens=tokens))
+    log.attach(outlet, 1, 0)
+
+    frames = [outlet.frame() for _ in range(3)]
+    assert list(range(tokens)) == [token for frame in frames for token in frame.token_ids]
+    assert [0, len(frames[0].token_ids)] == [frame.offsets[0] for frame in frames[:2]]
+    assert [0, 0, 1] == [len(frame.ends) for frame in frames]
+    assert [] == outlet.marked
+    positions = [p.chosen.token_id for frame in frames for item in frame.logprobs for p in item.positions]
+    assert positions == ([] if top is None else list(range(tokens)))
+
+
+def test_logs_share_a_frame_until_it_is_full() -> None:
+    outlet, logs = Outlet(), [make_log() for _ in range(3)]
+    for sink, log in enumerate(logs):
+        log.on_tokens([1] * (MAX_FRAME_TOKENS - 1), "x", None)
+        log.on_tokens([2], "y", None)
+        log.attach(outlet, sink, 0)
+    logs[0].attach(outlet, 0, MAX_FRAME_TOKENS - 1)
+
+    assert [0, 1] == list(outlet.frame().sinks)
+    assert [1, 2] == list(outlet.frame().sinks)
+    assert [2] == list(outlet.frame().sinks)
+    assert [] == list(outlet.frame().sinks)
 
 
 def test_the_end_travels_after_the_last_delta() -> None:
