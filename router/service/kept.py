@@ -89,17 +89,21 @@ def replay(data: bytes, received: tuple[int, ...]) -> Iterator[api.StreamGenerat
         InvalidRequestError: `received` is not the end of a delta.
     """
     response, ends = read_result(data)
+    rest: list[tuple[api.Choice, int, int]] = []
     for choice in response.choices:
         have = received[choice.index] if choice.index < len(received) else 0
         # Text without tokens was held back to the end, and travels with it: who has that does not come back.
         known = {**dict(reversed(ends.get(choice.index, ()))), 0: 0}
         if have not in known:
+            # Before anything is sent: who is refused has got nothing.
             raise InvalidRequestError.of("resume.received_tokens", NO_END.format(have))
-        if have < len(choice.token_ids) or known[have] < len(choice.text):
+        rest.append((choice, have, known[have]))
+    for choice, have, characters in rest:
+        if have < len(choice.token_ids) or characters < len(choice.text):
             yield api.StreamGenerateResponse(
                 delta=api.Delta(
                     choice_index=choice.index,
-                    text=choice.text[known[have] :],
+                    text=choice.text[characters:],
                     token_ids=choice.token_ids[have:],
                     logprobs=choice.logprobs[have:],
                     offset=have,

@@ -6,6 +6,7 @@ import pytest
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
+from cluster.errors import InvalidRequestError
 from router.service.kept import pack_result, replay
 
 
@@ -18,3 +19,11 @@ def test_text_that_the_end_released_is_not_lost(have: int, text: str) -> None:
 
     assert (text, have) == (delta.delta.text, delta.delta.offset)
     assert finished.HasField("finished")
+
+
+def test_an_offset_that_is_no_end_is_refused_before_anything_is_sent() -> None:
+    choices = [api.Choice(index=index, text="ab", token_ids=[1, 2]) for index in range(2)]
+    kept = pack_result(api.GenerateResponse(choices=choices), {0: [(2, 2)], 1: [(2, 2)]})
+
+    with pytest.raises(InvalidRequestError, match="got 1"):
+        next(replay(kept, (0, 1)))
