@@ -294,6 +294,9 @@ class Router:
         if self._bell is not None:
             await self._bell.close()
         await self._owner.close()
+        if self._server is not None:
+            # After those who learn from it.
+            await self._catalog.close()
         await asyncio.gather(*(pool.close() for pool in self.pools.values()))
         if self._metrics_server is not None:
             await asyncio.to_thread(self._metrics_server.close)

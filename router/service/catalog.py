@@ -92,6 +92,10 @@ class Catalog:
         except LinkError as error:
             raise NoReplicaError(str(error), 1.0) from error
 
+    async def close(self) -> None:
+        """Give up what is being loaded, and end the threads that encode."""
+        await self._store.close()
+
     def describe(self, pool: Pool) -> api.Model:
         """Describe a pool's model for clients."""
         info = self.known(pool)

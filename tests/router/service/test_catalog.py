@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,9 @@ from cluster.settings import LimitSettings
 from router.service.catalog import Catalog
 from router.tokens import Tokenizer
 from router.tokens.cache import write_files
+from tests.support.stack import running_stack
 from tests.support.tiny_model import make_tokenizer
+from tests.support.waiting import until
 
 
 def test_processes_that_store_the_same_model_do_not_disturb_each_other(
@@ -65,4 +68,16 @@ async def test_the_tokenizers_of_earlier_models_do_not_stay_in_memory(tmp_path: 
         assert used[0]() is None
         assert used[-1]() is not None
     finally:
-        await catalog._store.close()
+        await catalog.close()
+
+
+async def test_a_router_that_stops_ends_the_threads_that_encode(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+
+    def encoding() -> list[threading.Thread]:
+        return [each for each in set(threading.enumerate()) - before if each.name.startswith("tokens")]
+
+    async with running_stack(tmp_path) as stack:
+        await until(lambda: bool(encoding()))
+        await stack.routers[0].stop(drain_s=0.0)
+        await until(lambda: not encoding())
