@@ -289,6 +289,9 @@ class Pool:
             with self._taking_over(request_id):
                 link = await self.replicas.reach(replica_id, address, self.queue_settings.attach_grace_s)
             place = self.replicas.placement(link) if link is not None else None
+        if choice.end is not None and choice.error is None and choice.attempt:
+            # Cancelled meanwhile: its slot is given back, and nobody attaches to what runs.
+            self.replicas.stop(replica_id, request_id, choice.attempt)
         return place if choice.state is ChoiceState.WAITING else None
 
     @contextmanager

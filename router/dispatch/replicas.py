@@ -167,6 +167,13 @@ class ReplicaSet:
         finally:
             self._awaited[replica_id] -= 1
 
+    def stop(self, replica_id: str, request_id: str, attempt: str) -> None:
+        """Have an attempt stopped that nobody receives here, now or when its replica is reached."""
+        if (link := self.link(replica_id)) is not None:
+            link.stop(request_id, attempt)
+        else:
+            self._left.add(replica_id, request_id, attempt)
+
     def connected(self) -> tuple[str, ...]:
         """List the replicas that can be given work over a link that is up; safe to call from another thread."""
         paused = self.paused()

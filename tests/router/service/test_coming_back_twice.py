@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 from penstock.v1 import inference_pb2 as api
+from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 
 from router.dispatch.choice import Choice
@@ -66,6 +67,35 @@ async def test_who_is_cancelled_while_its_replica_is_not_reached_does_not_run_on
     assert not tokens_of(events)
     with pytest.raises(grpc.aio.AioRpcError, match="ABORTED"):
         await collect(first)
+
+
+@pytest.mark.parametrize("reached", ["then", "later"])
+async def test_work_that_is_cancelled_while_its_replica_is_not_reached_stops_when_it_is(
+    tmp_path: Path, reached: str
+) -> None:
+    """Not only when the replica's grace is over: until then it would run in a slot that others have."""
+    grace_s = 60.0 if reached == "then" else 0.5
+    async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0}) as stack:
+        table = stack.replicas[0].table
+        object.__setattr__(stack.routers[1].pools["demo"].queue_settings, "attach_grace_s", grace_s)
+        table._grace_s = 60.0
+        first = stack.inference(0).StreamGenerate(stream_request(max_tokens=4_000, ignore_eos=True))
+        begun = await read_until(first, 20)
+        await kill(stack.routers[0])
+        pool, link = unreached(stack)
+        second = stack.inference(1).StreamGenerate(again(begun, max_tokens=4_000, ignore_eos=True))
+        await until(lambda: pool.replicas._awaited.total() == 1)
+        await stack.inference(1).Cancel(api.CancelRequest(request_id=request_of(begun)))
+        if reached == "later":
+            await until(lambda: pool.replicas._awaited.total() == 0)
+            link._begin(pb.LinkResponse())
+        else:
+            link._set_up(True)
+
+        await collect(second)
+        await until(lambda: table.sequences == 0, 5.0)
+        assert await first.code() is grpc.StatusCode.UNAVAILABLE
+        stack.routers.pop(0)
 
 
 async def test_of_two_calls_that_wait_for_the_replica_the_later_one_gets_the_rest(stack: Stack) -> None:
