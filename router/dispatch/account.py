@@ -65,6 +65,8 @@ class Account:
         self._attempts: list[Ran] = []
         self._settled = 0
         """Attempts that the ledger has."""
+        self.closed = False
+        """Whether the store has had the choice's end, as it says: who told it has counted that."""
 
     def add(self, ran: Ran) -> None:
         """Note an attempt."""

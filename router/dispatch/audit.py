@@ -187,6 +187,7 @@ class Audit:
                 adopted = await self._queue.adopt(self._router_id, choice.entry.tenant, request_id)
                 if adopted is None:
                     return
+                choice.account.closed = False
                 if adopted.grant is not None and adopted.grant.attempt == attempt:
                     # Its old owner may not have come to say so, and the grant would be taken back.
                     self._started(request_id, attempt)

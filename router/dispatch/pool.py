@@ -191,6 +191,7 @@ class Pool:
             QueueUnavailableError: the queue does not answer.
         """
         self._check_links()
+        choice.account.closed = False
         self.isolation.check(choice)
         self.take(choice)
         try:
@@ -251,6 +252,7 @@ class Pool:
         # Mail may overtake the answer, and would find nobody here.
         with self._taking_over(request_id):
             adopted = await self._queue.adopt(self._router_id, choice.entry.tenant, request_id)
+        choice.account.closed = adopted is None
         if adopted is not None:
             if (old := self._choices.get(request_id)) is not None and old is not choice:
                 choice.inherit(old)
@@ -351,11 +353,12 @@ class Pool:
         """Give the slot back."""
         request_id = choice.entry.request_id
         self._choices.pop(request_id, None)
-        choice.account.teach(self.outlook.estimate)
         self.slow_readers.follow(choice)
-        self.outlook.arrivals.over(choice)
         used = choice.account.final(choice.tokens)
-        self.on_settled(choice, used)
+        if not choice.account.closed:
+            choice.account.teach(self.outlook.estimate)
+            self.outlook.arrivals.over(choice)
+            self.on_settled(choice, used)
         self.returns.release(request_id, choice.attempt, used or Settlement(choice.tokens))
 
     def requeue(self, choice: Choice) -> None:

@@ -28,8 +28,10 @@ ONE_SLOT = {"base_ms": 5.0, "max_num_seqs": 1}
 
 
 def choice(state: ChoiceState, *, run_id: str = "run", taken_over: bool = False) -> Any:
-    asked = SimpleNamespace(tenant="acme")
-    return SimpleNamespace(state=state, run_id=run_id, taken_over=taken_over, attempt="q.1", tokens=7, entry=asked)
+    asked, account = SimpleNamespace(tenant="acme"), SimpleNamespace(closed=True)
+    return SimpleNamespace(
+        state=state, run_id=run_id, taken_over=taken_over, attempt="q.1", tokens=7, entry=asked, account=account
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,8 @@ async def test_an_adopted_attempt_is_reported_as_started(grant: str, told: list[
     audit = Audit("A", queue, choices, FakeReturns(), tuple, AsyncMock(), started)  # type: ignore[arg-type]
     await audit.look()
     assert told == [each.args for each in started.call_args_list]
+    # Its end is still to come, and to be counted here.
+    assert not choices["q"].account.closed
     assert 1 == audit.mended[Remedy.ADOPT]
 
 

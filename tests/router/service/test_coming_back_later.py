@@ -12,6 +12,7 @@ import pytest
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 
+from router.server import Router
 from tests.support.stack import Stack, ids_of, running_stack, stream_request, text_of
 from tests.support.waiting import until
 
@@ -215,6 +216,13 @@ async def test_a_client_goes_on_while_its_request_waits_after_it_gave_way(
         await chatting
 
 
+def counted_tokens(router: Router) -> float:
+    return (
+        router._metrics.registry.get_sample_value("penstock_router_tokens_total", {"pool": "demo", "kind": "output"})
+        or 0.0
+    )
+
+
 async def test_a_choice_that_ended_before_the_others_is_left_with_them(tmp_path: Path) -> None:
     """Its router stops: who goes on with the request needs the end of each choice."""
     async with running_stack(tmp_path, routers=2, sim={"base_ms": 5.0}) as stack:
@@ -224,6 +232,7 @@ async def test_a_choice_that_ended_before_the_others_is_left_with_them(tmp_path:
             whole = (await stack.inference(1).Generate(wanted.generate)).choices
             if len(whole[0].token_ids) + 100 < len(whole[1].token_ids):
                 break
+        earlier = counted_tokens(stack.routers[1])
         stopping, table = stack.routers.pop(0), stack.replicas[0].table
         call = stack.inference(0).StreamGenerate(wanted)
         begun: list[Any] = await read(call, len(whole[0].token_ids))
@@ -243,6 +252,10 @@ async def test_a_choice_that_ended_before_the_others_is_left_with_them(tmp_path:
             assert list(choice.token_ids) == got
         assert 2 == len(events[-1].finished.receipt.attempts)
         await until(lambda: not table._attempts)
+        # What the first router has counted, and the ledger has, is not counted again.
+        counted = [counted_tokens(router) for router in (stopping, stack.routers[0])]
+        assert len(whole[0].token_ids) == counted[0]
+        assert len(whole[1].token_ids) + earlier == counted[1]
 
 
 async def test_output_that_went_with_its_request_is_not_begun_again(tmp_path: Path) -> None:
