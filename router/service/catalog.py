@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,11 +16,16 @@ from cluster.models import ModelInfo
 from cluster.registry import model_from_fields
 from cluster.settings import LimitSettings
 from cluster.wire import capabilities_to_wire
+from router.admission import Prompt
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use, require_model
+from router.service.turns import Turns
 from router.tokens import Tokenizer, TokenizerStore
 
 _LOG = logging.getLogger(__name__)
+
+ENCODERS = 2
+"""Threads that encode long prompts."""
 
 
 class Catalog:
@@ -32,7 +37,10 @@ class Catalog:
         self._pools = pools
         self._cache_dir = cache_dir
         self._max_logprobs = limits.max_logprobs
-        self._store = TokenizerStore(cache_dir / "tokenizers", max_rendered_characters=limits.max_rendered_characters)
+        self._store = TokenizerStore(
+            cache_dir / "tokenizers", threads=ENCODERS, max_rendered_characters=limits.max_rendered_characters
+        )
+        self._turns = Turns(ENCODERS)
         self._models: dict[str, ModelInfo] = {}
         self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}
         """By pool, with their digests: those of earlier models are for the store to keep or forget."""
@@ -64,6 +72,17 @@ class Catalog:
             tokenizer = await self._load(pool, info)
             self._tokenizers[pool.name] = info.tokenizer_digest, tokenizer
         return info, tokenizer
+
+    async def encode(self, tokenizer: Tokenizer, prompt: Prompt, tenant: str) -> Sequence[int]:
+        """Encode a prompt. Tenants take turns with long ones, which have no quota yet.
+
+        Raises:
+            InvalidRequestError: as `Tokenizer.encode_prompt`.
+        """
+        if tokenizer.is_quick(prompt):
+            return await tokenizer.encode_prompt(prompt)
+        async with self._turns.turn(tenant):
+            return await tokenizer.encode_prompt(prompt)
 
     def _tokenizer(self, pool: Pool, info: ModelInfo) -> Tokenizer | None:
         digest, tokenizer = self._tokenizers.get(pool.name, ("", None))

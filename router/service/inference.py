@@ -264,7 +264,7 @@ class InferenceServicer:
         """Count the tokens of a prompt."""
         checked = check_count(request, self._limits)
         _info, tokenizer = await self._catalog.model(self._catalog.pool(checked.model, caller))
-        ids = await tokenizer.encode_prompt(checked.prompt)
+        ids = await self._catalog.encode(tokenizer, checked.prompt, caller.tenant)
         return api.CountTokensResponse(tokens=len(ids), token_ids=ids)
 
 

@@ -88,7 +88,7 @@ class Opening:
                 size = (likely_tokens(checked.prompt), most, self._expected_output_tokens, checked.n)
                 pool.outlook.arrivals.arrived(checked.request_class, *size)
             raise
-        ids = await tokenizer.encode_prompt(checked.prompt)
+        ids = await self._catalog.encode(tokenizer, checked.prompt, caller.tenant)
         params, n = resolve(checked, info, len(ids))
         if resume is not None:
             check_received(resume, params.max_tokens)

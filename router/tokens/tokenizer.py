@@ -83,10 +83,19 @@ class Tokenizer:
         """
         if self._chat is None:
             raise InvalidRequestError.of("prompt.chat", "this model has no chat template; send text or token ids")
-        length = sum(len(message.content) for message in messages)
-        if length <= INLINE_CHARACTERS and len(messages) <= INLINE_MESSAGES:
+        if _is_short(messages):
             return self._encode_chat(self._chat, messages, continue_final)
         return await self._in_thread(partial(self._encode_chat, self._chat, messages, continue_final))
+
+    def is_quick(self, prompt: Prompt) -> bool:
+        """Whether a prompt is encoded at once, and not in a thread."""
+        match prompt:
+            case TextPrompt(text):
+                return len(text) <= INLINE_CHARACTERS
+            case ChatPrompt(messages):
+                return _is_short(messages)
+            case _:
+                return True
 
     async def encode_prompt(self, prompt: Prompt) -> Sequence[int]:
         """Encode a prompt of any form; token ids pass as they are.
@@ -112,3 +121,8 @@ class Tokenizer:
 
     async def _in_thread(self, call: Callable[[], list[int]]) -> list[int]:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+
+def _is_short(messages: Sequence[Message]) -> bool:
+    length = sum(len(message.content) for message in messages)
+    return length <= INLINE_CHARACTERS and len(messages) <= INLINE_MESSAGES
