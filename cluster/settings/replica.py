@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cluster.settings.section import FilePath, Host, Section
 
@@ -38,3 +38,10 @@ class ReplicaSettings(Section):
     """How long running sequences may go on when the replica is stopped."""
     retained_log_mb: int = Field(default=64, ge=1)
     """Bound of finished output that is kept for a re-attach."""
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> ReplicaSettings:
+        # Only the second of the two would find out, after the engine has started.
+        if self.port and self.port == self.metrics_port:
+            raise ValueError(f"metrics_port must not be port = {self.port}, got {self.metrics_port}")
+        return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cluster.settings.section import FilePath, Host, Section
 
@@ -186,3 +186,13 @@ class RouterSettings(Section):
     merging: MergingSettings = MergingSettings()
     affinity: AffinitySettings = AffinitySettings()
     limits: LimitSettings = LimitSettings()
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> RouterSettings:
+        last = self.metrics_port + self.processes - 1
+        if self.metrics_port and self.metrics_port <= self.port <= last:
+            raise ValueError(
+                f"port must not be among those of the metrics, metrics_port to metrics_port + processes - 1 = "
+                f"{self.metrics_port} to {last}, got {self.port}"
+            )
+        return self
