@@ -107,9 +107,9 @@ class _Tick(Sizing):
     ) -> None:
         super().__init__(point, seen, state, rules, without)
         self.bounds = bounds
-        self.look_back_s = state.patience * min(
-            rules.look_back_s, max(rules.look_back_least_s, rules.look_back_starts * seen.cold_start_s)
-        )
+        starts_s = max(rules.look_back_least_s, rules.look_back_starts * seen.cold_start_s)
+        # What is not remembered can't be waited for.
+        self.look_back_s = min(rules.history_s, state.patience * min(rules.look_back_s, starts_s))
 
     # --- whether to change --------------------------------------------------------------------------------------------
 
@@ -250,8 +250,9 @@ class _Tick(Sizing):
     def next_state(self, needed: int, wanted: int, relief: Relief) -> SlowState:
         seen, state, rules = self.seen, self.state, self.rules
         work = self.fresh.work if self.fresh else 0.0
-        kept_needs = (need for need in state.needs if need.at > seen.at - rules.history_s)
-        needs = (*kept_needs, Need(seen.at, work, needed, self.requests, self.shape))
+        # One that is older, too: without it they would always be a little less than the whole time.
+        older = sum(need.at <= seen.at - rules.history_s for need in state.needs)
+        needs = (*state.needs[max(0, older - 1) :], Need(seen.at, work, needed, self.requests, self.shape))
         kept = max(rules.rails.up_window_s, rules.rails.down_window_s, rules.hold_s, rules.regret_s)
         moves = tuple(move for move in state.moves if move.at > seen.at - kept)
         if wanted != seen.coming:

@@ -58,6 +58,7 @@ class SlowRules:
     """While nothing has piled up, this part of the replicas, or so many, may be missing before one is added, if those
     that are there get no fuller than `drain_fill`."""
     history_s: float = 7200.0
+    """How long ticks are remembered, and so the longest look-back there is."""
     hold_s: float = 30.0
     """Between two changes."""
     down_band: float = 0.25

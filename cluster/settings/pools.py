@@ -159,7 +159,9 @@ class AutoscaleSettings(Section):
     hold_s: float = Field(default=30.0, ge=0, le=3600)
     """Between a change and a removal."""
     look_back_s: float = Field(default=300.0, ge=1, le=86_400)
-    """Removal goes down to the most that was needed in so long."""
+    """Removal goes down to the most that was needed in three cold starts or three minutes, in no longer than this; in
+    up to six times as long after removals that had to be taken back, and never in more than the two hours that are
+    remembered."""
     idle_s: float = Field(default=900.0, ge=1, le=86_400)
     """Without a request for so long a pool may go to 0, where min_replicas is 0."""
     up_window_s: float = Field(default=60.0, ge=1, le=3600)

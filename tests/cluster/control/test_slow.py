@@ -321,6 +321,24 @@ def test_a_few_too_many_go_after_half_an_hour() -> None:
     assert 11 == decide(POINT, BOUNDS, group(11, interactive(8.2)), state).replicas
 
 
+def test_removal_never_waits_for_more_than_is_remembered() -> None:
+    """Three cold starts of an hour are more than two hours, and so is a look-back that was doubled again and again."""
+    rules = dataclasses.replace(RULES, look_back_s=86_400.0)
+    state = SlowState(patience=6.0, active_at=10_000.0)
+    found = []
+    for tick in range(501):
+        # Ticks come when they come.
+        at = 10_000.0 + TICK_S * tick + tick % 3
+        seen = dataclasses.replace(group(12, interactive(1.5), cold_start_s=3_600.0), at=at)
+        decision = decide(POINT, BOUNDS, seen, state, rules)
+        found.append(decision.replicas)
+        state = dataclasses.replace(decision.state, moves=())
+
+    assert [12] * 480 == found[:480]
+    assert [9] * 20 == found[-20:]
+    assert "of the last 7200 s" in reason(decision, "down")
+
+
 def test_nothing_is_removed_while_replicas_start() -> None:
     decision = decide(POINT, BOUNDS, group(8, interactive(1.5), starting=2), long_ago(2))
 
