@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 
+EVERY_ADDRESS = "::"
+
 
 def bare_host(host: str) -> str:
     """Take the brackets off an IPv6 address; everything else stays as it is.
@@ -32,8 +34,24 @@ def family_of(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in bare_host(host) else socket.AF_INET
 
 
+def listening_host(host: str) -> str:
+    """Return what a socket is bound to. :: is every address of both families, and those that there are on a machine
+    without IPv6; gRPC takes it for the same.
+    """
+    bare = bare_host(host)
+    if bare != EVERY_ADDRESS:
+        return bare
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind((bare, 0))
+    except OSError:
+        return "0.0.0.0"  # noqa: S104 - what was asked for
+    return bare
+
+
 def free_port(host: str) -> int:
     """Return a port that was free a moment ago."""
+    host = listening_host(host)
     with socket.socket(family_of(host)) as probe:
-        probe.bind((bare_host(host), 0))
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])

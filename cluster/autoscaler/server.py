@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from cluster.addresses import bare_host, family_of
+from cluster.addresses import family_of, listening_host
 
 
 class ObservedServer:
@@ -23,6 +23,7 @@ class ObservedServer:
         ready: Callable[[], bool],
     ) -> None:
         """Listen at once; port 0 takes a free one. The callables are called on other threads."""
+        bound = listening_host(host)
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -46,10 +47,10 @@ class ObservedServer:
                 """Say nothing: probes come every few seconds."""
 
         class Server(ThreadingHTTPServer):
-            address_family = family_of(host)
+            address_family = family_of(bound)
             daemon_threads = True
 
-        self._server = Server((bare_host(host), port), Handler)
+        self._server = Server((bound, port), Handler)
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
         self._thread.start()

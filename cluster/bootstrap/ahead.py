@@ -6,7 +6,7 @@ import errno
 import socket
 from pathlib import Path
 
-from cluster.addresses import bare_host, family_of
+from cluster.addresses import family_of, listening_host
 from cluster.errors import SettingsError
 from cluster.queue.connections import ConnectionSource
 from cluster.settings import Settings
@@ -33,10 +33,11 @@ def check_ahead(settings: Settings) -> None:
 
 def _taken(host: str, port: int) -> bool:
     """Say whether somebody listens there. Routers would share a port even with those of another cluster."""
+    host = listening_host(host)
     with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((bare_host(host), port))
+            probe.bind((host, port))
         except OSError as error:
             # What else is wrong with the address the router says.
             return error.errno == errno.EADDRINUSE

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cluster.addresses import host_port
+from cluster.addresses import host_port, listening_host
 from cluster.bootstrap.inside import INSIDE
 from cluster.bootstrap.process import ChildProcess
 from cluster.errors import BootstrapError
@@ -50,7 +50,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 def unlinked(metrics_port: int, host: str, wanted: dict[str, int]) -> list[str]:
     """Ask a router's metrics which pools it is not linked to so many replicas of; all, where it does not answer."""
     try:
-        with INSIDE.open(f"http://{host_port(host, metrics_port)}/metrics", timeout=5) as reply:
+        with INSIDE.open(f"http://{host_port(listening_host(host), metrics_port)}/metrics", timeout=5) as reply:
             lines = reply.read().decode().splitlines()
     except OSError:
         return list(wanted)

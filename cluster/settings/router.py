@@ -141,7 +141,7 @@ class RouterSettings(Section):
     """Configures a router process."""
 
     host: Host = "127.0.0.1"
-    """A name or address that others can reach needs the `auth` section."""
+    """A name or address that others can reach needs the `auth` section. :: is every address, of IPv4 as well."""
     tls: RouterTlsSettings | None = None
     """Default: the port speaks in the clear."""
     port: int = Field(default=50051, ge=0, le=65535)

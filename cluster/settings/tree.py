@@ -46,7 +46,7 @@ class AutoscalerSettings(Section):
     decisions_kept: int = Field(default=2_000, ge=1, le=100_000)
     """Per pool, a few KB each."""
     host: Host = "127.0.0.1"
-    """For metrics and health."""
+    """For metrics and health; :: is every address, of IPv4 as well."""
     port: int = Field(default=0, ge=0, le=65535)
     """Of the HTTP endpoints /metrics, /healthz and /readyz; 0 takes a free one."""
     token_file: FilePath | None = None

@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from cluster.addresses import bare_host
+from cluster.addresses import listening_host
 
 LATENCY_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
@@ -38,7 +38,7 @@ class MetricsServer:
             registry: what /metrics shows.
             probes: answers by path, such as /readyz: 200 for yes, 503 for no. Called on any thread.
         """
-        self._host = bare_host(host)
+        self._host = listening_host(host)
         server, thread = start_http_server(port, addr=self._host, registry=registry)
         self._server: WSGIServer = server
         self._thread: threading.Thread = thread

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
@@ -105,6 +107,38 @@ def test_a_taken_port_is_found_and_a_free_one_is_free(host: str) -> None:
         taken.listen()
         with pytest.raises(SettingsError, match=f"{port} on ::1 is in use"):
             check_ahead(settings)
+
+
+@pytest.mark.usefixtures("_ipv6")
+def test_every_address_is_one_of_both_families() -> None:
+    """Probes and Prometheus ask a pod at its own address, of either family."""
+    metrics = MetricsServer("::", 0, CollectorRegistry(), {"/readyz": lambda: True})
+    observed = ObservedServer("[::]", 0, CollectorRegistry(), lambda: True, lambda: True)
+    with closing(metrics), closing(observed):
+        for address in ("127.0.0.1", "[::1]"):
+            for server in (metrics, observed):
+                with urllib.request.urlopen(f"http://{address}:{server.port}/readyz", timeout=5) as reply:
+                    assert 200 == reply.status
+
+
+def test_every_address_of_a_machine_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel may be started without it; a pod there has to come up none the less."""
+    real = socket.socket
+
+    class Without(socket.socket):
+        def __init__(self, family: int = -1, *rest: Any, **more: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *rest, **more)
+
+    monkeypatch.setattr(socket, "socket", Without)
+    port = free_port("::")
+    check_ahead(load_settings(flags={"router": {"host": "::", "port": port}, "auth": {"anonymous": True}}, environ={}))
+    metrics = MetricsServer("::", 0, CollectorRegistry(), {"/readyz": lambda: True})
+    observed = ObservedServer("::", 0, CollectorRegistry(), lambda: True, lambda: True)
+    with closing(metrics), closing(observed), real() as one, real() as other:
+        one.connect(("127.0.0.1", metrics.port))
+        other.connect(("127.0.0.1", observed.port))
 
 
 def test_what_clients_are_told_to_dial() -> None:

@@ -391,3 +391,14 @@ def test_stored_jobs_that_do_not_fit_are_warned_of() -> None:
 
     assert "settings.jobs.max_mb (4096) is more than half of redis.maxMemory" in notes(4096)
     assert "settings.jobs.max_mb" not in notes(100)
+
+
+def test_pods_listen_on_both_families() -> None:
+    """Where there is IPv6 alone probes and Services ask pods at addresses that 0.0.0.0 does not have."""
+    settings = settings_toml(render("everything"))
+    assert ("::", "::") == (settings["router"]["host"], settings["autoscaler"]["host"])
+    config = one(render(), "ConfigMap", "-redis")["data"]["valkey.conf"]
+    assert ["* -::*"] == re.findall("^bind (.*)$", config, re.MULTILINE)
+    for host in ("0.0.0.0", "::"):  # noqa: S104 - of a pod
+        ray = one(render_values("defaults", {"ray.dashboardHost": host}), "RayService")
+        assert host == ray["spec"]["rayClusterConfig"]["headGroupSpec"]["rayStartParams"]["dashboard-host"]

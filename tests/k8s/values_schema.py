@@ -42,6 +42,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "pools.*.workers.min": COUNT,
     "pools.*.workers.max": POSITIVE,
     "pools.*.workers.sharedMemory": QUANTITY,
+    "ray.dashboardHost": {"enum": ["0.0.0.0", "::"]},  # noqa: S104 - Ray's word
     "router.replicas": POSITIVE,
     "router.drainSeconds": COUNT,
     "router.preStopSeconds": POSITIVE,

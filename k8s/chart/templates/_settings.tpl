@@ -34,7 +34,7 @@
 
 {{/* The whole tree, for routers and the autoscaler. */}}
 {{- define "penstock.settings" -}}
-{{- $router := dict "host" "0.0.0.0" "port" 50051 "metrics_port" 9090 "processes" 1 "drain_s" (int .Values.router.drainSeconds) -}}
+{{- $router := dict "host" "::" "port" 50051 "metrics_port" 9090 "processes" 1 "drain_s" (int .Values.router.drainSeconds) -}}
 {{- if .Values.router.tls.enabled -}}
 {{- $tls := dict "certificate_file" "/etc/penstock/tls/tls.crt" "private_key_file" "/etc/penstock/tls/tls.key" -}}
 {{- if .Values.router.tls.clientCertificates -}}{{- $_ := set $tls "client_ca_file" "/etc/penstock/tls/ca.crt" -}}{{- end -}}
@@ -52,7 +52,7 @@
 {{- end -}}
 {{- if .Values.autoscaler.enabled -}}
 {{- $_ := set $tree "cluster" (mergeOverwrite $tree.cluster (dict "ray_address" (printf "http://%s-head-svc:8265" (include "penstock.fullname" .)))) -}}
-{{- $own := dict "host" "0.0.0.0" "port" (int .Values.autoscaler.metricsPort) "token_file" "/etc/penstock/ray-token/auth_token" -}}
+{{- $own := dict "host" "::" "port" (int .Values.autoscaler.metricsPort) "token_file" "/etc/penstock/ray-token/auth_token" -}}
 {{- $_ := set $tree "autoscaler" (mergeOverwrite (default dict .Values.autoscaler.settings | deepCopy) $own) -}}
 {{- end -}}
 {{- toToml $tree -}}

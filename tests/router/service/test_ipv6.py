@@ -23,10 +23,10 @@ def metrics(port: int) -> bytes:
 
 
 @pytest.mark.parametrize("server", ["direct", "aio"])
-@pytest.mark.parametrize("host", ["::1", "[::1]"])
+@pytest.mark.parametrize("host", ["::1", "[::1]", "::"])
 async def test_a_generation_over_ipv6(host: str, server: str, tmp_path: Path) -> None:
     require_ipv6()
-    sections = {"replica": {"host": host}}
+    sections = {"replica": {"host": "::1" if host == "::" else host}, "auth": {"anonymous": True}}
     async with running_stack(tmp_path, router={"host": host, "grpc_server": server}, sections=sections) as stack:
         [router], [replica] = stack.routers, stack.replicas
         assert replica.address.startswith("[::1]:")
