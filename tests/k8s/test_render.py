@@ -402,3 +402,21 @@ def test_pods_listen_on_both_families() -> None:
     for host in ("0.0.0.0", "::"):  # noqa: S104 - of a pod
         ray = one(render_values("defaults", {"ray.dashboardHost": host}), "RayService")
         assert host == ray["spec"]["rayClusterConfig"]["headGroupSpec"]["rayStartParams"]["dashboard-host"]
+
+
+@pytest.mark.parametrize(
+    ("values", "megabytes"),
+    [
+        ({}, None),
+        ({"pools.other": POOL}, 256),
+        ({"router.resources.limits.memory": "512Mi"}, 256),
+        ({"router.resources.limits.memory": "8Gi", "pools.other": POOL}, None),
+        ({"router.resources.limits.memory": "1Mi", "pools.other": POOL}, 1),
+        ({"router.resources.limits": {"memory": None}, "pools.other": POOL}, None),
+        ({"settings.router.max_unread_total_mb": 900, "pools.other": POOL}, 900),
+    ],
+)
+def test_slow_readers_end_before_their_routers_pod(values: dict[str, Any], megabytes: int | None) -> None:
+    """Of every pool as much is kept: without more said all of them together half of the pod's memory."""
+    router = settings_toml(render_values("defaults", values))["router"]
+    assert megabytes == router.get("max_unread_total_mb")

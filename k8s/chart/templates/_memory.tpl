@@ -22,6 +22,17 @@ would be killed. The rest is for clients' buffers, fragmentation and the copy on
 {{- end -}}
 {{- end }}
 
+{{/*
+MiB of unread output that a router keeps per pool, so that all pools together have half of its pod's memory. Empty where
+that is no less than the settings' own default.
+*/}}
+{{- define "penstock.roomForUnread" -}}
+{{- with dig "limits" "memory" "" (default dict .Values.router.resources) -}}
+{{- $each := max 1 (div (include "penstock.bytes" . | int64) (mul 2097152 (len $.Values.pools))) -}}
+{{- if lt $each 512 -}}{{- $each -}}{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* MiB of stored jobs that the trial Redis has room for, beside the queue: half of it. Empty where nothing is known. */}}
 {{- define "penstock.roomForJobs" -}}
 {{- if .Values.redis.enabled -}}

@@ -40,6 +40,9 @@
 {{- if .Values.router.tls.clientCertificates -}}{{- $_ := set $tls "client_ca_file" "/etc/penstock/tls/ca.crt" -}}{{- end -}}
 {{- $_ := set $router "tls" $tls -}}
 {{- end -}}
+{{- with include "penstock.roomForUnread" . -}}
+{{- if not (hasKey (default dict $.Values.settings.router) "max_unread_total_mb") -}}{{- $_ := set $router "max_unread_total_mb" (int64 .) -}}{{- end -}}
+{{- end -}}
 {{- $auth := dict -}}
 {{- if .Values.auth.anonymous -}}
 {{- $_ := set $auth "anonymous" true -}}
