@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import re
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 
 from cluster.bootstrap.process import ChildProcess
+from cluster.bootstrap.socket_dir import SocketDir
 from cluster.errors import BootstrapError
 
 START_TIMEOUT_S = 20.0
@@ -29,10 +29,10 @@ PARTS = "appendonlydir"
 class EmbeddedRedis:
     """Runs redis-server on a unix socket in a folder that only this user can enter."""
 
-    def __init__(self, process: ChildProcess, socket_dir: Path) -> None:
+    def __init__(self, process: ChildProcess, socket_dir: SocketDir) -> None:
         self._process = process
         self._socket_dir = socket_dir
-        self.url = f"unix://{socket_dir / 'redis.sock'}"
+        self.url = f"unix://{socket_dir.path / 'redis.sock'}"
 
     @classmethod
     async def start(
@@ -57,11 +57,10 @@ class EmbeddedRedis:
         program = binary or find_server()
         if (data / PARTS).exists():
             await _check_reads_parts(program, data)
-        # Unix socket paths are limited to about 100 bytes, which a state folder may exceed.
-        socket_dir = Path(tempfile.mkdtemp(prefix="penstock-redis-"))
+        socket_dir = SocketDir()
         command = [
             program,
-            *("--port", "0", "--unixsocket", str(socket_dir / "redis.sock"), "--unixsocketperm", "700"),
+            *("--port", "0", "--unixsocket", str(socket_dir.path / "redis.sock"), "--unixsocketperm", "700"),
             *("--dir", str(data), "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"),
             # A queue that forgets what it accepted would break every promise: refuse instead.
             *("--maxmemory-policy", "noeviction", "--daemonize", "no"),
@@ -69,7 +68,7 @@ class EmbeddedRedis:
         try:
             process = await ChildProcess.start("redis", command, log_file)
         except BaseException:
-            shutil.rmtree(socket_dir, ignore_errors=True)
+            socket_dir.remove()
             raise
         server = cls(process, socket_dir)
         try:
@@ -118,7 +117,7 @@ class EmbeddedRedis:
     async def stop(self) -> None:
         """End the server; its data stay in the state folder."""
         await self._process.stop(grace_s=10.0)
-        shutil.rmtree(self._socket_dir, ignore_errors=True)
+        self._socket_dir.remove()
 
 
 async def _check_reads_parts(program: str, data: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -155,3 +157,45 @@ async def test_a_program_that_is_not_there_leaves_no_folder_for_its_socket(
         await EmbeddedRedis.start(tmp_path, tmp_path / "redis.log", "redis-server-that-is-not-there")
 
     assert [] == list(temporary.iterdir())
+
+
+def sockets_folders(folder: Path) -> list[Path]:
+    return list(folder.glob("penstock-redis-*"))
+
+
+async def test_the_next_start_removes_the_sockets_folders_whose_owner_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a killed `penstock up` one stayed, each time."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    text = (
+        "import asyncio, os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from cluster.bootstrap.redis_server import EmbeddedRedis\n"
+        "async def main():\n"
+        "    state = Path(sys.argv[1])\n"
+        "    await EmbeddedRedis.start(state, state / 'log')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())\n"
+    )
+    killed = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", text, str(tmp_path / "killed")), env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert -signal.SIGKILL == await killed.wait()
+    (left,) = sockets_folders(tmp_path)
+    strange = tmp_path / "penstock-redis-of-an-older-release"
+    strange.mkdir()
+
+    first = await EmbeddedRedis.start(tmp_path / "first", tmp_path / "log")
+    second = await EmbeddedRedis.start(tmp_path / "second", tmp_path / "log")
+
+    assert not left.exists()
+    # Nobody can say whose this is; and the first server's has an owner.
+    assert strange.exists()
+    assert 3 == len(sockets_folders(tmp_path))
+    for server in (first, second):
+        client = redis.asyncio.Redis.from_url(server.url)
+        assert await client.ping()
+        await client.aclose()
+        await server.stop()
+    assert [strange] == sockets_folders(tmp_path)
