@@ -8,6 +8,7 @@ routers first (they drain), then the applications and Ray (replicas drain), then
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import sys
@@ -115,8 +116,11 @@ class LocalCluster:
             await self._wait_linked()
             await self._start_autoscaler()
             self._up = True
-        except BaseException:
+        except BaseException as error:
             await self.stop()
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                what = f"the state folder {self.state_dir} cannot be written: {error.strerror}"
+                raise BootstrapError("cluster", what) from error
             raise
 
     @property

@@ -32,7 +32,10 @@ def claimed(folder: Path) -> Iterator[None]:
     try:
         _lock(file, folder)
         os.ftruncate(file, 0)
-        os.write(file, str(os.getpid()).encode())
+        try:
+            os.write(file, str(os.getpid()).encode())
+        except OSError as error:
+            raise BootstrapError("cluster", f"the state folder {folder} cannot be used: {error.strerror}") from error
         try:
             yield
         finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from cluster.bootstrap.back_off import BackOff
 from cluster.bootstrap.local import LocalCluster, RouterProcess
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.serve_api import ServeApi
+from cluster.bootstrap.state_dir import claimed, is_held
 from cluster.bootstrap.supervisor import supervise
 from cluster.errors import BootstrapError
 from cluster.settings import load_settings
@@ -249,3 +252,25 @@ async def test_routers_that_came_up_beside_one_that_did_not_are_stopped(
     await cluster.stop()
 
     assert (["router 0", "router 1"], []) == (started.names, started.running)
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_state_folder_on_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the output, which people look for elsewhere."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(BootstrapError, match=f"{tmp_path} cannot be used: No space left"), claimed(tmp_path):
+            pass
+    assert not is_held(tmp_path)
+
+
+async def test_a_state_folder_that_fills_up_during_a_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_ins = StandIns(tmp_path)
+    monkeypatch.setattr(stand_ins, "_write_settings", full)
+    with pytest.raises(BootstrapError, match=f"the state folder {tmp_path} cannot be written: No space left"):
+        await stand_ins.start()
