@@ -85,8 +85,6 @@ def argument(text: str, places: dict[str, Path], port: int) -> str:
         (OWN, True),
         (MUTUAL, True),
         ({**MUTUAL, "test.clientCertificateSecret": ""}, False),
-        # Without TLS nobody is asked for a certificate.
-        ({"auth.anonymous": True, "router.tls.clientCertificates": True}, True),
         ({**MUTUAL, "test.enabled": False}, False),
     ],
 )

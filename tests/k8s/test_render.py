@@ -103,6 +103,22 @@ def test_everything_can_be_switched_on() -> None:
         ({"replica.metricsPort": 8080}, "replica.metricsPort must be a port of its own in worker pods, got 8080"),
         ({"replica.port": 8000}, "got 8000, which is that of Serve's proxy"),
         ({"replica.port": 52365}, "got 52365, which is that of Ray's agent"),
+        # Nobody would be asked for one, and nothing would say so.
+        ({"router.tls.clientCertificates": True}, "router.tls.clientCertificates needs router.tls.enabled"),
+        # An empty list is every address in a policy.
+        ({"networkPolicy.apiServer.cidrs": []}, "/networkPolicy/apiServer/cidrs"),
+        (
+            {"router.hpa.enabled": True, "router.hpa.min": 9, "router.hpa.max": 2},
+            "router.hpa.min must be at most router.hpa.max = 2, got 9",
+        ),
+        (
+            {"redis.maxMemory": "2Gi"},
+            "redis.maxMemory must be below redis.resources.limits.memory = 2Gi, got 2Gi",
+        ),
+        (
+            {"gcsRedis.enabled": True, "gcsRedis.maxMemory": "8Gi"},
+            "gcsRedis.maxMemory must be below gcsRedis.resources.limits.memory = 1Gi, got 8Gi",
+        ),
         ({"commonLabels": {"app.kubernetes.io/part-of": "platform"}}, "/commonLabels"),
         ({"commonLabels": {"app.kubernetes.io/component": "llm"}}, "/commonLabels"),
         ({"commonLabels": {"app.kubernetes.io/instance": "llm"}}, "/commonLabels"),

@@ -43,6 +43,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "pools.*.workers.max": POSITIVE,
     "pools.*.workers.sharedMemory": QUANTITY,
     "ray.dashboardHost": {"enum": ["0.0.0.0", "::"]},  # noqa: S104 - Ray's word
+    "networkPolicy.apiServer.cidrs": {"type": "array", "items": {"type": "string"}, "minItems": 1},
     "router.replicas": POSITIVE,
     "router.drainSeconds": COUNT,
     "router.preStopSeconds": POSITIVE,
