@@ -18,15 +18,21 @@ WIDE = 160
 """Columns where nobody looks: a file or a pipe has room, and what is cut there is lost."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to `main`, which ends the same way whatever was printed: rich would exit with 1, as if it failed."""
+        raise
+
+
 def screen(wide: int = WIDE) -> Console:
     """Open standard output; `wide`: columns where nobody looks."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if known else wide, emoji=False)
+    return _Console(width=None if known else wide, emoji=False)
 
 
 def messages() -> Console:
     """Open standard error."""
-    return Console(stderr=True, emoji=False)
+    return _Console(stderr=True, emoji=False)
 
 
 def standard_input() -> TextIO:
