@@ -34,6 +34,8 @@ def run_generate(options: argparse.Namespace) -> int:
             stream = client.stream(
                 model, prompt_from(options), sampling_from(options), options_from(options), timeout=options.timeout
             )
+        except UnicodeEncodeError:
+            raise  # The command line's, said as everywhere.
         except ValueError as error:
             raise SettingsError(str(error)) from error
         others: dict[int, str] = {}

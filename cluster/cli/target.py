@@ -64,6 +64,12 @@ def report_call_errors(target: str) -> Iterator[Outcome]:
     except PenstockClientError as error:
         outcome.status = 1
         print_problem(_said(error))
+    except UnicodeEncodeError as error:
+        # Bytes of the command line that are no UTF-8 come as halves of surrogate pairs, which no message takes.
+        if error.encoding != "utf-8":
+            raise
+        outcome.status = 2
+        print_problem(f"arguments must be UTF-8, got {error.object!r}")
 
 
 def _said(error: PenstockClientError) -> str:

@@ -65,6 +65,15 @@ def test_a_flag_says_what_it_takes(flags: tuple[str, ...], said: str, capsys: py
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("jobs", "get"), ("jobs", "watch"), ("usage", "--tenant"), ("usage", "--pool"), ("generate", "hi", "--model")],
+)
+def test_bytes_that_are_no_utf_8_are_said_in_a_line(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main([*words, "caf\udce9"])
+    assert "penstock: arguments must be UTF-8, got 'caf\\udce9'" == capsys.readouterr().err.splitlines()[-1]
+
+
 @pytest.mark.parametrize("flags", [("--json",), ()])
 def test_who_has_read_enough_is_no_error(tmp_path: Path, flags: tuple[str, ...]) -> None:
     trace = tmp_path / "t.csv"
