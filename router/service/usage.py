@@ -35,9 +35,8 @@ async def read_usage(
         require_role(caller, Role.OPERATOR, method)
     first, last = _day(request.first_day, "first_day", 0), _day(request.last_day, "last_day", _LAST_DAY)
     if first > last:
-        raise InvalidRequestError.of(
-            "last_day", f"{request.last_day} must not be before first_day, {request.first_day}"
-        )
+        begins = f"first_day, {request.first_day}" if request.first_day else f"{_EPOCH}, the first day there is"
+        raise InvalidRequestError.of("last_day", f"{request.last_day} must not be before {begins}")
     names = _names(pools, request.pool, caller)
     found = await asyncio.gather(*(pools[name].usage(tenant, first, last, MAX_LINES + 1) for name in names))
     lines = sorted(

@@ -149,6 +149,11 @@ async def test_days_and_pools_narrow_it(stack: Stack, keys: Keys) -> None:
             "last_day",
             "2026-01-01 must not be before first_day, 2026",
         ),
+        (
+            {"last_day": "1969-12-31"},
+            "last_day",
+            "1969-12-31 must not be before 1970-01-01, the first day there is",
+        ),
         ({"pool": "nothing"}, "pool", "'nothing' is none of demo"),
     ],
 )
