@@ -104,7 +104,7 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
     Raises:
         SettingsError: a field is missing or no positive whole number.
     """
-    config = config.get("text_config") or config
+    config = _section(name, config, "text_config") or config
     hidden, layers = _whole(name, config, "hidden_size"), _whole(name, config, "num_hidden_layers")
     heads = _whole(name, config, "num_attention_heads")
     kv_heads = _whole(name, config, "num_key_value_heads", heads)
@@ -132,7 +132,7 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
         context=_whole(name, config, "max_position_embeddings", 131_072),
         latent=latent,
         experts=experts,
-        native=_native(config),
+        native=_native(name, config),
         heads=heads,
     )
 
@@ -140,39 +140,52 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
 def _latent_parameters(name: str, config: Mapping[str, Any], hidden: int, heads: int, latent: LatentAttention) -> int:
     plain, value = _whole(name, config, "qk_nope_head_dim"), _whole(name, config, "v_head_dim")
     query = heads * (plain + latent.rope_dim)
-    rank = config.get("q_lora_rank")
+    rank = _whole_or_zero(name, config, "q_lora_rank")
     queries = hidden * rank + rank * query if rank else hidden * query
     keys = hidden * (latent.rank + latent.rope_dim) + latent.rank * heads * (plain + value)
-    return int(queries + keys + heads * value * hidden)
+    return queries + keys + heads * value * hidden
 
 
 def _feed_forward(
     name: str, config: Mapping[str, Any], hidden: int, layers: int
 ) -> tuple[ExpertShape | None, int, int]:
     """Return the experts, the parameters of all feed-forward layers, and the widest activation of a token."""
-    total = next(
-        (config[key] for key in ("n_routed_experts", "num_local_experts", "num_experts") if config.get(key)), 0
-    )
+    totals = (_whole_or_zero(name, config, key) for key in ("n_routed_experts", "num_local_experts", "num_experts"))
+    total = next(filter(None, totals), 0)
     dense = _whole(name, config, "intermediate_size", 4 * hidden)
     if not total:
         return None, layers * 3 * hidden * dense, dense
     active = _whole(name, config, "num_experts_per_tok")
     width = _whole(name, config, "moe_intermediate_size", dense)
-    plain_layers = int(config.get("first_k_dense_replace") or 0)
-    step = int(config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step") or 1)
+    plain_layers = min(layers, _whole_or_zero(name, config, "first_k_dense_replace"))
+    steps = (_whole_or_zero(name, config, key) for key in ("decoder_sparse_step", "interleave_moe_layer_step"))
+    step = next(filter(None, steps), 1)
     sparse = (layers - plain_layers) // step
-    shared = int(config.get("n_shared_experts") or 0) * width
-    shared = int(config.get("shared_expert_intermediate_size") or shared)
+    shared = _whole_or_zero(name, config, "n_shared_experts") * width
+    shared = _whole_or_zero(name, config, "shared_expert_intermediate_size") or shared
     routed = sparse * total * 3 * hidden * width
     rest = sparse * (3 * hidden * shared + hidden * total) + (layers - sparse) * 3 * hidden * dense
     widest = max(dense if plain_layers or step > 1 else 0, active * width + shared)
-    return ExpertShape(int(total), active, routed), routed + rest, widest
+    return ExpertShape(total, active, routed), routed + rest, widest
 
 
-def _native(config: Mapping[str, Any]) -> str:
-    method = str((config.get("quantization_config") or {}).get("quant_method", ""))
+def _native(name: str, config: Mapping[str, Any]) -> str:
+    method = str(_section(name, config, "quantization_config").get("quant_method", ""))
     known = {"mxfp4": "mxfp4", "fp8": "fp8", "awq": "int4", "gptq": "int4", "modelopt": "fp8"}
     return known.get(method, "bf16")
+
+
+def _section(name: str, config: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """Return an object within the configuration; an empty one where it is missing."""
+    value = config.get(field) or {}
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"model {name}: config.json: {field} must be one JSON object, got {value!r}")
+    return value
+
+
+def _whole_or_zero(name: str, config: Mapping[str, Any], field: str) -> int:
+    """Return 0 where there is none, which configurations write in several ways."""
+    return _whole(name, config, field) if config.get(field) else 0
 
 
 def _whole(name: str, config: Mapping[str, Any], field: str, default: int | None = None) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from loadtest.plan.architectures import KNOWN, find_shape, load_shape
 from loadtest.plan.gpus import find_gpu, load_gpu
 from loadtest.plan.memory import Sizing, size
 from loadtest.plan.precision import weights_of
-from loadtest.plan.shapes import ModelShape, read_config
+from loadtest.plan.shapes import ModelShape, read_config, shape_of
 
 
 def shape(name: str) -> ModelShape:
@@ -160,6 +162,30 @@ def test_a_wrong_config_names_field_and_value(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**config, "hidden_size": "wide"}))
     with pytest.raises(SettingsError, match=r"hidden_size must be a whole number of at least 1, got 'wide'"):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("text_config", ["a"], "text_config must be one JSON object, got ['a']"),
+        ("quantization_config", "fp8", "quantization_config must be one JSON object, got 'fp8'"),
+        ("num_experts", "many", "num_experts must be a whole number of at least 1, got 'many'"),
+        ("num_local_experts", -8, "num_local_experts must be a whole number of at least 1, got -8"),
+        ("first_k_dense_replace", [0], "first_k_dense_replace must be a whole number of at least 1, got [0]"),
+        ("decoder_sparse_step", 1.5, "decoder_sparse_step must be a whole number of at least 1, got 1.5"),
+        ("n_shared_experts", math.inf, "n_shared_experts must be a whole number of at least 1, got inf"),
+        ("q_lora_rank", "1536", "q_lora_rank must be a whole number of at least 1, got '1536'"),
+    ],
+)
+def test_fields_that_may_be_missing_are_checked_too(field: str, value: object, said: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(f"model x: config.json: {said}")):
+        shape_of("x", {**KNOWN["deepseek-v3"], field: value})
+
+
+def test_more_dense_layers_than_there_are_leave_no_experts() -> None:
+    dense = shape_of("x", {**KNOWN["deepseek-v3"], "first_k_dense_replace": 100})
+    assert dense.experts is not None
+    assert (0, True) == (dense.experts.parameters, dense.parameters > 0)
 
 
 @pytest.mark.parametrize("name", ["h100_sxm", "NVIDIA H100", "H100-SXM5-80GB"])
