@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TypeAlias
 
-from cluster.cli.numbers import from_zero, time_from_zero, time_of, whole
+from cluster.cli.numbers import time_from_zero, time_of, whole
 from cluster.cli.target import add_target_flags
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -22,7 +22,7 @@ def add_loadtest(commands: Commands) -> None:
     load.add_argument("--processes", type=whole(1), default=1, help="generator processes (default %(default)s)")
     load.add_argument(
         "--drain",
-        type=from_zero,
+        type=time_from_zero,
         default=30.0,
         help="wait so many seconds at the end for what still runs, then cut it off and count it as failed "
         "(default %(default)s)",

@@ -121,7 +121,7 @@ def _stop(load: LoadTest) -> None:
     runner.send_message("penstock_drain", load.hurried)
     options = load.environment.parsed_options
     planned_s = 0.0 if load.hurried else float(options.duration or 0)
-    bound = time.monotonic() + planned_s + float(options.drain) + _DRAIN_MARGIN_S
+    bound = time.monotonic() + planned_s + load.drain_s + _DRAIN_MARGIN_S
     while not workers <= load.drained and time.monotonic() < bound:
         gevent.sleep(0.05)
     if missing := workers - load.drained:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
+from cluster.cli.numbers import MOST_TIME
 from cluster.errors import SettingsError
 from loadtest.load.arrivals import PATTERNS, Pattern
 from loadtest.load.scenario import SCENARIOS, Scenario, find_scenario, scenario_fields, scenario_from
@@ -17,6 +19,7 @@ KEY_VARIABLE = "PENSTOCK_API_KEY"
 DEFAULT_SCENARIO = "chat"
 DEFAULT_USER_RATE = 0.2
 DEFAULT_DRAIN_S = 30.0
+DEFAULT_TIMEOUT_S = 600.0
 HURRY = signal.SIGUSR1
 """Ends a planned load early; Locust's own signals let all that is planned be sent first."""
 
@@ -47,7 +50,10 @@ def add_load_flags(parser: Any, scenario: str) -> None:
         parser.add_argument(f"--{flag}", default=None, help=f"{text} (default: the scenario's)")
     parser.add_argument("--model", default="", help="model name (default: the only one)")
     parser.add_argument(
-        "--request-timeout", type=float, default=600.0, help="deadline of a request in seconds (default 600)"
+        "--request-timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT_S,
+        help=f"deadline of a request in seconds (default {DEFAULT_TIMEOUT_S:g})",
     )
     parser.add_argument(
         "--flush-interval",
@@ -123,11 +129,33 @@ def target_of(options: argparse.Namespace, host: str) -> Target:
         cert=options.router_cert,
         key=options.router_key,
         server_name=options.router_server_name,
-        timeout_s=options.request_timeout,
-        flush_s=options.flush_interval,
+        timeout_s=_time("request-timeout", options.request_timeout, DEFAULT_TIMEOUT_S, above_zero=True),
+        flush_s=None if options.flush_interval in (None, "") else _time("flush-interval", options.flush_interval, 0.0),
     )
     target.connection()
     return target
+
+
+def drain_of(options: argparse.Namespace) -> float:
+    """Return how long the end of a test may wait for what still runs, in seconds.
+
+    Raises:
+        SettingsError: it is no length of time.
+    """
+    return _time("drain", options.drain, DEFAULT_DRAIN_S)
+
+
+def _time(flag: str, value: Any, default: float, *, above_zero: bool = False) -> float:
+    if value in (None, ""):
+        return default
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= MOST_TIME or (above_zero and seconds == 0):
+        allowed = f"above 0 and at most {MOST_TIME}" if above_zero else f"from 0 to {MOST_TIME}"
+        raise SettingsError(f"{flag} must be a number {allowed}, got {value!r}")
+    return seconds
 
 
 def _number(flag: str, value: Any, kind: type) -> Any:

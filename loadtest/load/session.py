@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 
 from cluster.errors import GeneratorError, PenstockError
-from loadtest.load.options import DEFAULT_USER_RATE, scenario_of, target_of
+from loadtest.load.options import DEFAULT_DRAIN_S, DEFAULT_USER_RATE, drain_of, scenario_of, target_of
 from loadtest.load.plan import Planned, plan, plan_of_user
 from loadtest.load.process import START_DELAY_S, DriverProcess, Ended
 from loadtest.load.record import Record
@@ -51,6 +51,8 @@ class LoadTest:
         self.forgotten_s = 0.0
         """Figures are of what came later than this, in seconds since the start."""
         self.stopped_at: float | None = None
+        self.drain_s = DEFAULT_DRAIN_S
+        """How long the end may wait for what still runs, in seconds."""
         self.hurried = False
         """It shall end before all that is planned was sent."""
         self.shard, self.shards = 0, 1
@@ -100,6 +102,7 @@ class LoadTest:
             options = self.environment.parsed_options
             self.scenario = self._scenario()
             target = target_of(options, self.environment.host or "")
+            self.drain_s = drain_of(options)
             self._plan = None
             if self.planned and not self.shards:
                 _LOG.warning("it came in the middle of a test, whose requests have all been parted: it sends none")
@@ -168,7 +171,7 @@ class LoadTest:
         self.stopped_at = time.monotonic()
         if self._driver is not None:
             try:
-                self.record.clipped += self._driver.drain(float(self.environment.parsed_options.drain))
+                self.record.clipped += self._driver.drain(self.drain_s)
             except GeneratorError as error:
                 self.fail(str(error))
         if self.reports:
