@@ -279,7 +279,7 @@ def show_scores(scores: Scores, console: Console) -> None:
 
 def _observe(book: Book, plan_id: str, file: str, *, as_json: bool) -> int:
     try:
-        report = json.loads(Path(file).read_text(encoding="utf-8"))
+        report = json.loads(Path(file).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise SettingsError(f"observe: {file} cannot be read: {error}") from error
     if not isinstance(report, dict):

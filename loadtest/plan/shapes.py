@@ -90,7 +90,7 @@ def read_config(path: Path) -> ModelShape:
     """
     file = path / "config.json" if path.is_dir() else path
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise SettingsError(f"model: {file} cannot be read: {error}") from error
     if not isinstance(config, dict):

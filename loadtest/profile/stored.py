@@ -92,7 +92,7 @@ def read_profile(path: Path) -> Profile:
         SettingsError: it cannot be read, or a value is missing or wrong.
     """
     try:
-        data = json.loads(path.expanduser().read_text(encoding="utf-8"))
+        data = json.loads(path.expanduser().read_text(encoding="utf-8-sig"))
         return _profile(data)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise SettingsError(f"profile: {path} is no profile: {error}") from error

@@ -157,6 +157,12 @@ def test_a_folder_is_read() -> None:
     assert (3, 4, 32) == (demo.layers, demo.kv_heads, demo.head_dim)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_config(tmp_path: Path) -> None:
+    config = (MODEL_DIR / "config.json").read_text(encoding="utf-8")
+    (tmp_path / "config.json").write_text(config, encoding="utf-8-sig")
+    assert 3 == read_config(tmp_path).layers
+
+
 def test_a_wrong_config_names_field_and_value(tmp_path: Path) -> None:
     config = json.loads((MODEL_DIR / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "hidden_size": "wide"}))

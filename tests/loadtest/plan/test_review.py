@@ -88,7 +88,7 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
 
 def test_the_commands_note_and_review(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan_id = Book(tmp_path).predict(KIND, {}, PREDICTED)
-    (tmp_path / "report.json").write_text(json.dumps(report(0.0105)))
+    (tmp_path / "report.json").write_text(json.dumps(report(0.0105)), encoding="utf-8-sig")
     state = ["--state-dir", str(tmp_path), "--json"]
     assert 0 == main(["plan", "--observe", plan_id, str(tmp_path / "report.json"), *state])
     assert {"itl_mean_s": 0.0105} == json.loads(capsys.readouterr().out)["seen"]

@@ -133,6 +133,9 @@ def test_a_profile_is_kept_and_read(found: Profile, tmp_path: Path) -> None:
     file = found.save(tmp_path)
     assert tmp_path / "profiles" == file.parent
     assert found == read_profile(file)
+    # As editors of other systems keep it.
+    file.write_text(file.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    assert found == read_profile(file)
 
 
 def test_the_planner_claims_no_more_than_was_measured(found: Profile) -> None:
