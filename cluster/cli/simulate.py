@@ -61,7 +61,7 @@ def add_simulate(commands: Commands) -> None:
         help="of hpa's metric, ray's ongoing requests per replica, dynamo's load or wva's KV usage",
     )
     scaling.add_argument("--min-replicas", type=whole(0), default=1, help="default %(default)s")
-    scaling.add_argument("--max-replicas", type=whole(1), default=64, help="default %(default)s")
+    scaling.add_argument("--max-replicas", type=whole(1), help="default 64, or --replicas if that is more")
     scaling.add_argument("--cold-start", type=from_zero, default=180.0, help="seconds (default %(default)s)")
     check = parser.add_argument_group("validation", "instead of a trace: hold the engine against a recorded run")
     check.add_argument("--validate", metavar="DIR", help="a folder with requests.jsonl and meta.json")

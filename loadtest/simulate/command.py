@@ -30,6 +30,9 @@ from loadtest.simulate.validate import errors, fit, read_run
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 from router.affinity import Affinity
 
+_MAX_REPLICAS = 64
+"""Of those that a policy may add, where nobody says how many."""
+
 
 def run_simulate(options: argparse.Namespace) -> int:
     """Simulate a trace and report.
@@ -164,11 +167,12 @@ def setup_of(options: argparse.Namespace) -> Setup:
     if static and not options.replicas:
         raise SettingsError(f"replicas must be at least 1 with policy {options.policy}, which adds none, got 0")
     _check_start(options)
+    largest = options.max_replicas or max(_MAX_REPLICAS, options.replicas)
     return Setup(
         engine=engine,
         replicas=options.replicas,
         min_replicas=options.replicas if static else options.min_replicas,
-        max_replicas=options.replicas if static else max(options.replicas, options.max_replicas),
+        max_replicas=options.replicas if static else largest,
         routers=options.routers,
         queue_timeout_s=options.queue_timeout,
         default_class=RequestClass[options.request_class.upper()],

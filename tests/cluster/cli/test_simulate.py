@@ -124,6 +124,10 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
             "target is for the policies hpa, ray, dynamo and wva, not for static",
         ),
         (("--trace", "{trace}", "--max-num-batched-tokens", "8"), "must be at least max_num_seqs = 64, got 8"),
+        (
+            ("--trace", "{trace}", "--policy", "hpa", "--replicas", "9", "--max-replicas", "4"),
+            "replicas must be 0 to max_replicas = 4, got 9",
+        ),
         (("--trace", "{trace}", "--replicas", "0"), "replicas must be at least 1 with policy static"),
         (
             ("--trace", "{trace}", "--policy", "hpa", "--min-replicas", "0"),
