@@ -102,7 +102,7 @@ def target_from(options: argparse.Namespace) -> Target:
     key = os.environ.get(KEY_VARIABLE, "")
     if options.api_key_file:
         try:
-            key = Path(options.api_key_file).expanduser().read_text(encoding="utf-8").strip()
+            key = Path(options.api_key_file).expanduser().read_bytes().decode(errors="replace").strip()
         except OSError as error:
             raise SettingsError(f"--api-key-file: {options.api_key_file} cannot be read: {error.strerror}") from error
     target = Target(

@@ -168,6 +168,6 @@ def _number(flag: str, value: Any, kind: type) -> Any:
 
 def _text(name: str) -> str:
     try:
-        return Path(name).expanduser().read_text(encoding="utf-8").strip()
+        return Path(name).expanduser().read_bytes().decode(errors="replace").strip()
     except OSError as error:
         raise SettingsError(f"api-key-file {name} cannot be read: {error.strerror}") from error

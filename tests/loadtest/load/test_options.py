@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.cli.main import main
 from cluster.errors import SettingsError
 from loadtest.load.options import DEFAULT_DRAIN_S, add_load_flags, drain_of, target_of
 
@@ -41,3 +43,11 @@ def test_what_the_page_leaves_empty_is_the_default() -> None:
     assert (600.0, None, DEFAULT_DRAIN_S) == (target.timeout_s, target.flush_s, drain_of(options(drain="")))
     target = target_of(options(request_timeout="5", flush_interval="0"), "h:1")
     assert (5.0, 0.0) == (target.timeout_s, target.flush_s)
+
+
+def test_a_key_that_no_header_takes_is_said_without_it(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"k\xff")
+    with pytest.raises(SettingsError, match="key"):
+        target_of(options(api_key_file=str(tmp_path / "key")), "127.0.0.1:1")
+    flags = ["loadtest", "--target", "127.0.0.1:1", "--duration", "1", "--api-key-file", str(tmp_path / "key")]
+    assert 2 == main(flags)
