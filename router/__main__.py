@@ -11,6 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from router import polling  # noqa: F401 - before anything that imports gRPC
+
+# isort: split
+
 from cluster.errors import SetupError
 from cluster.heap import settle_heap
 from cluster.lifecycle import stop_signals

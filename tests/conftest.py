@@ -6,6 +6,11 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
+# Routers in the tests' process read their sockets as router processes do.
+from router import polling  # noqa: F401 - before anything that imports gRPC
+
+# isort: split
+
 import hypothesis
 import pytest
 
