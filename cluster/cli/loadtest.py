@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TypeAlias
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn, TypeAlias
 
 from cluster.cli.numbers import time_from_zero, time_of, whole
 from cluster.cli.target import add_target_flags
@@ -82,4 +86,22 @@ LOAD_FLAGS: tuple[tuple[str, str], ...] = (
 def _loadtest(options: argparse.Namespace) -> int:
     from loadtest.load.command import run_loadtest
 
-    return run_loadtest(options)
+    with _ends_in_order():
+        return run_loadtest(options)
+
+
+@contextmanager
+def _ends_in_order() -> Iterator[None]:
+    """Let SIGTERM end the command as an exception would: Locust has a process group of its own and would go on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(_number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -11,7 +11,7 @@ from typing import Any
 
 import gevent
 from locust import events
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 from cluster.errors import PenstockError
 from loadtest.load.options import DEFAULT_USER_RATE, HURRY, add_load_flags
@@ -104,7 +104,7 @@ def _start(load: LoadTest) -> None:
     runner = load.environment.runner
     if isinstance(runner, MasterRunner):
         ready = sorted(client.id for client in runner.clients.ready)
-        load.drained, load.shards = set(), max(1, len(ready))
+        load.workers, load.drained, load.shards = set(ready), set(), max(1, len(ready))
         for shard, client_id in enumerate(ready):
             runner.send_message("penstock_shard", [shard, len(ready)], client_id)
     load.start()
@@ -117,15 +117,19 @@ def _stop(load: LoadTest) -> None:
         return
     # Before Locust stops its workers: it waits only half a second for their last reports.
     load.stopped_at = time.monotonic()
-    workers = {client.id for client in runner.clients.all}
     runner.send_message("penstock_drain", load.hurried)
     options = load.environment.parsed_options
     planned_s = 0.0 if load.hurried else float(options.duration or 0)
     bound = time.monotonic() + planned_s + load.drain_s + _DRAIN_MARGIN_S
-    while not workers <= load.drained and time.monotonic() < bound:
+    while _present(runner) - load.drained and time.monotonic() < bound:
         gevent.sleep(0.05)
-    if missing := workers - load.drained:
-        _LOG.error("no last report from %s; its figures are not complete", ", ".join(sorted(missing)))
+    # Also of those that left before: what they should have sent nobody else did.
+    if lost := load.workers - load.drained:
+        load.lose(lost)
+
+
+def _present(runner: MasterRunner) -> set[str]:
+    return {client.id for client in runner.clients.all if client.state != STATE_MISSING}
 
 
 def _join(runner: Any, load: LoadTest) -> None:

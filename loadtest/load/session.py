@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +59,8 @@ class LoadTest:
         """This process' part of what is planned, and how many there are; none for a worker that has not been told."""
         self.reports = False
         """This is a worker, and its windows go to a master."""
+        self.workers: set[str] = set()
+        """A master's workers with a part in the plan."""
         self.drained: set[str] = set()
         """Of a master: workers that have sent all they know."""
         self._drives = drives
@@ -155,6 +157,11 @@ class LoadTest:
             gevent.spawn(runner.quit)
         else:
             gevent.spawn(runner.stop)
+
+    def lose(self, workers: Iterable[str]) -> None:
+        """Let the test end as one that failed: workers left before their last reports, and their parts are missing."""
+        _LOG.error("no last report from %s: the figures are not those of the whole load", ", ".join(sorted(workers)))
+        self.environment.process_exit_code = _EXIT_SETUP
 
     def drain(self) -> None:
         """Send nothing more, and wait for what runs, within the bound. With `--duration`, and where hardly anything of

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from cluster.cli.main import main
@@ -129,6 +130,25 @@ async def test_workers_send_one_scenario_between_them(stack: Stack, tmp_path: Pa
     assert found["generator"]["lag_s"]["p99"] is not None
 
 
+async def test_a_test_without_one_of_its_workers_fails(stack: Stack, tmp_path: Path) -> None:
+    """What a dead worker should have sent nobody else did, so the figures are of another load."""
+    figures, port = tmp_path / "figures.json", str(free_port())
+    load = ("--scenario", "smoke", "--rate", "15", "--arrivals", "constant", "--duration", "8", "--drain", "5")
+    spread = ("--headless", "--processes", "2", "--master-bind-port", port, "--master-port", port)
+    child = await locust(*load, *LENGTHS, *spread, "--host", target(stack), "--load-json", str(figures))
+    await until(lambda: stack.routers[0].pools["demo"].active, HELD_S)
+    # Each has a process of its own that sends.
+    victim = next(each for each in psutil.Process(child.pid).children() if each.children())
+    for process in (*victim.children(), victim):
+        process.kill()
+
+    said, _ = await asyncio.wait_for(child.communicate(), HELD_S)
+
+    assert 2 == child.returncode, said.decode()
+    assert b"no last report from" in said
+    assert 0 < json.loads(text_of(str(figures)))["requests"] < 120
+
+
 async def test_the_gate_ends_with_one_and_says_why(
     stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,6 +173,19 @@ async def test_the_gate_ends_with_one_and_says_why(
     assert all(f">{title}" in page for title in titles)
     assert "http://" not in page.replace("http://www.w3.org", "")
     await until(lambda: not stack.routers[0].pools["demo"].active)
+
+
+async def test_a_terminated_command_leaves_no_load_behind(stack: Stack, tmp_path: Path) -> None:
+    load = ["--scenario", "smoke", "--rate", "20", "--duration", "300", "--target", target(stack)]
+    words = [sys.executable, "-c", "import sys; from cluster.cli.main import main; sys.exit(main())", "loadtest", *load]
+    child = await asyncio.create_subprocess_exec(*words, "--report", str(tmp_path / "cut"))
+    await until(lambda: stack.routers[0].pools["demo"].active, HELD_S)
+    family = psutil.Process(child.pid).children(recursive=True)
+    child.terminate()
+
+    assert 143 == await asyncio.wait_for(child.wait(), HELD_S)
+    assert family
+    await until(lambda: not any(each.is_running() for each in family), HELD_S)
 
 
 async def test_an_interrupted_run_lets_open_requests_end_and_reports_what_ran(stack: Stack, tmp_path: Path) -> None:
