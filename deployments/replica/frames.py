@@ -52,16 +52,11 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
             tokens.extend(ids)
             texts.append(text)
         elif cursor < count:
-            news: list[Entry] = []
-            before = len(tokens)
-            # Every entry but the last has tokens, so no more of them fit.
-            for entry in entries[cursor : cursor + MAX_FRAME_TOKENS]:
-                if size >= MAX_FRAME_TOKENS:
-                    break
-                news.append(entry)
-                tokens.extend(entry[1])
-                size += len(entry[1]) + (_weight(entry[3]) if entry[3] else 0)
+            news, size = _fitting(entries, cursor, size)
             log.cursor = cursor + len(news)
+            before = len(tokens)
+            for entry in news:
+                tokens.extend(entry[1])
             if any(entry[3] for entry in news):
                 _add_logprobs(frame, len(sinks), [entry[3] or () for entry in news])
             sinks.append(log.sink)
@@ -80,6 +75,18 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
     frame.token_ids.extend(tokens)
     frame.texts.extend(texts)
     return left
+
+
+def _fitting(entries: Sequence[Entry], cursor: int, size: int) -> tuple[list[Entry], int]:
+    """Take entries until a frame of this size is full; returns them and its size with them."""
+    news: list[Entry] = []
+    # Every entry but the last has tokens, so no more of them fit.
+    for entry in entries[cursor : cursor + MAX_FRAME_TOKENS]:
+        if size >= MAX_FRAME_TOKENS:
+            break
+        news.append(entry)
+        size += len(entry[1]) + (_weight(entry[3]) if entry[3] else 0)
+    return news, size
 
 
 def _weight(positions: Sequence[PositionLogprobs]) -> int:

@@ -161,16 +161,19 @@ class Frontend:
         # vLLM's socket to the engine takes any number of messages, so this ends within this turn of the loop.
         await llm.engine_core.add_request_async(request)
         if not prior:
-            # The engine works already; its output is read in a later turn.
-            try:
-                with _tokenizer_faults():
-                    detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, request)
-            except EngineRequestError:
-                self.forget((request.request_id,))
-                await self.stop((request.request_id,))
-                raise
-            sequence.text = text_of(detokenizer, stops=bool(params.stop))
+            await self._begin_text(sequence, request, stops=bool(params.stop))
         return None
+
+    async def _begin_text(self, sequence: VllmSequence, request: Any, *, stops: bool) -> None:
+        """Prepare the text of a sequence that the engine works on already; its output is read in a later turn."""
+        try:
+            with _tokenizer_faults():
+                detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, request)
+        except EngineRequestError:
+            self.forget((request.request_id,))
+            await self.stop((request.request_id,))
+            raise
+        sequence.text = text_of(detokenizer, stops=stops)
 
     def forget(self, internal_ids: Sequence[str]) -> None:
         """Deliver nothing more for these requests."""
