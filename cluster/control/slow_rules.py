@@ -27,7 +27,7 @@ class SlowRules:
     for it do not work before."""
     drain_fill: float = 0.95
     """Part of a replica's time that is used while something has piled up."""
-    fill: float = 0.65
+    fill: float = 0.6
     """Part of a replica's time that is planned for in a group of `fill_replicas`, at first; it then follows the
     attainment. The free part shrinks with the root of the group's size, as the scatter of its load does."""
     fill_replicas: float = 4.0
@@ -61,12 +61,12 @@ class SlowRules:
     """How long ticks are remembered, and so the longest look-back there is."""
     hold_s: float = 30.0
     """Between two changes."""
-    down_band: float = 0.25
+    down_band: float = 0.15
     """Less than this part of the replicas too many, and less than one, is not removed."""
     long_look_back_s: float = 1800.0
     long_down_band: float = 0.1
     """Unless it was too many for so long: then down to this part. A load that falls slowly, or has settled a little
-    below what a peak left, would else keep a quarter too many for good."""
+    below what a peak left, would else keep as many too many for good."""
     down_step: float = 0.25
     """Largest part that goes at once."""
     kv_most: float = 0.9

@@ -17,7 +17,7 @@ from cluster.cli.tables import print_table
 from cluster.errors import SettingsError
 from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, TUNED, Policy, Result, contend
 from loadtest.bench_autoscaler.report import OURS, rows, table_of
-from loadtest.bench_autoscaler.scenarios import SCENARIOS, Case, case
+from loadtest.bench_autoscaler.scenarios import SCENARIOS, Case, Span, case
 from loadtest.bench_autoscaler.tuning import ENOUGH, tune
 from loadtest.data import check_there, data_folder
 from loadtest.ending import end
@@ -47,7 +47,7 @@ def compete(job: Job) -> list[Result]:
     """
     scenario = next(each for each in SCENARIOS if each.name == job.scenarios[0])
     policy = POLICIES[job.policy]
-    loads = [case(scenario, seed, job.seconds, job.data) for seed in job.seeds]
+    loads = [case(scenario, seed, Span(job.seconds), job.data) for seed in job.seeds]
     if policy.name == ORACLE:
         # It knows each load: whatever is cheapest there is its plan.
         found = [each for load in loads for each in _tuned(policy, [load], ENOUGH)]

@@ -129,7 +129,7 @@ def _fast(case: Case, policy: Policy, slow: SlowPolicy | None) -> Callable[[], F
 
 
 def contend(case: Case, policy: Policy, dial: float) -> Result:
-    """Let a policy serve a load."""
+    """Let a policy serve a load; what goes before the time that counts is for everybody to settle."""
     # Everybody begins with what is needed then.
     setup = replace(case.setup, replicas=plan(case, FIRST_FILL).counts[0])
     slow = policy.slow(case, dial)
@@ -138,7 +138,9 @@ def contend(case: Case, policy: Policy, dial: float) -> Result:
     if policy.name == ORACLE:
         setup = replace(setup, replicas=plan(case, dial).counts[0])
     run = Simulation(case.trace, setup, fast=_fast(case, policy, slow), slow=slow).run()
-    promised = replace(run, outcomes=[each for each in run.outcomes if each.request_class is not RequestClass.BATCH])
+    span = case.span
+    counted = [each for each in run.outcomes if span.counts(each.arrival_s)]
+    promised = replace(run, outcomes=[each for each in counted if each.request_class is not RequestClass.BATCH])
     figures = figures_of(promised, dict.fromkeys(RequestClass, case.scenario.slo))
     return Result(
         case.scenario.name,
@@ -146,12 +148,12 @@ def contend(case: Case, policy: Policy, dial: float) -> Result:
         case.seed,
         dial,
         figures.attainment,
-        figures.replica_hours,
-        figures.reversals,
+        run.fleet.hours(span.whole_s, span.lead_s),
+        run.fleet.reversals(run.replicas_at_first, span.whole_s, span.lead_s),
         figures.worst_5min_attainment,
         sum(
             each.output_tokens
-            for each in run.outcomes
+            for each in counted
             if each.request_class is RequestClass.BATCH and each.end is End.COMPLETED
         ),
         run.cpu_s,

@@ -48,6 +48,30 @@ HEARTBEAT_S = 20.0
 LIMITS = QueueLimits(lease_ms=int(4e3 * HEARTBEAT_S), preempt_after_ms=2_000, preempt_quantum_ms=int(2e3 * HEARTBEAT_S))
 _SAMPLES = 10
 """Points of a timeline that nobody looks at."""
+LEAD_S = 600.0
+"""Load before what is counted: a pool that begins empty fills for minutes, and what policies measure begins at 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Is the time of a load: what is counted, and what goes before it."""
+
+    seconds: float
+    """That are counted."""
+    lead_s: float = LEAD_S
+
+    @property
+    def whole_s(self) -> float:
+        """From the first arrival on."""
+        return self.lead_s + self.seconds
+
+    def place(self, at: float) -> float:
+        """Return where a time lies in what is counted, from 0 to 1; less than 0 before."""
+        return (at - self.lead_s) / self.seconds
+
+    def counts(self, at: float) -> bool:
+        """Whether a time belongs to what is counted."""
+        return self.lead_s <= at < self.whole_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +79,8 @@ class Scenario:
     """Is a load with what happens meanwhile."""
 
     name: str
-    make: Callable[[random.Random, float, Path], list[TraceRequest]]
-    """From a source of chance, a length in seconds and the folder of traces; any rate."""
+    make: Callable[[random.Random, Span, Path], list[TraceRequest]]
+    """From a source of chance, a time and the folder of traces; any rate."""
     engine: SimSettings = ENGINE
     slo: Slo = SLO
     cold_start_s: float = 180.0
@@ -79,15 +103,16 @@ class Case:
 
     scenario: Scenario
     seed: int
+    span: Span
     trace: list[TraceRequest]
     setup: Setup
     point: OperatingPoint
 
 
-def case(scenario: Scenario, seed: int, seconds: float, data: Path) -> Case:
+def case(scenario: Scenario, seed: int, span: Span, data: Path) -> Case:
     """Draw the load and describe the pool."""
     rnd = random.Random(f"{scenario.load} {seed}")
-    trace = scaled(scenario.make(rnd, seconds, data), scenario.engine, rnd, seconds)
+    trace = scaled(scenario.make(rnd, span, data), scenario.engine, rnd, span)
     if scenario.batch_part:
         classes = (RequestClass.BATCH, RequestClass.INTERACTIVE)
         trace = [replace(each, request_class=classes[rnd.random() >= scenario.batch_part]) for each in trace]
@@ -99,7 +124,7 @@ def case(scenario: Scenario, seed: int, seconds: float, data: Path) -> Case:
         heartbeat_s=HEARTBEAT_S,
         samples=_SAMPLES,
         cold_start_s=scenario.cold_start_s,
-        deaths=(Death(0.4 * seconds, scenario.deaths),) if scenario.deaths else (),
+        deaths=(Death(span.lead_s + 0.4 * span.seconds, scenario.deaths),) if scenario.deaths else (),
         slo=scenario.slo,
         seed=seed,
         prefix_cache=False,
@@ -107,7 +132,7 @@ def case(scenario: Scenario, seed: int, seconds: float, data: Path) -> Case:
         # same work.
         relief=False,
     )
-    return Case(scenario, seed, trace, setup, point_of({RequestClass.INTERACTIVE: scenario.slo}))
+    return Case(scenario, seed, span, trace, setup, point_of({RequestClass.INTERACTIVE: scenario.slo}))
 
 
 def work_of(request: TraceRequest, engine: SimSettings) -> float:
@@ -122,20 +147,20 @@ def true_model(engine: SimSettings) -> StepModel:
     return StepModel(engine.base_ms / 1e3, engine.per_token_us / 1e6, engine.per_kv_token_us / 1e6)
 
 
-def scaled(
-    trace: Sequence[TraceRequest], engine: SimSettings, rnd: random.Random, seconds: float
-) -> list[TraceRequest]:
-    """Thin a trace, or overlay it with itself, until its busiest two minutes need `PEAK_REPLICAS`."""
-    bins = [0.0] * (int(seconds // _PEAK_OVER_S) + 1)
+def scaled(trace: Sequence[TraceRequest], engine: SimSettings, rnd: random.Random, span: Span) -> list[TraceRequest]:
+    """Thin a trace, or overlay it with itself, until the busiest two minutes that count need `PEAK_REPLICAS`."""
+    bins = [0.0] * (int(span.seconds // _PEAK_OVER_S) + 1)
     for each in trace:
-        bins[min(len(bins) - 1, int(each.arrival_s // _PEAK_OVER_S))] += work_of(each, engine) / _PEAK_OVER_S
+        if span.counts(each.arrival_s):
+            place = min(len(bins) - 1, int((each.arrival_s - span.lead_s) // _PEAK_OVER_S))
+            bins[place] += work_of(each, engine) / _PEAK_OVER_S
     factor = PEAK_FILL * PEAK_REPLICAS / max(bins)
     kept = []
     for each in trace:
         copies = int(factor) + (rnd.random() < factor % 1.0)
         for copy in range(copies):
             at = each.arrival_s + (rnd.uniform(-10.0, 10.0) if copy else 0.0)
-            kept.append(replace(each, arrival_s=min(max(0.0, at), seconds), block_ids=(), block_tokens=0))
+            kept.append(replace(each, arrival_s=min(max(0.0, at), span.whole_s), block_ids=(), block_tokens=0))
     kept.sort(key=lambda each: each.arrival_s)
     return [replace(each, number=number) for number, each in enumerate(kept)]
 
@@ -148,74 +173,75 @@ def _recorded(path: Path) -> tuple[TraceRequest, ...]:
     return tuple(each for each in read_trace(path) if each.prompt_tokens <= LONGEST_PROMPT)
 
 
-def _window(name: str) -> Callable[[random.Random, float, Path], list[TraceRequest]]:
-    def make(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
+def _window(name: str) -> Callable[[random.Random, Span, Path], list[TraceRequest]]:
+    def make(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
         whole = _recorded(data / name)
-        start = rnd.uniform(0.0, max(0.0, whole[-1].arrival_s - seconds))
+        start = rnd.uniform(0.0, max(0.0, whole[-1].arrival_s - span.whole_s))
         return [
             replace(each, arrival_s=each.arrival_s - start)
             for each in whole
-            if start <= each.arrival_s < start + seconds
+            if start <= each.arrival_s < start + span.whole_s
         ]
 
     return make
 
 
-def _drawn(rate: Callable[[float], float], rnd: random.Random, seconds: float, data: Path, longer: float = 1.0,
+def _drawn(rate: Callable[[float], float], rnd: random.Random, span: Span, data: Path, longer: float = 1.0,
            longer_from: float = 2.0) -> list[TraceRequest]:  # fmt: skip
-    """Draw arrivals at `rate` (of 0 to 1 over the time from 0 to 1), a little burstier than chance, with lengths of the
-    Azure trace.
+    """Draw arrivals at `rate` (of 0 to 1, by the place in what is counted), a little burstier than chance, with lengths
+    of the Azure trace.
     """
     whole = _recorded(data / "azure_llm_2023_conv.csv")
     highest, at = 2.0, 0.0
     found: list[TraceRequest] = []
     burst, until = 1.0, 0.0
-    while at < seconds:
+    while at < span.whole_s:
         # Over half a minute each the rate is off by a quarter, as that of a real service is.
         if at >= until:
             burst, until = rnd.gammavariate(16.0, 1 / 16.0), until + 30.0
         at += rnd.expovariate(highest * 2.0)
-        place = at / seconds
-        if at < seconds and rnd.random() < min(1.0, rate(place) * burst / 2.0):
+        place = span.place(at)
+        if at < span.whole_s and rnd.random() < min(1.0, rate(place) * burst / 2.0):
             each = rnd.choice(whole)
             prompt = each.prompt_tokens * (longer if place >= longer_from else 1.0)
             found.append(TraceRequest(len(found), at, min(LONGEST_PROMPT, int(prompt)), each.output_tokens))
     return found
 
 
-def _step(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
-    return _drawn(lambda at: 1.0 if 0.3 <= at < 0.65 else 1 / 3, rnd, seconds, data)
+def _step(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
+    return _drawn(lambda at: 1.0 if 0.3 <= at < 0.65 else 1 / 3, rnd, span, data)
 
 
-def _length(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
-    return _drawn(lambda _: 1.0, rnd, seconds, data, longer=4.0, longer_from=0.4)
+def _length(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
+    return _drawn(lambda _: 1.0, rnd, span, data, longer=4.0, longer_from=0.4)
 
 
-def _even(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
-    return _drawn(lambda _: 1.0, rnd, seconds, data)
+def _even(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
+    return _drawn(lambda _: 1.0, rnd, span, data)
 
 
 FASTER = 6.0
 """The 14-day series is played so many times as fast, where it is not played at its own pace."""
+_SERIES_ROW_S = 600.0
 
 
-def _series(rnd: random.Random, seconds: float, data: Path, faster: float = FASTER) -> list[TraceRequest]:
+def _series(rnd: random.Random, span: Span, data: Path, faster: float = FASTER) -> list[TraceRequest]:
     """Take a window of the 14-day series, thinned."""
     rates = _rates(data / "servegen_language_m-large_rate_10min.csv")
-    span = faster * seconds / 600.0
-    start = rnd.uniform(0.0, len(rates) - span - 2)
-    top = max(rates[int(start) : int(start + span) + 2])
+    lead, rows = (faster * part / _SERIES_ROW_S for part in (span.lead_s, span.seconds))
+    start = rnd.uniform(lead, len(rates) - rows - 2)
+    top = max(rates[int(start - lead) : int(start + rows) + 2])
 
     def rate(at: float) -> float:
-        place = start + at * span
+        place = start + at * rows
         low = int(place)
         return ((1 - place + low) * rates[low] + (place - low) * rates[low + 1]) / top
 
-    return _drawn(rate, rnd, seconds, data)
+    return _drawn(rate, rnd, span, data)
 
 
-def _own_pace(rnd: random.Random, seconds: float, data: Path) -> list[TraceRequest]:
-    return _series(rnd, seconds, data, faster=1.0)
+def _own_pace(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
+    return _series(rnd, span, data, faster=1.0)
 
 
 @cache

@@ -24,7 +24,7 @@ from cluster.cli.console import screen
 from cluster.cli.tables import add_columns, print_table
 from loadtest.bench_tokens import load
 from loadtest.bench_tokens.cpu import cpu_seconds, descendants
-from loadtest.bench_tokens.figures import COMPARISONS, MODES, PATHS, Phase, Rounds, fields_of, pooled
+from loadtest.bench_tokens.figures import COMPARISONS, MODES, PATHS, Phase, Rounds, fields_of, interval, pooled
 from loadtest.bench_tokens.paths import InProcessPath, ServingPath, in_process, penstock, vllm_http
 from loadtest.ending import end
 
@@ -34,6 +34,10 @@ WARM_UP = 10_000
 """Number of the first prompt that is not counted."""
 QUIET_S = 1.5
 """An engine looks for work in a loop for a second after its last step."""
+ALONE_ROUNDS = 3
+"""A single stream has so many times the rounds, each as much shorter: its times scatter more from one turn to the next
+than within one.
+"""
 
 Opened = ServingPath | InProcessPath
 Run = Callable[[], Awaitable[load.LoadResult]]
@@ -43,10 +47,10 @@ def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-tokens", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of every path in every mode (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of every path in a mode (default %(default)s)")
     parser.add_argument("--waves", type=int, default=1, help="of all streams in a saturated turn (default %(default)s)")
     parser.add_argument("--paced-s", type=float, default=8.0, help="seconds of a paced turn (default %(default)s)")
-    parser.add_argument("--requests", type=int, default=15, help="of a single stream's turn (default %(default)s)")
+    parser.add_argument("--requests", type=int, default=5, help="of a single stream's turn (default %(default)s)")
     parser.add_argument("--only", choices=PATHS, help="run one path, for profiling")
     options = parser.parse_args()
     import uvloop
@@ -79,12 +83,12 @@ async def _measure(paths: Mapping[str, Opened], options: argparse.Namespace, con
         await alone(5)
     phases: dict[str, Rounds] = {}
 
-    async def turns(mode: str, work: Callable[[str, int], Run]) -> None:
+    async def turns(mode: str, work: Callable[[str, int], Run], count: int = options.rounds) -> None:
         rounds = []
-        for number in range(options.rounds):
+        for number in range(count):
             found = {}
             for name in order(tuple(paths), number):
-                with console.status(f"{mode}, round {number + 1} of {options.rounds}: {LABELS[name]}"):
+                with console.status(f"{mode}, round {number + 1} of {count}: {LABELS[name]}"):
                     await asyncio.sleep(QUIET_S)
                     found[name] = await meter.phase(name, work(name, number))
             rounds.append(found)
@@ -97,7 +101,7 @@ async def _measure(paths: Mapping[str, Opened], options: argparse.Namespace, con
     full = pooled([each["vllm_http" if "vllm_http" in paths else options.only] for each in phases["saturated"]])
     rate = full["tokens_per_s"] / 2 / load.TOKENS
     await turns("paced", lambda name, number: lambda: run[name][1](rate, options.paced_s, number + 1))
-    await turns("alone", lambda name, _number: lambda: run[name][2](options.requests))
+    await turns("alone", lambda name, _: lambda: run[name][2](options.requests), ALONE_ROUNDS * options.rounds)
     return phases
 
 
@@ -185,15 +189,18 @@ def _print(phases: Mapping[str, Rounds], fields: Mapping[str, Any], console: Con
     if "ratios" not in fields:
         return
     table = Table(
-        title="round by round", caption="Bars are for the medians. TTFT and ITL above are medians of streams."
+        title="round by round",
+        caption="Bars are for the medians; where these are is 95 % certain. TTFT and ITL above are medians of streams.",
     )
-    for column in ("", "median", "bar", "", "rounds"):
+    for column in ("", "median", "95 %", "bar", "", "rounds"):
         table.add_column(column, justify="left" if not column else "right")
     for each in COMPARISONS:
         values = each.values(phases[each.mode])
         median = statistics.median(values)
         verdict = "" if not each.bar else "held" if each.held(median) else "[red]missed[/red]"
-        table.add_row(each.name, f"{median:.2f}", each.bar, verdict, " ".join(f"{value:.2f}" for value in values))
+        between = "{:.2f} to {:.2f}".format(*interval(values))
+        rounds = " ".join(f"{value:.2f}" for value in values)
+        table.add_row(each.name, f"{median:.2f}", between, each.bar, verdict, rounds)
     console.print(table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,6 +100,20 @@ COMPARISONS = (
 )
 
 
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return where the median is with 95 % certainty, whatever the values' distribution (order statistics; see H. A.
+    David, Order Statistics); all of them where they are fewer than six.
+    """
+    ordered, count = sorted(values), len(values)
+    # The median is outside of both ends if fewer than `cut` values fall on one side of it.
+    cut, below = 0, 0.5**count
+    while 2 * below <= 0.05 and 2 * (cut + 1) < count:
+        cut += 1
+        below += math.comb(count, cut) * 0.5**count
+    first = max(0, cut - 1)
+    return ordered[first], ordered[count - 1 - first]
+
+
 def _cpu(one: Phase, other: Phase) -> float:
     return one.cpu_us_per_token / other.cpu_us_per_token
 
@@ -117,4 +132,10 @@ def fields_of(phases: Mapping[str, Rounds]) -> dict[str, Any]:
         return {"modes": modes}
     rounds_of = {each.name: each.values(phases[each.mode]) for each in COMPARISONS}
     ratios = {name: statistics.median(values) for name, values in rounds_of.items()}
-    return {"modes": modes, "added_ttft_ms": ratios.pop("added_ttft_ms"), "ratios": ratios, "rounds": rounds_of}
+    return {
+        "modes": modes,
+        "added_ttft_ms": ratios.pop("added_ttft_ms"),
+        "ratios": ratios,
+        "intervals": {name: interval(values) for name, values in rounds_of.items()},
+        "rounds": rounds_of,
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field
 
 from cluster.control.decision import Relief
@@ -115,17 +116,21 @@ class Fleet:
         """Return how many replicas are in a state."""
         return sum(1 for member in self.members.values() if member.state is state)
 
-    def hours(self, now: float) -> float:
-        """Return the hours of all replicas so far, those that started or drained included."""
+    def hours(self, until: float, since: float = 0.0) -> float:
+        """Return the hours of all replicas between two times, those that started or drained included."""
         every = [*self.gone, *self.members.values()]
-        return sum((now if each.removed_at is None else each.removed_at) - each.created_at for each in every) / 3600
+        ends = (until if each.removed_at is None else min(until, each.removed_at) for each in every)
+        return sum(max(0.0, end - max(since, each.created_at)) for each, end in zip(every, ends, strict=True)) / 3600
 
-    def reversals(self, first: int) -> int:
-        """Count changes of direction shortly after the change before. `first`: the count at the beginning."""
+    def reversals(self, first: int, until: float = math.inf, since: float = 0.0) -> int:
+        """Count changes of direction shortly after the change before, whenever that was, between two times. `first`:
+        the count at the beginning.
+        """
         found, last_at, last_direction, count = 0, 0.0, 0, first
         for at, new in self.changes:
             direction = 1 if new > count else -1
-            found += last_direction == -direction and at - last_at <= REVERSAL_WITHIN_S
+            against = last_direction == -direction and at - last_at <= REVERSAL_WITHIN_S
+            found += against and since <= at < until
             last_at, last_direction, count = at, direction, new
         return found
 

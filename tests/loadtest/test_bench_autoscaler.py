@@ -16,10 +16,19 @@ from loadtest.bench_autoscaler.__main__ import jobs_of, tuned_as_ours
 from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, TUNED, Policy, Result, contend
 from loadtest.bench_autoscaler.oracle import plan
 from loadtest.bench_autoscaler.report import paired, rows, table_of
-from loadtest.bench_autoscaler.scenarios import ENGINE, PEAK_FILL, PEAK_REPLICAS, SCENARIOS, Scenario, case, work_of
+from loadtest.bench_autoscaler.scenarios import (
+    ENGINE,
+    PEAK_FILL,
+    PEAK_REPLICAS,
+    SCENARIOS,
+    Scenario,
+    Span,
+    case,
+    work_of,
+)
 from loadtest.bench_autoscaler.tuning import tune
 
-SECONDS = 240.0
+SPAN = Span(240.0, lead_s=60.0)
 
 
 @pytest.fixture(scope="module")
@@ -37,36 +46,37 @@ def scenario(name: str) -> Scenario:
 
 
 def test_the_busiest_minutes_need_twenty_replicas(data: Path) -> None:
-    drawn = case(scenario("azure"), 1, SECONDS, data)
+    drawn = case(scenario("azure"), 1, SPAN, data)
     bins = Counter[int]()
     for each in drawn.trace:
-        bins[int(each.arrival_s // 120)] += work_of(each, ENGINE)  # type: ignore[assignment]
+        if SPAN.counts(each.arrival_s):
+            bins[int((each.arrival_s - SPAN.lead_s) // 120)] += work_of(each, ENGINE)  # type: ignore[assignment]
 
     assert max(bins.values()) / 120 == pytest.approx(PEAK_FILL * PEAK_REPLICAS, rel=0.15)
     assert [each.number for each in drawn.trace] == list(range(len(drawn.trace)))
 
 
 def test_a_seed_draws_the_same_load_again_and_another_does_not(data: Path) -> None:
-    one, again, other = (case(scenario("step x3"), seed, SECONDS, data).trace for seed in (1, 1, 2))
+    one, again, other = (case(scenario("step x3"), seed, SPAN, data).trace for seed in (1, 1, 2))
 
     assert one == again
     assert one != other
 
 
 def test_the_oracle_orders_a_cold_start_ahead_and_keeps_what_is_wanted_again(data: Path) -> None:
-    make = scenario("step x3").make
+    make, span = scenario("step x3").make, Span(480.0, lead_s=120.0)
     slow, quick = (
-        plan(case(Scenario("step x3", make, cold_start_s=cold), 1, 480.0, data), 0.9).counts for cold in (120.0, 15.0)
+        plan(case(Scenario("step x3", make, cold_start_s=cold), 1, span, data), 0.9).counts for cold in (120.0, 15.0)
     )
 
-    step = int(0.3 * 480 // 15)
+    step = int((120 + 0.3 * 480) // 15)
     assert slow[step - 6] > quick[step - 6]
     assert quick[step - 3] < quick[step + 2]
     assert all(one >= other for one, other in zip(slow, quick, strict=True))
 
 
 def test_a_fuller_plan_is_cheaper_and_attains_less(data: Path) -> None:
-    drawn = case(scenario("azure"), 1, SECONDS, data)
+    drawn = case(scenario("azure"), 1, SPAN, data)
     generous, tight = (contend(drawn, POLICIES[ORACLE], dial) for dial in (0.7, 1.4))
 
     assert generous.attainment > 0.99
@@ -97,6 +107,22 @@ def test_hours_are_in_percent_of_the_oracle_on_the_same_load() -> None:
             "batch_tokens"} <= found[0].keys()  # fmt: skip
 
 
+def test_what_goes_before_the_time_that_counts_is_not_counted(data: Path) -> None:
+    span = Span(120.0, lead_s=120.0)
+    settled = case(scenario("azure"), 1, span, data)
+    found = contend(settled, POLICIES["static"], 20.0)
+    mixed = case(Scenario("even", scenario("death").make, batch_part=0.5), 1, span, data)
+    batch = [each for each in mixed.trace if each.request_class and each.request_class.name == "BATCH"]
+
+    assert found.gpu_hours == pytest.approx(20 * 120 / 3600)
+    assert settled.trace[0].arrival_s < 10
+    assert not span.counts(119.9)
+    assert span.counts(120.0)
+    # Those of the lead alone would be half of the tokens.
+    counted = sum(each.output_tokens for each in batch if span.counts(each.arrival_s))
+    assert contend(mixed, POLICIES["static"], 30.0).batch_tokens == counted < 0.8 * sum(b.output_tokens for b in batch)
+
+
 def test_pairs_show_what_loads_of_different_size_hide() -> None:
     difference = paired([10.0, 20.0, 30.0, 40.0], [11.0, 21.2, 31.0, 40.8])
 
@@ -107,7 +133,7 @@ def test_pairs_show_what_loads_of_different_size_hide() -> None:
 
 
 def test_classes_without_a_promise_count_as_tokens_only(data: Path) -> None:
-    mixed = case(Scenario("even", scenario("death").make, batch_part=0.3), 1, 60.0, data)
+    mixed = case(Scenario("even", scenario("death").make, batch_part=0.3), 1, Span(60.0, lead_s=0.0), data)
     result = contend(mixed, POLICIES["penstock"], 0.0)
 
     outputs = sum(
@@ -155,7 +181,7 @@ def test_ours_with_a_dial_is_tuned_to_the_whole_attainment() -> None:
 
 
 def test_the_dial_of_ours_is_how_full_replicas_are_planned(data: Path) -> None:
-    load = case(scenario("azure"), 1, SECONDS, data)
+    load = case(scenario("azure"), 1, SPAN, data)
     fuller, emptier = (contend(load, POLICIES[TUNED], dial) for dial in (0.95, 0.35))
 
     assert fuller.gpu_hours < emptier.gpu_hours

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadtest.bench_tokens.__main__ import order
-from loadtest.bench_tokens.figures import COMPARISONS, MODES, PATHS, Phase, fields_of, pooled
+from loadtest.bench_tokens.figures import COMPARISONS, MODES, PATHS, Phase, fields_of, interval, pooled
 from loadtest.bench_tokens.load import LoadResult, StreamTimes
 
 
@@ -47,6 +47,13 @@ def test_every_bar_is_kept_at_its_value_and_missed_beyond_it() -> None:
         if each.at_least is not None:
             assert each.held(each.at_least)
             assert not each.held(each.at_least - 0.01)
+
+
+@pytest.mark.parametrize(("count", "left_out"), [(1, 0), (5, 0), (6, 0), (9, 1), (15, 3), (27, 7)])
+def test_the_interval_of_a_median_leaves_out_what_one_in_twenty_would(count: int, left_out: int) -> None:
+    """The ranks are those of the binomial distribution's table."""
+    values = [float(n) for n in reversed(range(count))]
+    assert (left_out, count - 1 - left_out) == interval(values)
 
 
 def test_each_path_begins_a_round() -> None:

@@ -37,6 +37,9 @@ from tests.cluster.control.groups import (
     seconds_per_request,
 )
 
+LOAD_OF_18 = 15.3
+"""Replica-seconds per second that call for 18 replicas."""
+
 # --- up ---------------------------------------------------------------------------------------------------------------
 
 
@@ -305,20 +308,29 @@ def test_removal_looks_back_three_cold_starts_and_takes_a_quarter() -> None:
 
 
 def test_a_few_too_many_go_after_half_an_hour() -> None:
-    seen = group(12, interactive(8.2))
-    state = long_ago(needed=10, work=8.2)
+    seen = group(20, interactive(LOAD_OF_18))
+    state = long_ago(needed=18, work=LOAD_OF_18)
     lately_two = dataclasses.replace(
-        state, needs=tuple(dataclasses.replace(need, replicas=10 if need.at > 9_400.0 else 12) for need in state.needs)
+        state, needs=tuple(dataclasses.replace(need, replicas=18 if need.at > 9_400.0 else 20) for need in state.needs)
     )
     steady = decide(POINT, BOUNDS, seen, state)
     young = dataclasses.replace(state, needs=state.needs[-50:])
 
-    assert (10, 10) == (steady.needed, steady.replicas)
-    assert "10 were enough for 95% of the last 1800 s" == reason(steady, "down")
-    assert 12 == decide(POINT, BOUNDS, seen, lately_two).replicas
-    assert 12 == decide(POINT, BOUNDS, seen, young).replicas
-    # One of twelve is what chance brings at any time.
-    assert 11 == decide(POINT, BOUNDS, group(11, interactive(8.2)), state).replicas
+    assert (18, 18) == (steady.needed, steady.replicas)
+    assert "18 were enough for 95% of the last 1800 s" == reason(steady, "down")
+    assert 20 == decide(POINT, BOUNDS, seen, lately_two).replicas
+    assert 20 == decide(POINT, BOUNDS, seen, young).replicas
+    # One of nineteen is what chance brings at any time.
+    assert 19 == decide(POINT, BOUNDS, group(19, interactive(LOAD_OF_18)), state).replicas
+
+
+def test_more_than_a_seventh_too_many_go_after_the_look_back() -> None:
+    state = long_ago(needed=18, work=LOAD_OF_18)
+    young = dataclasses.replace(state, needs=state.needs[-50:])
+
+    assert 21 == decide(POINT, BOUNDS, group(21, interactive(LOAD_OF_18)), young).replicas
+    more = decide(POINT, BOUNDS, group(22, interactive(LOAD_OF_18)), young)
+    assert "18 were enough for 95% of the last 300 s" == reason(more, "down")
 
 
 def test_removal_never_waits_for_more_than_is_remembered() -> None:

@@ -176,6 +176,7 @@ def test_a_new_replica_serves_after_its_cold_start_and_costs_from_its_order() ->
     states = {round(sample.at_s): (sample.ready, sample.starting) for sample in run.samples}
     assert [(1, 0), (1, 1), (2, 0)] == [states[5], states[20], states[35]]
     assert run.fleet.hours(run.seconds) == pytest.approx((2 * run.seconds - 10) / 3600, abs=1e-3)
+    assert run.fleet.hours(12.0, 7.0) == pytest.approx((2 * 5 - 3) / 3600)
     first = next(each for each in run.fleet.members.values() if each.created_at > 0)
     assert 30.0 == first.ready_at
     assert first.replica.log.seconds
@@ -203,6 +204,7 @@ def test_what_still_starts_goes_first_and_reversals_are_counted() -> None:
     assert all(member.replica.state is ReplicaState.STARTING for member in run.fleet.gone)
     figures = figures_of(run, SLOS)
     assert (3, 2) == (figures.scale_events, figures.reversals)
+    assert [1, 1, 0] == [run.fleet.reversals(2, *times) for times in ((25.0,), (30.0, 21.0), (20.0,))]
 
 
 def test_a_dead_replica_is_replaced_and_its_requests_go_on_elsewhere() -> None:
