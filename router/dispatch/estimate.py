@@ -7,6 +7,9 @@ from cluster.queue.beats import RouterBeatReply
 
 MEMORY_S = 10.0
 """How far back rates look, by exponential weights."""
+MEMORY_GRANTS = 10.0
+"""But at least to so many grants. Where requests run for minutes a while without one is usual; a pace that fades in a
+few seconds would be next to nothing by then, and everybody refused."""
 EXPIRY_S = 180.0
 """Rates that were learnt longer ago than this count no more. They are learnt from lines only, and if they say that
 everybody would wait for too long, all are refused, so that no line comes that could say otherwise."""
@@ -59,7 +62,8 @@ class PoolEstimate:
             return
         self._learnt_ms = reply.time_ms
         self._seen_s += seconds
-        weight = seconds / min(self._seen_s, MEMORY_S) if seconds < MEMORY_S else 1.0
+        memory_s = min(self._seen_s, max(MEMORY_S, MEMORY_GRANTS / max(1e-9, sum(self._rates))))
+        weight = min(1.0, seconds / memory_s)
         for number in range(3):
             rate = max(0, reply.granted[number] - last.granted[number]) / seconds
             self._rates[number] += weight * (rate - self._rates[number])
