@@ -101,6 +101,8 @@ class PoolScaler:
         self._memory = PoolMemory()
         self._fence = 0
         self._fits: dict[str, StepModel] = {}
+        self._unread: dict[str, int] = {}
+        """Routers whose reports can't be read, and since when: pool time in milliseconds."""
 
     async def lead(self) -> bool:
         """Renew the lease, or take it where it is free; says whether this one leads.
@@ -161,6 +163,8 @@ class PoolScaler:
         view = self._own(view)
         before = self.actual.target if self.actual is not None else None
         reports = self._read(view)
+        view = self._aged(view, reports)
+        trouble += [f"the report of router {name} can't be read: it runs another version" for name in self._unread]
         self._memory = await self._remember(view, {name: one.counts for name, one in reports.items()}, before)
         jobs = [job for one in reports.values() for job in one.jobs]
         seen = assemble(view, self._memory.meter, self._memory.starts, self._facts, await self._fit(view), jobs)
@@ -242,10 +246,22 @@ class PoolScaler:
                 _LOG.warning("autoscaler.report_unread", extra={"pool": self.name, "router": one.router_id})
         return reports
 
+    def _aged(self, view: PoolView, read: Mapping[str, Report]) -> PoolView:
+        """Take reports that can't be read to be as old as the last one that could: what they count is missing, and must
+        not look like requests that no longer come.
+        """
+        now = view.time_ms
+        unread = [one.router_id for one in view.reports if one.router_id not in read]
+        self._unread = {name: min(now, self._unread.get(name, now)) for name in unread}
+        aged = (
+            replace(one, age_ms=max(one.age_ms, now - self._unread.get(one.router_id, now))) for one in view.reports
+        )
+        return replace(view, reports=tuple(aged))
+
     async def _remember(self, view: PoolView, counts: Mapping[str, Counts], target: int | None) -> PoolMemory:
         at = view.time_ms / 1000
         memory = self._memory.up_to(at).after_break(at, BREAK_TICKS * self._host.tick_s, self._settings.start_timeout_s)
-        newest = min((one.age_ms / 1000 for one in view.reports), default=None)
+        newest = min((one.age_ms / 1000 for one in view.reports if one.router_id in counts), default=None)
         meter = memory.meter.update(at, counts, newest, self._settings.rate_window_s)
         stored = await self._store.load()
         ready = {record.replica_id: record.stats.get("up_s", 0.0) for record in ready_records(view)}

@@ -8,6 +8,7 @@ import pytest
 
 from cluster.control.decision import Relief
 from cluster.errors import QueueUnavailableError
+from tests.cluster.autoscaler import scaled_pool
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.scaled_pool import Site, names
 
@@ -85,6 +86,26 @@ async def test_removal_waits_while_replicas_do_not_report(twin: Backend) -> None
     assert record.age_s > 10
     assert record.replicas >= 4
     assert "stale" in names(record) or "keep" in names(record)
+
+
+async def test_removal_waits_while_a_router_reports_what_this_version_cannot_read(
+    twin: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(twin, replicas=4, look_back_s=30, down_window_s=1)
+    scaler = site.scaler()
+    await site.run(scaler, 20, rate=30.0)
+    have = site.platform.target
+    with monkeypatch.context() as newer:
+        newer.setattr(scaled_pool, "pack_report", lambda _: b"\x93\x01\x02\x03")
+        records = await site.run(scaler, 40, rate=30.0)
+
+    assert {have} == {record.replicas for record in records}
+    assert records[-1].age_s > 500
+    assert any("report of router A can't be read" in alarm for alarm in records[-1].alarms)
+    # It is read again.
+    [*_, record] = await site.run(scaler, 2, rate=30.0)
+    assert () == record.alarms
+    assert record.age_s < 5
 
 
 async def test_replicas_that_vanish_are_awaited_and_not_written_off(twin: Backend) -> None:
