@@ -53,9 +53,16 @@ class ServeApi:
         await self._call("PUT", "/api/serve/applications/", config)
 
     async def status(self) -> dict[str, AppStatus]:
-        """Return the state of every application by name."""
+        """Return the state of every application by name.
+
+        Raises:
+            BootstrapError: the dashboard does not say.
+        """
         reply = await self._call("GET", "/api/serve/applications/", None)
-        return {name: _app_status(app) for name, app in reply.get("applications", {}).items()}
+        try:
+            return {name: _app_status(app) for name, app in reply.get("applications", {}).items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise BootstrapError("ray serve", f"its dashboard lists no applications: {str(reply)[:300]}") from error
 
     async def gpus(self) -> int:
         """Count the accelerators of the whole Ray cluster.

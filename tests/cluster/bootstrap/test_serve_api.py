@@ -27,6 +27,27 @@ async def test_an_answer_that_breaks_off_is_an_error_of_the_dashboard(reply: byt
             await ServeApi(f"http://127.0.0.1:{port}", None, 5.0).status()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"applications": null}',
+        b'{"applications": {"penstock-demo": null}}',
+        b'{"applications": {"penstock-demo": {"deployments": null}}}',
+        b'{"applications": {"penstock-demo": {"deployments": {"replica": {"target_num_replicas": "many"}}}}}',
+    ],
+)
+async def test_an_answer_of_another_form_is_an_error_of_the_dashboard(text: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(BootstrapError, match="lists no applications"):
+            await ServeApi(f"http://127.0.0.1:{port}", None, 5.0).status()
+
+
 @pytest.mark.parametrize("content", [b"one\ntwo\n", b"\xff\xfe", None])
 async def test_a_token_file_that_is_none_is_an_error_that_names_it(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "token"
