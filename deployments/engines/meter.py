@@ -54,11 +54,14 @@ class StepMeter:
         self._prompt_tokens += prompt_tokens
         self._cached_tokens += cached_tokens
 
-    def leave(self, *, prompt_tokens: int, prefilled: bool, output_tokens: int, preemptions: int) -> None:
+    def preempted(self) -> None:
+        """Count a preemption, when it is known: at the sequence's end the batch limit would be cut for what is over."""
+        self._preemptions += 1
+
+    def leave(self, *, prompt_tokens: int, prefilled: bool, output_tokens: int) -> None:
         """Count a sequence that left the engine."""
         self.live -= 1
         self._output_tokens += output_tokens
-        self._preemptions += preemptions
         if not prefilled:
             self._prefill_tokens -= prompt_tokens
 

@@ -222,8 +222,8 @@ class SimEngine:
                 sequence.scheduled_at = now
                 sequence.clock_at_start = self._meter.clock.total()
                 sequence.cached_tokens = self._core.cached_tokens(sequence_id)
-        for sequence_id in result.preempted:
-            self._live[sequence_id].preemptions += 1
+        for _ in result.preempted:
+            self._meter.preempted()
 
     def _deliver(self, result: StepResult) -> None:
         now = self._clock.monotonic()
@@ -267,7 +267,6 @@ class SimEngine:
             prompt_tokens=sequence.prompt_tokens,
             prefilled=bool(sequence.output_tokens),
             output_tokens=sequence.output_tokens,
-            preemptions=sequence.preemptions,
         )
         share = 0.0 if sequence.scheduled_at is None else self._meter.clock.total() - sequence.clock_at_start
         reason = FinishReason.ERROR if error else sequence.finish_reason or FinishReason.ERROR

@@ -25,7 +25,6 @@ class SimSequence:
         self.last_token_at = 0.0
         self.cached_tokens = 0
         self.output_tokens = 0
-        self.preemptions = 0
         self.finish_reason: FinishReason | None = None
         self._stop_token = ""
         """The stop token id that ended it."""

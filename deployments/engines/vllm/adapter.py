@@ -305,7 +305,7 @@ def _note(sequence: VllmSequence, events: Sequence[Any]) -> None:
             # The engine process's monotonic clock is the machine's.
             sequence.scheduled(event.timestamp)
         elif event.type == EngineCoreEventType.PREEMPTED:
-            sequence.preemptions += 1
+            sequence.preempted()
 
 
 class _NoLogger:

@@ -232,6 +232,10 @@ class VllmEngine:
         """Count the end of a prefill."""
         self._meter.prefilled(sequence.prompt_tokens, sequence.cached_tokens)
 
+    def on_preempted(self) -> None:
+        """See `SequenceOwner.on_preempted`."""
+        self._meter.preempted()
+
     def on_output_end(self, sequence: VllmSequence) -> None:
         """Keep an ended sequence until its last step is counted."""
         self._ended.append(sequence)
@@ -295,7 +299,6 @@ class VllmEngine:
             prompt_tokens=sequence.prompt_tokens,
             prefilled=bool(sequence.output_tokens),
             output_tokens=sequence.output_tokens,
-            preemptions=sequence.preemptions,
         )
         return True
 

@@ -22,6 +22,10 @@ class SequenceOwner(Protocol):
         """Learn that the prefill is over."""
         ...
 
+    def on_preempted(self) -> None:
+        """Learn that one had to give its KV cache back for a while."""
+        ...
+
     def on_output_end(self, sequence: VllmSequence) -> None:
         """Learn that no output follows; the owner ends the sequence when its slot is free."""
         ...
@@ -32,7 +36,7 @@ class VllmSequence:
 
     __slots__ = (
         "_owner", "_sink", "arrived_at", "cached_tokens", "finish_reason", "first_token_at", "internal_id",
-        "last_output_at", "left_engine", "output_tokens", "preemptions", "prompt_tokens", "refused", "sampling",
+        "last_output_at", "left_engine", "output_tokens", "prompt_tokens", "refused", "sampling",
         "scheduled_at", "sequence_id", "share_at_start", "stop_match", "text",
     )  # fmt: skip
 
@@ -56,7 +60,6 @@ class VllmSequence:
         """Whether the engine itself ended the request; not so after a stop string, which only we see."""
         self.output_tokens = 0
         self.cached_tokens = 0
-        self.preemptions = 0
         self.stop_match = ""
         self.refused = False
         """Whether vLLM failed it before its first token."""
@@ -70,6 +73,10 @@ class VllmSequence:
             self.scheduled_at = moment
             # At once: the clock remembers some hundred steps only.
             self.share_at_start = self._owner.share_at(moment)
+
+    def preempted(self) -> None:
+        """Note a preemption."""
+        self._owner.on_preempted()
 
     def take(self, output: Any, at: float) -> None:
         """Take one vLLM EngineCoreOutput of a step that ended `at`. Runs per token."""

@@ -20,7 +20,7 @@ def test_empty_engine_is_idle_whatever_its_last_step_said() -> None:
     meter = StepMeter()
     meter.arrive(0.0, 10)
     meter.step(1.0, 1, running=1, kv_usage=0.5)
-    meter.leave(prompt_tokens=10, prefilled=False, output_tokens=0, preemptions=0)
+    meter.leave(prompt_tokens=10, prefilled=False, output_tokens=0)
     assert (stats(meter).running, stats(meter).kv_usage, stats(meter).prefill_tokens) == (0, 0.0, 0)
     assert meter.idle_for(1000.0) == 0.0
 
@@ -32,8 +32,8 @@ def test_prompt_counts_as_prefill_until_its_first_token() -> None:
     assert stats(meter).prefill_tokens == 130
     meter.prefilled(100, 64)
     assert (stats(meter).prefill_tokens, stats(meter).prompt_tokens, stats(meter).cached_tokens) == (30, 100, 64)
-    meter.leave(prompt_tokens=100, prefilled=True, output_tokens=7, preemptions=1)
-    assert (stats(meter).prefill_tokens, stats(meter).output_tokens, stats(meter).preemptions) == (30, 7, 1)
+    meter.leave(prompt_tokens=100, prefilled=True, output_tokens=7)
+    assert (stats(meter).prefill_tokens, stats(meter).output_tokens) == (30, 7)
 
 
 def test_work_without_steps_is_no_progress() -> None:

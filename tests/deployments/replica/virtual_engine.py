@@ -71,7 +71,7 @@ class VirtualEngine:
             if self._left[name] == 0:
                 del self._left[name]
                 self._core.remove(name)
-                self._meter.leave(prompt_tokens=self.prompt, prefilled=True, output_tokens=1, preemptions=0)
+                self._meter.leave(prompt_tokens=self.prompt, prefilled=True, output_tokens=1)
         self.produced.append((seconds, len(result.produced)))
         self._meter.step(
             self.clock.monotonic(),

@@ -108,6 +108,23 @@ async def test_what_its_blocks_cannot_hold_is_refused_and_does_not_wait_for_ever
     assert (6, FinishReason.LENGTH) == (len(recorder.tokens), end.reason)
 
 
+async def test_a_preemption_counts_when_it_happens_and_not_at_the_end() -> None:
+    engine = SimEngine(pool(kv_tokens=100, block_size=16), None)
+    await engine.start()
+    seen: list[int] = []
+    first = Recorder(lambda: seen.append(engine.stats().preemptions))
+    last = Recorder()
+    await engine.submit("first", GenerationSpec(tuple(range(40, 70)), greedy(60)), first)
+    await engine.submit("last", GenerationSpec(tuple(range(70, 100)), greedy(60)), last)
+    await first.end()
+    in_time = max(seen)
+    await last.end()
+    total = engine.stats().preemptions
+    await engine.close()
+
+    assert (1, 1) == (in_time, total)
+
+
 async def test_close_ends_sequences_and_may_be_repeated(engine: SimEngine) -> None:
     _, recorder = await begin(engine, GenerationSpec(PROMPT, greedy(10_000)))
     aborted, other = await begin(engine, GenerationSpec(PROMPT, greedy(10_000)))

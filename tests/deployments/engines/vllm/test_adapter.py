@@ -38,13 +38,16 @@ class Owner:
 
     def __init__(self) -> None:
         self.ended: list[str] = []
-        self.steps = 0
+        self.steps = self.preempted = 0
 
     def share_at(self, moment: float) -> float:
         return 0.0
 
     def on_first_token(self, sequence: Any) -> None:
         pass
+
+    def on_preempted(self) -> None:
+        self.preempted += 1
 
     def on_output_end(self, sequence: Any) -> None:
         self.ended.append(sequence.sequence_id)
@@ -79,6 +82,26 @@ async def test_text_that_cannot_be_made_ends_its_own_sequence() -> None:
     assert ([5, 5], [], [5, 5]) == tuple(recorder.tokens for recorder in recorders.values())
     assert (["broken"], 2) == (owner.ended, owner.steps)
     assert (FinishReason.ERROR, False) == (broken.finish_reason, broken.left_engine)
+
+
+async def test_a_preemption_is_told_with_the_first_output_after_it() -> None:
+    from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
+
+    from deployments.engines.vllm.adapter import Frontend
+    from deployments.engines.vllm.sequence import VllmSequence
+
+    owner = Owner()
+    frontend = object.__new__(Frontend)
+    sequence = VllmSequence("one", GenerationSpec([1, 2], SamplingParams(max_tokens=8)), Recorder(), owner, 1.0)
+    sequence.text = Text(broken=False)
+    frontend._events, frontend._sequences = owner, {"one": sequence}
+    kinds = (EngineCoreEventType.SCHEDULED, EngineCoreEventType.PREEMPTED, EngineCoreEventType.SCHEDULED)
+    events = [EngineCoreEvent(type=kind, timestamp=1.0 + number) for number, kind in enumerate(kinds)]
+    output = EngineCoreOutput(request_id="one", new_token_ids=[5], events=events)
+    frontend._deliver(EngineCoreOutputs(outputs=[output], timestamp=5.0))
+
+    assert (1, None) == (owner.preempted, sequence.finish_reason)
+    assert 1.0 == sequence.scheduled_at
 
 
 class Core:
