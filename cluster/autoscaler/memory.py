@@ -68,7 +68,7 @@ class PoolMemory:
         """
         if self.meter.at is None or at - self.meter.at <= break_s:
             return self
-        starts = replace(self.starts, asked=()) if at - self.meter.at > start_timeout_s else self.starts
+        starts = replace(self.starts, asked=(), unseen=0) if at - self.meter.at > start_timeout_s else self.starts
         slow = self.slow if self.slow.active_at is None else replace(self.slow, active_at=at)
         return replace(self, slow=slow, starts=starts)
 

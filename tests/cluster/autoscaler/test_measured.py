@@ -134,6 +134,20 @@ def test_a_cold_start_is_measured_from_asking_to_ready() -> None:
     assert 180.0 == Starts().cold_start_s(180.0)
 
 
+def test_what_started_before_the_first_look_is_no_short_start() -> None:
+    starts = started(Starts(), 0, {}, 3)
+    starts = started(starts, 15, {"a": 10.0, "b": 5.0}, 3)
+    assert ((), 10.0) == (starts.samples, starts.least_s)
+    assert 50.0 == starts.cold_start_s(50.0)
+    # What took longer than that took at least so long.
+    starts = started(starts, 75, {"a": 70.0, "b": 65.0, "c": 5.0}, 3).asked_for(75, 1)
+    assert 70.0 == starts.cold_start_s(50.0)
+
+    stored = PoolMemory.from_bytes(PoolMemory(starts=starts).to_bytes()).starts
+    starts = started(stored, 110, {"a": 105.0, "b": 100.0, "c": 40.0, "d": 5.0}, 4)
+    assert ((30.0,), 30.0) == (starts.samples, starts.cold_start_s(50.0))
+
+
 def test_one_that_falls_silent_and_returns_is_no_start() -> None:
     starts = started(Starts(), 0, {"a": 10.0, "b": 10.0}, 2)
     starts = started(starts, 15, {"a": 25.0}, 2)
