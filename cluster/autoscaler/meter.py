@@ -1,7 +1,8 @@
 """From counters to rates: what arrives per second, how large it is, and how much of it is served within its SLO.
 
 Routers come and go; their counters start at 0. What one had counted when it was last heard is counted, the rest is lost
-with it. Averages fade, they do not stop: a router that fell silent never looks like a pool without requests.
+with it. One that is new soon after the first look may have served for long before it. Averages fade, they do not stop:
+a router that fell silent never looks like a pool without requests.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ class ClassRates:
 
 SILENT_ROUTERS = 64
 """Routers whose counters are kept while they are not heard; each start of a router is another one."""
+
+
+JOINING_S = 60.0
+"""For so long after the first look a router that is new to it brings a past, and no requests of a few seconds: where a
+store lost everything an autoscaler may look before all routers have joined again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,8 @@ class Meter:
             window_s: rates are averaged over so long.
         """
         reported_at = self.reported_at if newest_age_s is None else at - newest_age_s
-        if self.at is None:
+        if self.at is None or not self.counters:
+            # Without a router there was no first look.
             return replace(self, at=at, reported_at=reported_at if reported_at is not None else at, counters=reports)
         counters = self._kept(reports)
         seconds = at - self.at
@@ -109,7 +116,7 @@ class Meter:
         """Add up what was counted since the last look."""
         came: Counts = {}
         for router, counts in reports.items():
-            before = self.counters.get(router, {})
+            before = self.counters.get(router, counts if self.seen_s < JOINING_S else {})
             for request_class, now in counts.items():
                 was, total = before.get(request_class, ClassCounts()), came.setdefault(request_class, ClassCounts())
                 total.requests += max(0.0, now.requests - was.requests)

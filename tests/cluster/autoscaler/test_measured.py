@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +64,24 @@ def test_what_was_counted_before_the_first_look_is_no_rate() -> None:
 
 
 def test_a_router_that_comes_counts_from_its_start() -> None:
-    assert pytest.approx(3.0) == rate(metered((0, {"a": counts(0)}), (10, {"a": counts(10), "b": counts(20)})))
+    looks = [(t * 10.0, {"a": counts(t * 10)}) for t in range(7)]
+    meter = metered(*looks, (70, {"a": counts(70), "b": counts(20)}))
+
+    new = 1 - math.exp(-10 / 60)
+    assert pytest.approx(1.0 + new * 2.0) == rate(meter)
+
+
+@pytest.mark.parametrize("first", [{}, {"a": counts(500)}])
+def test_a_router_that_the_first_look_missed_brings_no_past(first: dict[str, Counts]) -> None:
+    """All have to join again where a store lost everything, and one that begins to lead may be quicker."""
+    meter = metered((0, first), (15, {"a": counts(515), "b": counts(1e6)}), (30, {"a": counts(530), "b": counts(1e6)}))
+
+    assert pytest.approx(1.0) == rate(meter)
+    assert pytest.approx(-0.5) == (meter.reported_at or 0.0) - 30
+
+
+def test_a_pool_of_which_no_router_is_ever_heard_has_old_values() -> None:
+    assert 0.0 == metered((0, {}), (15, {}), (30, {})).reported_at
 
 
 def test_a_router_that_died_fades_and_is_not_zero() -> None:

@@ -9,12 +9,13 @@ import pytest
 from cluster.autoscaler.actuator import Actual
 from cluster.autoscaler.metrics import AutoscalerMetrics
 from cluster.autoscaler.point import PointRecord
+from cluster.autoscaler.report import ClassCounts
 from cluster.control.slo import ClassSlo, OperatingPoint
-from cluster.models import ReplicaState, Windows
+from cluster.models import ReplicaState, RequestClass, Windows
 from cluster.queue import ReplicaBeat
 from cluster.settings import AutoscalerSettings
 from tests.cluster.autoscaler.conftest import Backend
-from tests.cluster.autoscaler.scaled_pool import BEAT_S, MODEL, TICK_S, Site, both
+from tests.cluster.autoscaler.scaled_pool import BEAT_S, MODEL, OUTPUT, PROMPT, TICK_S, Site, both
 
 
 @both
@@ -61,6 +62,18 @@ async def test_an_operating_point_survives_a_lost_store_whoever_leads_then(backe
     backend.forget()
     await site.run(second, 1)
     assert points[-1] == await backend.store().point()
+
+
+async def test_who_looks_before_the_routers_have_joined_orders_nothing_for_their_past(twin: Backend) -> None:
+    """The store lost everything, and who led is gone, too."""
+    site = Site(twin)
+    site.counts[RequestClass.INTERACTIVE] = ClassCounts(1e6, 1e6 * PROMPT, 0.0, 1e6 * OUTPUT)
+    scaler = site.scaler()
+    assert await scaler.lead()
+    await scaler.tick()
+    records = await site.run(scaler, 8, rate=1.0)
+
+    assert {1} == {record.replicas for record in records}
 
 
 async def test_a_platform_that_hangs_does_not_cost_the_lease(twin: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
