@@ -145,13 +145,20 @@ class Governor:
 
     async def run(self) -> None:
         """Tick until cancelled, or until the engine is dead."""
+        failing = False
         while True:
             await asyncio.sleep(self._settings.period_s)
             try:
                 await self.tick()
+                failing = False
             except EngineDeadError:
                 _LOG.warning("control.engine_dead")
                 return
+            except Exception:  # noqa: BLE001 - whoever ended here would leave the batch as it is for good
+                # An engine may fail to take a limit.
+                if not failing:
+                    _LOG.exception("control.tick_failed")
+                failing = True
 
     async def tick(self) -> None:
         """Learn, decide, act.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -197,3 +198,31 @@ async def test_every_change_is_explained() -> None:
     assert sum(site.governor.changes.values()) == len(site.governor.decisions)
     assert any("ITL SLO of 20 ms" in step.reason for step in decision.steps)
     assert decision.limit == next(step.value for step in decision.steps if step.name == "limit")
+
+
+async def test_a_limit_that_the_engine_does_not_take_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(period_s=0.1, start_batch=8)
+    await site.governor.start()
+    take, refused = site.engine.set_batch_limits, 0
+
+    async def refuse(*_: int | None) -> tuple[int, int]:
+        nonlocal refused
+        refused += 1
+        raise RuntimeError("no answer from the scheduler")
+
+    async def until_moved(run: asyncio.Task[None], moves: int) -> None:
+        while not run.done() and refused + len(site.applied) < moves:
+            site.engine.run(1.0)
+            await asyncio.sleep(0.01)
+
+    run = asyncio.create_task(site.governor.run())
+    site.engine.set_batch_limits = refuse  # type: ignore[method-assign]
+    await until_moved(run, 3)
+    site.engine.set_batch_limits = take  # type: ignore[method-assign]
+    await until_moved(run, refused + 3)
+    run.cancel()
+
+    assert refused >= 2
+    assert site.applied[-1] > 8
+    # A fault that lasts does not fill the log.
+    assert 1 == caplog.text.count("control.tick_failed")
