@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from cluster.models import RequestClass
@@ -56,5 +57,6 @@ class OperatingPoint:
         hourly = self.price_per_gpu_hour * gpus_per_replica
         if self.budget_per_hour is None or hourly <= 0:
             return None
-        # Money is given in decimals, which floats miss by a hair.
-        return int(self.budget_per_hour / hourly + 1e-9)
+        # Money is given in decimals, which floats miss by a hair. The largest float stands for no bound at times.
+        paid_for = self.budget_per_hour / hourly + 1e-9
+        return int(paid_for) if paid_for < math.inf else None
