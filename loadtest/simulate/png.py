@@ -28,7 +28,8 @@ def write_png(path: Path, run: Run, setup: Setup, title: str) -> None:
     # Not pyplot, which keeps every figure and asks for a display.
     figure = Figure(figsize=(_WIDTH_IN, _PANEL_IN * len(timeline.panels)), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title)
+    # A file name is no formula, whatever dollars it has.
+    figure.suptitle(title, parse_math=False)
     all_axes = figure.subplots(len(timeline.panels), 1, sharex=True, squeeze=False)[:, 0]
     minutes = [each / 60 for each in timeline.times_s]
     for axes, panel in zip(all_axes, timeline.panels, strict=True):

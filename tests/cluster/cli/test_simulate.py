@@ -93,6 +93,15 @@ def test_the_picture_shows_the_panels_of_the_page_below_each_other(
     assert height > 1.4 * width
 
 
+def test_a_picture_of_a_trace_whose_name_looks_like_a_formula(
+    trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "run.png"
+    status, _, err = run(capsys, "--trace", trace.rename(trace.with_name("of$_$.csv")), "--png", picture, "--json")
+    assert (0, "") == (status, err)
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n")
+
+
 @pytest.mark.parametrize("flag", ["--html", "--png"])
 def test_a_report_that_cannot_be_written_is_said(
     trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
