@@ -24,7 +24,9 @@ from loadtest.traces import TraceRequest
 
 Column: TypeAlias = npt.NDArray[np.float64]
 _START = StepTimes(0.015, 80e-6, 0.08e-6)
-_ROUNDS = 12
+_STEPS = (*[0.5] * 12, *[0.3] * 12, *[0.15] * 12)
+"""How much of the way to each new model is gone: the schedule moves with the model, and the whole way may swing. Near
+the most that an engine carries even half of it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def fit(run: RecordedRun, first: int, last: int) -> StepTimes:
     real = _measured(run, chosen)
     times = best = _START
     best_misfit = float("inf")
-    for _ in range(_ROUNDS):
+    for step in _STEPS:
         done = replay(run.trace, run.engine, times)
         predicted = _predicted(run, done, chosen)
         misfit = float(
@@ -113,9 +115,8 @@ def fit(run: RecordedRun, first: int, last: int) -> StepTimes:
             best, best_misfit = times, misfit
         features, seconds = _spans(done, chosen, real)
         found = _not_negative(features / seconds[:, None], np.ones(len(seconds)))
-        # Half of the way: the schedule moves with the model, and the whole way may swing.
         old = (times.base_s, times.per_token_s, times.per_kv_token_s)
-        times = StepTimes(*(0.5 * (was + float(now)) for was, now in zip(old, found, strict=True)))
+        times = StepTimes(*(was + step * (float(now) - was) for was, now in zip(old, found, strict=True)))
     return best
 
 

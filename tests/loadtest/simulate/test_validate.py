@@ -24,7 +24,13 @@ def folder(tmp_path: Path) -> Path:
     """A run of an engine whose model is known."""
     rnd = random.Random(5)
     trace = [TraceRequest(n, 0.15 * n, rnd.randint(20, 3_000), rnd.randint(1, 300)) for n in range(120)]
-    done = replay(trace, ENGINE, TRUE)
+    record(tmp_path, trace, ENGINE, TRUE)
+    return tmp_path
+
+
+def record(folder: Path, trace: list[TraceRequest], engine: SimSettings, times: StepTimes) -> None:
+    """Write what an engine of this model does with a trace as a recorded run."""
+    done = replay(trace, engine, times)
     rows = [
         {
             "input_toks": item.request.prompt_tokens,
@@ -35,11 +41,14 @@ def folder(tmp_path: Path) -> Path:
         }
         for item in done.items
     ]
-    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    kwargs = {"max_num_seqs": 32, "max_num_batched_tokens": 1024, "max_model_len": 8_192}
-    meta = {"engine_kwargs": kwargs, "kv_cache": {"num_gpu_blocks": 2_500, "block_size": 16}}
-    (tmp_path / "meta.json").write_text(json.dumps(meta))
-    return tmp_path
+    (folder / "requests.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    kwargs = {
+        "max_num_seqs": engine.max_num_seqs,
+        "max_num_batched_tokens": engine.max_num_batched_tokens,
+        "max_model_len": engine.max_model_len,
+    }
+    meta = {"engine_kwargs": kwargs, "kv_cache": {"num_gpu_blocks": engine.kv_tokens // 16, "block_size": 16}}
+    (folder / "meta.json").write_text(json.dumps(meta))
 
 
 def test_the_model_of_a_run_is_found_again(folder: Path) -> None:
@@ -52,6 +61,24 @@ def test_the_model_of_a_run_is_found_again(folder: Path) -> None:
     rest = errors(run, found, range(60, 120))
     assert abs(rest.ttft_mean_error) < 0.03
     assert rest.e2e_request_error < 0.02
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_the_model_of_a_run_is_found_far_from_where_the_search_begins(tmp_path: Path, seed: int) -> None:
+    """At the edge of what the engine carries a small change of the model moves the whole schedule."""
+    true = StepTimes(0.03, 150e-6, 0.3e-6)
+    engine = SimSettings(kv_tokens=100_000, max_num_seqs=64, max_num_batched_tokens=8_192, max_model_len=8_192)
+    rnd = random.Random(seed)
+    trace, at = [], 0.0
+    for number in range(200):
+        trace.append(TraceRequest(number, at, rnd.randint(20, 3_000), rnd.randint(1, 300)))
+        at += rnd.expovariate(2)
+    record(tmp_path, trace, engine, true)
+    run = read_run(tmp_path)
+
+    rest = errors(run, fit(run, 1, 100), range(100, 200))
+    assert abs(rest.ttft_mean_error) < 0.08
+    assert abs(rest.e2e_mean_error) < 0.04
 
 
 def test_errors_are_positive_where_the_prediction_is_too_slow(folder: Path) -> None:
