@@ -95,7 +95,7 @@ ENGINE_FLAGS: tuple[tuple[str, Callable[[str], float], float, str], ...] = (
     ("per-token-us", from_zero, 42.0, "microseconds per token computed"),
     ("per-kv-token-us", from_zero, 0.071, "microseconds per token of context read"),
     ("kv-tokens", whole(64), 400_000, "KV cache in tokens"),
-    ("max-num-seqs", whole(1), 64, "batch limit"),
+    ("max-num-seqs", whole(1, 4096), 64, "batch limit"),
     ("max-num-batched-tokens", whole(1), 2048, "token budget of a step"),
     ("max-model-len", whole(16), 131_072, "longest prompt and output together"),
 )
