@@ -17,10 +17,11 @@ from cluster.settings import SimSettings
 from loadtest.data import check_there, data_folder
 from loadtest.ending import end
 from loadtest.simulate.figures import figures_of
+from loadtest.simulate.recorded import read_run
 from loadtest.simulate.report import error_table
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.simulation import Simulation
-from loadtest.simulate.validate import Errors, errors, fit, read_run
+from loadtest.simulate.validate import Errors, errors, fit
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 
 TRACE = "azure_llm_2023_conv.csv"

@@ -23,10 +23,11 @@ from loadtest.simulate.imitations import Dynamo, Wva
 from loadtest.simulate.outcome import Run
 from loadtest.simulate.penstock import PenstockFast, model_of, penstock_slow, point_of
 from loadtest.simulate.policies import FastFactory, SlowPolicy
+from loadtest.simulate.recorded import read_run
 from loadtest.simulate.report import error_table, table_of
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.simulation import Simulation
-from loadtest.simulate.validate import errors, fit, read_run
+from loadtest.simulate.validate import errors, fit
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 from router.affinity import Affinity
 

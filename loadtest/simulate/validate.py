@@ -1,42 +1,23 @@
-"""Holds the simulated engine against a recorded run of a real one.
-
-A run is a folder with `requests.jsonl` (input_toks, output_toks, queued_ts, first_token_ts, last_token_ts) and
-`meta.json` (engine_kwargs, kv_cache), as LLMServingSim records them.
-"""
+"""Holds the simulated engine against a recorded run of a real one."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from cluster.errors import TraceError
-from cluster.settings import SimSettings
+from loadtest.simulate.recorded import RecordedRun
 from loadtest.simulate.replay import Replay, replay
 from loadtest.simulate.steps import StepTimes
-from loadtest.traces import TraceRequest
 
 Column: TypeAlias = npt.NDArray[np.float64]
 _START = StepTimes(0.015, 80e-6, 0.08e-6)
 _STEPS = (*[0.5] * 12, *[0.3] * 12, *[0.15] * 12)
 """How much of the way to each new model is gone: the schedule moves with the model, and the whole way may swing. Near
 the most that an engine carries even half of it does."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedRun:
-    """Is what a real engine did. Times in seconds since the first request was queued."""
-
-    trace: Sequence[TraceRequest]
-    first_token_s: Sequence[float]
-    last_token_s: Sequence[float]
-    engine: SimSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,47 +31,6 @@ class Errors:
     ttft_request_error: float
     """Mean of the absolute errors of single requests."""
     e2e_request_error: float
-
-
-def read_run(folder: Path) -> RecordedRun:
-    """Read a recorded run.
-
-    Raises:
-        TraceError: a file is missing, or a field is missing or wrong.
-    """
-    meta = _read(folder / "meta.json")[0]
-    rows = _read(folder / "requests.jsonl")
-    try:
-        rows.sort(key=lambda row: float(row["queued_ts"]))
-        start = float(rows[0]["queued_ts"])
-        trace = [
-            TraceRequest(number, row["queued_ts"] - start, int(row["input_toks"]), int(row["output_toks"]))
-            for number, row in enumerate(rows)
-        ]
-        kwargs, cache = meta["engine_kwargs"], meta["kv_cache"]
-        engine = SimSettings(
-            kv_tokens=int(cache.get("num_kv_tokens") or cache["num_gpu_blocks"] * cache["block_size"]),
-            block_size=int(cache["block_size"]),
-            max_num_seqs=int(kwargs["max_num_seqs"]),
-            max_num_batched_tokens=int(kwargs["max_num_batched_tokens"]),
-            max_model_len=int(kwargs["max_model_len"]),
-        )
-        first = [row["first_token_ts"] - start for row in rows]
-        last = [row["last_token_ts"] - start for row in rows]
-    except KeyError as error:
-        raise TraceError(str(folder), 0, str(error.args[0]), "is missing") from error
-    except (TypeError, ValueError, IndexError) as error:
-        raise TraceError(str(folder), 0, "", f"is not a recorded run: {error}") from error
-    for each in trace:
-        # The last token's context is never computed.
-        held = each.prompt_tokens + each.output_tokens - 1
-        if math.ceil(held / engine.block_size) > engine.kv_tokens // engine.block_size:
-            raise TraceError(
-                str(folder / "requests.jsonl"), 0, "input_toks",
-                f"and output_toks of the request that was queued at {rows[each.number]['queued_ts']} need {held} tokens"
-                f" of KV cache, but meta.json has {engine.kv_tokens}",
-            )  # fmt: skip
-    return RecordedRun(trace, first, last, engine)
 
 
 def fit(run: RecordedRun, first: int, last: int) -> StepTimes:
@@ -191,14 +131,3 @@ def _not_negative(features: Column, target: Column) -> Column:
             result[kept] = np.maximum(found, 0)
             return result
         del kept[int(np.argmin(found * np.linalg.norm(features[:, kept], axis=0)))]
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = [json.loads(line) for line in text.splitlines() if line.strip()] if path.suffix == ".jsonl" else None
-        return [json.loads(text)] if found is None else found
-    except OSError as error:
-        raise TraceError(str(path), 0, "", error.strerror or str(error)) from error
-    except ValueError as error:
-        raise TraceError(str(path), 0, "", f"is no JSON: {error}") from error

@@ -53,47 +53,47 @@ class Format:
 
 
 def _azure(fields: Fields) -> Record | None:
-    outputs, prompt = _whole(fields, "GeneratedTokens", 0), _whole(fields, "ContextTokens", 0)
+    outputs, prompt = whole(fields, "GeneratedTokens", 0), whole(fields, "ContextTokens", 0)
     if not outputs or not prompt:
         return None
     return Record(_moment(fields, "TIMESTAMP"), prompt, outputs)
 
 
 def _mooncake(fields: Fields) -> Record | None:
-    prompt = _whole(fields, "input_length", 0)
+    prompt = whole(fields, "input_length", 0)
     blocks = fields["hash_ids"]
     if not isinstance(blocks, list) or not all(type(block) is int for block in blocks):
-        raise FieldError("hash_ids", f"must be a list of whole numbers, got {_shown(blocks)}")
+        raise FieldError("hash_ids", f"must be a list of whole numbers, got {shown(blocks)}")
     if len(blocks) * MOONCAKE_BLOCK_TOKENS < prompt:
         raise FieldError("hash_ids", f"{len(blocks)} blocks of {MOONCAKE_BLOCK_TOKENS} tokens are less than {prompt}")
-    outputs = _whole(fields, "output_length", 0)
+    outputs = whole(fields, "output_length", 0)
     if not outputs or not prompt:
         return None
     # The trace has no sessions. Every prompt begins with the same block; those with the same second one count as one.
     session = f"s{blocks[:2][-1]}"
-    time_s = _number(fields, "timestamp", 0) / 1e3
+    time_s = number(fields, "timestamp", 0) / 1e3
     return Record(time_s, prompt, outputs, None, "", session, tuple(blocks), MOONCAKE_BLOCK_TOKENS)
 
 
 def _burst_gpt(fields: Fields) -> Record | None:
     # Failed requests have no response tokens.
-    outputs, prompt = _whole(fields, "Response tokens", 0), _whole(fields, "Request tokens", 0)
+    outputs, prompt = whole(fields, "Response tokens", 0), whole(fields, "Request tokens", 0)
     session = str(fields.get("Session ID") or "")
     if not outputs or not prompt:
         return None
-    return Record(_number(fields, "Timestamp", 0), prompt, outputs, None, "", session)
+    return Record(number(fields, "Timestamp", 0), prompt, outputs, None, "", session)
 
 
 def _plain(fields: Fields) -> Record | None:
     name = fields.get("class") or ""
     if name and str(name).upper() not in RequestClass.__members__:
         known = ", ".join(each.name.lower() for each in RequestClass)
-        raise FieldError("class", f"must be one of {known}, got {_shown(name)}")
-    outputs, prompt = _whole(fields, "output_tokens", 0), _whole(fields, "prompt_tokens", 0)
+        raise FieldError("class", f"must be one of {known}, got {shown(name)}")
+    outputs, prompt = whole(fields, "output_tokens", 0), whole(fields, "prompt_tokens", 0)
     if not outputs or not prompt:
         return None
     return Record(
-        _number(fields, "arrival_s", 0),
+        number(fields, "arrival_s", 0),
         prompt,
         outputs,
         RequestClass[str(name).upper()] if name else None,
@@ -112,10 +112,15 @@ FORMATS: Sequence[Format] = (
 )
 
 
-def _number(fields: Fields, name: str, least: float) -> float:
+def number(fields: Fields, name: str, least: float) -> float:
+    """Read a field that is a finite number.
+
+    Raises:
+        FieldError: it is none, or below `least`.
+    """
     value = _parsed(fields[name])
     if value < least or not math.isfinite(value):
-        raise FieldError(name, f"must be a number of at least {least:g}, got {_shown(fields[name])}")
+        raise FieldError(name, f"must be a number of at least {least:g}, got {shown(fields[name])}")
     return value
 
 
@@ -127,10 +132,15 @@ def _parsed(text: Any) -> float:
         return math.nan
 
 
-def _whole(fields: Fields, name: str, least: int) -> int:
+def whole(fields: Fields, name: str, least: int) -> int:
+    """Read a field that is a whole number.
+
+    Raises:
+        FieldError: it is none, or below `least`.
+    """
     value = _parsed(fields[name])
     if not value.is_integer() or value < least:
-        raise FieldError(name, f"must be a whole number of at least {least}, got {_shown(fields[name])}")
+        raise FieldError(name, f"must be a whole number of at least {least}, got {shown(fields[name])}")
     return int(value)
 
 
@@ -140,10 +150,11 @@ def _moment(fields: Fields, name: str) -> float:
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise FieldError(name, f"must be a time such as 2023-11-16 18:15:46.680590, got {_shown(text)}") from None
+        raise FieldError(name, f"must be a time such as 2023-11-16 18:15:46.680590, got {shown(text)}") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value as an error quotes it."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

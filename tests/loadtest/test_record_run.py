@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.drive import Served
 from loadtest.record_run import SHORTER, load_of, write_run
-from loadtest.simulate.validate import read_run
+from loadtest.simulate.recorded import read_run
 from loadtest.traces import TraceRequest
 
 TRACE = [TraceRequest(n, 100.0 + 3.0 * n * n, 1000 + n, 80) for n in range(11)]

@@ -127,7 +127,7 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
     [
         (("--trace", "{trace}", "--scale-rate", "0"), "--scale-rate: must be a number above 0, got '0'"),
         (("--trace", "{trace}", "--limit", "0"), "--limit: must be a whole number of at least 1, got '0'"),
-        (("--trace", "{trace}", "--max-num-seqs", "4097"), "--max-num-seqs: must be a whole number of at most 4096, got"),
+        (("--trace", "{trace}", "--max-num-seqs", "4097"), "--max-num-seqs: must be a whole number of at most 4096"),
         (("--trace", "{trace}", "--limit", "x"), "--limit: must be a whole number of at least 1, got 'x'"),
         (
             ("--trace", "{trace}", "--target", "1"),

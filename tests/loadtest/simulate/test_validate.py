@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 from cluster.errors import TraceError
 from cluster.settings import SimSettings
+from loadtest.simulate.recorded import read_run
 from loadtest.simulate.replay import replay
 from loadtest.simulate.steps import StepTimes
-from loadtest.simulate.validate import errors, fit, read_run
+from loadtest.simulate.validate import errors, fit
 from loadtest.traces import TraceRequest
 
 TRUE = StepTimes(0.012, 60e-6, 0.15e-6)
@@ -95,14 +97,69 @@ def test_errors_are_positive_where_the_prediction_is_too_slow(folder: Path) -> N
     [
         ("meta.json", "{", "is no JSON"),
         ("meta.json", '{"kv_cache": {}}', "engine_kwargs: is missing"),
-        ("requests.jsonl", '{"queued_ts": 1}', "input_toks: is missing"),
-        ("requests.jsonl", "", "is not a recorded run"),
+        ("meta.json", "[]", r"meta\.json: must be one JSON object, got \[\]"),
+        ("requests.jsonl", "\n{", r"requests\.jsonl: line 2: is no JSON"),
+        ("requests.jsonl", '{"queued_ts": 1}', r"requests\.jsonl: line 1: input_toks: is missing"),
+        ("requests.jsonl", "\n[1]", r"requests\.jsonl: line 2: must be one JSON object, got \[1\]"),
+        ("requests.jsonl", "", r"requests\.jsonl: has no requests"),
     ],
 )
 def test_what_is_no_run_is_refused(folder: Path, file: str, text: str, words: str) -> None:
     (folder / file).write_text(text)
     with pytest.raises(TraceError, match=words):
         read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("input_toks", 0, "must be a whole number of at least 1, got 0"),
+        ("output_toks", 1.5, "must be a whole number of at least 1, got 1.5"),
+        ("output_toks", -1, "must be a whole number of at least 1, got -1"),
+        ("queued_ts", None, "must be a number of at least 0, got None"),
+        ("queued_ts", math.inf, "must be a number of at least 0, got inf"),
+        ("first_token_ts", math.nan, "must be a number of at least 0, got nan"),
+        ("first_token_ts", None, "must be a number of at least 0, got None"),
+        ("first_token_ts", 499.0, r"must be after queued_ts = 500\.3, got 499\.0"),
+        ("last_token_ts", 500.31, r"must not be before first_token_ts = 50\d\.\d+, got 500\.31"),
+    ],
+)
+def test_a_wrong_field_of_a_request_is_named(folder: Path, field: str, value: object, words: str) -> None:
+    """Some gave errors that are no numbers, some were cut to a whole number, some taken as they were."""
+    path = folder / "requests.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[2][field] = value
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(TraceError, match=rf"requests\.jsonl: line 3: {field}: {words}$"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value", "words"),
+    [
+        ("engine_kwargs", "max_num_seqs", None, "max_num_seqs: must be a whole number of at least 1, got None"),
+        ("engine_kwargs", "max_num_seqs", 9_999, "max_num_seqs: Input should be less than or equal to 4096, got 9999"),
+        ("engine_kwargs", "max_num_batched_tokens", 8, "max_num_batched_tokens: must be at least max_num_seqs = 32"),
+        ("kv_cache", "block_size", 0, "block_size: must be a whole number of at least 1, got 0"),
+        ("kv_cache", "num_gpu_blocks", "many", "num_gpu_blocks: must be a whole number of at least 1, got 'many'"),
+    ],
+)
+def test_a_wrong_field_of_an_engine_is_named(folder: Path, section: str, field: str, value: object, words: str) -> None:
+    path = folder / "meta.json"
+    meta = json.loads(path.read_text())
+    meta[section][field] = value
+    path.write_text(json.dumps(meta))
+    with pytest.raises(TraceError, match=rf"meta\.json: {words}"):
+        read_run(folder)
+    path.write_text(json.dumps({**meta, section: None}))
+    with pytest.raises(TraceError, match=rf"meta\.json: {section}: must be a JSON object, got None"):
+        read_run(folder)
+
+
+def test_a_byte_order_mark_is_no_error(folder: Path) -> None:
+    for name in ("meta.json", "requests.jsonl"):
+        (folder / name).write_text((folder / name).read_text(), encoding="utf-8-sig")
+    assert 120 == len(read_run(folder).trace)
 
 
 def test_a_request_that_the_kv_cache_never_held_is_refused(folder: Path) -> None:
