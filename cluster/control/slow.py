@@ -53,7 +53,13 @@ class SlowDecision:
 
 
 def decide(
-    point: OperatingPoint, bounds: GroupBounds, seen: GroupSnapshot, state: SlowState, rules: SlowRules | None = None
+    point: OperatingPoint,
+    bounds: GroupBounds,
+    seen: GroupSnapshot,
+    state: SlowState,
+    rules: SlowRules | None = None,
+    *,
+    explain: bool = True,
 ) -> SlowDecision:
     """Choose how many replicas to have.
 
@@ -63,11 +69,12 @@ def decide(
         seen: the group now.
         state: the last decision's; `SlowState()` at first.
         rules: the constants.
+        explain: whether to decide again without each term; that takes most of the time.
     """
     rules = rules or SlowRules()
     made = _decide(point, bounds, seen, state, rules, without="")
     others = []
-    for term in TERMS if seen.model is not None else ():
+    for term in TERMS if explain and seen.model is not None else ():
         other = _decide(point, bounds, seen, state, rules, without=term).replicas
         if other != made.replicas:
             others.append(Counterfactual(term, other))

@@ -241,7 +241,8 @@ class PenstockSlow:
         passed = max(1.0, snapshot.now_s - self._at)
         self._at = snapshot.now_s
         self._take(snapshot, passed)
-        self.last = slow.decide(self.point, self.bounds, self._seen(snapshot), self._state, self.rules)
+        seen = self._seen(snapshot)
+        self.last = slow.decide(self.point, self.bounds, seen, self._state, self.rules, explain=False)
         self._state = self.last.state
         return self.last.replicas
 

@@ -32,6 +32,10 @@ from router.affinity import Affinity
 _POOL = "pool"
 _WARM_UP_BEATS = 10
 """Heartbeats before the first arrival: the amnesty of a fresh pool is over then."""
+_QUIET_BEATS = 30
+"""Heartbeats without a request after which they rest until one is about to come: a trace of weeks has more heartbeats
+than requests. As nobody beats meanwhile, nobody is taken for dead.
+"""
 
 
 class Simulation:
@@ -157,11 +161,21 @@ class Simulation:
                 self._traffic.drive(member)
         reply = now(self._queue.heartbeat_replica(replica.beat(self._loop.now, progress=self._traffic.yields)))
         member.relief = Relief.of(reply.relief)
-        self._loop.at(self._loop.now + self._setup.heartbeat_s, self._beat, member)
+        self._loop.at(self._next_beat(), self._beat, member)
 
     def _router_turn(self, router: Router) -> None:
         self._beat_router(router)
-        self._loop.at(self._loop.now + self._setup.heartbeat_s, self._router_turn, router)
+        self._loop.at(self._next_beat(), self._router_turn, router)
+
+    def _next_beat(self) -> float:
+        """Return when who beats now does so again."""
+        beat_s, now_s = self._setup.heartbeat_s, self._loop.now
+        until = self._traffic.quiet_until
+        rest = 1
+        if until is not None and now_s - self._traffic.busy_at > _QUIET_BEATS * beat_s:
+            # Awake again as early as at the beginning, when all have to be heard, too.
+            rest = max(1, int((until - now_s) / beat_s) - _WARM_UP_BEATS - 1)
+        return now_s + rest * beat_s
 
     def _beat_router(self, router: Router) -> None:
         started, router.started = tuple(router.started), []

@@ -99,6 +99,11 @@ class Traffic:
         self.busy_at = 0.0
         """When anything last came, started or ended."""
 
+    @property
+    def quiet_until(self) -> float | None:
+        """When the next request comes; None while there is any, and when none comes."""
+        return self.coming.arrival_s if self.coming is not None and not self._items else None
+
     def answer_bells(self) -> None:
         """Read the mail of routers that were rung."""
         for router in self.routers:

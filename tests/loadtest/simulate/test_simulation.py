@@ -11,7 +11,8 @@ import pytest
 
 from cluster.errors import SettingsError
 from cluster.models import ReplicaState, RequestClass
-from cluster.queue import QueueLimits
+from cluster.queue import MemoryQueue, QueueLimits
+from cluster.queue.beats import ReplicaBeat, ReplicaBeatReply
 from cluster.settings import AffinitySettings, SimSettings
 from loadtest.simulate.figures import figures_of
 from loadtest.simulate.outcome import End, Run
@@ -192,6 +193,33 @@ def test_a_replica_drains_before_it_goes_and_then_costs_nothing() -> None:
     assert ["r1", "r2"] == sorted(member.name for member in run.fleet.gone)
     assert all(10.0 <= (member.removed_at or 0) < 15.0 for member in run.fleet.gone)
     assert any((member.removed_at or 0) > 10.0 for member in run.fleet.gone)
+
+
+@pytest.mark.parametrize("plan", [(), ((4_000.0, 3), (9_000.0, 1))])
+def test_heartbeats_rest_while_nobody_comes(
+    monkeypatch: pytest.MonkeyPatch, plan: tuple[tuple[float, int], ...]
+) -> None:
+    """A trace of weeks would have more of them than requests."""
+    beats = 0
+    beat = MemoryQueue.heartbeat_replica
+
+    async def counted(self: MemoryQueue, seen: ReplicaBeat) -> ReplicaBeatReply:
+        nonlocal beats
+        beats += 1
+        return await beat(self, seen)
+
+    def ttfts(apart_s: float) -> list[float]:
+        trace = [TraceRequest(n, apart_s * (n // 12) + n % 12 / 4, 500, 40) for n in range(72)]
+        run = Simulation(trace, Setup(ENGINE, replicas=2, samples=10), slow=Planned(*plan)).run()
+        assert {End.COMPLETED} == {each.end for each in run.outcomes}
+        return [each.ttft_s for each in run.outcomes]
+
+    close = ttfts(20.0)
+    monkeypatch.setattr(MemoryQueue, "heartbeat_replica", counted)
+
+    # The first ones find the same pool, before the policy does anything.
+    assert pytest.approx(close[:24]) == ttfts(3_600.0)[:24]
+    assert beats < 3_000 < 5 * 3_600
 
 
 def test_what_still_starts_goes_first_and_reversals_are_counted() -> None:
