@@ -6,12 +6,11 @@ A run is a folder with `requests.jsonl` (input_toks, output_toks, queued_ts, fir
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -20,6 +19,7 @@ from cluster.settings import SimSettings
 from cluster.settings.load import describe_errors
 from loadtest.traces import TraceRequest
 from loadtest.traces.formats import FieldError, Fields, number, shown, whole
+from loadtest.traces.read import json_object
 
 T = TypeVar("T")
 
@@ -50,9 +50,9 @@ def read_run(folder: Path) -> RecordedRun:
         TraceError: a file is missing, or a field is missing or wrong.
     """
     meta, requests = folder / "meta.json", folder / "requests.jsonl"
-    engine = _checked(meta, 0, _engine, _object(meta, 0, _text(meta)))
+    engine = _checked(meta, 0, _engine, json_object(meta, 0, _text(meta)))
     lines = [(at, line) for at, line in enumerate(_text(requests).split("\n"), start=1) if line.strip()]
-    rows = [_checked(requests, at, _row, _object(requests, at, line)) for at, line in lines]
+    rows = [_checked(requests, at, _row, json_object(requests, at, line)) for at, line in lines]
     if not rows:
         raise TraceError(str(requests), 0, "", "has no requests")
     rows.sort(key=lambda row: row.queued)
@@ -119,16 +119,6 @@ def _checked(path: Path, line: int, read: Callable[[Fields], T], fields: Fields)
         raise TraceError(str(path), line, error.field, error.problem) from error
     except ValidationError as error:
         raise TraceError(str(path), line, "", describe_errors(error)) from error
-
-
-def _object(path: Path, line: int, text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise TraceError(str(path), line, "", f"is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise TraceError(str(path), line, "", f"must be one JSON object, got {shown(found)}")
-    return found
 
 
 def _text(path: Path) -> str:

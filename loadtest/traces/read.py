@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TextIO
 
 from cluster.errors import TraceError
-from loadtest.traces.formats import FORMATS, FieldError, Fields, Format, Record
+from loadtest.traces.formats import FORMATS, FieldError, Fields, Format, Record, shown
 from loadtest.traces.request import TraceRequest
 
-__all__ = ["FORMATS", "read_trace"]
+__all__ = ["FORMATS", "json_object", "read_trace"]
 
 MOST_S = 10 * 365.25 * 86_400
 """A longer trace is none: one of its times is missing, or in another unit. Every second of it would be simulated."""
@@ -90,13 +90,22 @@ def _json_lines(path: Path, file: TextIO) -> Iterator[tuple[int, Fields]]:
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
-        try:
-            fields = json.loads(line)
-        except ValueError as error:
-            raise TraceError(str(path), number, "", f"is no JSON: {error}") from error
-        if not isinstance(fields, dict):
-            raise TraceError(str(path), number, "", f"must be one JSON object per line, got {line.strip()[:40]!r}")
-        yield number, fields
+        yield number, json_object(path, number, line, "one JSON object per line")
+
+
+def json_object(path: Path, number: int, text: str, what: str = "one JSON object") -> Fields:
+    """Read a JSON object from a file's line, or from the whole file where `number` is 0. `what` it must be, for errors.
+
+    Raises:
+        TraceError: it is no JSON, or another value.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise TraceError(str(path), number, "", f"is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise TraceError(str(path), number, "", f"must be {what}, got {shown(found)}")
+    return found
 
 
 def _csv_lines(path: Path, file: TextIO) -> Iterator[tuple[int, Fields]]:
