@@ -92,10 +92,10 @@ class VllmSequence:
                 self._owner.on_first_token(self)
             self.output_tokens += len(token_ids)
         if token_ids or text:
-            found = output.new_logprobs
-            logprobs = (
-                None if found is None else to_positions(found.logprob_token_ids, found.logprobs)[: len(token_ids)]
-            )
+            logprobs = None
+            if (found := output.new_logprobs) is not None:
+                asked = self.sampling.logprobs or 0
+                logprobs = to_positions(found.logprob_token_ids, found.logprobs, asked)[: len(token_ids)]
             self._sink.on_tokens(token_ids, text, logprobs)
         if reason or self.text.match:
             self.refused = reason == "error" and not self.output_tokens

@@ -87,6 +87,14 @@ async def test_logprobs_without_alternatives(started: Started) -> None:
     assert all(position.top == () for position in recorder.logprobs)
 
 
+async def test_alternatives_are_as_many_as_asked_for_beside_who_asks_for_more(started: Started) -> None:
+    asked = (0, 5, 2)
+    begun = [await begin(started.engine, GenerationSpec(PROMPT, greedy(30, logprobs=number))) for number in asked]
+    for number, (_, recorder) in zip(asked, begun, strict=True):
+        await recorder.end()
+        assert {len(position.top) for position in recorder.logprobs} == {number}
+
+
 async def test_seed_decides_the_sample(started: Started) -> None:
     def sampled(seed: int) -> GenerationSpec:
         return GenerationSpec(PROMPT, SamplingParams(max_tokens=24, temperature=1.0, seed=seed, ignore_eos=True))
