@@ -9,6 +9,8 @@ from cluster.settings import LimitSettings
 
 _COUNTED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 _COUNT_DIGITS = 9
+_LOOKS = re.compile(r"\\.?|\[(?:\\.?|[^\]\\])*\]?|(?P<around>\(\?<?[=!])", re.DOTALL)
+"""An escape, a class, whole or not, or the beginning of a group that looks ahead or behind."""
 LARGEST = 10**12
 """Sizes are counted up to here: past every limit, and far from numbers that take time to multiply."""
 
@@ -70,6 +72,11 @@ def extent_problem(pattern: str, limits: LimitSettings, *, quoted: bool = False)
         got = measured.size if measured.size < LARGEST else f"{LARGEST} or more"
         return f"must have at most {limits.max_repetitions} items with repetitions written out, got {got}"
     return None
+
+
+def looks_around(pattern: str) -> bool:
+    """Say whether a regular expression looks ahead or behind."""
+    return any(found["around"] for found in _LOOKS.finditer(pattern))
 
 
 def _item_end(pattern: str, start: int, *, quoted: bool) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
 from cluster.settings import LimitSettings
-from router.admission.pattern import extent_problem, regex_problem
+from router.admission.pattern import extent_problem, looks_around, regex_problem
 
 _SHOWN = 80
 _DATA = frozenset({"enum", "const", "default", "examples"})
@@ -15,13 +15,15 @@ _DATA = frozenset({"enum", "const", "default", "examples"})
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose values are schemas by names, which may be those of keywords."""
 
+_DEPENDENCIES = ("dependentRequired", "dependentSchemas", "dependencies")
+
 
 def schema_problem(text: str, limits: LimitSettings) -> str | None:
     """Say why a text is no usable JSON Schema; None when it may be one, which only the engine knows in full.
 
     Refused beside what is no JSON object: nesting that is too deep, patterns that are too large, objects that count too
-    many properties, and references that leave the document, lead nowhere, or lead only to each other. A schema that
-    contains itself, as a tree's does, is fine.
+    many properties, keywords that engines would ignore, and references that leave the document, lead nowhere, or lead
+    only to each other. A schema that contains itself, as a tree's does, is fine.
     """
     max_depth = limits.max_schema_depth
     try:
@@ -48,6 +50,8 @@ def _problems(
     """Say what is wrong with one schema of a document, those in it apart."""
     if isinstance(ref := part.get("$ref"), str) and (problem := _reference_problem(schema, ref, proven)):
         yield problem
+    if (ignored := _ignored_keyword(part)) is not None:
+        yield f"must be without {ignored!r}, which no engine follows"
     named = part.get("patternProperties")
     patterns = [part.get("pattern"), *(named if isinstance(named, dict) else ())]
     for pattern in patterns:
@@ -61,6 +65,19 @@ def _problems(
             f"must have objects with minProperties or maxProperties of at most {limits.max_counted_properties} "
             f"properties, got {len(properties)}"
         )
+
+
+def _ignored_keyword(part: Mapping[str, object]) -> str | None:
+    """Name a keyword of one schema that vLLM's first grammar compiler passes over in silence. The second refuses it, so
+    output would follow the rest of the schema only.
+    """
+    excluded = part.get("not")
+    if excluded is True or isinstance(excluded, dict):
+        return "not"
+    # Alone it says nothing.
+    if isinstance(part.get("if"), dict | bool) and ("then" in part or "else" in part):
+        return "if"
+    return next((keyword for keyword in _DEPENDENCIES if isinstance(part.get(keyword), dict) and part[keyword]), None)
 
 
 def _refuse_constant(name: str) -> None:
@@ -95,6 +112,9 @@ def _schemas(schema: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
 
 def _pattern_problem(pattern: str, limits: LimitSettings) -> str | None:
     problem = regex_problem(pattern) or extent_problem(pattern, limits)
+    if problem is None and looks_around(pattern):
+        # As with `_ignored_keyword`.
+        problem = "must not look ahead or behind, which no engine does"
     return f"must have usable patterns, got {pattern[:_SHOWN]!r}, which {problem}" if problem else None
 
 

@@ -237,6 +237,8 @@ class StructuredOutput(_message.Message):
     json_schema: _builtins.str
     """Is a JSON Schema document as text. 1 to 65,536 bytes, nested at most 64 deep. References must lead to something in
     the document; it may contain itself. Objects with minProperties or maxProperties have at most 100 properties.
+    What no engine follows is refused: not, if with then or else, dependencies between properties (dependentRequired,
+    dependentSchemas, dependencies), and patterns that look ahead or behind.
     """
     regex: _builtins.str
     """Is a regular expression that the whole output matches. 1 to 4,096 bytes, groups nested at most 64 deep, at most

@@ -66,3 +66,44 @@ def test_references_that_lead_only_to_each_other_are_found_below_any_name() -> N
     found = problem({"properties": {"default": LOOP}, "$defs": {"a": LOOP}})
     assert found is not None
     assert "lead only to each other" in found
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"type": "string", "not": {"const": "a"}}, "not"),
+        ({"not": {}}, "not"),
+        ({"not": True}, "not"),
+        ({"if": {"type": "string"}, "then": {"const": "a"}}, "if"),
+        ({"if": True, "else": {"const": "a"}}, "if"),
+        ({"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
+        ({"dependentSchemas": {"a": {"required": ["b"]}}}, "dependentSchemas"),
+        ({"dependencies": {"a": ["b"]}}, "dependencies"),
+    ],
+)
+def test_keywords_that_engines_ignore_are_refused(schema: dict[str, Any], keyword: str) -> None:
+    for around in (schema, {"properties": {"x": schema}}, {"items": {"anyOf": [{"type": "null"}, schema]}}):
+        found = problem(around)
+        assert found is not None
+        assert f"without '{keyword}'" in found
+    # A property may have its name, and data may look like it.
+    assert problem({"properties": {keyword: {"type": "integer"}, "then": {"type": "integer"}}}) is None
+    assert problem({"enum": [schema]}) is None
+
+
+def test_keywords_that_say_nothing_are_ignored() -> None:
+    for schema in ({"not": False}, {"if": {"type": "string"}}, {"then": {}}, {"dependentRequired": {}}):
+        assert problem(schema) is None
+
+
+@pytest.mark.parametrize("pattern", ["^(?=a)b", "^(?!a)[a-z]+$", "b(?<=b)", "(?<!a)b", "[(](?=a)b"])
+def test_patterns_of_a_schema_that_look_around_are_refused(pattern: str) -> None:
+    for schema in ({"pattern": pattern}, {"patternProperties": {pattern: {}}}):
+        found = problem(schema)
+        assert found is not None
+        assert "look ahead or behind" in found
+
+
+@pytest.mark.parametrize("pattern", [r"\(?=a", "[(?=]a", "(?:a)(?<name>b)", "[]", r"[\](?!]"])
+def test_patterns_that_only_seem_to_look_around_are_not(pattern: str) -> None:
+    assert problem({"pattern": pattern}) is None
