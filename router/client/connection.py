@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import grpc
 from penstock.v1 import admin_pb2_grpc, inference_pb2, inference_pb2_grpc, jobs_pb2_grpc
 
-from router.client.credentials import ApiKey, Credentials, check_plaintext, is_local
+from router.client.credentials import ApiKey, Credentials, check_metadata, check_plaintext, is_local
 from router.client.retry import Attempts, RetryPolicy
 
 DEFAULT_TARGET = "127.0.0.1:50051"
@@ -116,9 +116,17 @@ class Connection:
         return Attempts(self.retry, self.timeout if timeout is None else timeout)
 
     def call_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the metadata of one attempt."""
+        """Return the metadata of one attempt.
+
+        Raises:
+            ValueError: they can't be sent.
+        """
         key = self.credentials.metadata() if self.credentials else ()
-        return (*key, *self.metadata()) if self.metadata else key
+        if self.metadata is None:
+            return key
+        added = tuple(self.metadata())
+        check_metadata(added)
+        return (*key, *added)
 
     def rotation(self) -> itertools.cycle[int]:
         """Return the order in which attempts visit targets, from a random start so that clients spread."""

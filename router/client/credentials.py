@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 ApiKey = str | Callable[[], str]
 """A key, or what returns the one to send now; asked before every attempt, so that keys can change under a client."""
+
+_HEADER = re.compile(r"[a-z0-9_.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,21 @@ class Credentials:
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise ValueError("the API key must be printable ASCII without spaces or line ends, and not empty")
         return (("authorization", f"Bearer {key}"),)
+
+
+def check_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> None:
+    """Make sure that gRPC can send what a caller adds: its own errors name no header, and asyncio's are of a kind that
+    nobody expects. Values are not repeated, because they may be secret.
+
+    Raises:
+        ValueError: a name or a value can't be sent.
+    """
+    for name, value in metadata:
+        if not _HEADER.fullmatch(name):
+            raise ValueError(f"metadata: {name!r} must be lower case letters, digits, dots, dashes and underscores")
+        text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+        if not (name.endswith("-bin") or (text.isascii() and text.isprintable())):
+            raise ValueError(f"metadata: the value of {name!r} must be printable ASCII without line ends")
 
 
 def check_plaintext(targets: Sequence[str]) -> None:

@@ -69,6 +69,22 @@ async def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(
     assert (False, []) == (KEY in "".join(traceback.format_exception_only(caught.value)), fake.metadata)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("authorization", f"Bearer {KEY}\n"), ("x", f"{KEY}ü"), ("X-Trace", KEY), ("", KEY), (":x", KEY)],
+)
+async def test_metadata_that_can_not_be_sent_is_refused_by_name_and_not_shown(
+    connect: Any, port: int, fake: FakeRouter, name: str, value: str
+) -> None:
+    """Such as a token that was read from a file with its line end."""
+    client = connect(f"127.0.0.1:{port}", metadata=lambda: [("fine", "a b"), ("fine-bin", b"\n\xff"), (name, value)])
+    for call in (client.count_tokens("demo", "one"), anext(aiter(client.stream("demo", "x")))):
+        with pytest.raises(ValueError, match=f"'{name}'") as caught:
+            await call
+
+        assert (False, []) == (KEY in "".join(traceback.format_exception_only(caught.value)), fake.metadata)
+
+
 def test_a_key_does_not_show() -> None:
     connection = Connection.build("localhost:1", Access(api_key=KEY), None, None, ())
 
