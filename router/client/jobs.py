@@ -232,6 +232,8 @@ class Upload:
         )
         if run_within is not None:
             header.run_within.CopyFrom(duration_field("run_within", run_within))
+        self.failure: Exception | None = None
+        """What `on_sent` raised: gRPC only says of it that the messages ended in an error."""
         self._header = header
         self._chunks = chunks
         self._on_sent = on_sent
@@ -244,7 +246,11 @@ class Upload:
             yield jobs_pb2.SubmitJobRequest(items=chunk)
             sent += len(chunk.items)
             if self._on_sent is not None:
-                self._on_sent(sent)
+                try:
+                    self._on_sent(sent)
+                except Exception as error:
+                    self.failure = error
+                    raise
 
 
 def chunks_of(items: Iterable[JobItem]) -> Iterator[jobs_pb2.JobItems]:

@@ -20,7 +20,7 @@ from router.client.calls import Result, UnaryCall
 from router.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, OpenStream, Stubs, Tls
 from router.client.credentials import ApiKey
 from router.client.decisions import DecisionList
-from router.client.errors import BrokenCallError, CancelledError, from_rpc_error, resume_token_of
+from router.client.errors import BrokenCallError, CancelledError, PenstockClientError, from_rpc_error, resume_token_of
 from router.client.events import Event
 from router.client.gather import Gathering
 from router.client.jobs import Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
@@ -202,7 +202,12 @@ class Client:
             run_within=run_within,
             on_sent=on_sent,
         )
-        return self._run(calls.submit_job(upload), timeout)
+        try:
+            return self._run(calls.submit_job(upload), timeout)
+        except PenstockClientError:
+            if upload.failure is not None:
+                raise upload.failure from None
+            raise
 
     def get_job(self, job_id: str, *, timeout: float | None = None) -> Job:
         """Describe a job."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from cluster.errors import InvalidRequestError, QueueUnavailableError, Unavailab
 from cluster.jobs import ItemResult, JobRecord, MemoryJobPools, MemoryJobs, MemoryJobStore
 from cluster.settings import JobsSettings
 from router.admission import RequestLimits
-from router.client import AsyncClient, JobItem, RetryPolicy, Sampling
+from router.client import AsyncClient, Client, JobItem, RetryPolicy, Sampling
 from router.identity import Caller
 from router.jobs import JobServicer, JobStores
 from tests.support.stack import request, running_stack
@@ -76,6 +77,22 @@ async def test_a_submission_whose_answer_was_lost_is_stored_once(tmp_path: Path)
             assert [256, 512, 600, 256, 512, 600] == sent
             assert [job.job_id] == [listed.job_id for listed in (await client.list_jobs()).jobs]
             assert job.idempotency_key.startswith("auto-")
+
+
+async def test_what_hears_of_an_upload_may_fail(tmp_path: Path) -> None:
+    """Its own error comes out, and no job is left."""
+
+    def fail(_sent: int) -> None:
+        raise ZeroDivisionError("of the caller")
+
+    async with running_stack(tmp_path, routers=1) as stack:
+        target = f"127.0.0.1:{stack.routers[0].port}"
+        async with AsyncClient(target) as client:
+            with pytest.raises(ZeroDivisionError, match="of the caller"):
+                await client.submit_job("demo", [JobItem("q", "Hi")], on_sent=fail)
+            with Client(target) as other, pytest.raises(ZeroDivisionError, match="of the caller"):
+                await asyncio.to_thread(other.submit_job, "demo", [JobItem("q", "Hi")], on_sent=fail)
+            assert () == (await client.list_jobs()).jobs
 
 
 class SilentSeal(MemoryJobStore):
