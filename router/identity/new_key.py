@@ -56,6 +56,9 @@ def add_key(path: Path, plan: KeyPlan) -> str:
 def _present(path: Path) -> str:
     if not path.exists():
         return ""
+    if not path.is_file():
+        # The new file would take the place of the device or pipe, for everybody on the machine if it is `/dev/null`.
+        raise SettingsError(f"{SETTING}: {path} must be a regular file to add a key to")
     read_keys_file(path)
     text = path.read_text(encoding="utf-8")
     return text if not text or text.endswith("\n") else text + "\n"

@@ -180,3 +180,13 @@ def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
     add_key(link, KeyPlan("acme"))
 
     assert (True, 1) == (link.is_symlink(), len(read_keys_file(tmp_path / "real" / "keys.toml").keys))
+
+
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = tmp_path / "keys.toml"
+    os.mkfifo(pipe)
+    # As `/dev/null` reads; a pipe without a writer would wait.
+    monkeypatch.setattr(Path, "read_text", lambda *_args, **_options: "")
+    with pytest.raises(SettingsError, match=f"{re.escape(str(pipe))} must be a regular file"):
+        add_key(pipe, KeyPlan("acme"))
+    assert pipe.is_fifo()
