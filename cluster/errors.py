@@ -483,5 +483,10 @@ class TraceError(SetupError):
         super().__init__(f"{where}: {problem}")
 
 
+def plain_reason(error: Exception) -> str:
+    """Say why a file could not be read, for a message that names it: Python's own has a number and the name again."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 def _seconds(value: float) -> str:
     return f"{value:.1f} s" if value >= 1.0 else f"{value:.2g} s"

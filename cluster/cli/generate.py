@@ -14,7 +14,7 @@ from rich.console import Console
 from cluster.cli.console import messages
 from cluster.cli.receipt import print_receipt
 from cluster.cli.target import open_client, report_call_errors
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, plain_reason
 
 if TYPE_CHECKING:
     from router.client import Client, Event, GenerateOptions, Message, Sampling
@@ -111,7 +111,7 @@ def _schema(text: str) -> str:
     try:
         return Path(text[1:]).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--json-schema: {text[1:]} cannot be read: {error}") from error
+        raise SettingsError(f"--json-schema: {text[1:]} cannot be read: {plain_reason(error)}") from error
 
 
 def show_event(event: Event, errors: Console, others: dict[int, str]) -> None:

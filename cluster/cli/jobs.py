@@ -22,7 +22,7 @@ from cluster.cli.console import messages, print_problem, screen, standard_input
 from cluster.cli.numbers import time_of, whole
 from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, plain_reason
 
 if TYPE_CHECKING:
     from router.client import Batch, Client, Job, JobItemError, JobUpdate
@@ -191,7 +191,7 @@ def _read(options: argparse.Namespace) -> Batch | None:
         with _input(options.file) as lines:
             return read_batch(lines, ignore_unknown=options.ignore_unknown)
     except (BatchFileError, OSError, UnicodeDecodeError) as error:
-        print_problem(f"{options.file}: {error}")
+        print_problem(f"{options.file}: {plain_reason(error)}")
         return None
 
 

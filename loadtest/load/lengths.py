@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from cluster.errors import TraceError
+from cluster.errors import TraceError, plain_reason
 from loadtest.traces import read_trace
 
 _SHAREGPT = ("num_prefill_tokens", "num_decode_tokens")
@@ -80,7 +80,7 @@ def recorded(path: Path) -> Recorded:
                 return Recorded([(each.prompt_tokens, each.output_tokens) for each in read_trace(path)])
             pairs = [_pair(path, number, row) for number, row in enumerate(rows, start=2)]
     except (OSError, UnicodeDecodeError) as error:
-        detail = (error.strerror or str(error)) if isinstance(error, OSError) else "is not text in UTF-8"
+        detail = plain_reason(error) if isinstance(error, OSError) else "is not text in UTF-8"
         raise TraceError(str(path), 0, "", detail) from error
     except csv.Error as error:
         raise TraceError(str(path), 0, "", f"is no CSV: {error}") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.control.slo import ClassSlo
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, plain_reason
 from loadtest.load.arrivals import Pattern
 from loadtest.load.kinds import KINDS, Kind
 from loadtest.load.lengths import Fixed, recorded
@@ -125,7 +125,7 @@ def find_scenario(name: str) -> Scenario:
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"scenario {name} cannot be read: {error}") from error
+        raise SettingsError(f"scenario {name} cannot be read: {plain_reason(error)}") from error
     return scenario_from({"name": path.stem, **fields})
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cluster.cli.console import messages, screen
 from cluster.cli.tables import add_columns, print_table
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, plain_reason
 from loadtest.plan.architectures import load_shape
 from loadtest.plan.gpus import GPUS, Gpu, find_gpu, load_gpu
 from loadtest.plan.option import Engine, Promise
@@ -281,7 +281,7 @@ def _observe(book: Book, plan_id: str, file: str, *, as_json: bool) -> int:
     try:
         report = json.loads(Path(file).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise SettingsError(f"observe: {file} cannot be read: {error}") from error
+        raise SettingsError(f"observe: {file} cannot be read: {plain_reason(error)}") from error
     if not isinstance(report, dict):
         raise SettingsError(f"observe: {file} must hold one JSON object")
     seen = book.observe(plan_id, report)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.control.step_model import Shape
-from cluster.errors import SettingsError, TraceError
+from cluster.errors import SettingsError, TraceError, plain_reason
 from loadtest.plan.architectures import find_shape
 from loadtest.plan.gpus import Gpu, find_gpu
 from loadtest.plan.memory import size
@@ -122,7 +122,7 @@ def read_points(path: Path) -> list[Point]:
                 raise TraceError(str(path), 1, missing[0], f"is missing; needed are {', '.join(COLUMNS)}")
             points = [_point(path, rows.line_num, row) for row in rows]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(str(path), 0, "", str(error)) from error
+        raise TraceError(str(path), 0, "", plain_reason(error)) from error
     if not points:
         raise TraceError(str(path), 0, "", "has no points")
     return points

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, plain_reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def read_config(path: Path) -> ModelShape:
     try:
         config = json.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        raise SettingsError(f"model: {file} cannot be read: {error}") from error
+        raise SettingsError(f"model: {file} cannot be read: {plain_reason(error)}") from error
     if not isinstance(config, dict):
         raise SettingsError(f"model: {file} must hold one JSON object")
     return shape_of(path.name if path.is_dir() else file.parent.name, config)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.control.step_model import StepModel
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, plain_reason
 
 FOLDER = "profiles"
 
@@ -93,8 +93,14 @@ def read_profile(path: Path) -> Profile:
     """
     try:
         data = json.loads(path.expanduser().read_text(encoding="utf-8-sig"))
+        if not isinstance(data, dict):
+            raise SettingsError(f"profile: {path} must hold one JSON object")
         return _profile(data)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except OSError as error:
+        raise SettingsError(f"profile: {path} cannot be read: {plain_reason(error)}") from error
+    except KeyError as error:
+        raise SettingsError(f"profile: {path} is no profile: {error.args[0]} is missing") from error
+    except (ValueError, LookupError, TypeError) as error:
         raise SettingsError(f"profile: {path} is no profile: {error}") from error
 
 

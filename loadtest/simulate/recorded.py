@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from cluster.errors import TraceError
+from cluster.errors import TraceError, plain_reason
 from cluster.settings import SimSettings
 from cluster.settings.load import describe_errors
 from loadtest.traces import TraceRequest
@@ -125,6 +125,6 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise TraceError(str(path), 0, "", error.strerror or str(error)) from error
+        raise TraceError(str(path), 0, "", plain_reason(error)) from error
     except UnicodeDecodeError as error:
         raise TraceError(str(path), 0, "", "is not text in UTF-8") from error

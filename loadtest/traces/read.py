@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from cluster.errors import TraceError
+from cluster.errors import TraceError, plain_reason
 from loadtest.traces.formats import FORMATS, FieldError, Fields, Format, Record, shown
 from loadtest.traces.request import TraceRequest
 
@@ -37,7 +37,7 @@ def read_trace(
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = list(_records(path, file))
     except (OSError, UnicodeDecodeError) as error:
-        detail = (error.strerror or str(error)) if isinstance(error, OSError) else "is not text in UTF-8"
+        detail = plain_reason(error) if isinstance(error, OSError) else "is not text in UTF-8"
         raise TraceError(str(path), 0, "", detail) from error
     records = [record for record in lines if record is not None]
     left_out = f"{len(lines) - len(records):,} of {len(lines):,} lines have no prompt or no output tokens"

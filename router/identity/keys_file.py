@@ -27,7 +27,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, ValidationError, model_validator
 
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, plain_reason
 from cluster.settings.load import describe_errors
 from cluster.settings.section import PoolName, Section
 from router.identity.key import redact
@@ -111,7 +111,7 @@ def read_keys_file(path: Path) -> KeysFile:
         size = path.stat().st_size
         text = path.read_text(encoding="utf-8") if size <= MAX_BYTES else ""
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{SETTING}: {path} cannot be read: {error}") from error
+        raise SettingsError(f"{SETTING}: {path} cannot be read: {plain_reason(error)}") from error
     if size > MAX_BYTES:
         raise SettingsError(f"{SETTING}: {path} must have at most {MAX_BYTES} bytes, got {size}")
     try:

@@ -36,6 +36,29 @@ def test_an_error_is_one_line_and_as_it_is(name: str, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
+    ("command", "before"),
+    [
+        ("jobs submit", ""),
+        ("keys check --file", "auth.keys_file: "),
+        ("loadtest --scenario", "scenario "),
+        ("plan --check-points", ""),
+        ("plan --observe p1", "observe: "),
+        ("plan --rate 1 --profile", "profile: "),
+    ],
+)
+def test_a_file_that_is_missing_is_named_once(
+    command: str, before: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "no.toml"
+    assert 2 == main([*command.split(), str(path)])
+    said = capsys.readouterr().err
+    assert said.startswith(f"penstock: {before}{path}")
+    assert said.endswith(": No such file or directory\n")
+    assert 1 == said.count(str(path))
+    assert "Errno" not in said
+
+
+@pytest.mark.parametrize(
     "flags",
     [
         ("--choice", "a", "--regex", "b"),

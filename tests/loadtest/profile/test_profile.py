@@ -152,6 +152,17 @@ def test_a_wrong_profile_is_refused(found: Profile, tmp_path: Path, field: str, 
         read_profile(file)
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [('{"checks": []}', "is no profile: batches is missing"), ("[]", "must hold one JSON object")],
+)
+def test_what_is_no_profile_at_all_is_said_in_words(tmp_path: Path, text: str, problem: str) -> None:
+    file = tmp_path / "profile.json"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=problem):
+        read_profile(file)
+
+
 def test_a_load_is_planned_from_a_profile(found: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = found.save(tmp_path)
     flags = ["--rate", "2", "--prompt-tokens", "64", "--output-tokens", "32", "--draws", "2", "--json"]
