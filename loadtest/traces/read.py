@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -69,6 +70,9 @@ def read_trace(
 
 
 def _records(path: Path, file: TextIO) -> Iterator[Record | None]:
+    if not file.seekable():
+        # A pipe, as `--trace <(zcat trace.csv.gz)` gives.
+        file = io.StringIO(file.read(), newline="")
     start = file.read(1)
     while start.isspace():
         start = file.read(1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,17 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, line: int, field: str
     if field:
         assert field == caught.value.field
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [AZURE, PLAIN_JSON])
+def test_a_pipe_is_read_as_a_file_is(tmp_path: Path, text: str) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, text.encode())
+    os.close(writer)
+    try:
+        assert lengths(read(tmp_path, text)) == lengths(read_trace(Path(f"/dev/fd/{reader}")))
+    finally:
+        os.close(reader)
 
 
 def test_a_missing_file_and_one_of_bytes_are_named(tmp_path: Path) -> None:
