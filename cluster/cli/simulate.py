@@ -65,7 +65,7 @@ def add_simulate(commands: Commands) -> None:
     scaling.add_argument("--cold-start", type=from_zero, default=180.0, help="seconds (default %(default)s)")
     check = parser.add_argument_group("validation", "instead of a trace: hold the engine against a recorded run")
     check.add_argument("--validate", metavar="DIR", help="a folder with requests.jsonl and meta.json")
-    check.add_argument("--fit", type=span, default=(1, 100), metavar="A-B", help="requests to fit on (default 1-100)")
+    check.add_argument("--fit", type=span, metavar="A-B", help="requests to fit on (default 1-100)")
     _add_report(parser)
     parser.set_defaults(run=_simulate)
 

@@ -31,6 +31,8 @@ from loadtest.simulate.validate import errors, fit
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 from router.affinity import Affinity
 
+_FIT = (1, 100)
+"""Requests of a recorded run that the step model is fitted on, where nobody says which."""
 _MAX_REPLICAS = 64
 """Of those that a policy may add, where nobody says how many."""
 
@@ -49,6 +51,8 @@ def run_simulate(options: argparse.Namespace) -> int:
         return run_validate(options)
     if not options.trace:
         raise SettingsError("one of trace and validate must be given")
+    if options.fit:
+        raise SettingsError("fit is for validate: a trace has no measured times to fit on")
     for name in ("html", "png"):
         _check_folder(name, getattr(options, name))
     console = messages()
@@ -118,7 +122,7 @@ def run_validate(options: argparse.Namespace) -> int:
         SettingsError: the part is not in the run, or nothing is left to predict.
     """
     run = read_run(Path(options.validate))
-    first, last = options.fit
+    first, last = options.fit or _FIT
     count = len(run.trace)
     if last > count or last - first + 1 >= count:
         raise SettingsError(f"fit must leave some of the run's {count} requests to predict, got {first}-{last}")
