@@ -56,7 +56,7 @@ class TlsFiles(Watched[TlsMaterial]):
         super().__init__(section, paths, self._material, on_reload)
 
     @classmethod
-    def of_router(cls, settings: RouterTlsSettings, on_reload: OnReload) -> TlsFiles:
+    def of_router(cls, settings: RouterTlsSettings, on_reload: OnReload = lambda _name, _good: None) -> TlsFiles:
         """Read what a router's public port shows and trusts."""
         return cls(ROUTER_TLS, settings.certificate_file, settings.private_key_file, settings.client_ca_file, on_reload)
 

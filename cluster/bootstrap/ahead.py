@@ -10,20 +10,30 @@ from cluster.addresses import family_of, listening_host
 from cluster.errors import SettingsError
 from cluster.queue.connections import ConnectionSource
 from cluster.settings import Settings
+from cluster.tls import TlsFiles
+from cluster.watched import read_bytes
 
 _FOLDERS = ("/", "./", "../", "~")
 """A model that begins like this is meant to be a folder, not a name on a hub."""
 
 
 def check_ahead(settings: Settings) -> None:
-    """Look for models, the port and what Redis' address asks for.
+    """Look for models, keys, certificates, the port and what Redis' address asks for.
 
     Raises:
-        SettingsError: a model's folder is missing, the port is taken, or the address has an option that is not taken.
+        SettingsError: a model's folder or the keys file is missing, certificates and keys don't fit, the port is taken,
+            or the address has an option that is not taken.
     """
     for name, pool in settings.pools.items():
         if pool.model.startswith(_FOLDERS) and not Path(pool.model).expanduser().is_dir():
             raise SettingsError(f"pools.{name}.model: there is no folder {pool.model}")
+    if settings.auth.keys_file is not None:
+        # What is in it the routers check.
+        read_bytes(settings.auth.keys_file, "auth.keys_file")
+    if settings.router.tls is not None:
+        TlsFiles.of_router(settings.router.tls)
+    if settings.replica.tls is not None:
+        TlsFiles.of_link(settings.replica.tls)
     if settings.redis.url:
         ConnectionSource(settings.redis.url, settings.redis.timeout_s, key="")
     router = settings.router

@@ -27,6 +27,7 @@ from cluster.clock import ManualClock
 from cluster.errors import BootstrapError, SettingsError
 from cluster.settings import load_settings
 from router.client import DeadlineExceededError, Delta, UnavailableError
+from tests.support.certificates import Authority
 
 
 @pytest.mark.parametrize("name", ["no[/]file.csv", "no[red]file.csv", "x" * 60 + " y" * 60])
@@ -194,6 +195,23 @@ def test_a_missing_model_and_a_taken_port_are_found_before_anything_starts() -> 
     for url in ("redis://h/0?timeuot=3", "redis+cluster://h", "redis+sentinel://h/main", ""):
         with pytest.raises(SettingsError, match="timeuot") if "?" in url else contextlib.nullcontext():
             check_ahead(settings(redis={"url": url}, router={"port": 0}))
+
+
+def test_files_of_keys_and_certificates_are_looked_at_before_anything_starts(tmp_path: Path) -> None:
+    authority = Authority()
+    (certificate, key), (_, other_key) = (authority.issue(name).write(tmp_path, name) for name in ("own", "other"))
+
+    def files(key: str) -> dict[str, str]:
+        return {"certificate_file": certificate, "private_key_file": key}
+
+    link = {"ca_file": authority.write(tmp_path)}
+    with pytest.raises(SettingsError, match=r"auth\.keys_file: .*none\.toml cannot be read: No such file"):
+        check_ahead(settings(auth={"keys_file": str(tmp_path / "none.toml")}, router={"port": 0}))
+    with pytest.raises(SettingsError, match=r"router\.tls: .* are no certificate with its unencrypted private key"):
+        check_ahead(settings(router={"port": 0, "tls": files(other_key)}))
+    with pytest.raises(SettingsError, match=r"replica\.tls\.private_key_file: .*none\.key cannot be read"):
+        check_ahead(settings(replica={"tls": {**files(str(tmp_path / "none.key")), **link}}, router={"port": 0}))
+    check_ahead(settings(replica={"tls": {**files(key), **link}}, router={"port": 0, "tls": files(key)}))
 
 
 async def test_a_log_is_quoted_from_where_its_process_began(tmp_path: Path) -> None:
