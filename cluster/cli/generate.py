@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from cluster.cli.console import messages
+from cluster.cli.console import messages, standard_input
 from cluster.cli.receipt import print_receipt
 from cluster.cli.target import open_client, report_call_errors
 from cluster.errors import SettingsError, plain_reason
@@ -73,10 +73,17 @@ def only_model(client: Client) -> str:
 
 
 def prompt_from(options: argparse.Namespace) -> str | list[Message]:
-    """Return the prompt, as chat messages when asked for."""
+    """Return the prompt, as chat messages when asked for.
+
+    Raises:
+        SettingsError: standard input, where it is the prompt, is no text.
+    """
     from router.client import Message
 
-    text = sys.stdin.read() if options.prompt == "-" else options.prompt
+    try:
+        text = standard_input().read() if options.prompt == "-" else options.prompt
+    except UnicodeDecodeError:
+        raise SettingsError("prompt: standard input is not text in UTF-8") from None
     if not options.chat and not options.system:
         return str(text)
     system = [Message("system", options.system)] if options.system else []

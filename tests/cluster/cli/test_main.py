@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from cluster.bootstrap.ahead import check_ahead
 from cluster.bootstrap.process import ChildProcess
 from cluster.cli import target
 from cluster.cli.console import WIDE, screen
-from cluster.cli.generate import show_event
+from cluster.cli.generate import prompt_from, show_event
 from cluster.cli.main import build_parser, main
 from cluster.cli.options import settings_from
 from cluster.cli.target import report_call_errors
@@ -87,6 +88,17 @@ def test_a_flag_says_what_it_takes(flags: tuple[str, ...], said: str, capsys: py
     with pytest.raises(SystemExit):
         build_parser().parse_args(flags)
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("encoding", "errors"), [("utf-8", "surrogateescape"), ("latin-1", "strict")])
+def test_a_prompt_of_standard_input_is_utf_8_whatever_the_locale(
+    encoding: str, errors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = build_parser().parse_args(["generate", "-"])
+    for text, expected in (("café".encode(), contextlib.nullcontext()), (b"caf\xe9", pytest.raises(SettingsError))):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding=encoding, errors=errors))
+        with expected:
+            assert "café" == prompt_from(options)
 
 
 @pytest.mark.parametrize(
