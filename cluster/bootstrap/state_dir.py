@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,7 +54,9 @@ def _lock(file: int, folder: Path) -> None:
             if not left:
                 pid = _read(folder)
                 named = f"process {pid} already runs one" if pid else "another process already runs one"
-                raise BootstrapError("cluster", f"{named} in {folder}; `penstock down` stops it") from None
+                # Without the folder `down` looks at the default one.
+                stop = f"penstock down --state-dir {shlex.quote(str(folder))}"
+                raise BootstrapError("cluster", f"{named} in {folder}; `{stop}` stops it") from None
             # `is_held` of somebody else holds it for a moment.
             time.sleep(0.05)
         except OSError as error:

@@ -172,5 +172,6 @@ def test_a_demo_holds_its_folder_and_reads_a_file(tmp_path: Path, monkeypatch: p
     words = ["demo", "--settings", str(file), "--engine", "sim", "--state-dir", str(tmp_path)]
     assert 0 == run_demo(command_line.build_parser().parse_args(words))
     assert [(7.0, True)] == started
-    with claimed(tmp_path), pytest.raises(BootstrapError, match="already runs one"):
+    with claimed(tmp_path), pytest.raises(BootstrapError, match="already runs one") as caught:
         run_demo(command_line.build_parser().parse_args(words))
+    assert f"`penstock down --state-dir {tmp_path}` stops it" in str(caught.value)
