@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `penstock`; returns the exit status: 0 well, 1 failed, 2 wrong usage or settings."""
     parser = build_parser()
     options = parser.parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As standard error has it: a letter that the locale lacks ends no answer in the middle.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = int(options.run(options))
         sys.stdout.flush()

@@ -90,6 +90,13 @@ def test_a_flag_says_what_it_takes(flags: tuple[str, ...], said: str, capsys: py
     assert said in capsys.readouterr().err
 
 
+def test_letters_that_the_locale_lacks_are_written_as_escapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    assert 0 == main(["down", "--state-dir", str(tmp_path / "é→")])
+    assert written.getvalue().endswith("/é\\u2192\n".encode("latin-1"))
+
+
 @pytest.mark.parametrize(("encoding", "errors"), [("utf-8", "surrogateescape"), ("latin-1", "strict")])
 def test_a_prompt_of_standard_input_is_utf_8_whatever_the_locale(
     encoding: str, errors: str, monkeypatch: pytest.MonkeyPatch
