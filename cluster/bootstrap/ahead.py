@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.addresses import family_of, listening_host
 from cluster.errors import SettingsError
 from cluster.queue.connections import ConnectionSource
-from cluster.settings import Settings
+from cluster.settings import PoolSettings, Settings
 from cluster.tls import TlsFiles
 from cluster.watched import read_bytes
 
@@ -25,8 +25,7 @@ def check_ahead(settings: Settings) -> None:
             or the address has an option that is not taken.
     """
     for name, pool in settings.pools.items():
-        if pool.model.startswith(_FOLDERS) and not Path(pool.model).expanduser().is_dir():
-            raise SettingsError(f"pools.{name}.model: there is no folder {pool.model}")
+        check_model(name, pool)
     if settings.auth.keys_file is not None:
         # What is in it the routers check.
         read_bytes(settings.auth.keys_file, "auth.keys_file")
@@ -39,6 +38,16 @@ def check_ahead(settings: Settings) -> None:
     router = settings.router
     if router.port and _taken(router.host, router.port):
         raise SettingsError(f"router.port: {router.port} on {router.host} is in use; choose another one with --port")
+
+
+def check_model(name: str, pool: PoolSettings) -> None:
+    """Look for a pool's model where it is meant to be a folder; a hub would be asked for it, several times.
+
+    Raises:
+        SettingsError: there is none.
+    """
+    if pool.model.startswith(_FOLDERS) and not Path(pool.model).expanduser().is_dir():
+        raise SettingsError(f"pools.{name}.model: there is no folder {pool.model}")
 
 
 def _taken(host: str, port: int) -> bool:

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cluster.bootstrap.ahead import check_model
 from cluster.cli.console import messages, screen
 from cluster.cli.options import settings_from
 from cluster.cli.tables import add_columns, print_table
@@ -52,8 +53,9 @@ def run_profile(options: argparse.Namespace) -> int:
     else:
         settings = settings_from(options)
         state_dir = settings.cluster.state_dir
+        pool = settings.pools[options.pool]
+        check_model(options.pool, pool)
         with _engine_talks_to_stderr():
-            pool = settings.pools[options.pool]
             found = asyncio.run(profile_pool(pool, console, rounds=options.rounds, quiet=options.json))
     file = found.save(Path(options.out) if options.out else state_dir)
     if options.json:

@@ -163,6 +163,18 @@ def test_what_is_no_profile_at_all_is_said_in_words(tmp_path: Path, text: str, p
         read_profile(file)
 
 
+def test_a_missing_folder_is_named_before_an_engine_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(_pool: object) -> Engine:
+        raise EngineError("started")
+
+    monkeypatch.setattr("loadtest.profile.command.build_engine", started)
+    folder = tmp_path / "model"
+    assert 2 == main(["profile", "--model", str(folder)])
+    assert capsys.readouterr().err.endswith(f"there is no folder {folder}\n")
+
+
 def test_a_load_is_planned_from_a_profile(found: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = found.save(tmp_path)
     flags = ["--rate", "2", "--prompt-tokens", "64", "--output-tokens", "32", "--draws", "2", "--json"]
