@@ -76,7 +76,7 @@ def add_profile(commands: Commands) -> None:
     parser.set_defaults(target=None)
     parser.add_argument("--settings", help="TOML file with the settings tree")
     parser.add_argument("--state-dir", help="where profiles are kept (default ~/.penstock)")
-    parser.add_argument("--pool", default="demo", help="pool that is measured (default %(default)s)")
+    parser.add_argument("--pool", help="pool that is measured (default: the only one)")
     parser.add_argument("--engine", choices=("vllm", "sim"), help="its engine")
     parser.add_argument("--model", help="local folder, hub id, or demo")
     parser.add_argument("--tp", type=whole(1), help="tensor parallel size")

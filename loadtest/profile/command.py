@@ -23,7 +23,7 @@ from cluster.cli.options import settings_from
 from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import report_call_errors
 from cluster.errors import SettingsError
-from cluster.settings import PoolSettings
+from cluster.settings import PoolSettings, Settings
 from deployments.engines.factory import build_engine
 from loadtest.load.command import target_from
 from loadtest.profile.cluster import profile_cluster
@@ -53,8 +53,9 @@ def run_profile(options: argparse.Namespace) -> int:
     else:
         settings = settings_from(options)
         state_dir = settings.cluster.state_dir
-        pool = settings.pools[options.pool]
-        check_model(options.pool, pool)
+        name = options.pool or _only_pool(settings)
+        pool = settings.pools[name]
+        check_model(name, pool)
         with _engine_talks_to_stderr():
             found = asyncio.run(profile_pool(pool, console, rounds=options.rounds, quiet=options.json))
     file = found.save(Path(options.out) if options.out else state_dir)
@@ -64,6 +65,13 @@ def run_profile(options: argparse.Namespace) -> int:
         show(found, screen())
         screen().print(escape(f"kept in {file}"), highlight=False, soft_wrap=True)
     return 0
+
+
+def _only_pool(settings: Settings) -> str:
+    name, *others = settings.pools
+    if others:
+        raise SettingsError(f"--pool must say which pool is measured: {', '.join(settings.pools)}")
+    return name
 
 
 async def _profile_target(options: argparse.Namespace, console: Console) -> Profile:

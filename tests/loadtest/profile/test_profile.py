@@ -175,6 +175,26 @@ def test_a_missing_folder_is_named_before_an_engine_starts(
     assert capsys.readouterr().err.endswith(f"there is no folder {folder}\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('[pools.a]\nmodel = "/no/such"\n', "pools.a.model: there is no folder /no/such"),
+        ("[pools.a]\n[pools.b]\n", "--pool must say which pool is measured: a, b"),
+    ],
+)
+def test_the_pool_of_the_settings_is_profiled_and_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, problem: str
+) -> None:
+    def started(_pool: object) -> Engine:
+        raise EngineError("started")
+
+    monkeypatch.setattr("loadtest.profile.command.build_engine", started)
+    file = tmp_path / "cluster.toml"
+    file.write_text(text)
+    assert 2 == main(["profile", "--settings", str(file)])
+    assert f"penstock: {problem}\n" == capsys.readouterr().err
+
+
 def test_a_load_is_planned_from_a_profile(found: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = found.save(tmp_path)
     flags = ["--rate", "2", "--prompt-tokens", "64", "--output-tokens", "32", "--draws", "2", "--json"]
