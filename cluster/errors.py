@@ -376,14 +376,20 @@ class GenerationFailedError(PenstockError):
 
     reason = "GENERATION_FAILED"
 
-    def __init__(self, request_id: str, delivered_tokens: int, attempts: int = 1, prompt_tokens: int = 0) -> None:
-        """`delivered_tokens` and `prompt_tokens` are the usage up to there; `attempts` were lost."""
+    def __init__(
+        self, request_id: str, delivered_tokens: int, attempts: int = 1, prompt_tokens: int = 0, detail: str = ""
+    ) -> None:
+        """`delivered_tokens` and `prompt_tokens` are the usage up to there; `attempts` were lost. `detail` says why it
+        could not go on; empty where that is not known.
+        """
         self.request_id = request_id
         self.delivered_tokens = delivered_tokens
         self.attempts = attempts
         self.prompt_tokens = prompt_tokens
+        self.detail = detail
         super().__init__(
             f"the engine failed after {delivered_tokens} tokens of request {request_id}; attempts lost: {attempts}"
+            + (f"; {detail}" if detail else "")
         )
 
 

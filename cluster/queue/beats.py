@@ -95,7 +95,7 @@ class ReplicaBeat:
     replica that keeps room for what they will still grow counts that room too."""
     stats: Mapping[str, float] = field(default_factory=dict)
     produced: tuple[int, ...] = ()
-    """Output tokens so far of each in `running`; without them nothing here gives way."""
+    """Output tokens so far of each in `running`, -1 where it must not give way; without them nothing here does."""
     batch_slots: int | None = None
     """Most slots that class BATCH gets here beyond its reserved share; None is no bound."""
 

@@ -35,6 +35,7 @@ def preempt(pool: PoolState, replica: str, load: Load, produced: Mapping[tuple[s
             elsewhere -= entry.order == "f"
         elif (
             entry.line[0] == _BATCH
+            and tokens >= 0
             and entry.preemptions < limits.max_preemptions
             and pool.now - entry.granted >= limits.preempt_quantum_ms
         ):

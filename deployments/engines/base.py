@@ -49,6 +49,8 @@ class EngineIdentity:
     """The largest windows; `set_batch_limits` moves `sequences` below its start value."""
     live_batch_limits: bool = True
     """False when the engine cannot hold a lowered limit itself; then only the replica's window keeps it."""
+    resumes_penalties: bool = True
+    """False when the engine refuses to go on with output under a presence or frequency penalty; see `ResumeRecord`."""
 
 
 class Engine(Protocol):

@@ -49,6 +49,8 @@ class Attempt:
     """Monotonic seconds; it is stopped then, whoever takes its output."""
     prefilling: bool = True
     interactive: bool = False
+    stays: bool = False
+    """Whether no engine of this kind could go on with its output."""
 
     @property
     def live(self) -> bool:
@@ -69,14 +71,18 @@ class AttemptTable:
         retained_bytes: int,
         on_end: Callable[[SequenceEnd], None],
         on_prefilled: Callable[[], None] | None = None,
+        resumes_penalties: bool = True,
     ) -> None:
-        """`on_prefilled` is called when `take_prefilled` should not wait for the next heartbeat."""
+        """`on_prefilled` is called when `take_prefilled` should not wait for the next heartbeat. `resumes_penalties`:
+        see `EngineIdentity`.
+        """
         self._engine = engine
         self._clock = clock
         self._grace_s = attach_grace_s
         self._retained_bytes = retained_bytes
         self._on_end = on_end
         self._on_prefilled = on_prefilled
+        self._resumes_penalties = resumes_penalties
         self._attempts: dict[tuple[str, str], Attempt] = {}
         self._retained = 0
         """Bytes of finished logs."""
@@ -139,7 +145,9 @@ class AttemptTable:
         log = OutputLog(request_id, attempt, self._changed, spec.resume, logprobs=spec.sampling.logprobs is not None)
         log.outlet, log.sink = outlet, sink
         deadline = float("inf") if time_left_s is None else self._clock.monotonic() + time_left_s
-        self._attempts[key] = Attempt(log, prompt_tokens, deadline=deadline, interactive=interactive)
+        sampling = spec.sampling
+        stays = not self._resumes_penalties and bool(sampling.presence_penalty or sampling.frequency_penalty)
+        self._attempts[key] = Attempt(log, prompt_tokens, deadline=deadline, interactive=interactive, stays=stays)
         self.interactive_started += interactive
         self._alone = key if alone else None
         self.sequences += 1
@@ -279,9 +287,12 @@ class AttemptTable:
         await self.abort(list(live))
 
     def progress(self) -> tuple[tuple[str, str, int], ...]:
-        """List (request id, attempt, output tokens) of everything that holds a slot; safe from another thread."""
+        """List (request id, attempt, output tokens) of everything that holds a slot, -1 tokens where it must not give
+        way; safe from another thread.
+        """
         # A copy is made in one go; a list of items allocates each, which may collect garbage and let other threads in.
-        return tuple((*key, item.log.tokens) for key, item in self._attempts.copy().items() if item.live)
+        items = self._attempts.copy().items()
+        return tuple((*key, -1 if item.stays else item.log.tokens) for key, item in items if item.live)
 
     def take_prefilled(self) -> tuple[str, ...]:
         """Return and clear the requests whose first token came."""

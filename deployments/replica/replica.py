@@ -125,6 +125,7 @@ class Replica:
                 retained_bytes=plan.settings.retained_log_mb << 20,
                 on_end=metrics.ended,
                 on_prefilled=self._report_now,
+                resumes_penalties=self.identity.resumes_penalties,
             )
             self.governor = Governor(
                 self._engine,

@@ -455,7 +455,8 @@ class Choice:
 
     def _fail_with_usage(self, detail: str) -> None:
         _LOG.error("choice.lost", extra={"request": self.entry.request_id, "detail": detail, "tokens": self.tokens})
-        self._fail(GenerationFailedError(self.entry.request_id, self.tokens, self._lost, self.entry.prompt_tokens))
+        entry = self.entry
+        self._fail(GenerationFailedError(entry.request_id, self.tokens, self._lost, entry.prompt_tokens, detail))
 
     def convict(self, error: PenstockError) -> None:
         """End it, where it waits: it kills engines."""

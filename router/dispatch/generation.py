@@ -256,7 +256,8 @@ class Generation:
         if not isinstance(error, GenerationFailedError):
             return error
         tokens = sum(choice.tokens for choice in self.choices)
-        return GenerationFailedError(self.request_id, tokens, error.attempts, self._ticket.prompt_tokens)
+        prompt_tokens = self._ticket.prompt_tokens
+        return GenerationFailedError(self.request_id, tokens, error.attempts, prompt_tokens, error.detail)
 
     def _streams_one(self) -> bool:
         first = self.choices[0]

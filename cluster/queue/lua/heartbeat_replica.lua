@@ -2,8 +2,8 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: replica, record, state, windows x3, KV tokens in use (-1: unknown), stats, flat list of (request id, attempt)
---    running, list of request ids that are past their prefill, list of output tokens of those running, most slots of
---    class BATCH (-1: any)
+--    running, list of request ids that are past their prefill, list of output tokens of those running (-1: does
+--    not give way), most slots of class BATCH (-1: any)
 -- Reply: {live routers, run id, operating point or nil, relief}
 
 Q.pass_when_full()

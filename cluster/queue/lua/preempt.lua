@@ -2,7 +2,7 @@
 
 -- Have BATCH sequences of a replica give way where INTERACTIVE entries have waited long enough for want of room: the one
 -- with the least work to redo first, none in its first quantum, none too often, and not below the share that is reserved
--- for the class. `produced`: "id\0attempt" -> output tokens, of everything that runs there.
+-- for the class. `produced`: "id\0attempt" -> output tokens, of everything that runs there; -1: it can't go on elsewhere.
 function Q.preempt(replica, l, produced)
   local after = tonumber(ARGV[12])
   if after == 0 or l[R_STATE] ~= 'ready' or call('ZCARD', K[ACTIVE]) == 0 then return end
@@ -18,7 +18,7 @@ function Q.preempt(replica, l, produced)
     if e and e[ORDER] ~= '' then
       sequences, kv = sequences + 1, kv + e[KV]
       if e[ORDER] == 'f' then elsewhere = elsewhere - 1 end
-    elseif e and e[CLASS] == 2 and e[PREEMPTIONS] < most and Q.now - e[GRANTED] >= quantum then
+    elseif e and e[CLASS] == 2 and tokens >= 0 and e[PREEMPTIONS] < most and Q.now - e[GRANTED] >= quantum then
       victims[#victims + 1] = {e[PROMPT] + tokens, id, e}
     end
   end

@@ -19,7 +19,7 @@ from deployments.engines.limits import prefill_window
 from deployments.engines.vllm import precision, processes, sockets
 from deployments.engines.vllm.arguments import core_binding, engine_arguments
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
-from deployments.engines.vllm.sampling import translator
+from deployments.engines.vllm.sampling import Resumes, translator
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend, FrontendEvents
@@ -42,6 +42,7 @@ class Launched:
     """Sequences and tokens per step that it was started with."""
     translate: Callable[[GenerationSpec], Any]
     """Makes vLLM's sampling parameters; raises EngineRequestError."""
+    penalties: Resumes
     lora_requests: Mapping[str, Any]
     """Adapter's name to vLLM's LoRARequest, which has its folder."""
     sockets: Path
@@ -80,8 +81,8 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         _check_adapters(adapters, config)
         scheduler = "LiveAsyncScheduler" if config.scheduler_config.async_scheduling else "LiveScheduler"
         config.scheduler_config.scheduler_cls = f"{_SCHEDULERS}.{scheduler}"
-        penalties_resume = _can_resume_penalties(config)
-        if penalties_resume:
+        penalties = _resume_of_penalties(config)
+        if penalties is Resumes.PROCESSOR:
             config.model_config.logits_processors = [_RESUME_PENALTIES]
         frontend = Frontend(config, events)
     log.info("engine.started", extra={"model": str(model), "pids": frontend.engine_pids(), **environment})
@@ -89,7 +90,8 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
         frontend=frontend,
         config=config,
         limits=(config.scheduler_config.max_num_seqs, config.scheduler_config.max_num_batched_tokens),
-        translate=translator(penalties_resume=penalties_resume),
+        translate=translator(penalties),
+        penalties=penalties,
         lora_requests={
             name: LoRARequest(name, number, str(adapter))
             for number, (name, adapter) in enumerate(adapters.items(), start=1)
@@ -141,6 +143,7 @@ def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool)
             prefill_tokens=prefill_window(launched.limits[1]),
         ),
         live_batch_limits=live_batch_limits,
+        resumes_penalties=launched.penalties is not Resumes.NOBODY,
     )
 
 
@@ -155,9 +158,13 @@ def _model_arguments(pool: PoolSettings, model: Path | str) -> dict[str, Any]:
     }
 
 
-def _can_resume_penalties(config: Any) -> bool:
-    """Tell whether our logits processor fits: not with speculation, nor with vLLM's second model runner."""
-    return config.speculative_config is None and not config.use_v2_model_runner
+def _resume_of_penalties(config: Any) -> Resumes:
+    """Tell who counts prior tokens: vLLM's second model runner can, its first one takes our processor unless it
+    speculates.
+    """
+    if config.use_v2_model_runner:
+        return Resumes.RUNNER
+    return Resumes.PROCESSOR if config.speculative_config is None else Resumes.NOBODY
 
 
 def _precision(pool: PoolSettings, config: Any) -> str:

@@ -2,7 +2,7 @@
 
 vLLM counts presence and frequency penalties over the tokens it produced itself, so delivered tokens that came in with
 the prompt would be forgotten. Runs in the workers of vLLM 0.32's V1 model runner, which hands `output` over by
-reference, so that it is always current.
+reference, so that it is always current. The V2 model runner needs none of it; see `scheduler.HandsOutputOver`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -25,14 +26,25 @@ _FOR_MINUS_ONE = 6_364_136_223_846_793_005
 """vLLM takes -1 for no seed, also where its engine reads the parameters; any other fixed number does."""
 
 
-def to_vllm(spec: GenerationSpec, *, penalties_resume: bool = True) -> vllm.SamplingParams:
+class Resumes(enum.Enum):
+    """Says who counts a sequence's prior tokens in presence and frequency penalties."""
+
+    PROCESSOR = "processor"
+    """`resume.ResumePenalties`, in vLLM's place: its first model runner."""
+    RUNNER = "runner"
+    """vLLM's second model runner, which gets them as output; see `scheduler.HandsOutputOver`."""
+    NOBODY = "nobody"
+    """The first model runner takes no processor of ours while it speculates."""
+
+
+def to_vllm(spec: GenerationSpec, *, penalties: Resumes = Resumes.PROCESSOR) -> vllm.SamplingParams:
     """Build vLLM's parameters for one sequence.
 
     A resumed sequence gets the rest of its token bounds, and its prior tokens ride along for penalties and grammar.
 
     Args:
         spec: the sequence.
-        penalties_resume: whether this engine has the processor that counts prior tokens.
+        penalties: how this engine resumes them.
 
     Raises:
         EngineRequestError: nothing is left to generate, or the engine cannot resume what was asked for.
@@ -47,10 +59,11 @@ def to_vllm(spec: GenerationSpec, *, penalties_resume: bool = True) -> vllm.Samp
     if prior:
         extra[PRIOR_KEY] = list(prior)
         if own.presence_penalty or own.frequency_penalty:
-            if not penalties_resume:
+            if penalties is Resumes.NOBODY:
                 raise EngineRequestError("this engine cannot resume presence and frequency penalties")
-            extra |= {PRESENCE_KEY: own.presence_penalty, FREQUENCY_KEY: own.frequency_penalty}
-            own = replace(own, presence_penalty=0.0, frequency_penalty=0.0)
+            if penalties is Resumes.PROCESSOR:
+                extra |= {PRESENCE_KEY: own.presence_penalty, FREQUENCY_KEY: own.frequency_penalty}
+                own = replace(own, presence_penalty=0.0, frequency_penalty=0.0)
     return VllmSamplingParams(
         max_tokens=own.max_tokens,
         min_tokens=own.min_tokens,
@@ -77,7 +90,7 @@ def to_vllm(spec: GenerationSpec, *, penalties_resume: bool = True) -> vllm.Samp
     )
 
 
-def translator(*, penalties_resume: bool) -> Callable[[GenerationSpec], vllm.SamplingParams]:
+def translator(penalties: Resumes) -> Callable[[GenerationSpec], vllm.SamplingParams]:
     """Return `to_vllm` for one engine, which remembers what it made for those that begin: applications ask for the same
     with every request. What it raises is always EngineRequestError.
     """
@@ -90,7 +103,7 @@ def translator(*, penalties_resume: bool) -> Callable[[GenerationSpec], vllm.Sam
         try:
             if spec.resume is None and spec.sampling.small:
                 return begun(spec.sampling)
-            return to_vllm(spec, penalties_resume=penalties_resume)
+            return to_vllm(spec, penalties=penalties)
         except EngineRequestError:
             raise
         except Exception as error:

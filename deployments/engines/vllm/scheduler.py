@@ -5,11 +5,14 @@ Imported by EngineCore through `scheduler_cls`. Written for vLLM 0.32 and relies
 - `Scheduler.update_from_output(scheduler_output, ...)` calling `make_stats` once, for that step;
 - `SchedulerOutput.total_num_scheduled_tokens`, and `num_computed_tokens` of its new and cached requests;
 - `EngineCore` looking utilities up by name on itself and running them between steps;
-- `StructuredOutputManager._create_grammar(request)` returning a grammar that has not accepted any token.
+- `StructuredOutputManager._create_grammar(request)` returning a grammar that has not accepted any token;
+- the second model runner taking the tokens of a new request behind its `prompt_token_ids` as output, which is how it
+  gets requests that vLLM preempted.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -71,12 +74,42 @@ class TellsWork:
         return stats
 
 
-class LiveScheduler(LiveLimits, TellsWork, Scheduler):
+class HandsOutputOver:
+    """Lets penalties count prior tokens where vLLM's second model runner works, by telling it that they are output.
+
+    It is told what it would be told of one of its own sequences after a preemption. Everything else in vLLM goes on to
+    see them as the end of the prompt.
+    """
+
+    def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Move the border between prompt and output of the sequences that come into the batch."""
+        output = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if self.use_v2_model_runner:
+            for request in output.scheduled_new_reqs:
+                _prior_as_output(request)
+        return output
+
+
+class LiveScheduler(LiveLimits, TellsWork, HandsOutputOver, Scheduler):
     """Is the scheduler of engines that schedule a step when the last one is done."""
 
 
-class LiveAsyncScheduler(LiveLimits, TellsWork, AsyncScheduler):
+class LiveAsyncScheduler(LiveLimits, TellsWork, HandsOutputOver, AsyncScheduler):
     """Is the scheduler of engines that schedule a step while the last one runs."""
+
+
+def _prior_as_output(request: Any) -> None:
+    params = request.sampling_params
+    if params is None or not (params.presence_penalty or params.frequency_penalty):
+        return
+    if not (prior := len((params.extra_args or {}).get(PRIOR_KEY, ()))):
+        return
+    request.prompt_token_ids = request.prompt_token_ids[:-prior]
+    # The scheduler has the same parameters, and counts from the end of the prior tokens on.
+    request.sampling_params = params = copy(params)
+    params.max_tokens += prior
+    if params.min_tokens:
+        params.min_tokens += prior
 
 
 def _set_batch_limits(self: Any, sequences: int | None, tokens: int | None) -> list[int]:

@@ -77,6 +77,14 @@ async def test_the_least_work_to_redo_goes_first(floor: Floor) -> None:
     assert await floor.run(1.0, produced={"b0": 900, "b1": 20}) == ["b1"]
 
 
+async def test_what_could_not_go_on_elsewhere_stays(floor: Floor) -> None:
+    await floor.open()
+    await floor.submit("chat", RequestClass.INTERACTIVE)
+    assert await floor.run(1.0, produced={"b0": -1, "b1": -1}) == []
+    assert await floor.run(1.0, produced={"b0": -1, "b1": 900}) == ["b1"]
+    assert await floor.obey("b1") == ["chat"]
+
+
 async def test_nobody_gives_way_before_the_wait_is_long(floor: Floor) -> None:
     await floor.open()
     await floor.submit("chat", RequestClass.INTERACTIVE)

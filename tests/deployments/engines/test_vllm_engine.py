@@ -203,6 +203,16 @@ async def test_speculating_engine_refuses_what_it_would_drop(speculating: Starte
         await speculating.engine.submit("min-p", GenerationSpec(PROMPT, SamplingParams(4, min_p=0.1)), Recorder())
 
 
+async def test_a_speculating_engine_resumes_penalties_or_says_that_it_does_not(speculating: Started) -> None:
+    sampling = greedy(40, **PENALTIES["presence and frequency"])
+    if speculating.identity.resumes_penalties:
+        await goes_on(speculating, REPEATING_PROMPTS[0], sampling, 1, 13)
+        return
+    resume = ResumeRecord((3, 4), 2, speculating.identity.model.digest)
+    with pytest.raises(EngineRequestError, match="penalties"):
+        await speculating.engine.submit("penalties", GenerationSpec(PROMPT, sampling, resume=resume), Recorder())
+
+
 async def test_death_of_the_engine_ends_everything_and_is_told(speculating: Started) -> None:
     engine = speculating.engine
     processes = tree_of(engine.engine_pids())

@@ -59,7 +59,9 @@ class ManualEngine:
 class Case:
     """Is a table with everything around it."""
 
-    def __init__(self, *, sequences: int = 2, prefill: int = 100, retained: int = 1 << 20) -> None:
+    def __init__(
+        self, *, sequences: int = 2, prefill: int = 100, retained: int = 1 << 20, resumes_penalties: bool = True
+    ) -> None:
         self.engine = ManualEngine()
         self.clock = ManualClock()
         self.ends: list[SequenceEnd] = []
@@ -74,6 +76,7 @@ class Case:
             retained_bytes=retained,
             on_end=self.ends.append,
             on_prefilled=lambda: self.reports.append(tuple(self.table.prefilled)),
+            resumes_penalties=resumes_penalties,
         )
 
     async def start(
@@ -160,6 +163,27 @@ async def test_a_refused_request_leaves_nothing_behind(case: Case) -> None:
     assert refusal == (Refused.INVALID, "no")
     assert (0, 0, ()) == (case.table.sequences, case.table.prefill_tokens, case.table.progress())
     assert case.table.idle.is_set()
+
+
+@pytest.mark.parametrize(
+    ("resumes", "sampling", "reported"),
+    [
+        (True, {"presence_penalty": 0.5}, 1),
+        (False, {"presence_penalty": 0.5}, -1),
+        (False, {"frequency_penalty": -0.5}, -1),
+        (False, {"repetition_penalty": 1.5}, 1),
+    ],
+    ids=str,
+)
+async def test_what_its_engine_could_not_resume_is_not_offered_to_give_way(
+    resumes: bool, sampling: dict[str, float], reported: int
+) -> None:
+    case = Case(resumes_penalties=resumes)
+    spec = GenerationSpec([1, 2, 3], SamplingParams(8, **sampling))  # type: ignore[arg-type]
+    assert await case.table.start("one", "a.1", spec, case.outlet, 1) is None
+    case.engine.sinks["one#a.1"].on_tokens([4], "x", None)
+
+    assert (("one", "a.1", reported),) == case.table.progress()
 
 
 async def test_the_same_start_again_does_not_run_twice(case: Case) -> None:

@@ -8,6 +8,7 @@ import pytest
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 
+from cluster.errors import GenerationFailedError
 from cluster.queue.entries import Grant
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.contract import Placement
@@ -29,6 +30,19 @@ def test_who_was_to_give_way_and_was_refused_instead_gives_way_the_next_time() -
     choice.ordered("preempt")
 
     link.send_abort.assert_called_once()
+
+
+def test_who_cannot_go_on_hears_why() -> None:
+    choice = Choice(0, entry("q"), pb.Start(), Mock(recovery=RecoveryLimits(3, 60.0, 60.0)))
+    place = Placement(Mock(replica_id="r1", output_at=0.0), "g", 0.0, "")
+    choice.run_on(Grant("q", "q.1", "r1"), place)
+    choice.on_delta(0, [7], "x", [])
+    choice.on_lost(Failure.LINK)
+    choice.run_on(Grant("q", "q.2", "r1"), place)
+    choice.on_refused(pb.Refusal(reason=pb.REFUSAL_REASON_INVALID, detail="this engine cannot resume penalties"))
+
+    assert isinstance(choice.error, GenerationFailedError)
+    assert str(choice.error).endswith("; attempts lost: 1; this engine cannot resume penalties")
 
 
 @pytest.fixture

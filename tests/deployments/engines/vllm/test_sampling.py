@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from cluster.errors import EngineRequestError
@@ -90,18 +92,56 @@ def test_resume_leaves_the_rest_and_hands_penalties_to_our_processor() -> None:
 
 
 def test_resume_that_would_not_be_exact_is_refused() -> None:
-    from deployments.engines.vllm.sampling import to_vllm
+    from deployments.engines.vllm.sampling import Resumes, to_vllm
 
     with pytest.raises(EngineRequestError, match="penalties"):
-        to_vllm(spec(SamplingParams(10, presence_penalty=0.5), prior=4), penalties_resume=False)
+        to_vllm(spec(SamplingParams(10, presence_penalty=0.5), prior=4), penalties=Resumes.NOBODY)
+    repetition = spec(SamplingParams(10, repetition_penalty=1.3), prior=4)
+    assert 1.3 == to_vllm(repetition, penalties=Resumes.NOBODY).repetition_penalty
     with pytest.raises(EngineRequestError, match="max_tokens=4"):
         to_vllm(spec(SamplingParams(4), prior=4))
 
 
-def test_what_is_asked_for_again_is_translated_once() -> None:
-    from deployments.engines.vllm.sampling import translator
+def test_the_second_model_runner_gets_prior_tokens_as_output() -> None:
+    from vllm.v1.core.sched.output import NewRequestData
 
-    translate = translator(penalties_resume=True)
+    from deployments.engines.vllm.sampling import Resumes, to_vllm
+    from deployments.engines.vllm.scheduler import HandsOutputOver
+
+    class Schedules:
+        use_v2_model_runner = True
+
+        def schedule(self) -> Mock:
+            return Mock(scheduled_new_reqs=requests)
+
+    class Scheduler(HandsOutputOver, Schedules):
+        pass
+
+    def request(sampling: SamplingParams, prior: int) -> NewRequestData:
+        params = to_vllm(spec(sampling, prior), penalties=Resumes.RUNNER)
+        ids = [1, 2, 3, *range(50, 50 + prior)]
+        return NewRequestData("r", ids, [], params, None, ([],), 0, None, prefill_token_ids=list(ids))
+
+    penalised = SamplingParams(10, min_tokens=5, presence_penalty=0.5, frequency_penalty=0.25)
+    requests = [request(penalised, 4), request(penalised, 0), request(SamplingParams(10), 4)]
+    before = requests[0].sampling_params
+    Scheduler().schedule()
+
+    assert [[1, 2, 3], [1, 2, 3], [1, 2, 3, 50, 51, 52, 53]] == [each.prompt_token_ids for each in requests]
+    assert [7, 3, 7] == [len(each.prefill_token_ids or ()) for each in requests]
+    resumed = requests[0].sampling_params
+    assert resumed is not None
+    assert (0.5, 0.25) == (resumed.presence_penalty, resumed.frequency_penalty)
+    assert (10, 5) == (resumed.max_tokens, resumed.min_tokens)
+    # The scheduler's own, which ends the request.
+    assert before is not None
+    assert (6, 1) == (before.max_tokens, before.min_tokens)
+
+
+def test_what_is_asked_for_again_is_translated_once() -> None:
+    from deployments.engines.vllm.sampling import Resumes, translator
+
+    translate = translator(Resumes.PROCESSOR)
     first = translate(spec(SamplingParams(9, temperature=0.5)))
 
     assert translate(spec(SamplingParams(9, temperature=0.5))) is first
@@ -112,9 +152,9 @@ def test_what_is_asked_for_again_is_translated_once() -> None:
 
 
 def test_what_vllm_refuses_is_refused_each_time() -> None:
-    from deployments.engines.vllm.sampling import translator
+    from deployments.engines.vllm.sampling import Resumes, translator
 
-    translate = translator(penalties_resume=True)
+    translate = translator(Resumes.PROCESSOR)
     for _ in range(2):
         with pytest.raises(EngineRequestError, match="top_p"):
             translate(spec(SamplingParams(9, top_p=3.0)))
