@@ -56,6 +56,9 @@ def _check(found: Violations, field: str, wire: types_pb2.SamplingParams, limits
     _check_biases(found, f"{field}.logit_bias", wire, limits.max_logit_biases)
     if wire.HasField("structured_output"):
         check_structured(found, f"{field}.structured_output", wire.structured_output, limits)
+        if wire.ignore_eos:
+            # Engines go on without the constraint once its language is complete.
+            found.add(f"{field}.ignore_eos", "must not be set with structured_output, which says where output ends")
 
 
 def _check_stops(found: Violations, field: str, wire: types_pb2.SamplingParams, limits: LimitSettings) -> None:

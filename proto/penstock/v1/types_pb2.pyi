@@ -316,7 +316,9 @@ class SamplingParams(_message.Message):
     max_tokens: _builtins.int
     """Bounds the output tokens per choice. 1 to the context left after the prompt; default: all of it."""
     min_tokens: _builtins.int
-    """Suppresses end-of-sequence, stop tokens and stop strings until so many tokens are out. 0 to max_tokens; default 0."""
+    """Suppresses end-of-sequence, stop tokens and stop strings until so many tokens are out. 0 to max_tokens; default 0.
+    Structured output that is complete, and can't go on within its constraint, ends all the same.
+    """
     temperature: _builtins.float
     """Scales randomness. 0 to 2 inclusive; 0 is greedy. Default 1."""
     top_p: _builtins.float
@@ -336,7 +338,9 @@ class SamplingParams(_message.Message):
     across the death of a replica.
     """
     ignore_eos: _builtins.bool
-    """Goes on past the end-of-sequence token when set. Default false."""
+    """Goes on past the end-of-sequence token when set; not with structured_output, which says where output ends. Default
+    false.
+    """
     logprobs: _builtins.int
     """Returns the log probability of each output token and of this many most likely alternatives. 0 to 20; default: none."""
     n: _builtins.int
@@ -355,7 +359,7 @@ class SamplingParams(_message.Message):
 
     @_builtins.property
     def structured_output(self) -> Global___StructuredOutput:
-        """Constrains the output. Default: unconstrained."""
+        """Constrains the output. Not with ignore_eos. Default: unconstrained."""
 
     def __init__(
         self,

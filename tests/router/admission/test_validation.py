@@ -338,6 +338,18 @@ def test_nothing_that_python_compiles_is_refused(pattern: str):
     assert regex_problem(pattern) is None
 
 
+def test_what_may_not_end_has_no_constraint_that_ends():
+    """Engines go on without the constraint once its language is complete."""
+    constraint = types_pb2.StructuredOutput(choice=types_pb2.ChoiceConstraint(values=["yes"]))
+
+    found = sampled(structured_output=constraint, ignore_eos=True)
+    assert {"sampling.ignore_eos"} == set(found)
+    assert "structured_output" in found["sampling.ignore_eos"]
+    assert {} == sampled(structured_output=constraint, ignore_eos=False)
+    assert {} == sampled(structured_output=constraint, min_tokens=5)
+    assert {} == sampled(ignore_eos=True)
+
+
 def digest_of(**fields) -> tuple[str, str]:
     """Return the exact and the plain digest of a request."""
     exact, _, plain = check_request(request(idempotency_key="k", **fields), RequestLimits()).digest.partition("/")
