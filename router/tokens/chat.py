@@ -46,7 +46,8 @@ class ChatTemplate:
 
         Raises:
             jinja2.TemplateError: the source is no template.
-            ValueError: the configuration is not a JSON object.
+            ValueError: the configuration is not a JSON object, or the template's file not UTF-8.
+            TypeError, RecursionError: what is in them is nothing that a template could be.
         """
         config = json.loads(files.get(CONFIG_FILE, b"{}"))
         if not isinstance(config, dict):

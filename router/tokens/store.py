@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,8 @@ Fetch = Callable[[], Awaitable[Mapping[str, bytes]]]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RETRY_AFTER_S = 5.0
+_UNUSABLE_S = 60.0
+"""Files that can't be loaded are tried again after so long: a digest's never change, but memory may have been short."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,17 +52,22 @@ class TokenizerStore:
         self._max_rendered_characters = max_rendered_characters
         self._loaded: dict[str, Tokenizer] = {}
         self._loading: dict[str, asyncio.Task[Tokenizer]] = {}
+        self._unusable: dict[str, float] = {}
+        """Digests whose files could not be loaded, and when they are tried again; monotonic seconds."""
 
     async def get(self, digest: str, fetch: Fetch) -> Tokenizer:
         """Return the tokenizer of a digest; callers that ask at the same time share one load.
 
         Raises:
-            UnavailableError: the files that `fetch` returned are not the digest's, or cannot be loaded.
+            UnavailableError: the files that `fetch` returned are not the digest's, or cannot be loaded, now or a short
+                while ago.
             Exception: whatever `fetch` raised; the next call tries again.
         """
         if (tokenizer := self._loaded.pop(digest, None)) is not None:
             self._loaded[digest] = tokenizer  # Moves to the end: most recently used.
             return tokenizer
+        if time.monotonic() < self._unusable.get(digest, 0.0):
+            raise _unusable()
         if (task := self._loading.get(digest)) is None:
             task = asyncio.create_task(self._load(digest, fetch), name=f"tokens.load.{digest[:8]}")
             self._loading[digest] = task
@@ -103,7 +111,10 @@ class TokenizerStore:
             )
         except ValueError as error:
             _log.exception("tokens.unusable", extra={"digest": digest})
-            raise UnavailableError("the model's tokenizer cannot be loaded", _RETRY_AFTER_S) from error
+            now = time.monotonic()
+            self._unusable = {name: until for name, until in self._unusable.items() if now < until}
+            self._unusable[digest] = now + _UNUSABLE_S
+            raise _unusable() from error
 
     def _keep(self, digest: str, files: Mapping[str, bytes]) -> None:
         try:
@@ -111,6 +122,10 @@ class TokenizerStore:
         except OSError as error:
             # The router works without the cache; only a pool without replicas will miss it.
             _log.warning("tokens.cache_unwritable", extra={"digest": digest, "error": str(error)})
+
+
+def _unusable() -> UnavailableError:
+    return UnavailableError("the model's tokenizer cannot be loaded", _RETRY_AFTER_S)
 
 
 def _verify(digest: str, files: Mapping[str, bytes]) -> None:

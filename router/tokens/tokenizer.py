@@ -41,7 +41,7 @@ class Tokenizer:
             max_rendered_characters: longest text that the chat template may make.
 
         Raises:
-            ValueError: a file is missing or broken. A broken chat template only takes chat away.
+            ValueError: tokenizer.json is missing or broken. What is wrong with the other files only takes chat away.
         """
         if TOKENIZER_FILE not in files:
             raise ValueError(f"{TOKENIZER_FILE} is missing")
@@ -55,7 +55,8 @@ class Tokenizer:
         self._executor = executor
         try:
             self._chat = ChatTemplate.from_files(files, max_characters=max_rendered_characters)
-        except jinja2.TemplateError as error:
+        # Recursion: deep nesting.
+        except (jinja2.TemplateError, ValueError, TypeError, RecursionError) as error:
             _log.warning("tokens.chat_template_broken", extra={"error": str(error)})
             self._chat = None
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,6 +10,7 @@ from cluster.digests import tokenizer_digest
 from cluster.errors import UnavailableError
 from router.tokens import TokenizerStore
 from router.tokens.cache import read_files, write_files
+from router.tokens.tokenizer import Tokenizer
 
 
 class Replica:
@@ -144,6 +146,27 @@ async def test_files_that_cannot_be_loaded_are_reported(store):
 
     with pytest.raises(UnavailableError, match="cannot be loaded"):
         await store.get(tokenizer_digest(files), Replica(files))
+
+
+async def test_files_that_cannot_be_loaded_are_not_loaded_for_each_request(store, files, digest, replica, monkeypatch):
+    """Each time takes a thread, up to a second, and a traceback in the log."""
+    broken = {"tokenizer.json": b"{}"}
+    loads, now = Mock(side_effect=Tokenizer), Mock(return_value=100.0)
+    monkeypatch.setattr("router.tokens.store.Tokenizer", loads)
+    monkeypatch.setattr("router.tokens.store.time", Mock(monotonic=now))
+
+    async def fails() -> None:
+        with pytest.raises(UnavailableError, match="cannot be loaded"):
+            await store.get(tokenizer_digest(broken), Replica(broken))
+
+    for _ in range(3):
+        await fails()
+    assert 1 == loads.call_count
+    assert await store.get(digest, replica)
+
+    now.return_value = 161.0
+    await fails()
+    assert 3 == loads.call_count
 
 
 async def test_a_failed_fetch_is_tried_again(store, digest, replica):

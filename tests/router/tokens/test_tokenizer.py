@@ -77,10 +77,23 @@ async def test_every_form_of_prompt_is_encoded(files, executor):
 
 
 @pytest.mark.parametrize(
-    "config", [b"{}", json.dumps({"chat_template": "{% broken"}).encode(), b'{"chat_template": []}']
+    "changed",
+    [
+        {"tokenizer_config.json": b"{}"},
+        {"tokenizer_config.json": json.dumps({"chat_template": "{% broken"}).encode()},
+        {"tokenizer_config.json": b'{"chat_template": []}'},
+        {"tokenizer_config.json": b'{"chat_template": [{"name": []}]}'},
+        {"tokenizer_config.json": b"{"},
+        {"tokenizer_config.json": b"[]"},
+        {"tokenizer_config.json": b"[" * 100_000},
+        {"tokenizer_config.json": b"\xff"},
+        {"chat_template.jinja": b"caf\xe9"},
+        {"chat_template.jinja": b"{{ " + b"(" * 10_000},
+    ],
+    ids=lambda changed: str(*changed.values())[:40],
 )
-async def test_a_model_without_a_usable_template_refuses_conversations_only(files, executor, config):
-    tokenizer = Tokenizer({**files, "tokenizer_config.json": config}, executor)
+async def test_a_model_without_a_usable_template_refuses_conversations_only(files, executor, changed):
+    tokenizer = Tokenizer({**files, **changed}, executor)
 
     assert not tokenizer.has_chat_template
     assert await tokenizer.encode("hi")
@@ -89,9 +102,7 @@ async def test_a_model_without_a_usable_template_refuses_conversations_only(file
     assert caught.value.violations[0].field == "prompt.chat"
 
 
-@pytest.mark.parametrize(
-    "broken", [{}, {"tokenizer.json": b"{"}, {"tokenizer_config.json": b"{"}, {"tokenizer_config.json": b"[]"}]
-)
+@pytest.mark.parametrize("broken", [{}, {"tokenizer.json": b"{"}])
 def test_broken_files_are_refused(files, executor, broken):
     with pytest.raises(ValueError, match=r"token|Expecting"):
         Tokenizer({**files, **broken} if broken else {}, executor)
