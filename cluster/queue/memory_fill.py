@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from cluster.models import ReplicaState, RequestClass
 from cluster.queue.memory_choice import batch_full, choose, fits, suits
@@ -100,8 +100,7 @@ def find_room(pool: PoolState, entry: Entry, use: Callable[[str, Load], bool]) -
     """Offer the replicas where an entry may start now: those it prefers, then the least loaded; `use` says True to
     stop.
     """
-    free = [name for _, name in pool.free.first(REPLICAS_TRIED)]
-    for replica in (*entry.request.preferred_replicas, *free):
+    for replica in _asked(pool, entry):
         load = pool.loads.get(replica)
         if (
             load is not None
@@ -113,6 +112,13 @@ def find_room(pool: PoolState, entry: Entry, use: Callable[[str, Load], bool]) -
             and use(replica, load)
         ):
             return
+
+
+def _asked(pool: PoolState, entry: Entry) -> Iterator[str]:
+    yield from entry.request.preferred_replicas
+    # Only now: those above may have been filled with others meanwhile.
+    for _, replica in pool.free.first(REPLICAS_TRIED):
+        yield replica
 
 
 def place(pool: PoolState, entry: Entry) -> None:

@@ -302,3 +302,22 @@ async def test_one_call_grants_a_bounded_number_and_heartbeats_grant_the_rest(sc
     for name in replicas:
         await scene.beat_replica(name)
     assert (await scene.beat_router("A")).running == 300
+
+
+async def test_who_has_room_is_asked_again_after_a_preferred_replica_served_another(scene: Scene) -> None:
+    """The slot that went to another there makes it the fuller one: the next to be looked at is the other replica."""
+    many = Windows(sequences=64, kv_tokens=100_000, prefill_tokens=100_000)
+    await scene.start({"r1": Windows(100, 100_000, 100_000), "r2": many}, routers=("A", "B"))
+    await scene.beat_router("B", connected=("r2",))
+    await scene.beat_replica("r1", running=tuple((f"x{i}", f"x{i}.1") for i in range(51)))
+    await scene.beat_replica("r2", state=ReplicaState.DRAINING)
+    # So many that those left stand in front of one that prefers it, beyond what is looked at.
+    for i in range(60):
+        await scene.queue.submit("B", entry(f"q{i}"))
+    # It takes 32 of them in one call: 32 of its 64 slots are held, and 51 of 100 of the other's.
+    await scene.beat_replica("r2")
+
+    submitted = await scene.queue.submit("A", entry("mine", preferred_replicas=("r2",)))
+
+    assert submitted.grant == Grant("mine", "base-mine.1", "r1")
+    assert (await scene.queue.observe()).running == 32 + 1 + 1
