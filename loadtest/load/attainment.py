@@ -60,7 +60,7 @@ def attainment(courses: Sequence[Course]) -> Attainment | None:
         blocks = [block for course in courses for block in _blocks(course, length)]
         if len(blocks) < LEAST_BLOCKS:
             break
-        found = max(_of_misses(blocks, part, ended), _of_ends(blocks))
+        found = max(_of_misses(blocks, part), _of_ends(blocks))
         if found > effect:
             effect, degrees = found, len(blocks) - 1
     effect = min(effect, float(ended))
@@ -75,8 +75,10 @@ def _blocks(course: Course, length: int) -> Iterator[tuple[int, int]]:
         yield sum(count for count, _ in piece), sum(good for _, good in piece)
 
 
-def _of_misses(blocks: Sequence[tuple[int, int]], part: float, ended: int) -> float:
-    if not 0 < part < 1:
+def _of_misses(blocks: Sequence[tuple[int, int]], part: float) -> float:
+    # Of the blocks alone: what fills none has no part in their scatter.
+    ended = sum(count for count, _ in blocks)
+    if not 0 < part < 1 or not ended:
         return 1.0
     scatter = sum((good - part * count) ** 2 for count, good in blocks) * len(blocks) / (len(blocks) - 1)
     return scatter / (ended * part * (1 - part))

@@ -207,6 +207,16 @@ def test_a_warm_up_in_which_nothing_is_counted_makes_no_run_less_sure() -> None:
     assert idle.design_effect > 50
 
 
+def test_what_fills_no_block_is_not_held_against_the_others() -> None:
+    """Twenty seconds share their fate, 400 requests, also where runs are half a block longer than that."""
+    courses = [[(20, 20 * (run % 2))] * 20 + [(20, 20 * (1 - run % 2))] * 19 for run in range(8)]
+
+    found = attainment(courses)
+
+    assert found is not None
+    assert pytest.approx(400 * 8 / 7) == found.design_effect
+
+
 def test_the_interval_covers_the_true_part_about_as_often_as_it_says() -> None:
     rnd = random.Random(3)
     covered = 0
