@@ -22,13 +22,19 @@ CONFIDENCE = 0.95
 
 def course_of(figures: Mapping[str, Any]) -> Course:
     """Return the course of a run behind its warm-up: nothing is counted there, and seconds in which nothing ended would
-    look as if all requests came in one burst behind them.
+    look as if all requests came in one burst behind them. So would those behind the load's end in which nothing did,
+    because all but the longest requests are over.
 
     Args:
         figures: what `outputs.figures` describes.
     """
-    begin = int(figures["scenario"]["warmup_s"])
-    return [(second["ended"], second["good"]) for second in figures["timeline"] if second["second"] >= begin]
+    scenario = figures["scenario"]
+    begin, end = int(scenario["warmup_s"]), scenario["duration_s"]
+    return [
+        (second["ended"], second["good"])
+        for second in figures["timeline"]
+        if second["second"] >= begin and (second["second"] < end or second["ended"])
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ def figures(good: int = 100, ttft_s: float = 22.7744) -> dict[str, Any]:
             times.add(ttft_s)
             times.add(10 * ttft_s)
         record.add(window)
-    extra = {"scenario": {"warmup_s": 0.0}, "failures": [], "target": "h:1", "processes": 1, "interrupted": False}
+    scenario = {"warmup_s": 0.0, "duration_s": 60.0}
+    extra = {"scenario": scenario, "failures": [], "target": "h:1", "processes": 1, "interrupted": False}
     return {**record.as_json(10.0), **extra, "attainment": None}
 
 

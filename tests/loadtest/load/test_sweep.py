@@ -198,13 +198,25 @@ def test_nothing_says_nothing() -> None:
 def test_a_warm_up_in_which_nothing_is_counted_makes_no_run_less_sure() -> None:
     def figures(warmup_s: float) -> dict[str, Any]:
         seconds = [{"second": at, "ended": 10 * (at >= 60), "good": 9 * (at >= 60)} for at in range(180)]
-        return {"scenario": {"warmup_s": warmup_s}, "timeline": seconds}
+        return {"scenario": {"warmup_s": warmup_s, "duration_s": 180.0}, "timeline": seconds}
 
     found, idle = attainment([course_of(figures(60.0))]), attainment([course_of(figures(0.0))])
     assert found is not None
     assert idle is not None
     assert pytest.approx(1.0) == found.design_effect
     assert idle.design_effect > 50
+
+
+def test_one_request_that_takes_longer_than_the_load_makes_no_run_less_sure() -> None:
+    """The seconds in which it alone still runs say nothing of those that ended before."""
+    seconds = [{"second": at, "ended": 10, "good": 9} for at in range(60)]
+    seconds += [{"second": at, "ended": int(at == 89), "good": 0} for at in range(60, 90)]
+
+    found = attainment([course_of({"scenario": {"warmup_s": 0.0, "duration_s": 60.0}, "timeline": seconds})])
+
+    assert found is not None
+    assert found.requests == 601
+    assert found.design_effect < 1.1
 
 
 def test_what_fills_no_block_is_not_held_against_the_others() -> None:
