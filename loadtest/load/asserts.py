@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from cluster.errors import SettingsError
@@ -104,23 +105,24 @@ def _parse(text: str) -> Bound:
     if match["kind"] and time == "generator_lag":
         raise SettingsError(f"assert: {text!r}: the generator's lag is not kept by kind")
     try:
-        value = float(match["value"])
-    except ValueError:
+        value = Decimal(match["value"])
+    except InvalidOperation:
         raise SettingsError(f"assert: {text!r}: {match['value']!r} is no number") from None
     return Bound(text, match["kind"] or "", metric, match["operator"], _scaled(text, metric, value, unit, is_time))
 
 
-def _scaled(text: str, metric: str, value: float, unit: str, is_time: bool) -> float:
+def _scaled(text: str, metric: str, value: Decimal, unit: str, is_time: bool) -> float:
     if is_time:
         if unit not in _UNITS:
             raise SettingsError(f"assert: {text!r}: {metric} needs a unit, one of {', '.join(_UNITS)}; got {unit!r}")
-        return value * _UNITS[unit]
+        return float(value) * _UNITS[unit]
     if unit and (unit != "%" or metric not in _PARTS):
         raise SettingsError(f"assert: {text!r}: {metric} takes no unit {unit!r}")
-    value = value / 100 if unit == "%" else value
-    if metric in _PARTS and not 0 <= value <= 1:
-        raise SettingsError(f"assert: {text!r}: {metric} is a part, from 0 to 1; got {value:g}")
-    return value
+    # As decimals: 99.9 / 100 is more than 0.999, and 999 requests of 1,000 would not be enough.
+    part = float(value / 100 if unit == "%" else value)
+    if metric in _PARTS and not 0 <= part <= 1:
+        raise SettingsError(f"assert: {text!r}: {metric} is a part, from 0 to 1; got {part:g}")
+    return part
 
 
 def _look_up(scope: Mapping[str, Any], metric: str) -> float | None:

@@ -41,6 +41,20 @@ def test_bounds_that_hold(text: str) -> None:
     assert [] == failures(parse_bounds(text), figures())
 
 
+@pytest.mark.parametrize("per_mille", [7, 29, 571, 953, 994, 999])
+def test_a_bound_in_percent_is_held_by_what_is_just_as_much(per_mille: int) -> None:
+    window = Window(0)
+    tally = window.of("chat")
+    tally.ended, tally.completed, tally.good = 1000, per_mille, per_mille
+    record = Record()
+    record.add(window)
+    percent = f"{per_mille // 10}.{per_mille % 10}"
+
+    bounds = parse_bounds(f"goodput>={percent}%,goodput<={percent}%")
+
+    assert [] == failures(bounds, record.as_json(10.0))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
