@@ -146,14 +146,16 @@ def _free_port() -> int:
 
 
 def _toml(scenario: Scenario) -> str:
-    # JSON's numbers, texts and tables of numbers are TOML too, but for the colon.
+    # JSON is TOML too, but for the colon of a table, two escapes for one letter, and DEL as it is.
     lines = []
     for name, value in scenario_fields(scenario).items():
         if isinstance(value, dict):
             parts = ", ".join(f"{json.dumps(key)} = {json.dumps(each)}" for key, each in value.items())
             lines.append(f"{name} = {{ {parts} }}")
         elif value != "":
-            lines.append(f"{name} = {json.dumps(str(Path(value).resolve()) if name in _PATHS else value)}")
+            said = str(Path(value).resolve()) if name in _PATHS else value
+            text = json.dumps(said, ensure_ascii=False).replace("\x7f", "\\u007f")
+            lines.append(f"{name} = {text}")
     return "\n".join(lines) + "\n"
 
 

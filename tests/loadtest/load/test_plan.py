@@ -16,7 +16,9 @@ from cluster.models import RequestClass
 from loadtest.load.options import add_load_flags, scenario_of
 from loadtest.load.plan import plan, plan_of_user
 from loadtest.load.prompts import Prompts
+from loadtest.load.runner import Run, _words
 from loadtest.load.scenario import SCENARIOS, find_scenario, scenario_fields, scenario_from
+from loadtest.load.target import Target
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -133,6 +135,16 @@ def test_a_file_describes_a_scenario(tmp_path: Path) -> None:
     assert ("mine", 7, 30, {"chat": 1, "rag": 0.5}) == (found.name, found.rate, found.duration_s, found.mix)
     assert "gamma:cv=2" == str(found.arrivals)
     assert found == scenario_from(scenario_fields(found))
+
+
+@pytest.mark.parametrize("name", ["tour 🚀", 'größe "x" \\ \x7f\t'])
+def test_locust_gets_a_scenario_as_it_is(name: str, tmp_path: Path) -> None:
+    """Whatever its name and its files are called."""
+    fields = {"name": name, "text": name, "mix": {"chat": 1.0, "rag": 0.5}, "lengths": str(tmp_path / name)}
+
+    _words(scenario_from(fields), Run(Target(("127.0.0.1:1",))), tmp_path)
+
+    assert scenario_from(fields) == find_scenario(str(tmp_path / "scenario.toml"))
 
 
 @pytest.mark.parametrize(
