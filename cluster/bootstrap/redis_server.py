@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -32,7 +33,7 @@ class EmbeddedRedis:
     def __init__(self, process: ChildProcess, socket_dir: SocketDir) -> None:
         self._process = process
         self._socket_dir = socket_dir
-        self.url = f"unix://{socket_dir.path / 'redis.sock'}"
+        self.url = f"unix://{quote(str(socket_dir.path / 'redis.sock'))}"
 
     @classmethod
     async def start(

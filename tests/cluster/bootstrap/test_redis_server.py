@@ -199,3 +199,18 @@ async def test_the_next_start_removes_the_sockets_folders_whose_owner_is_gone(
         await client.aclose()
         await server.stop()
     assert [strange] == sockets_folders(tmp_path)
+
+
+async def test_an_odd_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its letters are escaped in the address."""
+    temporary = tmp_path / "%41#?"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(redis_server, "START_TIMEOUT_S", 5.0)
+
+    server = await EmbeddedRedis.start(tmp_path / "state", tmp_path / "log")
+
+    client = redis.asyncio.Redis.from_url(server.url)
+    assert await client.ping()
+    await client.aclose()
+    await server.stop()
