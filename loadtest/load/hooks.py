@@ -118,8 +118,9 @@ def _stop(load: LoadTest) -> None:
     # Before Locust stops its workers: it waits only half a second for their last reports.
     load.stopped_at = time.monotonic()
     runner.send_message("penstock_drain", load.hurried)
-    options = load.environment.parsed_options
-    planned_s = 0.0 if load.hurried else float(options.duration or 0)
+    scenario = load.scenario  # none where the test could not begin
+    whole = load.environment.parsed_options.duration and not load.hurried
+    planned_s = scenario.duration_s if scenario is not None and whole else 0.0
     bound = time.monotonic() + planned_s + load.drain_s + _DRAIN_MARGIN_S
     while _present(runner) - load.drained and time.monotonic() < bound:
         gevent.sleep(0.05)

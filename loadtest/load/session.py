@@ -11,7 +11,7 @@ from typing import Any
 
 import gevent
 
-from cluster.errors import GeneratorError, PenstockError
+from cluster.errors import GeneratorError, PenstockError, SettingsError
 from loadtest.load.options import DEFAULT_DRAIN_S, DEFAULT_USER_RATE, drain_of, scenario_of, target_of
 from loadtest.load.plan import Planned, plan, plan_of_user
 from loadtest.load.process import START_DELAY_S, DriverProcess, Ended
@@ -284,4 +284,7 @@ class LoadTest:
 
 
 def _seconds(value: Any) -> float | None:
-    return float(value) if value else None
+    try:
+        return float(value) if value else None
+    except ValueError:
+        raise SettingsError(f"duration must be a number of seconds, got {value!r}") from None

@@ -48,17 +48,31 @@ class Driver:
         return 0
 
 
-def test_a_worker_that_comes_in_the_middle_of_a_test_has_no_part_in_its_plan() -> None:
-    """Those that were there have all parts between them."""
+def environment_of(duration: str = "") -> Any:
     parser = argparse.ArgumentParser()
     add_load_flags(parser, "")
-    access = {"api_key_file": "", "allow_plaintext_key": False, "duration": "", "run_time": None}
+    access = {"api_key_file": "", "allow_plaintext_key": False, "duration": duration, "run_time": None}
     tls = dict.fromkeys(("router_tls", "router_ca", "router_cert", "router_key", "router_server_name"), "")
     flags = parser.parse_args(["--scenario", "smoke", "--arrivals", "constant"])
-    environment: Any = SimpleNamespace(
+    return SimpleNamespace(
         parsed_options=argparse.Namespace(**vars(flags), **access, **tls), host="127.0.0.1:1", process_exit_code=None
     )
-    load, driver = session.LoadTest(environment, drives=True), Driver()
+
+
+def test_a_duration_that_is_none_ends_the_test_with_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
+    environment = environment_of("5x")
+    environment.web_ui, environment.runner = None, SimpleNamespace(quit=lambda: None)
+    load = session.LoadTest(environment, drives=False)
+
+    load.start()
+
+    assert "duration must be a number of seconds, got '5x'" in caplog.text
+    assert 2 == environment.process_exit_code
+
+
+def test_a_worker_that_comes_in_the_middle_of_a_test_has_no_part_in_its_plan() -> None:
+    """Those that were there have all parts between them."""
+    load, driver = session.LoadTest(environment_of(), drives=True), Driver()
     load._driver = driver
     load.join()
 
