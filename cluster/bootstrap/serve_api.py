@@ -60,8 +60,10 @@ class ServeApi:
         """
         reply = await self._call("GET", "/api/serve/applications/", None)
         try:
-            return {name: _app_status(app) for name, app in reply.get("applications", {}).items()}
-        except (ValueError, TypeError, AttributeError) as error:
+            # Ray names them also where there are none. Who does not must not pass for a Ray without any: a deployment
+            # ends those that it does not name.
+            return {name: _app_status(app) for name, app in reply["applications"].items()}
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise BootstrapError("ray serve", f"its dashboard lists no applications: {str(reply)[:300]}") from error
 
     async def gpus(self) -> int:

@@ -30,6 +30,8 @@ async def test_an_answer_that_breaks_off_is_an_error_of_the_dashboard(reply: byt
 @pytest.mark.parametrize(
     "text",
     [
+        b"{}",
+        b"<html>Sign in</html>",
         b'{"applications": null}',
         b'{"applications": {"penstock-demo": null}}',
         b'{"applications": {"penstock-demo": {"deployments": null}}}',
@@ -65,7 +67,7 @@ async def test_no_token_is_sent_to_a_ray_that_has_none(tmp_path: Path) -> None:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n" + b'{"applications": {}}')
         writer.close()
 
     path = tmp_path / "token"
