@@ -111,13 +111,15 @@ class Sizing:
 
     @property
     def fill(self) -> float:
-        """The part of a replica's time that is planned for in a group of this load."""
+        """The part of a replica's time that is planned for in a group of this load: what is free grows with the root of
+        the load, as its scatter does (square-root staffing; Halfin and Whitt, Operations Research 29, 1981).
+        """
         rules = self.rules
         work = max(0.1, self.demand.work if self.demand else 0.0)
         # The work of a group of `fill_replicas`.
         usual = rules.fill_replicas * self.base_fill
-        free = (1.0 - self.base_fill) * math.sqrt(usual / work)
-        return max(rules.least_fill, min(rules.most_fill, 1.0 - free))
+        free = (rules.fill_replicas - usual) * math.sqrt(work / usual)
+        return max(rules.least_fill, min(rules.most_fill, work / (work + free)))
 
     def needed(self) -> int:
         """Return the replicas that are needed."""

@@ -27,9 +27,9 @@ class SlowRules:
     for it do not work before."""
     drain_fill: float = 0.95
     """Part of a replica's time that is used while something has piled up."""
-    fill: float = 0.6
+    fill: float = 0.66
     """Part of a replica's time that is planned for in a group of `fill_replicas`, at first; it then follows the
-    attainment. The free part shrinks with the root of the group's size, as the scatter of its load does."""
+    attainment. In a larger group what is free grows with the root of the load, as its scatter does."""
     fill_replicas: float = 4.0
     fill_floor: float = 0.55
     """Attainment and a small group's size make the planned part no smaller, unless `fill` is."""

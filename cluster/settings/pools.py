@@ -149,9 +149,10 @@ class AutoscaleSettings(Section):
     """How long a start takes, until some were measured."""
     start_timeout_s: float = Field(default=900.0, gt=0, le=14_400)
     """A replica that takes no work so long after it was asked for counts as a failed start."""
-    fill: float = Field(default=0.6, ge=0.35, le=1)
+    fill: float = Field(default=0.66, ge=0.1, le=1)
     """Part of a replica's time that is planned for in a pool of four, at first; it then follows the attainment. In a
-    larger pool less is left free, as its load scatters less."""
+    larger pool a smaller part is left free, as its load scatters less: of one that does the work of 16, half as large a
+    part of the work as of one that does the work of four."""
     rate_window_s: float = Field(default=60.0, ge=1, le=3600)
     """Arrivals are averaged over so long."""
     drain_s: float = Field(default=60.0, ge=1, le=3600)

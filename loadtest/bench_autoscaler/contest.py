@@ -63,7 +63,7 @@ def _penstock(case: Case, dial: float) -> SlowPolicy:
     return penstock_slow(case.setup, case.point, error=case.scenario.model_error, rules=rules)
 
 
-_FILLS = (0.95, 0.85, 0.75, 0.65, 0.58, 0.52, 0.45, 0.35)
+_FILLS = (0.95, 0.85, 0.75, 0.68, 0.62, 0.56, 0.5, 0.4)
 """Of a pool's `autoscale.fill`, which the others leave at its default."""
 _COUNTS = tuple(float(n) for n in range(12, 34, 2))
 POLICIES: Mapping[str, Policy] = {

@@ -49,3 +49,19 @@ def test_a_fill_beyond_where_the_attainment_leads_is_kept(fill: float) -> None:
     assert 4 == decision.needed
     assert pytest.approx(max(0.4, fill - 0.05)) == bad.fill
     assert pytest.approx(min(0.97, fill + 0.02)) == good.fill
+
+
+def test_what_is_free_grows_with_the_root_of_the_load() -> None:
+    def planned(fill: float, work: float) -> float:
+        rules = SlowRules(fill=fill, fill_floor=0.01)
+        decision = decide(POINT, BOUNDS, group(4, interactive(work)), SlowState(), rules)
+        return next(step.value for step in decision.steps if step.name == "demand")
+
+    for fill in (0.5, 0.7):
+        usual = 4 * fill
+        assert pytest.approx(4.0) == planned(fill, usual)
+        assert pytest.approx(4 * usual + 2 * (4.0 - usual)) == planned(fill, 4 * usual)
+    # Who wants more room gets it at any size.
+    for work in (1.0, 4.0, 16.0, 64.0):
+        wanted = [planned(fill, work) for fill in (0.95, 0.7, 0.5, 0.35, 0.2, 0.1)]
+        assert sorted(set(wanted)) == wanted
