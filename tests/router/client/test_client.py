@@ -68,7 +68,6 @@ async def test_everything_a_caller_says_reaches_the_router(client, fake):
         seed=-1,
         stop=["x"],
         stop_token_ids=[3],
-        ignore_eos=True,
         logit_bias={4: -1.5},
         structured=api.one_of("a", "b"),
     )
@@ -93,7 +92,6 @@ async def test_everything_a_caller_says_reaches_the_router(client, fake):
             "seed": -1,
             "stop": ["x"],
             "stop_token_ids": [3],
-            "ignore_eos": True,
             "logit_bias": {4: -1.5},
             "structured_output": {"choice": {"values": ["a", "b"]}},
         },
@@ -104,6 +102,12 @@ async def test_everything_a_caller_says_reaches_the_router(client, fake):
         session_id="session",
     )
     assert sent == expected
+
+
+async def test_an_output_that_goes_on_behind_its_end_reaches_the_router(client, fake):
+    await client.generate("demo", "x", Sampling(max_tokens=5, ignore_eos=True))
+
+    assert fake.requests[0].sampling.ignore_eos
 
 
 async def test_token_prompts_and_stream_options_reach_the_router(client, fake):
