@@ -1,17 +1,11 @@
-"""One real cluster for all integration tests: Redis, Ray Serve, two routers, three pools."""
+"""What integration tests share."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-
-from tests.support.running import ClusterThread, running_cluster
-from tests.support.tiny_model import make_tiny_model
 
 PATIENCE = {
     "rate_window_s": 4.0,
@@ -22,51 +16,6 @@ PATIENCE = {
     "cold_start_s": 4.0,
 }
 """An autoscaler's, so that a test sees in seconds what production does in minutes."""
-
-
-@pytest.fixture(scope="session")
-def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with random weights: unlike a trained one its logits hide nothing."""
-    return make_tiny_model(tmp_path_factory.mktemp("random-model"))
-
-
-@pytest.fixture(scope="session")
-def engines(tmp_path_factory: pytest.TempPathFactory, random_model: Path) -> Iterator[ClusterThread]:
-    """A cluster whose pools are `demo` (TP=1), `wide` (TP=2), `toy` (two simulated replicas), and `elastic` (one to
-    three).
-    """
-    sections: dict[str, Any] = {
-        "cluster": {"state_dir": str(tmp_path_factory.mktemp("cluster"))},
-        "router": {"port": 0, "processes": 2, "drain_s": 5.0},
-        "replica": {"drain_s": 5.0},
-        "autoscaler": {"tick_s": 0.5, "lease_s": 3.0},
-        "pools": {
-            "demo": {"engine": "vllm", "model": "demo", "vllm": {"max_num_seqs": 64}},
-            "wide": {
-                "engine": "vllm",
-                "model": str(random_model),
-                "tensor_parallel_size": 2,
-                # In 16 bits random weights tie so often that no resumed output is the plain one.
-                "vllm": {"max_num_seqs": 16, "kv_cache_memory_mb": 64, "dtype": "float32"},
-            },
-            "toy": {"engine": "sim", "model": "demo", "replicas": 2, "sim": {"base_ms": 2.0}},
-            "elastic": {
-                "engine": "sim",
-                "model": "demo",
-                "sim": {"base_ms": 20.0, "per_token_us": 1.0, "max_num_seqs": 4},
-                "slo": {"interactive": {"ttft_p99_s": 2.0}},
-                "autoscale": {"mode": "active", "max_replicas": 3, **PATIENCE},
-            },
-        },
-    }
-    with running_cluster(sections) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def node() -> str:
-    """The Node.js program."""
-    return require_program("node")
 
 
 def require_program(name: str) -> str:

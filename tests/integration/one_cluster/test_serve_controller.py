@@ -1,4 +1,4 @@
-"""Ray Serve's controller dies under streams. Longer faults of Ray: test_ray_faults.py."""
+"""Ray Serve's controller dies under streams. Longer faults of Ray: ../test_ray_faults.py."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ def test_a_cancel_frees_the_slot_of_a_real_engine(client: Client, engines: Clust
 
 def test_a_client_in_another_language_proves_the_contract(engines: ClusterThread) -> None:
     node, npm = require_program("node"), require_program("npm")
-    folder = Path(__file__).parents[1] / "node"
+    folder = Path(__file__).parents[2] / "node"
     installed = subprocess.run([npm, "ci", "--no-audit", "--no-fund"], cwd=folder, capture_output=True, text=True)
     assert 0 == installed.returncode, installed.stderr
     done = subprocess.run(
