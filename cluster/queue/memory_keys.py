@@ -65,6 +65,8 @@ def close_key(pool: PoolState, entry: Entry, *, ended: bool) -> None:
         return
     if ended:
         pool.key_due.add(field, pool.now + pool.limits.result_ms)
+    elif _is_live(pool, request_of(entry.id)):
+        pool.key_due.add(field, pool.now + pool.limits.lease_ms)
     else:
         drop_key(pool, field)
 

@@ -238,7 +238,7 @@ class MemoryQueue:
         """See `Queue.cancel`."""
         with self._call(router_id) as pool:
             request_id = id_of_key(pool, tenant, target) if by_key else target
-            names = (request_id,) if request_id in pool.entries else choice_ids(request_id)
+            names = (request_id,) if request_id in pool.entries else choice_ids(request_id)[::-1]
             named = [pool.entries[name] for name in names if name in pool.entries]
             found = [entry for entry in named if entry.request.tenant == tenant]
             for entry in found:

@@ -31,7 +31,8 @@ else
   local names = {}
   for i = 1, CHOICES do names[i] = id .. '/' .. (i - 1) end
   local packed = call('HMGET', K[ENTRIES], unpack(names))
-  for i = 1, CHOICES do if packed[i] then stop(names[i]) end end
+  -- The first one last: its client key is free once no other is left.
+  for i = CHOICES, 1, -1 do if packed[i] then stop(names[i]) end end
 end
 if not found then return false end
 Q.want_free(4)

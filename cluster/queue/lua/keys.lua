@@ -40,12 +40,16 @@ function Q.open_key(id, e, digest)
   if Q.owns_key(field, request) then call('ZREM', K[KEY_DUE], field) end
 end
 
--- The entry is gone. One that `ended` keeps its key until the result is stored; the others' may be used again.
+-- The entry is gone. One that `ended` keeps its key until the result is stored; the others' may be used again, but not
+-- while other choices of the request go on, which carry no key: their router frees it with the last one's end, and if it
+-- does not live to do so, `end_key` does.
 function Q.close_key(id, e, ended)
   local field = e[TENANT] .. '\0' .. e[CLIENT_KEY]
   if not Q.owns_key(field, Q.request_of(id)) then return end
   if ended then
     call('ZADD', K[KEY_DUE], Q.now + tonumber(ARGV[15]), field)
+  elseif Q.is_live(Q.request_of(id)) == 1 then
+    call('ZADD', K[KEY_DUE], Q.now + Q.lease, field)
   else
     Q.drop_key(field)
   end
@@ -81,7 +85,7 @@ function Q.end_key(field)
   -- With a result the request is over.
   local packed = call('HEXISTS', K[RESULTS], field) == 0 and call('HGET', K[CLIENT_KEYS], field)
   if packed and Q.is_live(cmsgpack.unpack(packed)[1]) == 1 then
-    -- Its first choice has ended, others go on: the result is yet to come.
+    -- Its first choice is gone, others go on: a result may be yet to come.
     call('ZADD', K[KEY_DUE], Q.now + math.max(Q.lease, tonumber(ARGV[15])), field)
   else
     Q.drop_key(field)

@@ -109,6 +109,47 @@ async def test_a_key_is_kept_while_a_choice_runs_however_long(shared: Scene, bac
     assert not {"keys", "key_due", "results"} & backend.sizes().keys()
 
 
+@pytest.mark.parametrize("by", ["cancel", "withdraw"])
+async def test_a_key_is_kept_when_its_first_choice_alone_goes(shared: Scene, backend: Backend, by: str) -> None:
+    first = (await shared.queue.submit("A", keyed("first/0"))).grant
+    second = (await shared.queue.submit("A", entry("first/1"))).grant
+    if by == "cancel":
+        assert await shared.queue.cancel("B", "acme", "first/0") == "first/0"
+        await shared.queue.refuse("A", "first/0", first.attempt)
+        await shared.queue.release("A", "first/0", first.attempt, Settlement(0))
+    else:
+        await shared.queue.withdraw("A", "first/0", None)
+    running = {"r1": (("first/1", second.attempt),)}
+    for _ in range(3):
+        known = (await shared.queue.submit("B", keyed("second/0"))).known
+        assert known is not None
+        assert (known.request_id, known.result, known.live) == ("first", None, True)
+        await shared.pass_time(6, routers=["A", "B"], replicas=["r1"], running=running)
+
+    await shared.queue.release("A", "first/1", second.attempt, Settlement(3))
+    assert await shared.queue.finish_key("A", "acme", "key", "first", b"")
+    assert (await shared.queue.submit("B", keyed("second/0"))).grant
+
+
+async def test_a_key_goes_with_the_last_choice_where_nobody_says_so(shared: Scene, backend: Backend) -> None:
+    """Its router died: the others of its request go a moment after the first one."""
+    for name in ("first/0", "first/1"):
+        await shared.queue.submit("A", keyed(name) if name == "first/0" else entry(name))
+    for name in ("first/0", "first/1"):
+        await shared.queue.withdraw("A", name, None)
+    await shared.pass_time(6, routers=["B"], replicas=["r1"])
+    assert not {"keys", "key_due"} & backend.sizes().keys()
+
+
+async def test_a_cancel_of_all_choices_that_wait_frees_their_key_at_once(shared: Scene) -> None:
+    shared.replicas["r1"] = Windows(0, 10**6, 10**6)
+    await shared.beat()
+    for name in ("first/0", "first/1", "first/2"):
+        await shared.queue.submit("A", keyed(name) if name == "first/0" else entry(name))
+    assert await shared.queue.cancel("A", "acme", "first") == "first"
+    assert (await shared.queue.submit("B", keyed("second/0"))).known is None
+
+
 async def test_keys_belong_to_tenants(shared: Scene) -> None:
     await shared.queue.submit("A", keyed("first"))
     assert (await shared.queue.submit("B", keyed("second", tenant="beta"))).grant
