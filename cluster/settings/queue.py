@@ -10,6 +10,8 @@ from cluster.settings.section import PoolName, Section
 
 LEAST_WEIGHT = 0.001
 """A tenant's. What it is served is counted per weight, in integers that a long prompt would overflow by much less."""
+MOST = 10**12
+"""Of anything that is counted. Redis' scripts compute in doubles, and their arguments hold no integer of any size."""
 
 
 class ClassShares(Section):
@@ -33,9 +35,9 @@ class QueueSettings(Section):
     lease_s: float = Field(default=4.0, ge=0.2, le=60)
     heartbeat_s: float = Field(default=1.0, ge=0.05, le=20)
     attach_grace_s: float = Field(default=5.0, ge=0, le=600)
-    max_waiting: int = Field(default=100_000, ge=1)
+    max_waiting: int = Field(default=100_000, ge=1, le=MOST)
     """Requests that may wait in a pool, all tenants together."""
-    max_waiting_per_tenant: int = Field(default=20_000, ge=1)
+    max_waiting_per_tenant: int = Field(default=20_000, ge=1, le=MOST)
     """Requests of one tenant and class that may wait in a pool."""
     lookahead: int = Field(default=16, ge=1, le=64)
     """Waiting requests that are looked at for one that prefers the free replica, and how often one is passed over."""
@@ -70,10 +72,10 @@ class QueueSettings(Section):
 class QuotaSettings(Section):
     """Bounds what a tenant may use of a pool; 0 is no bound. Exact over all routers."""
 
-    tokens_per_minute: int = Field(default=0, ge=0)
+    tokens_per_minute: int = Field(default=0, ge=0, le=MOST)
     """Prompt and output tokens. A bucket of one minute's worth, filling up over time."""
-    requests_per_minute: int = Field(default=0, ge=0)
-    concurrency: int = Field(default=0, ge=0)
+    requests_per_minute: int = Field(default=0, ge=0, le=MOST)
+    concurrency: int = Field(default=0, ge=0, le=MOST)
     """Choices that wait or run at a time."""
     mode: Literal["settled", "strict"] = "settled"
     """"settled" reserves what the tenant's requests are likely to produce and corrects it at the end, debt allowed;
@@ -85,7 +87,7 @@ class TenantSettings(Section):
 
     weight: float = Field(default=1.0, ge=LEAST_WEIGHT, le=1000)
     """Its share of a class, against the other tenants' weights."""
-    max_waiting: int | None = Field(default=None, ge=1)
+    max_waiting: int | None = Field(default=None, ge=1, le=MOST)
     """Requests of one class that may wait in a pool; default: queue.max_waiting_per_tenant."""
     quota: QuotaSettings = QuotaSettings()
     """In every pool, each counted on its own."""

@@ -170,7 +170,7 @@ class RouterSettings(Section):
     token_timeout_s: float = Field(default=60.0, ge=0)
     """The same where only later tokens are owed. Replicas look at their engines themselves, and sooner; this is for
     those that can't."""
-    quarantine_s: float = Field(default=600.0, ge=0)
+    quarantine_s: float = Field(default=600.0, ge=0, le=2_592_000)
     """How long a content is turned away that was found to kill engines; 0 looks for none."""
     breaker_failures: int = Field(default=5, ge=0)
     """Attempts in a row that an engine may fail before a router gives its replica no work for a while; 0 is never."""

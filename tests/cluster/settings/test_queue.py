@@ -28,3 +28,28 @@ def test_a_weight_that_no_count_could_hold_is_refused(place: tuple[str, ...]) ->
         flags = {name: flags}
     with pytest.raises(SettingsError, match=rf"{'.'.join(place)}.weight: .*greater than or equal to 0.001"):
         load_settings(flags=flags, environ={})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"tenants.acme.quota.{name}" for name in ("tokens_per_minute", "requests_per_minute", "concurrency")),
+        *("default_tenant.pools.demo.tokens_per_minute", "default_tenant.max_waiting"),
+        *("queue.max_waiting", "queue.max_waiting_per_tenant"),
+    ],
+)
+def test_a_count_that_no_script_could_hold_is_refused(path: str) -> None:
+    def flags(value: int) -> dict[str, Any]:
+        tree: Any = value
+        for name in reversed(path.split(".")):
+            tree = {name: tree}
+        return tree  # type: ignore[no-any-return]
+
+    load_settings(flags=flags(10**12), environ={})
+    with pytest.raises(SettingsError, match=rf"{path}: .*less than or equal to 1000000000000, got 10{{20}}"):
+        load_settings(flags=flags(10**20), environ={})
+
+
+def test_a_quarantine_that_no_script_could_hold_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"router.quarantine_s: .*less than or equal to 2592000, got 1e\+20"):
+        load_settings(flags={"router": {"quarantine_s": 1e20}}, environ={})
