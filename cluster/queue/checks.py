@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cluster.queue.beats import POSITIONS, RouterBeat
-from cluster.queue.entries import QueueEntry
+from cluster.queue.entries import Mark, QueueEntry
 from cluster.settings.queue import LEAST_WEIGHT
 
 _ID = re.compile(r"[A-Za-z0-9._/-]{1,256}")
@@ -25,6 +25,14 @@ def check_router_beat(beat: RouterBeat) -> None:
         check_id("connected replica", replica)
     if len(beat.positions_of) > POSITIONS:
         raise ValueError(f"positions_of must be at most {POSITIONS} entries, got {len(beat.positions_of)}")
+
+
+def check_mark(mark: Mark) -> None:
+    """Raise ValueError where a mark says nothing of what, or for how long."""
+    if not mark.content:
+        raise ValueError("content must not be empty")
+    if mark.left_ms < 0:
+        raise ValueError(f"left_ms must be at least 0, got {mark.left_ms}")
 
 
 def check_entry(entry: QueueEntry) -> None:

@@ -197,7 +197,7 @@ def read_usage(reply: Sequence[Any]) -> tuple[bytes, list[UsageLine]]:
 def read_marks(reply: Sequence[Any]) -> Marks:
     """Read the answer of `quarantine`."""
     count, flat = reply
-    marks = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    marks = sorted(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
     return Marks(count, tuple(Mark(content, incident.decode(), left) for content, incident, left in marks))
 
 

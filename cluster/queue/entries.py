@@ -152,10 +152,10 @@ class Mark:
     """Says that a content kills engines."""
 
     content: bytes
-    """A digest of it."""
+    """A digest of it, not empty."""
     incident: str
     left_ms: int
-    """How long it still stays marked."""
+    """How long it still stays marked, at least 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +165,7 @@ class Marks:
     count: int
     """Counts the writes: who knows the marks of one count, knows all."""
     marks: tuple[Mark, ...]
+    """By content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,5 +17,5 @@ def add_mark(pool: PoolState, mark: Mark) -> None:
 
 def marks(pool: PoolState) -> Marks:
     """List what is marked."""
-    found = pool.quarantined.items()
+    found = sorted(pool.quarantined.items())
     return Marks(pool.marks, tuple(Mark(c, i, until - pool.now) for c, (i, until) in found if until > pool.now))

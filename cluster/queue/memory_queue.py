@@ -12,7 +12,7 @@ from typing import TypeGuard
 from cluster.clock import Clock, SystemClock
 from cluster.errors import QueueFullError, QueueUnavailableError, QuotaExceededError
 from cluster.queue.beats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
-from cluster.queue.checks import check_entry, check_id, check_router_beat
+from cluster.queue.checks import check_entry, check_id, check_mark, check_router_beat
 from cluster.queue.codec import RETRY_FULL_S
 from cluster.queue.entries import (
     Adopted,
@@ -281,6 +281,8 @@ class MemoryQueue:
 
     async def quarantine(self, router_id: str, mark: Mark | None = None) -> Marks:
         """See `Queue.quarantine`."""
+        if mark is not None:
+            check_mark(mark)
         with self._call(router_id) as pool:
             if mark is not None:
                 add_mark(pool, mark)

@@ -8,7 +8,7 @@ from typing import Any
 from cluster.clock import Clock
 from cluster.queue import codec
 from cluster.queue.beats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
-from cluster.queue.checks import check_entry, check_id, check_router_beat
+from cluster.queue.checks import check_entry, check_id, check_mark, check_router_beat
 from cluster.queue.connections import ConnectionSource, RedisTarget
 from cluster.queue.entries import (
     Adopted,
@@ -147,6 +147,8 @@ class RedisQueue:
 
     async def quarantine(self, router_id: str, mark: Mark | None = None) -> Marks:
         """See `Queue.quarantine`."""
+        if mark is not None:
+            check_mark(mark)
         what = (mark.content, mark.incident, mark.left_ms) if mark is not None else (b"", "", 0)
         return codec.read_marks(await self._call("quarantine", codec.pack(router_id, *what)))
 

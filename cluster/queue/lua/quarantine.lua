@@ -20,7 +20,7 @@ if A[2] ~= '' then
   table.sort(left, function(a, b) return a[3] > b[3] end)
   while #left >= MARKS do call('HDEL', K[QUARANTINED], table.remove(left)[1]) end
   call('HSET', K[QUARANTINED], A[2], cmsgpack.pack({A[3], Q.now + A[4]}))
-  left[#left + 1] = {A[2], A[3], A[4]}
+  if A[4] > 0 then left[#left + 1] = {A[2], A[3], A[4]} end
   Q.set(P_MARKS, (P[P_MARKS] or 0) + 1)
 end
 Q.close_pool()

@@ -39,6 +39,34 @@ async def test_a_mark_ends_and_can_be_renewed(shared: Scene, backend: Backend) -
     assert (2, (Mark(b"x", "i2", 9_000),)) == _parts(again)
 
 
+async def test_a_mark_for_no_time_is_counted_and_not_shown(shared: Scene) -> None:
+    """`router.quarantine_s` may be less than a millisecond."""
+    await shared.queue.quarantine("A", Mark(b"x", "i1", 5_000))
+    assert (2, (Mark(b"x", "i1", 5_000),)) == _parts(await shared.queue.quarantine("A", Mark(b"y", "i2", 0)))
+    assert (3, ()) == _parts(await shared.queue.quarantine("A", Mark(b"x", "i3", 0)))
+    assert (3, ()) == _parts(await shared.queue.quarantine("B"))
+
+
+@pytest.mark.parametrize(
+    ("mark", "wrong"),
+    [
+        (Mark(b"", "i1", 5_000), "content must not be empty"),
+        (Mark(b"x", "i1", -1), "left_ms must be at least 0, got -1"),
+    ],
+)
+async def test_what_is_no_mark_is_refused(shared: Scene, mark: Mark, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        await shared.queue.quarantine("A", mark)
+    assert (0, ()) == _parts(await shared.queue.quarantine("B"))
+
+
+async def test_marks_come_in_the_order_of_their_contents(shared: Scene) -> None:
+    for number in (7, 1, 5, 200, 3):
+        everything = await shared.queue.quarantine("A", Mark(bytes([number]), "i", 10_000 - number))
+    for found in (everything, await shared.queue.quarantine("B")):
+        assert [bytes([number]) for number in (1, 3, 5, 7, 200)] == [mark.content for mark in found.marks]
+
+
 async def test_a_bounded_number_is_kept_and_those_that_end_first_make_room(shared: Scene) -> None:
     for number in range(258):
         await shared.queue.quarantine("A", Mark(b"%d" % number, "i", 10_000 + number))
