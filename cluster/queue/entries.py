@@ -42,7 +42,7 @@ class QueueLimits:
     max_result_bytes: int = 256 << 20
     """Of all kept results together; the oldest go first."""
     ledger_days: int = 62
-    """How long the ledger is kept; 0 keeps none."""
+    """Days of which the ledger is kept, today included; 0 keeps none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ POOL_KEYS = (
     "outputs",  # HASH: how long tenants' outputs are; as long as `quotas`.
     "open_counts",  # HASH: requests of tenants with a bound on concurrency; a field lives while it is above 0.
     "tenant_due",  # ZSET: tenants in `quotas` and `outputs`, by when they go.
-    "ledger",  # HASH: a line per tenant and day, for as many days as the settings say.
+    "ledger",  # HASH: a line per tenant and day, for as many days as the settings say, today included.
     "ledger_days",  # ZSET: fields of `ledger`, by day.
     "outstanding",  # HASH: what tenants were charged by estimate; a field lives while it is above 0.
     "reports",  # HASH: what each router counted of its requests; a field lives as long as the router's lease.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cluster.queue.memory_fill import forget, free_slot, order, withdraw
 from cluster.queue.memory_keys import tidy_keys
+from cluster.queue.memory_ledger import tidy_ledger
 from cluster.queue.memory_line import enter_line, leave_line
 from cluster.queue.memory_state import CHUNK, IN_FLIGHT, PARKED, Entry, PoolState, insert_place
 from cluster.queue.memory_tenants import tidy_tenants
@@ -125,6 +126,7 @@ def reap(pool: PoolState) -> int:
         pool.want_free(8)
     tidy_keys(pool)
     tidy_tenants(pool)
+    tidy_ledger(pool)
     return freed
 
 

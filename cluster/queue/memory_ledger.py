@@ -10,19 +10,20 @@ DAY_MS = 86_400_000
 
 def enter_ledger(pool: PoolState, tenant: str, used: Settlement) -> None:
     """Add to a tenant's line of today."""
-    days = pool.limits.ledger_days
-    if not days:
+    if not pool.limits.ledger_days:
         return
-    day = pool.now // DAY_MS
-    line = pool.ledger.get((day, tenant))
-    if line is None:
-        line = pool.ledger[day, tenant] = [0, 0, 0, 0, 0, 0]
-        for key in sorted(key for key in pool.ledger if key[0] <= day - days)[:KEYS_PER_CALL]:
-            del pool.ledger[key]
+    line = pool.ledger.setdefault((pool.now // DAY_MS, tenant), [0, 0, 0, 0, 0, 0])
     tokens = (used.prompt_tokens, used.output_tokens, used.cached_tokens)
     more = (used.requests, *tokens, used.gpu_seconds, used.cost)
     for i, amount in enumerate(more):
         line[i] += amount
+
+
+def tidy_ledger(pool: PoolState) -> None:
+    """Remove lines that are older than the settings keep."""
+    last = pool.now // DAY_MS - pool.limits.ledger_days
+    for key in sorted(key for key in pool.ledger if key[0] <= last)[:KEYS_PER_CALL]:
+        del pool.ledger[key]
 
 
 def read_ledger(pool: PoolState, tenant: str, first_day: int, last_day: int, limit: int) -> tuple[UsageLine, ...]:

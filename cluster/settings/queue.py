@@ -56,7 +56,7 @@ class QueueSettings(Section):
     max_result_mb: int = Field(default=256, ge=1)
     """Kept results of a pool; the oldest go first."""
     ledger_days: int = Field(default=62, ge=0, le=3660)
-    """How long the ledger is kept; 0 keeps none."""
+    """Days of which the ledger is kept, today included; 0 keeps none."""
 
     @model_validator(mode="after")
     def _lease_outlives_heartbeats(self) -> QueueSettings:

@@ -182,6 +182,7 @@ function Q.reap()
   if freed + moved > 0 then Q.want_free(8) end
   Q.tidy_keys()
   Q.tidy_tenants()
+  Q.tidy_ledger()
   return freed
 end
 

@@ -28,8 +28,7 @@ end
 
 -- Add requests, prompt, output and cached tokens, GPU-seconds and cost to the tenant's line of today.
 function Q.enter_ledger(e, ...)
-  local days = tonumber(ARGV[17])
-  if days == 0 then return end
+  if tonumber(ARGV[17]) == 0 then return end
   local day = math.floor(Q.now / 86400000)
   local field = string.format('%d', day) .. '\0' .. e[TENANT]
   local packed = call('HGET', K[LEDGER], field)
@@ -37,11 +36,16 @@ function Q.enter_ledger(e, ...)
   if not line then
     line = {0, 0, 0, 0, 0, 0}
     call('ZADD', K[LEDGER_DAYS], day, field)
-    for _, old in ipairs(call('ZRANGEBYSCORE', K[LEDGER_DAYS], '-inf', day - days, 'LIMIT', 0, KEYS_PER_CALL)) do
-      call('ZREM', K[LEDGER_DAYS], old)
-      call('HDEL', K[LEDGER], old)
-    end
   end
   for i = 1, 6 do line[i] = line[i] + select(i, ...) end
   call('HSET', K[LEDGER], field, cmsgpack.pack(line))
+end
+
+-- Remove lines that are older than the settings keep; all of them where it keeps none.
+function Q.tidy_ledger()
+  local last = math.floor(Q.now / 86400000) - tonumber(ARGV[17])
+  for _, old in ipairs(call('ZRANGEBYSCORE', K[LEDGER_DAYS], '-inf', last, 'LIMIT', 0, KEYS_PER_CALL)) do
+    call('ZREM', K[LEDGER_DAYS], old)
+    call('HDEL', K[LEDGER], old)
+  end
 end

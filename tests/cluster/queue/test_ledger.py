@@ -58,7 +58,7 @@ async def test_an_attempt_that_gave_way_counts_its_time_and_the_end_its_tokens(s
     assert (line.gpu_seconds, line.cost) == (0.75, 0.75)
 
 
-@pytest.mark.parametrize(("days", "kept"), [(0, 0), (2, 2), (30, 3)])
+@pytest.mark.parametrize(("days", "kept"), [(0, 0), (2, 1), (30, 3)])
 async def test_old_lines_go(backend: Backend, days: int, kept: int) -> None:
     scene = Scene(backend.queue(QueueLimits(ledger_days=days)), backend.clock)
     await scene.start({"r1": WIDE}, ("A", "B"))
@@ -68,6 +68,26 @@ async def test_old_lines_go(backend: Backend, days: int, kept: int) -> None:
         await scene.pass_time(6, routers=["A", "B"], replicas=["r1"])
 
     assert len(await scene.queue.usage("", *DAYS)) == kept
+
+
+@pytest.mark.parametrize(("days", "kept"), [(0, 0), (2, 1)])
+async def test_old_lines_go_although_nothing_more_is_entered(backend: Backend, days: int, kept: int) -> None:
+    """After the settings' `ledger_days` was lowered."""
+    before = Scene(backend.queue(QueueLimits(ledger_days=30)), backend.clock)
+    await before.start({"r1": WIDE}, ("A", "B"))
+    for i in range(3):
+        for tenant in range(50):
+            await run_one(before, f"q{i}-{tenant}", Settlement(1, 1, 1), f"tenant-{tenant}")
+        backend.clock.advance(86_400)
+        await before.pass_time(6, routers=["A", "B"], replicas=["r1"])
+    assert backend.sizes()["ledger"] == 150
+
+    after = Scene(backend.queue(QueueLimits(ledger_days=days)), backend.clock)
+    after.replicas = before.replicas
+    await after.pass_time(6, routers=["A", "B"], replicas=["r1"])
+
+    assert len(await after.queue.usage("", *DAYS)) == 50 * kept
+    assert [backend.sizes().get(name, 0) for name in ("ledger", "ledger_days")] == [50 * kept] * 2
 
 
 async def test_a_long_ledger_comes_whole_and_in_order(backend: Backend) -> None:
@@ -142,7 +162,7 @@ async def test_lines_that_go_while_they_are_read_hide_no_others(redis_backend: B
         calls += 1
         reply = await call(name, arguments)
         if calls == 1:
-            # As a new line does, beyond the one where this call stopped.
+            # As `reap` does, beyond the line where this call stopped.
             old = client.zrange(LEDGER_DAYS, 0, 299)
             client.zrem(LEDGER_DAYS, *old)
             client.hdel(LEDGER, *old)

@@ -357,7 +357,7 @@ class Pair:
         for router in ROUTERS:
             await self.answer_moves(router)
         await self.check_leftovers(KEPT_WHEN_IDLE)
-        # What is bounded by time goes with time; the ledger only as new lines come.
+        # What is bounded by time goes with time; the ledger may be kept for longer than this.
         self.clock.advance(1_000_000)
         for _ in range(6):
             await self.beat_all()
