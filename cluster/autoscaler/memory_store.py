@@ -63,7 +63,10 @@ class MemoryControlStore:
             fields["relief"] = decision.relief.value.encode()
             fields["relief_until"] = b"%d" % decision.relief_until_ms
             fields[f"{_DECISION}{number}"] = decision.record
-            fields.pop(f"{_DECISION}{number - decision.keep}", None)
+            old = number - decision.keep
+            # Several where fewer are kept than before.
+            while fields.pop(f"{_DECISION}{old}", None) is not None:
+                old -= 1
             return number
 
     async def decisions(self, limit: int) -> list[StoredRecord]:

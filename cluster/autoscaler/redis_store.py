@@ -66,7 +66,8 @@ class RedisControlStore:
 
     async def decisions(self, limit: int) -> list[StoredRecord]:
         """See `ControlStore.decisions`."""
-        found = await self._command("LRANGE", self._keys[1], 0, limit - 1)
+        # To Redis -1 is the last one.
+        found = await self._command("LRANGE", self._keys[1], 0, limit - 1) if limit else []
         pairs = (line.split(b" ", 1) for line in found)
         return [StoredRecord(int(number), record) for number, record in pairs]
 

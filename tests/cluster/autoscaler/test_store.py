@@ -98,6 +98,17 @@ async def test_records_are_bounded_and_newest_first(backend: Backend) -> None:
     assert [5] == [record.number for record in await store.decisions(1)]
 
 
+async def test_fewer_records_are_left_once_fewer_are_kept(backend: Backend) -> None:
+    store = backend.store()
+    await store.lead("a", LEASE_S)
+    for keep in (5, 5, 5, 5, 2):
+        await store.commit("a", 1, commit(keep=keep))
+    assert [5, 4] == [record.number for record in await store.decisions(10)]
+    await store.commit("a", 1, commit(keep=5))
+    assert [6, 5, 4] == [record.number for record in await store.decisions(10)]
+    assert [] == await store.decisions(0)
+
+
 async def test_fits_and_failures_are_kept(backend: Backend) -> None:
     store = backend.store()
     await store.store_fit("group", "one")
