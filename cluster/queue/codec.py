@@ -177,11 +177,13 @@ def read_known(client_key: str, reply: Sequence[Any] | None) -> KnownRequest | N
 
 def read_adopted(request_id: str, reply: Sequence[Any] | None) -> Adopted | None:
     """Read the answer of `adopt`."""
-    if reply is None:
-        return None
-    if reply[0] == 1:
-        return Adopted(Grant(request_id, reply[1].decode(), reply[2].decode()), 0, bool(reply[3]))
-    return Adopted(None, reply[1])
+    match reply:
+        case [1, age_ms, attempt, replica, started]:
+            return Adopted(Grant(request_id, attempt.decode(), replica.decode()), 0, bool(started), age_ms)
+        case [_, age_ms, position]:
+            return Adopted(None, position, age_ms=age_ms)
+        case _:
+            return None
 
 
 def read_usage(reply: Sequence[Any]) -> tuple[bytes, list[UsageLine]]:

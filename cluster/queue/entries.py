@@ -177,6 +177,8 @@ class Adopted:
     position: int
     started: bool = False
     """Whether the attempt of `grant` is known to run."""
+    age_ms: int = 0
+    """How long ago it was submitted, by pool time; again, where the store had forgotten it."""
 
 
 class Where(enum.Enum):

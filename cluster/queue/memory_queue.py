@@ -200,9 +200,10 @@ class MemoryQueue:
             run_fills(pool)
             if any(other is not entry for other in pool.caused):
                 pool.ring(router_id)
+            age_ms = pool.now - entry.submitted
             if entry.state == IN_FLIGHT:
-                return Adopted(_grant_of(entry), 0, entry.id in pool.owned(router_id).running)
-            return Adopted(None, position(pool, entry))
+                return Adopted(_grant_of(entry), 0, entry.id in pool.owned(router_id).running, age_ms)
+            return Adopted(None, position(pool, entry), age_ms=age_ms)
 
     async def find_key(self, tenant: str, client_key: str, request_id: str, digest: str) -> KnownRequest | None:
         """See `Queue.find_key`."""

@@ -77,6 +77,7 @@ class Receipt:
     attempts: tuple[AttemptReceipt, ...]
     """Several per choice only where a choice was resumed."""
     total_time: float
+    """From the first call that asked for it, where the client came back to what waited or ran."""
     time_to_first_token: float | None
     """None when no token came."""
     admission_time: float

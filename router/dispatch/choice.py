@@ -94,6 +94,8 @@ class Choice:
         self.submitted_at = time.monotonic()
         self.arrived_at = self.submitted_at if arrived_at is None else arrived_at
         """When its call came."""
+        self.first_arrived_at = self.arrived_at
+        """When the first of the calls for it came, as far as the queue knows."""
         self.first_token_at = 0.0
         self.inherited = False
         """Whether it has the output of a call that it took over from, and waits to go on from there."""

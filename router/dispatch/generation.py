@@ -360,9 +360,11 @@ class Generation:
 
     def _receipt(self) -> types.Receipt:
         attempts = [attempt for choice in self.choices for attempt in choice.account.receipts()]
+        # A call that took it over is the last of several.
+        first_arrived_at = min(self._arrived_at, *(choice.first_arrived_at for choice in self.choices))
         receipt = types.Receipt(
             attempts=attempts,
-            total_time=duration_to_wire(time.monotonic() - self._arrived_at),
+            total_time=duration_to_wire(time.monotonic() - first_arrived_at),
             admission_time=duration_to_wire(self._admitted_at - self._arrived_at),
             gpu_seconds=sum(choice.account.gpu_seconds for choice in self.choices),
             cost=sum(choice.account.cost(choice.tokens) for choice in self.choices),

@@ -258,6 +258,7 @@ class Pool:
                 choice.inherit(old)
             self.take(choice)
             choice.adopted = True
+            choice.first_arrived_at = min(choice.arrived_at, time.monotonic() - adopted.age_ms / 1000)
             choice.position = adopted.position
             choice.run_id = self.resubmission.run_id
         return adopted

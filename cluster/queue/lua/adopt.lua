@@ -2,8 +2,8 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, tenant, request id
--- Reply: {0, position} waiting; {1, attempt, replica, started (0 or 1)} granted; nil when the tenant has no such entry, or it
---        is on its way out
+-- Reply: {0, age, position} waiting; {1, age, attempt, replica, started (0 or 1)} granted; age: ms since it was submitted; nil
+--        when the tenant has no such entry, or it is on its way out
 
 Q.pass_when_full()
 Q.open_pool()
@@ -39,7 +39,8 @@ for _, mine in ipairs(Q.caused) do
   if mine[1] ~= id then Q.ring(A[1]) end
 end
 Q.close_pool()
+local age = Q.now - e[SUBMITTED]
 if e[STATE] == 'f' then
-  return {1, e[ATTEMPT], e[REPLICA], call('ZSCORE', K[OWNERS], Q.owned_member('r', id, e)) and 1 or 0}
+  return {1, age, e[ATTEMPT], e[REPLICA], call('ZSCORE', K[OWNERS], Q.owned_member('r', id, e)) and 1 or 0}
 end
-return {0, Q.position(id, e, {})}
+return {0, age, Q.position(id, e, {})}

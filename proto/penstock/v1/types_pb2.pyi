@@ -633,7 +633,9 @@ class Receipt(_message.Message):
 
     @_builtins.property
     def total_time(self) -> _duration_pb2.Duration:
-        """Is the time from the arrival of the call to the end of the last choice."""
+        """Is the time from the arrival of the call to the end of the last choice. After a client has come back it counts from
+        when its first call stood in line; from its last one where the queue forgot that, or the request was over.
+        """
 
     @_builtins.property
     def time_to_first_token(self) -> _duration_pb2.Duration:

@@ -25,6 +25,18 @@ async def test_a_running_entry_keeps_its_slot(scene: Scene) -> None:
     assert [g.request_id for g in (await scene.queue.release("B", "q1", grant.attempt, Settlement(1))).grants] == ["q2"]
 
 
+async def test_who_adopts_is_told_how_long_ago_it_was_submitted(scene: Scene) -> None:
+    await scene.start({"r1": ONE}, ("A", "B"))
+    await scene.queue.submit("A", entry("q1"))
+    scene.clock.advance(0.7)
+    await scene.queue.submit("A", entry("q2"))
+    scene.clock.advance(0.25)
+
+    assert [950, 250] == [(await scene.queue.adopt("B", "acme", name)).age_ms for name in ("q1", "q2")]
+    scene.clock.advance(0.05)
+    assert [1000, 300] == [(await scene.queue.adopt("A", "acme", name)).age_ms for name in ("q1", "q2")]
+
+
 async def test_a_grant_that_was_not_started_moves_with_its_mail(scene: Scene) -> None:
     await scene.start({"r1": ONE}, ("A", "B"))
     grant = (await scene.queue.submit("A", entry("q1"))).grant

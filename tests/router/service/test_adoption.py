@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,20 @@ async def test_a_request_with_a_key_outlives_a_call_that_was_taking_it_over(stac
     assert [begun.request_id] == [event.started.request_id for event in events if event.HasField("started")]
     assert TOKENS == len(ids_of(events))
     assert 1 == len(events[-1].finished.receipt.attempts)
+
+
+async def test_the_receipt_of_who_takes_over_begins_with_the_first_call(stack: Stack) -> None:
+    first = stack.inference(0).StreamGenerate(keyed())
+    await seen(first, "started")
+    begun_at, tokens = time.monotonic(), 0
+    while tokens < 0.8 * TOKENS:
+        tokens += len((await seen(first, "delta")).delta.token_ids)
+    taken_at = time.monotonic()
+
+    events = await collect(stack.inference(1).StreamGenerate(keyed()))
+
+    assert taken_at - begun_at < events[-1].finished.receipt.total_time.ToTimedelta().total_seconds()
+    first.cancel()
 
 
 @pytest.mark.parametrize("running", [False, True])
