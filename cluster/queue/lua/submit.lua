@@ -26,6 +26,7 @@ if known and known[STATE] == 'o' and known[TENANT] == A[4] and (known[OWNER] ~= 
   -- left, because the clock was set forward. It holds no slot.
   Q.forget_ordered(id, known)
   if known[OWNER] ~= A[1] then Q.tell_moved(id, known[OWNER], A[1]) end
+  Q.close_pool() -- what comes back may be refused below
   known = nil
 end
 if known and known[OWNER] ~= A[1] then return {-5} end

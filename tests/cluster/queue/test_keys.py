@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from cluster.errors import KeyReusedError
+from cluster.errors import KeyReusedError, QuotaExceededError
 from cluster.models import Windows
-from cluster.queue import QueueLimits, Settlement, Submitted
+from cluster.queue import QueueLimits, Quota, Settlement, Submitted
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 WIDE = Windows(64, 10**6, 10**6)
@@ -246,6 +246,24 @@ async def test_the_oldest_results_make_room(backend: Backend) -> None:
 
     kept = [(await scene.queue.submit("B", entry(f"again{i}", client_key=f"k{i}"))).known for i in range(5)]
     assert [known is not None for known in kept] == [False, False, False, True, True]
+
+
+async def test_a_result_that_goes_with_a_request_that_is_then_refused_leaves_its_room(backend: Backend) -> None:
+    """Who comes back to a request on its way out may be refused; what went by then is gone all the same."""
+    scene = Scene(backend.queue(QueueLimits(max_result_bytes=250)), backend.clock)
+    await scene.start({"r1": Windows(0, 10**6, 10**6)}, ("A", "B"))
+    await scene.queue.submit("A", keyed("first"))
+    assert await scene.queue.cancel("B", "acme", "first") == "first"
+    assert await scene.queue.finish_key("A", "acme", "key", "first", b"x" * 200)
+    with pytest.raises(QuotaExceededError):
+        await scene.queue.submit("B", keyed("first", quota=Quota(concurrency=1), choices=2))
+
+    scene.replicas["r1"] = WIDE
+    await scene.beat()
+    grant = (await scene.queue.submit("A", keyed("second"))).grant
+    await scene.queue.release("A", "second", grant.attempt, Settlement(1))
+    assert await scene.queue.finish_key("A", "acme", "key", "second", b"y" * 200)
+    assert (await scene.queue.submit("B", keyed("third"))).known.result == b"y" * 200
 
 
 async def test_no_room_is_made_at_the_cost_of_what_still_runs(backend: Backend) -> None:
