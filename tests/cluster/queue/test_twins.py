@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
+import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from cluster.models import ReplicaState, RequestClass, Windows
 from cluster.queue import (
     NO_QUOTA,
     Grant,
+    Mark,
     MemoryQueue,
     MemoryStore,
     QueueEntry,
@@ -94,6 +97,8 @@ class Pair:
         memory, stored = await _answer(ask, self.memory), await _answer(ask, self.redis)
         assert memory == stored
         assert memory_sizes(self.store) == redis_sizes(self.counter)
+        state = msgpack.unpackb(self.counter.get(pool_key(POOL, "pool")) or msgpack.packb([0] * 20), raw=True)
+        assert self.store._pools[POOL].result_bytes == state[19]
         self.check_promises()
         self.learn(stored[1])
         return stored[1]
@@ -132,8 +137,9 @@ class Pair:
         self.minted += 1
         name = f"q{self.minted}"
         tenant = rnd.choice(TENANTS)
-        if rnd.random() < 0.1:
-            name = f"{name}/0"
+        if rnd.random() < 0.2:
+            # A choice of this request or of one before it; the first alone carries the key.
+            name = f"q{max(1, self.minted - rnd.choice((0, 1, 2)))}/{rnd.choice((0, 0, 1, 2))}"
         new = QueueEntry(
             name,
             f"base{self.minted}",
@@ -144,7 +150,7 @@ class Pair:
             kv_tokens=rnd.choice((10, 60, 150, 390)),
             start_within_ms=rnd.choice((0, 0, 0, 1500, 6000)),
             late_after_ms=rnd.choice((0, 0, 700, 3000)),
-            client_key=rnd.choice(("", "", "k1", "k2")),
+            client_key=rnd.choice(("", "", "k1", "k2")) if name.endswith("/0") or "/" not in name else "",
             preferred_replicas=tuple(rnd.sample(REPLICAS, rnd.choice((0, 0, 1, 2)))),
             weight=rnd.choice((1.0, 1.0, 3.0, 0.7)),
             resume=rnd.random() < 0.1,
@@ -164,6 +170,26 @@ class Pair:
                 # As a router to which the client came back.
                 router = self.random.choice(ROUTERS)
             await self.both(lambda queue: queue.submit(router, old))
+
+    async def come_back(self) -> None:
+        """As to a request on its way out, and perhaps to be refused."""
+        rnd, known = self.random, self.store._pools[POOL].entries
+        out = sorted(name for name, stored in known.items() if stored.state == "o" and name in self.entries)
+        if out:
+            name, router = rnd.choice(out), rnd.choice(ROUTERS)
+            old = self.entries[name][1]
+            if rnd.random() < 0.3:
+                request = name.split("/")[0]
+                await self.both(lambda queue: queue.finish_key(router, old.tenant, old.client_key, request, b"result"))
+            new = replace(old, quota=rnd.choice((NO_QUOTA, *QUOTAS)), choices=rnd.choice((1, 3)))
+            self.entries[name] = (router, new)
+            await self.both(lambda queue: queue.submit(router, new))
+
+    async def quarantine(self) -> None:
+        rnd = self.random
+        mark = Mark(rnd.choice((b"x", b"\x00\xff", b"y")), "incident", rnd.choice((0, 500, 3000)))
+        given = rnd.choice((None, mark))
+        await self.both(lambda queue: queue.quarantine("A", given))
 
     async def release(self) -> None:
         router, name, attempt = self.pick()
@@ -384,6 +410,8 @@ STEPS = (
     *["submit"] * 14,
     *["crowd"] * 2,
     *["submit_again"] * 2,
+    "come_back",
+    "quarantine",
     *["release"] * 6,
     "refuse",
     "requeue",
