@@ -78,11 +78,12 @@ def run_simulate(options: argparse.Namespace) -> int:
         )
         run = simulation.run()
     figures = figures_of(run, slo)
-    _draw(options, run, figures, setup, _title(trace, options))
     if options.json:
         sys.stdout.write(json.dumps(figures.as_json(), indent=2) + "\n")
     else:
         screen().print(table_of(figures, _title(trace, options), _slo(setup)))
+    # Last: a picture that can't be drawn or written costs no figures.
+    _draw(options, run, figures, setup, _title(trace, options))
     return 0
 
 

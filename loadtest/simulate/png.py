@@ -20,11 +20,11 @@ def write_png(path: Path, run: Run, setup: Setup, title: str) -> None:
 
     Raises:
         OSError: the file cannot be written.
-        SettingsError: the run was too short for a timeline.
+        SettingsError: the run took no time.
     """
     timeline = timeline_of(run, setup)
     if timeline is None:
-        raise SettingsError(f"png needs a run of at least two samples, this one lasted {run.seconds:.3g} s")
+        raise SettingsError(f"png must be of a run that lasts longer than 0 s, got {run.seconds:g} s")
     # Not pyplot, which keeps every figure and asks for a display.
     figure = Figure(figsize=(_WIDTH_IN, _PANEL_IN * len(timeline.panels)), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)

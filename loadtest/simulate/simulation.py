@@ -109,6 +109,9 @@ class Simulation:
                 told = len(traffic.outcomes)
                 self._progress(told)
         traffic.give_up()
+        if len(self._watch.samples) < 2 and self._loop.now > 0:
+            # A timeline needs a beginning and an end.
+            self._watch.sample(self._loop.now)
         return Run(
             self._fleet,
             self._setup.replicas,

@@ -93,6 +93,33 @@ def test_the_picture_shows_the_panels_of_the_page_below_each_other(
     assert height > 1.4 * width
 
 
+SHORT = "arrival_s,prompt_tokens,output_tokens\n0,100,10\n0.1,100,10\n"
+
+
+def test_a_run_of_less_than_a_second_has_a_picture_and_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = tmp_path / "short.csv"
+    short.write_text(SHORT)
+    picture, page = tmp_path / "run.png", tmp_path / "run.html"
+    status, out, err = run(capsys, "--trace", short, "--png", picture, "--html", page, "--json")
+    assert (0, "", 2) == (status, err, json.loads(out)["completed"])
+    assert json.loads(out)["virtual_s"] < 1
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n")
+    assert 8 == page.read_text().count("<svg")
+
+
+def test_a_run_that_takes_no_time_has_figures_and_no_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = tmp_path / "short.csv"
+    short.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,10\n")
+    free = ("--base-ms", "0", "--per-token-us", "0", "--per-kv-token-us", "0")
+    status, out, err = run(capsys, "--trace", short, *free, "--png", tmp_path / "run.png", "--json")
+    assert (2, 1) == (status, json.loads(out)["completed"])
+    assert "png must be of a run that lasts longer than 0 s, got 0 s" in err
+
+
 def test_a_picture_of_a_trace_whose_name_looks_like_a_formula(
     trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
