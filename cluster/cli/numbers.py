@@ -32,6 +32,11 @@ def from_zero(text: str) -> float:
     return _bounded(float, text, 0.0)
 
 
+def up_to(most: int) -> Callable[[str], float]:
+    """Return a type of numbers from 0 to `most`."""
+    return lambda text: _not_above(from_zero(text), most, text)
+
+
 def time_of(text: str) -> float:
     """Read a length of time above 0, in any unit, that a message can hold."""
     return _not_above(above_zero(text), MOST_TIME, text)

@@ -6,11 +6,13 @@ import argparse
 from collections.abc import Callable
 from typing import TypeAlias
 
-from cluster.cli.numbers import above_zero, from_zero, span, whole
+from cluster.cli.numbers import above_zero, span, time_from_zero, up_to, whole
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
+MOST_REPLICAS, MOST_ROUTERS = 10_000, 1_000
+"""More take minutes to set up, and then memory."""
 POLICIES = ("static", "hpa", "ray", "dynamo", "wva", "penstock", "penstock-fast", "penstock-slow")
 
 
@@ -29,13 +31,14 @@ def add_simulate(commands: Commands) -> None:
         help="of requests without one (default %(default)s)",
     )
     pool = parser.add_argument_group("cluster")
-    pool.add_argument("--replicas", type=whole(0), default=1, help="ready at the beginning (default %(default)s)")
-    pool.add_argument("--routers", type=whole(1), default=1, help="default %(default)s")
+    count = whole(0, MOST_REPLICAS)
+    pool.add_argument("--replicas", type=count, default=1, help="ready at the beginning (default %(default)s)")
+    pool.add_argument("--routers", type=whole(1, MOST_ROUTERS), default=1, help="default %(default)s")
     pool.add_argument("--affinity", action="store_true", help="prefer replicas that know the beginning of a prompt")
     pool.add_argument("--no-prefix-cache", action="store_true", help="engines compute every prompt as a whole")
     pool.add_argument(
         "--queue-timeout",
-        type=from_zero,
+        type=time_from_zero,
         default=0.0,
         help="start within so many seconds, or be refused: at once when the estimated wait is longer (0: no bound)",
     )
@@ -60,9 +63,10 @@ def add_simulate(commands: Commands) -> None:
         type=above_zero,
         help="of hpa's metric, ray's ongoing requests per replica, dynamo's load or wva's KV usage",
     )
-    scaling.add_argument("--min-replicas", type=whole(0), default=1, help="default %(default)s")
-    scaling.add_argument("--max-replicas", type=whole(1), help="default 64, or --replicas if that is more")
-    scaling.add_argument("--cold-start", type=from_zero, default=180.0, help="seconds (default %(default)s)")
+    scaling.add_argument("--min-replicas", type=count, default=1, help="default %(default)s")
+    most = whole(1, MOST_REPLICAS)
+    scaling.add_argument("--max-replicas", type=most, help="default 64, or --replicas if that is more")
+    scaling.add_argument("--cold-start", type=time_from_zero, default=180.0, help="seconds (default %(default)s)")
     check = parser.add_argument_group("validation", "instead of a trace: hold the engine against a recorded run")
     check.add_argument("--validate", metavar="DIR", help="a folder with requests.jsonl and meta.json")
     check.add_argument("--fit", type=span, metavar="A-B", help="requests to fit on (default 1-100)")
@@ -91,12 +95,13 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 ENGINE_FLAGS: tuple[tuple[str, Callable[[str], float], float, str], ...] = (
-    ("base-ms", from_zero, 12.5, "milliseconds of every step"),
-    ("per-token-us", from_zero, 42.0, "microseconds per token computed"),
-    ("per-kv-token-us", from_zero, 0.071, "microseconds per token of context read"),
+    ("base-ms", up_to(60_000), 12.5, "milliseconds of every step"),
+    ("per-token-us", up_to(1_000_000), 42.0, "microseconds per token computed"),
+    ("per-kv-token-us", up_to(1_000), 0.071, "microseconds per token of context read"),
     ("kv-tokens", whole(64), 400_000, "KV cache in tokens"),
     ("max-num-seqs", whole(1, 4096), 64, "batch limit"),
     ("max-num-batched-tokens", whole(1), 2048, "token budget of a step"),
     ("max-model-len", whole(16), 131_072, "longest prompt and output together"),
 )
-"""The step times are those of an 8-billion-parameter model in bfloat16 on an RTX PRO 6000 with vLLM."""
+"""The step times are those of an 8-billion-parameter model in bfloat16 on an RTX PRO 6000 with vLLM. Bounds are
+those of `cluster.settings.SimSettings`, which would cost the import of all settings here."""

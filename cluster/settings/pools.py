@@ -75,19 +75,22 @@ class VllmSettings(Section):
 
 
 class SimSettings(Section):
-    """Configures the simulated engine: a step takes base + per_token * tokens + per_kv_token * context read."""
+    """Configures the simulated engine: a step takes base + per_token * tokens + per_kv_token * context read.
 
-    base_ms: float = Field(default=5.0, ge=0)
-    per_token_us: float = Field(default=20.0, ge=0)
-    per_kv_token_us: float = Field(default=0.02, ge=0)
+    Every second of a run costs something, simulated or not, so that a step of any length would be one that never ends.
+    """
+
+    base_ms: float = Field(default=5.0, ge=0, le=60_000)
+    per_token_us: float = Field(default=20.0, ge=0, le=1_000_000)
+    per_kv_token_us: float = Field(default=0.02, ge=0, le=1_000)
     kv_tokens: int = Field(default=200_000, ge=64)
     """KV cache capacity in tokens."""
     max_num_seqs: int = Field(default=64, ge=1, le=4096)
     max_num_batched_tokens: int = Field(default=2048, ge=1)
     max_model_len: int = Field(default=32_768, ge=16)
-    time_scale: float = Field(default=1.0, ge=0)
+    time_scale: float = Field(default=1.0, ge=0, le=1_000)
     """Multiplies step times; 0 steps as fast as the loop turns."""
-    start_s: float = Field(default=0.0, ge=0)
+    start_s: float = Field(default=0.0, ge=0, le=86_400)
     """Cold start."""
     block_size: int = Field(default=16, ge=1)
     """Tokens per block of the prefix cache."""

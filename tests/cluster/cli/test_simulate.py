@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cluster.cli.main import main
+from cluster.cli.simulate import ENGINE_FLAGS
+from cluster.settings import SimSettings
 
 
 @pytest.fixture
@@ -155,6 +159,12 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
         (("--trace", "{trace}", "--scale-rate", "0"), "--scale-rate: must be a number above 0, got '0'"),
         (("--trace", "{trace}", "--limit", "0"), "--limit: must be a whole number of at least 1, got '0'"),
         (("--trace", "{trace}", "--max-num-seqs", "4097"), "--max-num-seqs: must be a whole number of at most 4096"),
+        (("--trace", "{trace}", "--base-ms", "1e300"), "--base-ms: must be a number of at most 60000, got '1e300'"),
+        (("--trace", "{trace}", "--per-token-us", "1e300"), "--per-token-us: must be a number of at most 1000000, got"),
+        (("--trace", "{trace}", "--per-kv-token-us", "1e300"), "--per-kv-token-us: must be a number of at most 1000,"),
+        (("--trace", "{trace}", "--replicas", "1000000"), "--replicas: must be a whole number of at most 10000, got"),
+        (("--trace", "{trace}", "--routers", "1000000"), "--routers: must be a whole number of at most 1000, got"),
+        (("--trace", "{trace}", "--cold-start", "1e300"), "--cold-start: must be a number of at most 315576000000"),
         (("--trace", "{trace}", "--limit", "x"), "--limit: must be a whole number of at least 1, got 'x'"),
         (
             ("--trace", "{trace}", "--target", "1"),
@@ -190,6 +200,19 @@ def test_wrong_flags_are_named(
     status, _, err = run(capsys, *(flag.format(trace=trace) for flag in flags))
     assert 2 == status
     assert words in " ".join(err.split())
+
+
+@pytest.mark.parametrize(("flag", "kind", "default", "_text"), ENGINE_FLAGS)
+def test_flags_of_the_engine_have_the_bounds_of_its_settings(
+    flag: str, kind: Callable[[str], float], default: float, _text: str
+) -> None:
+    name = flag.replace("-", "_")
+    assert default == getattr(SimSettings(**{name: kind(str(default))}), name)
+    most = next((each.le for each in SimSettings.model_fields[name].metadata if hasattr(each, "le")), None)
+    if most is not None:
+        assert most == kind(str(most))
+        with pytest.raises(argparse.ArgumentTypeError, match=f"at most {most}"):
+            kind(str(most + 1))
 
 
 def test_few_requests_are_not_shown_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
