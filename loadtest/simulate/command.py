@@ -154,6 +154,15 @@ def _check_start(options: argparse.Namespace) -> None:
         raise SettingsError(f"replicas or min-replicas {stuck}")
 
 
+def _check_static(options: argparse.Namespace) -> None:
+    """Refuse bounds that the number of replicas is not in: nothing would bring it there."""
+    stays = f"replicas = {options.replicas} with policy {options.policy}, which keeps that number"
+    if options.max_replicas is not None and options.max_replicas < options.replicas:
+        raise SettingsError(f"max-replicas must be at least {stays}, got {options.max_replicas}")
+    if options.min_replicas > options.replicas:
+        raise SettingsError(f"min-replicas must be at most {stays}, got {options.min_replicas}")
+
+
 def setup_of(options: argparse.Namespace) -> Setup:
     """Describe the cluster that the flags ask for.
 
@@ -172,6 +181,8 @@ def setup_of(options: argparse.Namespace) -> Setup:
     static = options.policy in ("static", "penstock-fast")
     if static and not options.replicas:
         raise SettingsError(f"replicas must be at least 1 with policy {options.policy}, which adds none, got 0")
+    if static:
+        _check_static(options)
     _check_start(options)
     largest = options.max_replicas or max(_MAX_REPLICAS, options.replicas)
     return Setup(

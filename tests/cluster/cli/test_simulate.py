@@ -175,6 +175,14 @@ def test_a_part_of_a_trace_in_another_class(trace: Path, capsys: pytest.CaptureF
             ("--trace", "{trace}", "--policy", "hpa", "--replicas", "9", "--max-replicas", "4"),
             "replicas must be 0 to max_replicas = 4, got 9",
         ),
+        (
+            ("--trace", "{trace}", "--replicas", "4", "--max-replicas", "2"),
+            "max-replicas must be at least replicas = 4 with policy static, which keeps that number, got 2",
+        ),
+        (
+            ("--trace", "{trace}", "--policy", "penstock-fast", "--min-replicas", "2"),
+            "min-replicas must be at most replicas = 1 with policy penstock-fast, which keeps that number, got 2",
+        ),
         (("--trace", "{trace}", "--replicas", "0"), "replicas must be at least 1 with policy static"),
         (
             ("--trace", "{trace}", "--policy", "hpa", "--min-replicas", "0"),
