@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,8 @@ from loadtest.profile.stored import Profile, read_profile
 LEAST_PROFILE_ERROR = 0.05
 """Engines vary more from day to day than a profile's own check shows."""
 MOST_PROFILE_ERROR = 1.0
+COMPARED = ("h100", "h200", "b200", "l40s")
+"""What-ifs look at these accelerators too."""
 INFEASIBLE = 3
 """Exit status."""
 
@@ -66,6 +68,7 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
     if options.profile:
         measured = read_profile(Path(options.profile))
         prices = prices_of(options.price, measured.hardware)
+        _check_prices(prices, [measured.hardware])
         options_found = [_within(engine_of(measured, prices), measured, load)]
     else:
         prices = prices_of(options.price)
@@ -73,6 +76,7 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
             raise SettingsError("one of model, profile, check-points, observe and review must be given")
         shape = load_shape(options.model)
         gpus = [load_gpu(name) for name in options.gpu.split(",")]
+        _check_prices(prices, [*(gpu.name for gpu in gpus), *COMPARED])
         precisions = [canonical(each) for each in (options.precision or shape.native).split(",")]
         parallel = tuple(options.tp) if options.tp else PARALLEL
         kv_bytes = 1.0 if options.kv_cache_dtype == "fp8" else 2.0
@@ -92,7 +96,7 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
     changes: list[WhatIf] = []
     if not options.profile:
         more = sorted({*precisions, "fp8", "int4"} if shape.native != "mxfp4" else {*precisions})
-        others = gpus + [GPUS[name] for name in ("h100", "h200", "b200", "l40s") if GPUS[name] not in gpus]
+        others = gpus + [GPUS[name] for name in COMPARED if GPUS[name] not in gpus]
         if best:
             base = best[0].candidate
             changes = what_ifs(listed, base, load, promise, precisions=more, gpus=others)
@@ -179,6 +183,13 @@ def prices_of(texts: Sequence[str], hardware: str | None = None) -> dict[str, fl
             known = sorted({*GPUS, *([] if hardware is None else [hardware])})
             raise SettingsError(f"price: {name.strip()!r} is no known accelerator; known: {', '.join(known)}")
     return prices
+
+
+def _check_prices(prices: Iterable[str], looked_at: Sequence[str]) -> None:
+    """Refuse a price of what is not looked at: whoever gave one would take the answer for the cheapest of them."""
+    if stray := [name for name in prices if name not in looked_at]:
+        known = ", ".join(dict.fromkeys(looked_at))
+        raise SettingsError(f"price: {', '.join(stray)} is not looked at, only {known}")
 
 
 def engine_of(profile: Profile, prices: dict[str, float]) -> Engine:

@@ -233,6 +233,17 @@ def test_prices_go_by_the_names_of_accelerators() -> None:
             prices_of(["cpu-epyc=0.5"], hardware)
 
 
+@pytest.mark.parametrize("words", [["--gpu", "h100"], ["--gpu", "h100,l4"]])
+def test_a_price_of_what_is_not_looked_at_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    load = ["--rate", "1", "--prompt-tokens", "64", "--output-tokens", "32", "--draws", "1", "--simulate", "1"]
+    model = ["--model", "demo", "--no-store", *load]
+    assert 2 == main(["plan", *model, *words, "--price", "a100-40=1", "--price", "h200=2"])
+    looked_at = ", ".join([*words[1].split(","), "h200", "b200", "l40s"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"penstock: price: a100-40 is not looked at, only {looked_at}" == said
+    assert 0 == main(["plan", *model, *words, "--price", "h200=2"])
+
+
 def test_cost_per_million_tokens_is_money_over_tokens(planned: Plan) -> None:
     (best,) = planned.planned
     hourly = 2.0 * best.candidate.gpus

@@ -201,4 +201,6 @@ def test_a_load_is_planned_from_a_profile(found: Profile, tmp_path: Path, capsys
     assert 0 == main(["plan", "--profile", str(file), "--state-dir", str(tmp_path), *flags])
     (best,) = json.loads(capsys.readouterr().out)["candidates"]
     assert "profile" == best["source"]
+    assert 2 == main(["plan", "--profile", str(file), "--state-dir", str(tmp_path), *flags, "--price", "h200=3"])
+    assert f"price: h200 is not looked at, only {found.hardware}" in capsys.readouterr().err
     assert "p1" == json.loads((tmp_path / "plans.jsonl").read_text())["id"]
