@@ -23,7 +23,7 @@ from cluster.cli.options import settings_from
 from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import report_call_errors
 from cluster.errors import SettingsError
-from cluster.settings import PoolSettings, Settings
+from cluster.settings import PoolSettings, Settings, load_settings
 from deployments.engines.factory import build_engine
 from loadtest.load.command import target_from
 from loadtest.profile.cluster import profile_cluster
@@ -51,6 +51,7 @@ def run_profile(options: argparse.Namespace) -> int:
         if outcome.status:
             return outcome.status
     else:
+        _check_pool(options)
         settings = settings_from(options)
         state_dir = settings.cluster.state_dir
         name = options.pool or _only_pool(settings)
@@ -65,6 +66,13 @@ def run_profile(options: argparse.Namespace) -> int:
         show(found, screen())
         screen().print(escape(f"kept in {file}"), highlight=False, soft_wrap=True)
     return 0
+
+
+def _check_pool(options: argparse.Namespace) -> None:
+    """Refuse a name that no pool has: the flags would make one of it, which is right for `penstock up` alone."""
+    pools = load_settings(Path(options.settings) if options.settings else None).pools
+    if options.pool and options.pool not in pools:
+        raise SettingsError(f"--pool must be one of {', '.join(pools)}, got {options.pool!r}")
 
 
 def _only_pool(settings: Settings) -> str:

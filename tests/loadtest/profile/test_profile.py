@@ -195,6 +195,20 @@ def test_the_pool_of_the_settings_is_profiled_and_no_other(
     assert f"penstock: {problem}\n" == capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("text", "known"), [("[pools.a]\n[pools.b]\n", "a, b"), ("", "demo")])
+def test_a_pool_that_is_not_there_is_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, known: str
+) -> None:
+    def started(_pool: object) -> Engine:
+        raise EngineError("started")
+
+    monkeypatch.setattr("loadtest.profile.command.build_engine", started)
+    file = tmp_path / "cluster.toml"
+    file.write_text(text)
+    assert 2 == main(["profile", "--settings", str(file), "--pool", "typo", "--engine", "sim"])
+    assert f"penstock: --pool must be one of {known}, got 'typo'\n" == capsys.readouterr().err
+
+
 def test_a_load_is_planned_from_a_profile(found: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = found.save(tmp_path)
     flags = ["--rate", "2", "--prompt-tokens", "64", "--output-tokens", "32", "--draws", "2", "--json"]
