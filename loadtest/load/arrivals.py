@@ -68,7 +68,8 @@ class Pattern:
         return cls(name, MappingProxyType(values))
 
     def __str__(self) -> str:
-        values = ",".join(f"{key}={value:g}" for key, value in self.values.items())
+        """Write what `parse` reads as the same pattern."""
+        values = ",".join(f"{key}={_exact(value)}" for key, value in self.values.items())
         return f"{self.name}:{values}" if values else self.name
 
     def level(self, part: float) -> float:
@@ -90,6 +91,12 @@ class Pattern:
         if self.name in ("step", "spike"):
             return max(1.0, self.values["factor"])
         return 1 + self.values["swing"] if self.name == "diurnal" else 1.0
+
+
+def _exact(value: float) -> str:
+    """Write a number short where that is the same one: the text is read again, by Locust and from reports."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 def _bounded(name: str, key: str, text: str) -> float:

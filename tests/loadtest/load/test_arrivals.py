@@ -64,6 +64,24 @@ def test_levels_below_the_rate_are_sent_as_such() -> None:
     assert pytest.approx(0.5, rel=0.1) == sum(at >= 200 for at in fall) / sum(at < 200 for at in fall)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "spike:factor=1.23456789,at=0.123456789,for=0.2",
+        "mmpp:factor=123456.789,calm_s=86400001,burst_s=5",
+        "step:factor=0.1,levels=3",
+        "poisson",
+    ],
+)
+def test_a_pattern_is_read_back_as_it_was_written(text: str) -> None:
+    pattern = Pattern.parse(text)
+    assert pattern == Pattern.parse(str(pattern))
+
+
+def test_whole_numbers_of_a_pattern_are_written_short() -> None:
+    assert "mmpp:factor=5,calm_s=20,burst_s=5" == str(Pattern.parse("mmpp"))
+
+
 def test_a_pattern_that_falls_to_nothing_ends() -> None:
     arrivals = list(arrival_times(Pattern.parse("step:factor=0,levels=4"), 20.0, 40.0, "1"))
     assert arrivals
