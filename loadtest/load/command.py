@@ -27,6 +27,7 @@ from loadtest.load.asserts import Bound, check_kinds, failures, parse_bounds
 from loadtest.load.attainment import attainment, course_of
 from loadtest.load.html import page, run_page
 from loadtest.load.options import KEY_VARIABLE, scenario_of
+from loadtest.load.pipes import without_pipes
 from loadtest.load.plan import plan
 from loadtest.load.runner import Run, run_scenario
 from loadtest.load.scatter import Points, scatter
@@ -58,7 +59,11 @@ def run_loadtest(options: argparse.Namespace) -> int:
         _list(screen())
         return 0
     bounds = parse_bounds(options.bounds) if options.bounds else []
-    scenario = scenario_of(options, _seconds(options.duration))
+    with without_pipes(scenario_of(options, _seconds(options.duration))) as scenario:
+        return _run(options, scenario, bounds, console)
+
+
+def _run(options: argparse.Namespace, scenario: Scenario, bounds: Sequence[Bound], console: Console) -> int:
     check_kinds(bounds, ["trace"] if scenario.trace else list(scenario.mix))
     # Also reads a trace, and so says what is wrong with it, before anything is sent.
     tell = partial(console.print, style="dim", markup=False, highlight=False, soft_wrap=True)

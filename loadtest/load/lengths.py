@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.errors import TraceError, plain_reason
-from loadtest.traces import read_trace
+from loadtest.traces import open_trace, read_trace
 
 _SHAREGPT = ("num_prefill_tokens", "num_decode_tokens")
 
@@ -74,10 +74,12 @@ def recorded(path: Path) -> Recorded:
         TraceError: the file cannot be read, or is of no known format.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with open_trace(path) as file:
             rows = csv.DictReader(file)
             if not set(_SHAREGPT) <= set(rows.fieldnames or ()):
-                return Recorded([(each.prompt_tokens, each.output_tokens) for each in read_trace(path)])
+                file.seek(0)
+                requests = read_trace(path, file=file)
+                return Recorded([(each.prompt_tokens, each.output_tokens) for each in requests])
             pairs = [_pair(path, number, row) for number, row in enumerate(rows, start=2)]
     except (OSError, UnicodeDecodeError) as error:
         detail = plain_reason(error) if isinstance(error, OSError) else "is not text in UTF-8"

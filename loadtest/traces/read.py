@@ -7,6 +7,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TextIO
 
@@ -14,14 +15,33 @@ from cluster.errors import TraceError, plain_reason
 from loadtest.traces.formats import FORMATS, FieldError, Fields, Format, Record, shown
 from loadtest.traces.request import TraceRequest
 
-__all__ = ["FORMATS", "json_object", "read_trace"]
+__all__ = ["FORMATS", "json_object", "open_trace", "read_trace"]
 
 MOST_S = 10 * 365.25 * 86_400
 """A longer trace is none: one of its times is missing, or in another unit. Every second of it would be simulated."""
 
 
+def open_trace(path: Path) -> TextIO:
+    """Open a trace, also one in a pipe, so that it can be read from its beginning again.
+
+    Raises:
+        OSError: it can't be opened.
+        UnicodeDecodeError: a pipe brought no UTF-8.
+    """
+    file = path.open(encoding="utf-8-sig", newline="")
+    if file.seekable():
+        return file
+    # A pipe, as `--trace <(zcat trace.csv.gz)` gives.
+    with file:
+        return io.StringIO(file.read(), newline="")
+
+
 def read_trace(
-    path: Path, limit: int | None = None, *, tell: Callable[[str], None] = lambda _: None
+    path: Path,
+    limit: int | None = None,
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+    file: TextIO | None = None,
 ) -> list[TraceRequest]:
     """Read a trace: Azure, BurstGPT, Mooncake, or plain CSV or JSONL (arrival_s, prompt_tokens, output_tokens and, if
     known, class and tenant). Lines without prompt or output tokens are left out: they failed or asked for nothing.
@@ -30,13 +50,14 @@ def read_trace(
         path: the file.
         limit: at most so many requests, the earliest.
         tell: hears how many lines are left out, if any are.
+        file: the same as `open_trace` gave it, where it is open already.
 
     Raises:
         TraceError: it cannot be read, is of no known format, has a wrong value, or no request.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = list(_records(path, file))
+        with nullcontext(file) if file is not None else open_trace(path) as opened:
+            lines = list(_records(path, opened))
     except (OSError, UnicodeDecodeError) as error:
         detail = plain_reason(error) if isinstance(error, OSError) else "is not text in UTF-8"
         raise TraceError(str(path), 0, "", detail) from error
@@ -70,9 +91,6 @@ def read_trace(
 
 
 def _records(path: Path, file: TextIO) -> Iterator[Record | None]:
-    if not file.seekable():
-        # A pipe, as `--trace <(zcat trace.csv.gz)` gives.
-        file = io.StringIO(file.read(), newline="")
     start = file.read(1)
     while start.isspace():
         start = file.read(1)

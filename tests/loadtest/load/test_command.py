@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from cluster.cli.main import main
 from cluster.errors import GeneratorError
 from loadtest.load import command
 from loadtest.load.command import _list, _print, _sweep_table
+from loadtest.load.plan import plan
 from loadtest.load.record import Record
-from loadtest.load.scenario import SCENARIOS
+from loadtest.load.runner import _PATHS as PATHS
+from loadtest.load.scenario import SCENARIOS, Scenario
 from loadtest.load.sweep import Plan, Search, Trial
 from loadtest.load.tally import Window
 
@@ -157,3 +161,40 @@ def test_trials_of_a_sweep_lose_nothing_on_a_narrow_screen() -> None:
     text = shown(lambda console: command.print_table(_sweep_table(knee), console))
     assert "12,345.6" in text
     assert "12,345,678" in text
+
+
+# --- what comes from a pipe -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flag", ["--trace", "--lengths"])
+def test_what_a_pipe_brings_is_read_before_the_run_and_in_it(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"arrival_s,prompt_tokens,output_tokens\n0,7,3\n1,7,3\n")
+    os.close(writer)
+    sent: list[list[tuple[int, int]]] = []
+    files = []
+
+    def run_scenario(scenario: Scenario, *_: object) -> dict[str, Any]:
+        # Locust reads the files by the path that they lead to.
+        paths = {name: str(Path(file).resolve()) if (file := getattr(scenario, name)) else "" for name in PATHS}
+        files.extend(filter(None, paths.values()))
+        sent.extend([(one.prompt_tokens, one.output_tokens) for one in plan(replace(scenario, **paths))] for _ in "ab")
+        raise GeneratorError("enough")
+
+    monkeypatch.setattr(command, "run_scenario", run_scenario)
+    words = [flag, f"/dev/fd/{reader}", "--duration", "2", "--report", str(tmp_path / "r"), "--target", "127.0.0.1:1"]
+    assert 1 == main(["loadtest", *words])
+    os.close(reader)
+    assert sent[0] == sent[1] != []
+    assert {(7, 3)} == set(sent[0])
+    assert not Path(files[0]).exists()
+
+
+def test_a_pipe_without_requests_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(writer)
+    assert 2 == main(["loadtest", "--trace", f"/dev/fd/{reader}", "--target", "127.0.0.1:1"])
+    os.close(reader)
+    assert "has no requests" in capsys.readouterr().err

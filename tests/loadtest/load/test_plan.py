@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import os
 from collections import Counter
 from pathlib import Path
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ import pytest
 
 from cluster.errors import SettingsError
 from cluster.models import RequestClass
+from loadtest.load.lengths import recorded
 from loadtest.load.options import add_load_flags, scenario_of
 from loadtest.load.plan import plan, plan_of_user
 from loadtest.load.prompts import Prompts
@@ -79,6 +81,19 @@ def test_users_have_streams_of_their_own() -> None:
 def test_users_without_a_rate_send_nothing(rate: float) -> None:
     with pytest.raises(SettingsError, match="user-rate must be a number above 0, got"):
         plan_of_user(SCENARIOS["chat"], "chat", rate, "0/0")
+
+
+@pytest.mark.parametrize(
+    "text", ["num_prefill_tokens,num_decode_tokens\n7,3\n", "arrival_s,prompt_tokens,output_tokens\n0,7,3\n"]
+)
+def test_lengths_come_from_a_pipe_too(text: str) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, text.encode())
+    os.close(writer)
+    recorded.cache_clear()
+    assert [(7, 3)] == recorded(Path(f"/dev/fd/{reader}")).pairs
+    recorded.cache_clear()
+    os.close(reader)
 
 
 def test_a_trace_comes_as_recorded(tmp_path: Path) -> None:
