@@ -192,7 +192,7 @@ class LocalCluster:
     async def restart_autoscaler(self) -> None:
         """See `Supervised`."""
         if self.autoscaler is not None and not self.autoscaler.running:
-            _LOG.error("autoscaler.ended", extra={"log": self.autoscaler.log_tail()})
+            _LOG.error("autoscaler.ended", extra=self.autoscaler.obituary())
         await self._stop_autoscaler()
         await self._start_autoscaler()
 
@@ -313,7 +313,7 @@ class LocalCluster:
         """See `Supervised`."""
         for index, router in enumerate(self.routers):
             if not router.process.running:
-                _LOG.error("router.ended", extra={"router": router.router_id, "log": router.process.log_tail()})
+                _LOG.error("router.ended", extra={"router": router.router_id, **router.process.obituary()})
                 # At the ports that clients and Prometheus know.
                 self.routers[index] = await self._start_router(
                     self._settings_path, index, router.port, router.metrics_port

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 
+from cluster.bootstrap.last_words import MOST, last_words, status_text
 from cluster.errors import BootstrapError
 
 _PR_SET_PDEATHSIG = 1
-_LOG_TAIL = 2_000
 _EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): \S.*")
 """As Python prints them, also behind what Ray puts in front of a line."""
 _LINGER_S = 2.0
@@ -144,9 +144,21 @@ class ChildProcess:
     def log_tail(self) -> str:
         """Return the end of its log, for an error message."""
         try:
-            return self._log()[-_LOG_TAIL:]
+            return self._log()[-MOST:]
         except OSError:
             return ""
+
+    def obituary(self) -> dict[str, str]:
+        """Say how it ended, for a log: its status, and what its own log says of why, if anything."""
+        try:
+            words = last_words(self._log())
+        except OSError:
+            words = ""
+        return {
+            "ended": status_text(self._process.returncode),
+            "log_file": str(self.log_file),
+            **({"log": f"\n{words}"} if words else {}),
+        }
 
     def last_error(self) -> str:
         """Return the newest exception in its log, as one line; empty where there is none."""
@@ -162,5 +174,6 @@ class ChildProcess:
     def check(self) -> None:
         """Raise BootstrapError when it has ended."""
         if not self.running:
-            detail = f"status {self._process.returncode}; end of its log:\n{self.log_tail()}"
-            raise BootstrapError(self.name, detail, ended=True)
+            told = self.obituary()
+            words = f"end of its log:{told['log']}" if "log" in told else f"its log does not say why: {self.log_file}"
+            raise BootstrapError(self.name, f"{told['ended']}; {words}", ended=True)
