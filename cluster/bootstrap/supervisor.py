@@ -20,6 +20,7 @@ from typing import Protocol
 
 from cluster.bootstrap.back_off import BackOff
 from cluster.errors import BootstrapError
+from cluster.lifecycle import side_by_side
 
 _LOG = logging.getLogger(__name__)
 LOOK_S = 1.0
@@ -95,16 +96,36 @@ async def supervise(
     Raises:
         BootstrapError: a process has ended that nobody replaces.
     """
-    autoscaler_back_off = autoscaler_back_off or BackOff()
-    router_back_off = router_back_off or BackOff()
-    autoscaler_due = routers_due = 0.0
+    # Routers by themselves: Ray takes a minute to come back, or several, and what they serve goes on without its head
+    # for a while. Nobody could call before its end.
+    await side_by_side(
+        _look_at_kept(cluster, look_s),
+        _keep_routers(cluster, router_back_off or BackOff(), look_s),
+        _keep_ray(cluster, back_off, autoscaler_back_off or BackOff(), look_s),
+    )
+
+
+async def _look_at_kept(cluster: Supervised, look_s: float) -> None:
+    """Notice such an end also where the others wait."""
     while True:
         cluster.check_kept()
-        if cluster.routers_missing() and time.monotonic() >= routers_due:
-            # First: they take a second or two, and what they serve goes on without Ray's head for a while.
-            wait_s = router_back_off.wait_s(time.monotonic())
+        await asyncio.sleep(look_s)
+
+
+async def _keep_routers(cluster: Supervised, back_off: BackOff, look_s: float) -> None:
+    while True:
+        if cluster.routers_missing():
+            wait_s = back_off.wait_s(time.monotonic())
             await _restart("router", cluster.restart_routers, cluster, wait_s)
-            routers_due = time.monotonic() + wait_s
+            await asyncio.sleep(wait_s)
+        else:
+            await asyncio.sleep(look_s)
+
+
+async def _keep_ray(cluster: Supervised, back_off: BackOff, autoscaler_back_off: BackOff, look_s: float) -> None:
+    """Keep Ray, and what needs its address: the autoscaler."""
+    autoscaler_due = 0.0
+    while True:
         if cluster.ray_ended():
             wait_s = back_off.wait_s(time.monotonic())
             _LOG.error("ray.ended", extra={"again_in_s": wait_s})

@@ -185,3 +185,45 @@ async def test_a_router_that_ends_is_started_again_with_growing_waits_and_ends_n
     failures = [record for record in caplog.records if record.message == "router.start_failed"]
     assert [0.01, 0.02, 0.02] == [vars(record)["again_in_s"] for record in failures]
     running.cancel()
+
+
+async def test_routers_are_replaced_while_ray_comes_back() -> None:
+    back = asyncio.Event()
+
+    class Slow(Cluster):
+        async def restart_ray(self) -> None:
+            self.restarts += 1
+            await back.wait()
+            self.ended = False
+
+    cluster = Slow()
+    cluster.ended = True
+    running = asyncio.create_task(supervise(cluster, BackOff(first_s=0.001), 0.001))
+    await until(lambda: cluster.restarts == 1)
+    cluster.router_ended = True
+    await until(lambda: cluster.router_starts == 1)
+    assert (True, False) == (cluster.ended, running.done())
+    back.set()
+    await until(lambda: not cluster.ended)
+    running.cancel()
+
+
+async def test_redis_that_ends_while_ray_comes_back_ends_the_cluster_at_once() -> None:
+    class Slow(Cluster):
+        gone = False
+
+        async def restart_ray(self) -> None:
+            self.restarts += 1
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.gone = True
+
+    cluster = Slow()
+    cluster.ended = True
+    running = asyncio.create_task(supervise(cluster, BackOff(first_s=0.001), 0.001))
+    await until(lambda: cluster.restarts == 1)
+    cluster.redis_ended = True
+    with pytest.raises(BootstrapError, match="redis"):
+        await running
+    assert cluster.gone
