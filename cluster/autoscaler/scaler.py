@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+import re
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -38,6 +39,7 @@ from cluster.secret import ClusterSecret
 from cluster.settings import AutoscalerSettings, AutoscaleSettings, PoolSettings
 
 _LOG = logging.getLogger(__name__)
+_NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 
 Result = TypeVar("Result")
 
@@ -188,7 +190,7 @@ class PoolScaler:
         except LeadershipLostError:
             self._lost()
             return None
-        if record.alarms and not (self.record is not None and self.record.alarms):
+        if _kinds(record.alarms) - _kinds(self.record.alarms if self.record is not None else ()):
             _LOG.error("autoscaler.alarm", extra={"pool": self.name, "alarms": "; ".join(record.alarms)})
         self.record = replace(record, number=number)
         self.tally.ticks += 1
@@ -353,3 +355,8 @@ def read_fit(text: str | None) -> StepModel | None:
         return FittedStep.from_json(text).model
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _kinds(alarms: Iterable[str]) -> set[str]:
+    """Return alarms without their numbers: one that is a tick older is no other one."""
+    return {_NUMBER.sub("", alarm) for alarm in alarms}

@@ -249,7 +249,7 @@ class _Tick(Sizing):
     def alarms(self) -> tuple[str, ...]:
         found = []
         if self.seen.failed_starts:
-            found.append(f"{self.seen.failed_starts} starts in a row failed")
+            found.append(f"starts that failed in a row: {self.seen.failed_starts}")
         if self.seen.age_s > self.rules.rails.stale_s:
             found.append(f"values are {self.seen.age_s:.0f} s old")
         return tuple(found)

@@ -177,6 +177,28 @@ async def test_a_platform_that_does_not_answer_is_an_alarm_and_is_told_later(twi
     assert site.platform.told
 
 
+async def test_an_alarm_that_joins_others_is_logged_and_one_that_goes_on_is_not(
+    twin: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    def logged() -> list[str]:
+        return [vars(each)["alarms"] for each in caplog.records if each.message == "autoscaler.alarm"]
+
+    site = Site(twin, start_timeout_s=60)
+    scaler = site.scaler()
+    site.broken = True
+    await site.run(scaler, 1)
+    records = await site.run(scaler, 30, rate=60.0)
+    # Several failed, which is one alarm with a number that grows.
+    assert {"1", "2"} <= {alarm.split(": ")[-1] for record in records for alarm in record.alarms}
+    assert ["starts that failed in a row: 1"] == logged()
+    site.platform.down = True
+    [*_, record] = await site.run(scaler, 3, rate=60.0)
+    assert 2 == len(record.alarms)
+    [_, both] = logged()
+    assert "starts that failed in a row" in both
+    assert "does not answer" in both
+
+
 async def test_a_store_that_is_away_changes_nothing(twin: Backend) -> None:
     site = Site(twin, replicas=2)
     scaler = site.scaler()

@@ -398,7 +398,7 @@ def test_failed_starts_are_tried_again_later_and_later(failures: int, ago: float
     decision = decide(POINT, BOUNDS, seen, SlowState())
 
     assert expected == decision.replicas
-    assert (f"{failures} starts in a row failed",) == decision.alarms
+    assert (f"starts that failed in a row: {failures}",) == decision.alarms
 
 
 def test_starts_that_fail_for_days_leave_a_pool_that_is_decided_on() -> None:
