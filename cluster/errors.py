@@ -50,6 +50,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from cluster.words import counted
+
 
 class PenstockError(Exception):
     """Is the root of all errors raised on purpose."""
@@ -181,7 +183,8 @@ class QueueFullError(RequestError):
         self.retry_after_s = retry_after_s
         self.tenant = tenant
         whose = f" of tenant {tenant!r}" if tenant else ""
-        super().__init__(f"{limit} requests{whose} already wait for {pool!r}; retry in {retry_after_s:.1f} s")
+        waiting = counted(limit, f"request{whose} already waits", f"requests{whose} already wait")
+        super().__init__(f"{waiting} for {pool!r}; retry in {retry_after_s:.1f} s")
 
 
 class QuotaExceededError(RequestError):
@@ -388,8 +391,8 @@ class GenerationFailedError(PenstockError):
         self.prompt_tokens = prompt_tokens
         self.detail = detail
         super().__init__(
-            f"the engine failed after {delivered_tokens} tokens of request {request_id}; attempts lost: {attempts}"
-            + (f"; {detail}" if detail else "")
+            f"the engine failed after {counted(delivered_tokens, 'token')} of request {request_id}; "
+            f"attempts lost: {attempts}" + (f"; {detail}" if detail else "")
         )
 
 

@@ -32,6 +32,7 @@ from cluster.errors import BootstrapError
 from cluster.lifecycle import side_by_side
 from cluster.secret import ClusterSecret
 from cluster.settings import EngineKind, Settings, access_of
+from cluster.words import counted
 
 _LOG = logging.getLogger(__name__)
 
@@ -276,7 +277,7 @@ class LocalCluster:
                     return
                 if app.status == "DEPLOY_FAILED":
                     raise BootstrapError(f"pool {name}", self._why_not(app.message))
-                self._progress(f"pool {name}", f"{app.running} of {wanted} replicas run")
+                self._progress(f"pool {name}", f"{app.running} of {counted(wanted, 'replica runs', 'replicas run')}")
             await asyncio.sleep(POLL_S * 3)
         raise BootstrapError(f"pool {name}", f"no replica within {ENGINE_TIMEOUT_S:.0f} s")
 

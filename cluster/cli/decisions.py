@@ -18,6 +18,7 @@ from cluster.cli.console import screen
 from cluster.cli.numbers import whole
 from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
+from cluster.words import counted
 
 if TYPE_CHECKING:
     from cluster.cli.main import Commands
@@ -71,7 +72,9 @@ def show_decisions(found: DecisionList, console: Console, *, everything: bool) -
     for step in newest.steps:
         console.print(f"  {step.name:<13} {step.value:>7.4g}  {step.reason}", highlight=False, markup=False)
     for other in newest.counterfactuals:
-        console.print(f"  {other.replicas} without the {escape(other.without)} term", highlight=False)
+        console.print(
+            f"  {counted(other.replicas, 'replica')} without the {escape(other.without)} term", highlight=False
+        )
     for alarm in newest.alarms:
         console.print(f"  [red]alarm:[/] {escape(alarm)}", highlight=False)
 

@@ -23,6 +23,7 @@ from cluster.cli.numbers import time_of, whole
 from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
 from cluster.errors import SettingsError, plain_reason
+from cluster.words import counted
 
 if TYPE_CHECKING:
     from router.client import Batch, Client, Job, JobItemError, JobUpdate
@@ -86,7 +87,7 @@ def run_submit(options: argparse.Namespace) -> int:
     if batch is None:
         return 2
     for field, lines in batch.ignored.items():
-        errors.print(f"[yellow]ignored:[/] {escape(field)} on {lines} lines", highlight=False)
+        errors.print(f"[yellow]ignored:[/] {escape(field)} on {counted(lines, 'line')}", highlight=False)
     with (
         # First: a job that is stored can't be taken back by an error of ours.
         _output(options.output) as output,
@@ -103,7 +104,7 @@ def run_submit(options: argparse.Namespace) -> int:
                 run_within=options.run_within,
                 on_sent=lambda sent: progress.update(task, completed=sent),
             )
-        errors.print(f"[green]✓[/] job {escape(job.job_id)}: {job.items} items", highlight=False)
+        errors.print(f"[green]✓[/] job {escape(job.job_id)}: {counted(job.items, 'item')}", highlight=False)
         if options.detach:
             sys.stdout.write(f"{job.job_id}\n")
         else:
@@ -294,8 +295,9 @@ def _report(job: Job, console: Console) -> None:
     usage = job.usage
     mark = "[green]✓[/]" if job.succeeded_items == job.items else "[yellow]![/]"
     console.print(
-        f"{mark} job {escape(job.job_id)} {job.state}: {job.succeeded_items} of {job.items} items succeeded, "
-        f"{job.failed_items} failed; tokens in {usage.prompt_tokens:,}, out {usage.output_tokens:,}; "
+        f"{mark} job {escape(job.job_id)} {job.state}: {job.succeeded_items:,} of {counted(job.items, 'item')} "
+        f"succeeded, {job.failed_items:,} failed; "
+        f"tokens in {usage.prompt_tokens:,}, out {usage.output_tokens:,}; "
         f"kept until {_moment(job.due_at)}",
         highlight=False,
     )

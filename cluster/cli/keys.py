@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from cluster.cli.console import messages, standard_input
 from cluster.errors import SettingsError
+from cluster.words import counted
 
 if TYPE_CHECKING:
     from router.identity.table import Entry
@@ -56,7 +57,11 @@ def run_check(options: argparse.Namespace) -> int:
     now_ms = _now_ms()
     if not options.stdin:
         lines = [describe(entry, now_ms) for entry in table.entries().values()]
-        sys.stdout.write("\n".join((*lines, f"{len(file.keys)} keys, {len(file.certificates)} certificates", "")))
+        sys.stdout.write(
+            "\n".join(
+                (*lines, f"{counted(len(file.keys), 'key')}, {counted(len(file.certificates), 'certificate')}", "")
+            )
+        )
         return 0
     entry = table.by_key(_read_key())
     if entry is None:

@@ -14,6 +14,7 @@ from cluster.control.decision import Relief, Step
 from cluster.control.replay import Replay, itl_of
 from cluster.control.snapshot import BatchSnapshot
 from cluster.control.step_model import BatchMix, StepModel, StepSample
+from cluster.words import counted
 
 ITL_PART = 0.95
 """The percentile that ITL SLOs are about."""
@@ -211,8 +212,8 @@ class _Tick:
             return None
         value = replay.batch_for_itl(rules.aim * self.slo_s, rules.aim_part, float(self.bounds.largest))
         self.note(
-            "itl", value, f"{rules.aim:.0%} of an ITL SLO of {_ms(self.slo_s)}, by {replay.steps} steps with "
-            f"{self.mix.tokens:.3g} tokens and {self.mix.kv_tokens:.4g} context tokens per sequence",
+            "itl", value, f"{rules.aim:.0%} of an ITL SLO of {_ms(self.slo_s)}, by {counted(replay.steps, 'step')} "
+            f"with {self.mix.tokens:.3g} tokens and {self.mix.kv_tokens:.4g} context tokens per sequence",
         )  # fmt: skip
         value = self._not_disturbed(value, seen.model)
         context = self.mix.kv_tokens
@@ -269,7 +270,7 @@ class _Tick:
         rules = self.rules
         if self.seen.preemptions:
             cut = max(rules.trim_floor, trim * rules.trim_down)
-            return cut, f"down: the engine preempted {self.seen.preemptions} sequences"
+            return cut, f"down: the engine preempted {counted(self.seen.preemptions, 'sequence')}"
         # A limit that does not hold the batch back, or that the batch has yet to drain down to, says nothing; to trim
         # then would wind the trim up.
         if self.p95_s is None:
@@ -291,7 +292,7 @@ class _Tick:
         rules, limit = self.rules, float(self.seen.limit)
         wanted, why = limit, "too few steps with the batch at its limit"
         if self.seen.preemptions:
-            wanted, why = limit * rules.trim_down, f"the engine preempted {self.seen.preemptions} sequences"
+            wanted, why = limit * rules.trim_down, f"the engine preempted {counted(self.seen.preemptions, 'sequence')}"
         elif self.p95_s is not None:
             # Latency grows at most in proportion to the batch, so this does not overshoot.
             factor = rules.aim * self.slo_s / self.p95_s

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cluster.control.decision import Step
 from cluster.control.snapshot import GroupSnapshot
+from cluster.words import counted
 
 _MOST_DOUBLINGS = 60
 """Of the pause after failed starts, which is at its longest well before; a float ends at 1,024."""
@@ -63,7 +64,11 @@ def not_up_after_failures(wanted: int, seen: GroupSnapshot, rules: RailRules) ->
     left = backoff_left_s(seen, rules)
     if wanted <= seen.coming or left <= 0:
         return None
-    return Step("failed_starts", seen.coming, f"{seen.failed_starts} starts in a row failed: the next in {left:.0f} s")
+    return Step(
+        "failed_starts",
+        seen.coming,
+        f"{counted(seen.failed_starts, 'start')} in a row failed: the next in {left:.0f} s",
+    )
 
 
 def not_up_too_fast(wanted: int, seen: GroupSnapshot, moves: tuple[Move, ...], rules: RailRules) -> Step | None:

@@ -12,6 +12,7 @@ from cluster.control.load import Need, burst_work, growth, steady_window_s, stea
 from cluster.control.slo import OperatingPoint
 from cluster.control.slow_rules import SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
+from cluster.words import counted
 
 
 class Sizing:
@@ -218,6 +219,6 @@ class Sizing:
         needed = 0 if self.idle else max(1, needed)
         self.note(
             "fallback", needed, f"no step model to rely on: {seen.waiting:.0f} requests wait, KV caches are "
-            f"{seen.kv_usage:.0%} full on {seen.ready} replicas",
+            f"{seen.kv_usage:.0%} full on {counted(seen.ready, 'replica')}",
         )  # fmt: skip
         return needed

@@ -23,6 +23,7 @@ from cluster.control.slo import OperatingPoint
 from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
 from cluster.models import RequestClass
+from cluster.words import counted
 
 TERMS = ("check", "lengths", "burst", "growth", "backlog", "batch", "running")
 """What a decision is made again without."""
@@ -138,7 +139,7 @@ class _Tick(Sizing):
             return have
         target = max(lasting, have - max(1, math.floor(self.rules.down_step * have)))
         while target < have and (why := self._unsafe(target)) is not None:
-            self.note("removal", target + 1, f"{target} replicas would not do: {why}")
+            self.note("removal", target + 1, f"{counted(target, 'replica')} would not do: {why}")
             target += 1
         if target < have:
             self.note("down", target, enough)
@@ -177,7 +178,7 @@ class _Tick(Sizing):
     def _not_now(self) -> str | None:
         seen, rules = self.seen, self.rules
         if seen.starting:
-            return f"{seen.starting} replicas are starting"
+            return counted(seen.starting, "replica is starting", "replicas are starting")
         if self.state.moves and seen.at - self.state.moves[-1].at < rules.hold_s:
             return f"the last change was {seen.at - self.state.moves[-1].at:.0f} s ago"
         if self._history_s < self.look_back_s - 1e-6:

@@ -23,6 +23,7 @@ from rich.text import Text
 from cluster.cli.console import messages, print_problem, screen
 from cluster.cli.tables import add_columns, print_table
 from cluster.errors import PenstockError, SettingsError
+from cluster.words import counted
 from loadtest.load.asserts import Bound, check_kinds, failures, parse_bounds
 from loadtest.load.attainment import attainment, course_of
 from loadtest.load.html import page, run_page
@@ -244,7 +245,7 @@ def _shown(console: Console, scenario: Scenario, prefix: str) -> Any:
 
 
 def _print(figures: Mapping[str, Any], scenario: Scenario, console: Console) -> None:
-    title = f"{as_it_is(scenario.name)}: {figures['requests']:,} requests, ms"
+    title = f"{as_it_is(scenario.name)}: {counted(figures['requests'], 'request')}, ms"
     table = Table(title=title, title_justify="left")
     names = ("kind", "requests", "goodput", *(f"{title} p50 / p99" for _, title in _TIMES))
     add_columns(table, *names, words=("kind",))
@@ -264,13 +265,17 @@ def _print(figures: Mapping[str, Any], scenario: Scenario, console: Console) -> 
     if (sure := figures["attainment"]) is not None:
         console.print(
             f"goodput {sure['part']:.2%}, with 95 % confidence {sure['low']:.1%} to {sure['high']:.1%}: "
-            f"{sure['requests']:,} requests are worth {sure['requests'] / sure['design_effect']:,.0f} independent ones",
+            f"{counted(sure['requests'], 'request is', 'requests are')} worth "
+            f"{sure['requests'] / sure['design_effect']:,.0f} independent ones",
             highlight=False,
         )
     for why in generator["why"]:
         console.print(f"[red]the generator was the bottleneck:[/] {as_it_is(why)}", highlight=False)
     if figures["clipped"]:
-        console.print(f"[yellow]{figures['clipped']:,} requests were cut to the model's context[/]", highlight=False)
+        console.print(
+            f"[yellow]{counted(figures['clipped'], 'request was', 'requests were')} cut to the model's context[/]",
+            highlight=False,
+        )
 
 
 def _list(console: Console) -> None:

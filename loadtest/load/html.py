@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from cluster.words import counted
 from loadtest.load.scatter import Points, scatter
 from loadtest.simulate.chart import Line, chart
 
@@ -54,23 +55,24 @@ def summary(figures: Figures) -> str:
     said = ", ".join(f"{name} {value}" for name, value in scenario.items() if value != "" and name not in ("name",))
     failed = ", ".join(f"{count} {reason}" for reason, count in figures["errors"].items()) or "none"
     text = (
-        f"{figures['requests']:,} requests in {figures['seconds']:.1f} s to {figures['target']}: "
+        f"{counted(figures['requests'], 'request')} in {figures['seconds']:.1f} s to {figures['target']}: "
         f"{figures['completed']:,} completed, failed: {failed}. "
         f"{figures['rps']:.2f} requests/s, {figures['tokens_per_s']:,.0f} tokens/s, "
         f"goodput {_part(figures['goodput'])} ({figures['goodput_rps']:.2f} requests/s within the SLO). "
         f"Generator: lag p99 {_ms(generator['lag_s']['p99'])} ms, {_us(generator['cpu_us_per_message'])} us of CPU per "
-        f"message, {figures['processes']} process(es)."
+        f"message, {counted(figures['processes'], 'process', 'processes')}."
     )
     parts = [f"<p>{escape(said)}</p><p>{escape(text)}</p>"]
     parts += [f'<p class="bad">The generator was the bottleneck: {escape(why)}.</p>' for why in generator["why"]]
     if figures["clipped"]:
-        parts.append(f'<p class="bad">{figures["clipped"]:,} requests were cut to the model\'s context.</p>')
+        cut = counted(figures["clipped"], "request was", "requests were")
+        parts.append(f'<p class="bad">{cut} cut to the model\'s context.</p>')
     if figures["failures"]:
         said = "".join(f"<li>{each['count']:,} {escape(each['said'])}</li>" for each in figures["failures"])
         parts.append(f"<h3>Failures</h3><ul>{said}</ul>")
     for kind, each in {**figures["by_kind"], "all": figures}.items():
         rows = "".join(f"<tr><td>{name}, ms{_cells(each[key])}</tr>" for key, name in _TIMES)
-        heading = f"{kind}: {each['requests']:,} requests, goodput {_part(each['goodput'])}"
+        heading = f"{kind}: {counted(each['requests'], 'request')}, goodput {_part(each['goodput'])}"
         columns = "<th>mean<th>p50<th>p90<th>p95<th>p99<th>max"
         parts.append(f"<h3>{escape(heading)}</h3><table><tr><th>{columns}</tr>{rows}</table>")
     return "".join(parts)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cluster.errors import SettingsError
+from cluster.words import counted
 from loadtest.load.attainment import Attainment, Course, attainment, majority
 
 SPARE_TRIALS = 2
@@ -124,7 +125,7 @@ class Knee:
     def sentence(self) -> str:
         """Say it."""
         if not self.ended:
-            return f"The search was cut off after {len(self.trials)} trials: {self._so_far()}"
+            return f"The search was cut off after {counted(len(self.trials), 'trial')}: {self._so_far()}"
         if self.holds is None:
             fails = self.fails
             return (
@@ -151,7 +152,7 @@ class Knee:
 
 
 def _votes(end: End) -> str:
-    return f"{end.held} of {end.tried} trials held"
+    return f"{end.held} of {counted(end.tried, 'trial')} held"
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from rich.text import Text
 from cluster.cli.console import messages, screen
 from cluster.cli.tables import add_columns, print_table
 from cluster.errors import SettingsError, plain_reason
+from cluster.words import counted
 from loadtest.plan.architectures import load_shape
 from loadtest.plan.gpus import GPUS, Gpu, find_gpu, load_gpu
 from loadtest.plan.option import Engine, Promise
@@ -284,7 +285,9 @@ def show_scores(scores: Scores, console: Console) -> None:
             highlight=False,
         )
     for lost in scores.skipped:
-        text = f"{lost['model']} {lost['system']} {lost['precision']}: {lost['points']} points, {lost['why']}"
+        text = (
+            f"{lost['model']} {lost['system']} {lost['precision']}: {counted(lost['points'], 'point')}, {lost['why']}"
+        )
         console.print(escape(f"skipped: {text}"), highlight=False)
 
 

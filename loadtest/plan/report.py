@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.cli.tables import add_columns, print_table
+from cluster.words import counted
 from loadtest.plan.option import Promise
 from loadtest.plan.scatter import Mark, scatter
 from loadtest.plan.search import Candidate, Planned, Rejected, priced
@@ -115,15 +116,16 @@ def show(plan: Plan, console: Console) -> None:
     if any(each.hourly is not None for each in compared) and not priced(compared):
         console.print("Ranked by number of GPUs: not all of them have a price.", highlight=False)
     for what in plan.what_ifs:
-        cost = "" if what.hourly is None else f", {what.hourly:.2f}/h"
-        text = f"infeasible: {what.outcome}" if what.gpus is None else f"{what.gpus} GPUs{cost}: {what.outcome}"
-        console.print(as_it_is(f"  what if {what.change}: {text} ({_source(what)})"), highlight=False)
+        console.print(as_it_is(f"  what if {_said(what)}"), highlight=False)
     for lost in plan.rejected:
         console.print(f"  [dim]cannot be: {as_it_is(f'{lost.name}: {lost.why}')}[/]", highlight=False)
 
 
-def _source(what: WhatIf) -> str:
-    return "simulated" if what.simulated else "on paper"
+def _said(what: WhatIf) -> str:
+    source = "simulated" if what.simulated else "on paper"
+    cost = "" if what.hourly is None else f", {what.hourly:.2f}/h"
+    text = "infeasible" if what.gpus is None else f"{counted(what.gpus, 'GPU')}{cost}"
+    return f"{what.change}: {text}: {what.outcome} ({source})"
 
 
 def _table(plan: Plan) -> Table:
@@ -137,7 +139,7 @@ def _table(plan: Plan) -> Table:
         hourly, tokens = _money(candidate.hourly), _money(each.per_million_tokens(plan.load))
         cost = "-" if candidate.hourly is None else f"{hourly}/h, {tokens} per M tokens"
         table.add_row(
-            Text(f"{candidate.replicas} of {each.engine.name}{starved}: {candidate.gpus} GPUs"),
+            Text(f"{candidate.replicas} of {each.engine.name}{starved}: {counted(candidate.gpus, 'GPU')}"),
             f"{candidate.operation.batch} of {candidate.operation.step_tokens}",
             _span(r.ttft_p99_s, 1e3),
             _span(r.itl_p95_s, 1e3),
@@ -172,7 +174,7 @@ def write_html(path: Path, plan: Plan) -> None:
     verdict = "" if plan.feasible else "<p><b>Infeasible: nothing that was looked at keeps this SLO.</b></p>"
     lists = _list(
         "What if",
-        [f"{w.change}: {w.gpus or 'cannot be'} GPUs, {w.outcome} ({_source(w)})" for w in plan.what_ifs],
+        [_said(what) for what in plan.what_ifs],
     )
     lists += _list("Cannot be", [f"{lost.name}: {lost.why}" for lost in plan.rejected])
     body = f"<h1>{escape(title)}</h1>{verdict}<table>{head}{rows}</table>{_pareto(plan)}{lists}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cluster.words import counted
 from loadtest.plan.gpus import Gpu
 from loadtest.plan.least import find_least
 from loadtest.plan.memory import Sizing, size
@@ -170,7 +171,7 @@ def simulate(
     engine, operation = candidate.engine, candidate.operation
 
     def tried(replicas: int) -> Seen:
-        tell(f"{engine.name}: {replicas} replicas")
+        tell(f"{engine.name}: {counted(replicas, 'replica')}")
         careful = engine.careful
         fast = production(careful, load, promise)
         return try_out(careful, operation, load, promise, replicas, seed=seed, fast=fast)
@@ -184,7 +185,7 @@ def simulate(
     spread = ranges(engine, operation, load, promise, replicas, draws=draws, seed=seed)
     binding = missed if replicas > guess else operation.binding
     if not least.holds:
-        binding = f"{missed}, and {replicas} replicas were the most that was tried"
+        binding = f"{missed}, and {counted(replicas, 'replica was', 'replicas were')} the most that was tried"
     elif replicas == 1:
         binding = f"one replica is enough ({operation.binding})"
     return Planned(final, spread, binding, least.holds)

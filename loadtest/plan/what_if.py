@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from cluster.words import counted
 from loadtest.plan.elastic import elastic
 from loadtest.plan.gpus import Gpu
 from loadtest.plan.option import Engine, Promise
@@ -97,7 +98,7 @@ def autoscaled(base: Candidate, load: Load, promise: Promise, cold_start_s: floa
     hourly = None if base.engine.price is None else seen.mean * each * base.engine.price
     outcome = (
         f"{seen.mean:.2f} replicas on average, {seen.most} at most, SLO met {seen.attainment:.1%} "
-        f"of {seen.requests:,} requests"
+        f"of {counted(seen.requests, 'request')}"
     )
     change = f"autoscaled, cold start {cold_start_s:g} s"
     return WhatIf(change, seen.most * each, hourly, outcome, simulated=True)
@@ -119,4 +120,4 @@ def _told(change: str, found: list[Candidate] | str) -> WhatIf:
     if isinstance(found, str) or not found:
         return WhatIf(change, None, None, found if isinstance(found, str) else "cannot be")
     best = found[0]
-    return WhatIf(change, best.gpus, best.hourly, f"{best.replicas} replicas of {best.engine.name}")
+    return WhatIf(change, best.gpus, best.hourly, f"{counted(best.replicas, 'replica')} of {best.engine.name}")

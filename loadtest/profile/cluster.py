@@ -6,6 +6,7 @@ import re
 
 from cluster.errors import SettingsError
 from cluster.models import ReplicaState
+from cluster.words import counted
 from deployments.engines.limits import PREFILL_WINDOW_STEPS
 from loadtest.profile.drive import Facts, Tell, measure
 from loadtest.profile.source import RouterSource
@@ -50,7 +51,9 @@ def facts_of(model: ModelDescription, status: ClusterStatus) -> Facts:
             f"profile: {model.name} must have one replica, or sequences would be spread; it has {len(pool.replicas)}"
         )
     if pool.waiting or pool.running:
-        raise SettingsError(f"profile: {model.name} must be idle; {pool.running} requests run and {pool.waiting} wait")
+        run = counted(pool.running, "request runs", "requests run")
+        wait = counted(pool.waiting, "waits", "wait")
+        raise SettingsError(f"profile: {model.name} must be idle; {run} and {wait}")
     (replica,) = ready
     group = _GROUP.fullmatch(replica.group_id)
     if group is None or not replica.kv_tokens:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.control.step_model import StepModel, StepSample
 from cluster.errors import EngineError
+from cluster.words import counted
 from deployments.engines.base import Engine, EngineIdentity
 from loadtest.profile.fit import fit_cells
 from loadtest.profile.source import EngineSource, Source, Told, steps_seen
@@ -288,7 +289,7 @@ class _Driver:
                     *(self._generate(cell.prompt_tokens, cell.output_tokens) for _ in range(cell.batch))
                 )
         except TimeoutError as error:
-            raise EngineError(f"{cell.batch} sequences did not end within {TIMEOUT_S:.0f} s") from error
+            raise EngineError(f"{counted(cell.batch, 'sequence')} did not end within {TIMEOUT_S:.0f} s") from error
         steps = self._source.take_steps()
         if steps is None:
             steps = steps_seen(told, cell.prompt_tokens)
@@ -312,7 +313,7 @@ class _Driver:
                     late.append(Late(LATE_PROMPT, batch, prompt + output / 2, told.ttft_s))
                 await asyncio.gather(*tasks)
         except TimeoutError as error:
-            raise EngineError(f"{batch} sequences did not end within {TIMEOUT_S:.0f} s") from error
+            raise EngineError(f"{counted(batch, 'sequence')} did not end within {TIMEOUT_S:.0f} s") from error
         finally:
             for task in tasks:
                 task.cancel()

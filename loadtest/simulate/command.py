@@ -17,6 +17,7 @@ from cluster.cli.console import messages, screen
 from cluster.errors import SettingsError
 from cluster.models import RequestClass
 from cluster.settings import AffinitySettings, SimSettings
+from cluster.words import counted
 from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.figures import Figures, figures_of
 from loadtest.simulate.imitations import Dynamo, Wva
@@ -126,7 +127,9 @@ def run_validate(options: argparse.Namespace) -> int:
     first, last = options.fit or _FIT
     count = len(run.trace)
     if last > count or last - first + 1 >= count:
-        raise SettingsError(f"fit must leave some of the run's {count} requests to predict, got {first}-{last}")
+        raise SettingsError(
+            f"fit must leave some of the run's {counted(count, 'request')} to predict, got {first}-{last}"
+        )
     rest = [place for place in range(count) if not first - 1 <= place < last]
     with messages().status("fitting"):
         times = fit(run, first, last)
@@ -139,7 +142,7 @@ def run_validate(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps({"requests": len(rest), **asdict(found), "model": model}, indent=2) + "\n")
     else:
-        screen().print(error_table(found, f"{count - len(rest)} requests fitted, {len(rest)} predicted"))
+        screen().print(error_table(found, f"{counted(count - len(rest), 'request')} fitted, {len(rest)} predicted"))
         screen().print(", ".join(f"{name} {value:.4g}" for name, value in model.items()), highlight=False)
     return 0
 

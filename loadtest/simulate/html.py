@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
+from cluster.words import counted
 from loadtest.simulate.chart import chart
 from loadtest.simulate.figures import Figures, Spread
 from loadtest.simulate.outcome import Run
@@ -34,10 +35,10 @@ def _table(figures: Figures) -> str:
     rows = {"TTFT": figures.ttft_s, "ITL": figures.itl_s, "E2E": figures.e2e_s, "queue": figures.queue_s}
     times = "".join(f"<tr><td>{name}, ms{_cells(each)}</tr>" for name, each in rows.items())
     text = (
-        f"{figures.requests:,} requests: {figures.completed:,} completed, {figures.rejected:,} rejected, "
+        f"{counted(figures.requests, 'request')}: {figures.completed:,} completed, {figures.rejected:,} rejected, "
         f"{figures.unfinished:,} unfinished. Attainment {figures.attainment:.2%}, {figures.replica_hours:.2f} replica "
-        f"hours, {figures.scale_events} changes of the count, {figures.reversals} reversals, "
-        f"{figures.preemptions:,} preemptions."
+        f"hours, {counted(figures.scale_events, 'change')} of the count, {counted(figures.reversals, 'reversal')}, "
+        f"{counted(figures.preemptions, 'preemption')}."
     )
     return f"<p>{text}</p><table><tr><th><th>mean<th>p50<th>p95<th>p99</tr>{times}</table>"
 

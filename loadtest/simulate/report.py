@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster.cli.tables import add_columns
+from cluster.words import counted
 from loadtest.simulate.figures import Figures, Spread
 from loadtest.simulate.validate import Errors
 
@@ -25,12 +26,13 @@ def table_of(figures: Figures, title: str, slo: str) -> Group:
     for name, text in {
         "requests": f"{figures.requests:,}: {ends}; {rate}",
         "attainment": f"{figures.attainment:.2%} ({slo}), worst 5 minutes {figures.worst_5min_attainment:.2%}",
-        "replicas": f"{figures.replica_hours:.2f} hours, {figures.scale_events} changes, {figures.reversals} reversals",
+        "replicas": f"{figures.replica_hours:.2f} hours, {counted(figures.scale_events, 'change')}, "
+        f"{counted(figures.reversals, 'reversal')}",
         "preemptions": f"{figures.preemptions:,}",
         "took": f"{figures.wall_s:.1f} s ({figures.cpu_s:.1f} s of CPU) for {figures.virtual_s:,.0f} s",
         **{
-            name: f"{each['requests']:,} requests, attainment {each['attainment']:.2%}, "
-            f"{each['output_tokens']:,} output tokens"
+            name: f"{counted(each['requests'], 'request')}, attainment {each['attainment']:.2%}, "
+            f"{counted(each['output_tokens'], 'output token')}"
             for name, each in figures.classes.items()
         },
     }.items():

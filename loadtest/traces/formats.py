@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.models import RequestClass
+from cluster.words import counted
 
 MOONCAKE_BLOCK_TOKENS = 512
 
@@ -65,7 +66,9 @@ def _mooncake(fields: Fields) -> Record | None:
     if not isinstance(blocks, list) or not all(type(block) is int for block in blocks):
         raise FieldError("hash_ids", f"must be a list of whole numbers, got {shown(blocks)}")
     if len(blocks) * MOONCAKE_BLOCK_TOKENS < prompt:
-        raise FieldError("hash_ids", f"{len(blocks)} blocks of {MOONCAKE_BLOCK_TOKENS} tokens are less than {prompt}")
+        size = f"of {MOONCAKE_BLOCK_TOKENS} tokens"
+        blocks_are = counted(len(blocks), f"block {size} is", f"blocks {size} are")
+        raise FieldError("hash_ids", f"{blocks_are} less than {prompt}")
     outputs = whole(fields, "output_length", 0)
     if not outputs or not prompt:
         return None

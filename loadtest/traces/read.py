@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from cluster.errors import TraceError, plain_reason
+from cluster.words import counted
 from loadtest.traces.formats import FORMATS, FieldError, Fields, Format, Record, shown
 from loadtest.traces.request import TraceRequest
 
@@ -62,7 +63,8 @@ def read_trace(
         detail = plain_reason(error) if isinstance(error, OSError) else "is not text in UTF-8"
         raise TraceError(str(path), 0, "", detail) from error
     records = [record for record in lines if record is not None]
-    left_out = f"{len(lines) - len(records):,} of {len(lines):,} lines have no prompt or no output tokens"
+    of_all = f"{len(lines) - len(records):,} of {counted(len(lines), 'line has', 'lines have')}"
+    left_out = f"{of_all} no prompt or no output tokens"
     if not records:
         raise TraceError(str(path), 0, "", f"has no requests: {left_out}" if lines else "has no requests")
     if len(records) < len(lines):
@@ -145,7 +147,10 @@ def _csv_lines(path: Path, file: TextIO) -> Iterator[tuple[int, Fields]]:
                 continue
             if len(row) != len(header):
                 raise TraceError(
-                    str(path), rows.line_num, "", f"must have {len(header)} fields like the header, got {len(row)}"
+                    str(path),
+                    rows.line_num,
+                    "",
+                    f"must have {counted(len(header), 'field')} like the header, got {len(row)}",
                 )
             yield rows.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:

@@ -25,6 +25,7 @@ from cluster.errors import (
 )
 from cluster.queue.entries import Grant, QueueEntry
 from cluster.ticket import TicketChoice
+from cluster.words import counted
 from router.dispatch.account import Account, Prices
 from router.dispatch.continuity import Continuity
 from router.dispatch.contract import Dispatch, Placement
@@ -421,7 +422,9 @@ class Choice:
         elif following is Next.COMPLETE:
             self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_LENGTH))
         else:
-            self._fail_with_usage(f"{self._lost} attempts were lost, the last one by: {failure.value}")
+            self._fail_with_usage(
+                f"{counted(self._lost, 'attempt was', 'attempts were')} lost, the last one by: {failure.value}"
+            )
         self._pool.release(self)
 
     def _go_on(self, *, acknowledge: bool, suspected: bool = False) -> None:

@@ -239,7 +239,7 @@ class Pool:
         if silent_s > 2 * self.queue_settings.lease_s:
             count = self.replicas.ready()
             raise NoReplicaError(
-                f"{self.name!r}: this router has reached none of {count} replicas for {silent_s:.0f} s"
+                f"{self.name!r}: this router has reached none of the pool's replicas ({count}) for {silent_s:.0f} s"
             )
 
     async def adopt(self, choice: Choice) -> Adopted | None:

@@ -81,7 +81,7 @@ def test_the_whole_file_is_checked_and_listed(file: Path, capsys: Captured) -> N
     assert [
         f"valid: {key_id(key)}: tenant acme; role user; models all; classes all",
         "valid: uri spiffe://x: tenant other; role user; models all; classes all",
-        "1 keys, 1 certificates",
+        "1 key, 1 certificate",
     ] == capsys.readouterr().out.splitlines()
 
     file.write_text("[[keys]]\n")

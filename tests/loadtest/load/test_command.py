@@ -104,7 +104,7 @@ def test_an_interrupted_sweep_says_what_is_known(runs: Any, tmp_path: Path, caps
     assert 130 == sweep(tmp_path / "s")
     said = capsys.readouterr()
     assert "interrupted; the report is of the trials that ended" in " ".join(said.err.split())
-    sentence = "The search was cut off after 3 trials: 4 requests/s hold the SLO (1 of 1 trials held)"
+    sentence = "The search was cut off after 3 trials: 4 requests/s hold the SLO (1 of 1 trial held)"
     assert f"{sentence}; the upper bound is not known" in " ".join(said.out.split())
     found = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
     assert ([4.0, None], False, 3) == (found["interval_rps"], found["ended"], len(found["trials"]))

@@ -120,7 +120,7 @@ def test_a_rate_is_scaled_and_a_class_given_to_those_without(tmp_path: Path) -> 
         (AZURE + "2023-11-16 18:15:51,1\n", 4, "", "must have 3 fields like the header, got 2"),
         (BURST.replace("472", "-1"), 2, "Request tokens", "at least 0, got '-1'"),
         (BURST.replace("50.5", "nan"), 4, "Timestamp", "must be a number of at least 0, got 'nan'"),
-        (MOONCAKE + MOONCAKE.replace("[7, 9]", "[7]"), 2, "hash_ids", "1 blocks of 512 tokens are less than 700"),
+        (MOONCAKE + MOONCAKE.replace("[7, 9]", "[7]"), 2, "hash_ids", "1 block of 512 tokens is less than 700"),
         (MOONCAKE + MOONCAKE.replace("[7, 9]", '"7"'), 2, "hash_ids", "must be a list of whole numbers"),
         (MOONCAKE + '{"timestamp": 1}\n', 2, "", "is missing"),
         (MOONCAKE + "{\n", 2, "", "is no JSON"),

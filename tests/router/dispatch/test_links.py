@@ -437,7 +437,7 @@ async def test_a_router_that_reaches_no_replica_says_so_and_the_other_one_serves
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stack.inference(0).Generate(request(max_tokens=2))
         assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
-        assert "'demo': this router has reached none of 1 replicas" in str(caught.value.details())
+        assert "'demo': this router has reached none of the pool's replicas (1) for" in str(caught.value.details())
         assert 2 == (await stack.inference(1).Generate(request(max_tokens=2, ignore_eos=True))).usage.output_tokens
 
         monkeypatch.setattr(link, "up", True)
