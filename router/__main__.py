@@ -19,8 +19,8 @@ from cluster.errors import SetupError
 from cluster.heap import settle_heap
 from cluster.lifecycle import stop_signals
 from cluster.secret import ClusterSecret
-from cluster.settings import Settings, load_settings
-from cluster.settings.load import parse_settings
+from cluster.settings import Settings
+from cluster.settings.load import read_settings
 from cluster.telemetry import configure_logging
 from router.server import Router
 from router.stores import redis_factory
@@ -52,11 +52,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--shared-port", action="store_true", help="let other router processes listen on the same port")
     parser.add_argument("--ready-file", type=Path, help="written as JSON once the port is open")
     return parser
-
-
-def read_settings(json_file: Path | None, toml_file: Path | None) -> Settings:
-    """Read the settings tree from the source given."""
-    return parse_settings(json_file.read_text(encoding="utf-8")) if json_file else load_settings(toml_file)
 
 
 def _run_loop(run: object) -> None:

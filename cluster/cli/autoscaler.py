@@ -34,12 +34,10 @@ def run_autoscaler(options: argparse.Namespace) -> int:
     Raises:
         SetupError: settings are missing.
     """
-    from cluster.settings import load_settings
-    from cluster.settings.load import parse_settings
+    from cluster.settings.load import read_settings
     from cluster.telemetry import configure_logging
 
-    text = options.settings_json.read_text(encoding="utf-8") if options.settings_json else None
-    settings = parse_settings(text) if text is not None else load_settings(options.settings)
+    settings = read_settings(options.settings_json, options.settings)
     configure_logging(settings.cluster.log_level, settings.cluster.log_format)
     token_file = options.token_file or settings.autoscaler.token_file or Path("~/.ray/auth_token").expanduser()
     asyncio.run(_run(settings, options, token_file))

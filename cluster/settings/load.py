@@ -11,14 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from cluster.errors import SettingsError
+from cluster.errors import SettingsError, plain_reason
 from cluster.settings.environment import FILE_VARIABLE, Environment
 from cluster.settings.tree import Settings
 
 SECRETS = ("url", "redis")
 """Fields that may hold a password, which errors must not repeat; the second where somebody takes it for the first."""
-NO_SECTION = ("model_type", "model_attributes_type", "dict_type")
-"""Errors of what stands where a section should be, which may be anything."""
+NO_SECTION = ("model_type", "model_attributes_type", "dict_type", "json_invalid")
+"""Errors of what stands where a section should be, which may be anything; the last of a whole file."""
 
 
 def load_settings(
@@ -62,6 +62,21 @@ def parse_settings(text: str) -> Settings:
         return Settings.model_validate_json(text)
     except ValidationError as error:
         raise SettingsError(describe_errors(error, SECRETS)) from error
+
+
+def read_settings(json_file: Path | None, toml_file: Path | None) -> Settings:
+    """Read a tree that `dump_settings` wrote, else build one as `load_settings` does.
+
+    Raises:
+        SettingsError: a file can't be read, or has an unknown key or a value out of range.
+    """
+    if json_file is None:
+        return load_settings(toml_file)
+    try:
+        text = json_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"settings file {json_file} cannot be read: {plain_reason(error)}") from error
+    return parse_settings(text)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

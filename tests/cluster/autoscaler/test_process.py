@@ -108,3 +108,23 @@ async def test_an_end_that_comes_with_the_platforms_answer_is_heard(twin: Backen
     task.cancel()
     await asyncio.wait([task])
     assert ended
+
+
+@pytest.mark.parametrize("command", [["cluster.cli.main", "autoscaler"], ["router"]])
+async def test_a_settings_file_that_cannot_be_read_is_named_and_shows_no_password(
+    command: list[str], tmp_path: Path
+) -> None:
+    async def said(file: Path) -> str:
+        words = (sys.executable, "-m", *command, "--settings-json", file)
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe)
+        _out, err = await process.communicate()
+        assert 2 == process.returncode, err
+        return err.decode()
+
+    missing, broken = tmp_path / "none.json", tmp_path / "broken.json"
+    assert (await said(missing)).endswith(f": settings file {missing} cannot be read: No such file or directory\n")
+    broken.write_text('{"redis": {"url": "redis://:hunter2@h:1"}')
+    text = await said(broken)
+    assert "Invalid JSON" in text
+    assert "hunter2" not in text
