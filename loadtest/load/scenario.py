@@ -15,6 +15,10 @@ from loadtest.load.arrivals import Pattern
 from loadtest.load.kinds import KINDS, Kind
 from loadtest.load.lengths import Fixed, recorded
 
+MOST_RATE = 1_000_000.0
+"""No generator sends more, and at a rate beyond all numbers no time passes between two requests."""
+MOST_S = 366 * 86_400.0
+"""Longer than anybody tests; timers overflow at some length."""
 MIXABLE = tuple(name for name in KINDS if name != "trace")
 _CHAT: Mapping[str, float] = {"chat": 1.0}
 
@@ -54,8 +58,8 @@ class Scenario:
         Raises:
             SettingsError: a value is out of range or contradicts another one.
         """
-        for name, least in (("rate", 0.0), ("duration_s", 0.0), ("scale_rate", 0.0)):
-            _above(name, getattr(self, name), least)
+        for name, most in (("rate", MOST_RATE), ("duration_s", MOST_S), ("scale_rate", math.inf)):
+            _above(name, getattr(self, name), 0.0, most)
         if not 0 <= self.warmup_s < self.duration_s:
             raise SettingsError(f"warmup_s must be from 0 to below duration_s {self.duration_s:g}: {self.warmup_s:g}")
         unknown = set(self.mix) - set(MIXABLE)
@@ -87,7 +91,9 @@ class Scenario:
         return replace(kind, slo=ClassSlo(ttft, itl))
 
 
-def _above(name: str, value: float, least: float) -> None:
+def _above(name: str, value: float, least: float, most: float = math.inf) -> None:
+    if value > most and math.isfinite(value):
+        raise SettingsError(f"{name} must be a number of at most {most:.0f}, got {value!r}")
     if not math.isfinite(value) or value <= least:
         raise SettingsError(f"{name} must be a number above {least:g}, got {value!r}")
 

@@ -198,3 +198,22 @@ def test_a_pipe_without_requests_is_named(capsys: pytest.CaptureFixture[str]) ->
     assert 2 == main(["loadtest", "--trace", f"/dev/fd/{reader}", "--target", "127.0.0.1:1"])
     os.close(reader)
     assert "has no requests" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rate", "1e300"], "rate must be a number of at most 1000000, got 1e+300"),
+        (["--duration", "1e300"], "duration_s must be a number of at most 31622400, got 1e+300"),
+    ],
+)
+def test_a_load_that_would_never_end_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun(*_: object) -> None:
+        raise GeneratorError("begun")
+
+    monkeypatch.setattr(command, "run_scenario", begun)
+    monkeypatch.setattr(command, "plan", begun)
+    assert 2 == main(["loadtest", "--target", "127.0.0.1:1", *words])
+    assert f"penstock: {said}\n" == capsys.readouterr().err
