@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
 from cluster.settings import LimitSettings
+from router.admission.approximated import approximation
 from router.admission.pattern import extent_problem, looks_around, regex_problem
 
 _SHOWN = 80
@@ -22,8 +23,8 @@ def schema_problem(text: str, limits: LimitSettings) -> str | None:
     """Say why a text is no usable JSON Schema; None when it may be one, which only the engine knows in full.
 
     Refused beside what is no JSON object: nesting that is too deep, patterns that are too large, objects that count too
-    many properties, keywords that engines would ignore, and references that leave the document, lead nowhere, or lead
-    only to each other. A schema that contains itself, as a tree's does, is fine.
+    many properties, keywords that engines would ignore, alone or beside others, and references that leave the document,
+    lead nowhere, or lead only to each other. A schema that contains itself, as a tree's does, is fine.
     """
     max_depth = limits.max_schema_depth
     try:
@@ -41,7 +42,8 @@ def schema_problem(text: str, limits: LimitSettings) -> str | None:
         return f"must be nested at most {max_depth} deep, got {depth}"
     proven: set[str] = set()
     problems = (problem for part in _schemas(schema) for problem in _problems(schema, part, limits, proven))
-    return next(problems, None)
+    # Last, because it follows references.
+    return next(problems, None) or approximation(schema, lambda ref: _resolve(schema, ref)[1])
 
 
 def _problems(

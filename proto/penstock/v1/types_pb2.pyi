@@ -239,6 +239,10 @@ class StructuredOutput(_message.Message):
     the document; it may contain itself. Objects with minProperties or maxProperties have at most 100 properties.
     What no engine follows is refused: not, if with then or else, dependencies between properties (dependentRequired,
     dependentSchemas, dependencies), and patterns that look ahead or behind.
+    So is what engines follow in part only, by name and place: anything that demands something beside $ref, const, enum,
+    anyOf, oneOf or allOf (a type that fits may stand there), oneOf whose branches may match the same value, allOf of
+    several schemas, demands without a type, required names that are not in properties, pattern beside format,
+    lengths beside either, uniqueItems, contains, multipleOf of numbers or with bounds, and several patternProperties.
     """
     regex: _builtins.str
     """Is a regular expression that the whole output matches. 1 to 4,096 bytes, groups nested at most 64 deep, at most

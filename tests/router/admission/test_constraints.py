@@ -106,4 +106,4 @@ def test_patterns_of_a_schema_that_look_around_are_refused(pattern: str) -> None
 
 @pytest.mark.parametrize("pattern", [r"\(?=a", "[(?=]a", "(?:a)(?<name>b)", "[]", r"[\](?!]"])
 def test_patterns_that_only_seem_to_look_around_are_not(pattern: str) -> None:
-    assert problem({"pattern": pattern}) is None
+    assert problem({"type": "string", "pattern": pattern}) is None
