@@ -76,9 +76,12 @@ class Engine(Protocol):
         """
         ...
 
-    async def abort(self, sequence_ids: Sequence[str], reason: str = "cancelled") -> None:
+    async def abort(
+        self, sequence_ids: Sequence[str], reason: str = "cancelled", *, release_text: bool = False
+    ) -> None:
         """Stop sequences, with a `FinishReason` value of CANCELLED or DEADLINE.
 
+        `release_text` sends what was held back for a stop string: nobody goes on with the output.
         Their sinks get `on_end` when the running step is over and the slot is really free; unknown ids are ignored.
         Returns after that.
         """

@@ -204,11 +204,15 @@ class AttemptTable:
         item = self._attempts.get((request_id, attempt))
         return item.log.outlet if item is not None else None
 
-    async def abort(self, keys: list[tuple[str, str]], reason: FinishReason = FinishReason.CANCELLED) -> None:
-        """Stop attempts; their logs end when the slots are free."""
+    async def abort(
+        self, keys: list[tuple[str, str]], reason: FinishReason = FinishReason.CANCELLED, *, final: bool = False
+    ) -> None:
+        """Stop attempts; their logs end when the slots are free. `final`: nobody goes on with their output, so it gets
+        the text that was held back. Otherwise that may become a stop string elsewhere.
+        """
         ids = [f"{r}#{a}" for r, a in keys if (item := self._attempts.get((r, a))) is not None and item.live]
         if ids:
-            await self._engine.abort(ids, reason.value)
+            await self._engine.abort(ids, reason.value, release_text=final or reason is FinishReason.DEADLINE)
 
     def acknowledge(self, request_id: str, attempt: str) -> None:
         """Forget a finished attempt whose output the client has."""

@@ -103,7 +103,7 @@ class LinkSession:
     # --- commands -----------------------------------------------------------------------------------------------------
 
     async def _obey(self, request: pb.LinkRequest) -> None:
-        aborts: dict[FinishReason, list[tuple[str, str]]] = {}
+        aborts: dict[tuple[FinishReason, bool], list[tuple[str, str]]] = {}
         for command in request.commands:
             kind = command.WhichOneof("command")
             if kind == "start":
@@ -114,15 +114,15 @@ class LinkSession:
             elif kind == "abort":
                 if (key := self._to_abort(command.abort)) is not None:
                     reason = FinishReason.DEADLINE if command.abort.deadline else FinishReason.CANCELLED
-                    aborts.setdefault(reason, []).append(key)
+                    aborts.setdefault((reason, command.abort.final), []).append(key)
             elif kind == "attach":
                 self._attach(command.attach)
             elif kind == "ping":
                 self._extra.pong.nonce = command.ping.nonce
                 self._touch()
-        for reason, keys in aborts.items():
+        for (reason, final), keys in aborts.items():
             # Aborting waits for the running step; the next commands must not.
-            self._owner.spawn(self._table.abort(keys, reason), "abort")
+            self._owner.spawn(self._table.abort(keys, reason, final=final), "abort")
 
     def _to_abort(self, abort: pb.Abort) -> tuple[str, str] | None:
         if abort.sink:

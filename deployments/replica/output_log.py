@@ -101,7 +101,7 @@ class OutputLog:
         if not self.dirty and self.outlet is not None:
             self.dirty = True
             self.outlet.mark(self)
-        if not self.begun:
+        if token_ids and not self.begun:
             self.begun = True
             self._on_change(self, False)
 

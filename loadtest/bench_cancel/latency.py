@@ -74,11 +74,13 @@ class _Watch:
         table, engine = replica.table, replica._engine
         abort, changed = table.abort, table._changed
 
-        async def noted(keys: list[tuple[str, str]], reason: FinishReason = FinishReason.CANCELLED) -> None:
+        async def noted(
+            keys: list[tuple[str, str]], reason: FinishReason = FinishReason.CANCELLED, *, final: bool = False
+        ) -> None:
             moments = [self.moments[request_id] for request_id, _ in keys]
             for each in moments:
                 each.obeyed, each.step_obeyed = time.monotonic(), engine.stats().steps
-            await abort(keys, reason)
+            await abort(keys, reason, final=final)
 
         def ended(log: OutputLog, end: bool) -> None:
             changed(log, end)

@@ -262,7 +262,7 @@ class Choice:
             self._finish(pb.AttemptEnd(finish_reason=self._cancelled))
             self._pool.withdraw(self)
         elif self._run is not None:
-            self._run.abort()
+            self._run.abort(final=True)
 
     @property
     def _running(self) -> Run | None:
@@ -277,7 +277,7 @@ class Choice:
             if offset + len(token_ids) > output.tokens and self.state is not ChoiceState.ENDED:
                 self._miss(offset)
             return
-        if run is not None and not run.began_at:
+        if run is not None and not run.began_at and token_ids:
             self._begin(run)
         if output.add(token_ids, text, logprobs, plain=self.announced):
             self._wake()

@@ -195,10 +195,10 @@ class ReplicaLink:
             attach.time_left_ms = max(1, int(1000 * left_s)) if left_s < math.inf else 0
         self._send(pb.LinkCommand(attach=attach))
 
-    def send_abort(self, sink: int) -> None:
-        """Stop the attempt of this sink; its end still comes."""
+    def send_abort(self, sink: int, *, final: bool = False) -> None:
+        """Stop the attempt of this sink; its end still comes. `final`: nobody goes on with its output."""
         if (item := self._sinks.get(sink)) is not None:
-            item.abort = pb.Abort(sink=sink)
+            item.abort = pb.Abort(sink=sink, final=final)
             self._send(pb.LinkCommand(abort=item.abort))
 
     def stop(self, request_id: str, attempt: str) -> None:

@@ -46,9 +46,9 @@ class Run:
         self.sink = self.place.link.open_sink(receiver, request_id, attempt, self.tokens_before, deadline=until)
         self.place.link.send_attach(self.sink)
 
-    def abort(self) -> None:
-        """Have it stopped; its end still comes."""
-        self.place.link.send_abort(self.sink)
+    def abort(self, *, final: bool = False) -> None:
+        """Have it stopped; its end still comes. `final`: its choice does not go on elsewhere."""
+        self.place.link.send_abort(self.sink, final=final)
 
     def close(self, *, acknowledge: bool) -> None:
         """Receive nothing more; `acknowledge`: the client has everything, and the replica may forget it."""

@@ -81,8 +81,10 @@ class JournalledEngine:
             self._note("end", sequence_id, reason="refused", tokens=0)
             raise
 
-    async def abort(self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED) -> None:
-        await self._engine.abort(sequence_ids, reason)
+    async def abort(
+        self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
+    ) -> None:
+        await self._engine.abort(sequence_ids, reason, release_text=release_text)
 
     async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
         return await self._engine.set_batch_limits(sequences, tokens)

@@ -141,13 +141,18 @@ class SimEngine:
         self._core.add(sequence_id, len(prompt), block_hashes(prompt, self._settings.block_size, salt))
         self._work.set()
 
-    async def abort(self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED) -> None:
+    async def abort(
+        self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
+    ) -> None:
         """Stop sequences; returns when the running step is over and their slots are free."""
         sequences = [self._live[each] for each in sequence_ids if each in self._live]
         if not sequences:
             return
         for sequence in sequences:
-            sequence.finish_reason = sequence.finish_reason or FinishReason(reason)
+            if sequence.finish_reason is None:
+                sequence.finish_reason = FinishReason(reason)
+                if release_text:
+                    sequence.release_text()
         self._aborting += sequences
         if self._step_over is None:
             self._step_over = asyncio.get_running_loop().create_future()

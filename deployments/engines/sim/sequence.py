@@ -72,6 +72,11 @@ class SimSequence:
         self._sink.on_tokens([token], self._text.release(ended=ended), logprobs)
         return ended
 
+    def release_text(self) -> None:
+        """Send what was held back; no token follows."""
+        if text := self._text.release(ended=True):
+            self._sink.on_tokens([], text, None)
+
     def end(self, reason: FinishReason, *, gpu_seconds: float, error: str = "", engine_died: bool = False) -> None:
         """Tell the sink."""
         first = self.first_token_at

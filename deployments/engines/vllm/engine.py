@@ -169,17 +169,21 @@ class VllmEngine:
             sequence.stop_match = ended_by
             sequence.end(FinishReason.STOP)
 
-    async def abort(self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED) -> None:
+    async def abort(
+        self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
+    ) -> None:
         """Stop sequences; returns when the running step is over and their slots are free."""
         sequences = [self._live[each] for each in sequence_ids if each in self._live]
         if sequences:
-            await self._drop(sequences, FinishReason(reason))
+            await self._drop(sequences, FinishReason(reason), release_text=release_text)
 
-    def _drop(self, sequences: Sequence[VllmSequence], reason: FinishReason) -> Any:
+    def _drop(self, sequences: Sequence[VllmSequence], reason: FinishReason, *, release_text: bool = False) -> Any:
         for sequence in sequences:
             # One whose output ended by itself keeps its reason; only its slot is waited for.
             if sequence.finish_reason is None:
                 sequence.finish_reason = reason
+                if release_text:
+                    sequence.release_text()
         self._frontend.forget(ids_of(sequences))
         return self._release.add(sequences)
 

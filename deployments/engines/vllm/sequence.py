@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -9,6 +10,8 @@ from cluster.models import FinishReason, GenerationSpec, SequenceEnd
 from deployments.engines.base import TokenSink
 from deployments.engines.vllm.logprobs import to_positions
 from deployments.engines.vllm.text import Text
+
+_LOG = logging.getLogger(__name__)
 
 
 class SequenceOwner(Protocol):
@@ -103,6 +106,19 @@ class VllmSequence:
             self.stop_match = self.text.match or (self.stop_token(token_ids[-1]) if reason == "stop" else "")
             self.finish_reason = FinishReason.STOP if self.text.match else _REASONS[reason]
             self._owner.on_output_end(self)
+
+    def release_text(self) -> None:
+        """Send what was held back; no token follows. Text that a tokenizer fails on stays away."""
+        if not hasattr(self, "text"):
+            # Its output has not begun.
+            return
+        try:
+            text = self.text.rest()
+        except Exception:  # noqa: BLE001
+            _LOG.exception("sequence.text_lost", extra={"sequence": self.sequence_id})
+            return
+        if text:
+            self._sink.on_tokens([], text, None)
 
     def stop_token(self, token: int) -> str:
         """Name the token that ended the output if it was asked to; "" for the model's own end."""

@@ -22,6 +22,10 @@ class Text(Protocol):
         """
         ...
 
+    def rest(self) -> str:
+        """Return what is held back; nothing follows. Part of a character is no text."""
+        ...
+
 
 class PlainText:
     """Is the text of a sequence without stop strings, whose text so far nobody needs."""
@@ -39,6 +43,10 @@ class PlainText:
         if len(ids) == 1:
             return self._decode(ids[0])
         return "".join(map(self._decode, ids))
+
+    def rest(self) -> str:
+        """See `Text`."""
+        return ""
 
 
 class StoppableText:
@@ -60,3 +68,7 @@ class StoppableText:
             # One step may bring more tokens than the one that completes the stop string.
             del token_ids[detokenizer.num_output_tokens() - before :]
         return str(detokenizer.get_next_output_text(last or bool(self.match), True))
+
+    def rest(self) -> str:
+        """See `Text`."""
+        return str(self._detokenizer.get_next_output_text(True, True))

@@ -393,7 +393,8 @@ class Delta(_message.Message):
     """Is the choice, from 0."""
     text: _builtins.str
     """Is the new text. May lag behind the tokens: text that could still become a stop string or is an incomplete UTF-8
-    sequence is held back, and not sent where the choice ends by a cancel or its deadline.
+    sequence is held back. What could have become a stop string comes at the end, also after a cancel or a deadline, in a
+    delta that may be without tokens; not where the choice waits at that moment, because it gave way or lost its replica.
     """
     offset: _builtins.int
     """Is the number of output tokens of this choice before this delta."""

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from penstock.v1 import types_pb2 as penstock_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/replica.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/types.proto\"9\n\x0bLinkRequest\x12*\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x18.penstock.v1.LinkCommand\"\x82\x02\n\x0bLinkCommand\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.penstock.v1.HelloH\x00\x12#\n\x05start\x18\x02 \x01(\x0b\x32\x12.penstock.v1.StartH\x00\x12%\n\x06\x61ttach\x18\x03 \x01(\x0b\x32\x13.penstock.v1.AttachH\x00\x12#\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x12.penstock.v1.AbortH\x00\x12/\n\x0b\x61\x63knowledge\x18\x05 \x01(\x0b\x32\x18.penstock.v1.AcknowledgeH\x00\x12!\n\x04ping\x18\x06 \x01(\x0b\x32\x11.penstock.v1.PingH\x00\x42\t\n\x07\x63ommand\"5\n\x05Hello\x12\x19\n\x11protocol_versions\x18\x01 \x03(\r\x12\x11\n\trouter_id\x18\x02 \x01(\t\"_\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nreplica_id\x18\x02 \x01(\t\x12\r\n\x05proof\x18\x03 \x01(\x0c\x12\x17\n\x0f\x61ttach_grace_ms\x18\x04 \x01(\r\"\xc9\x02\n\x05Start\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x04 \x03(\r\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.penstock.v1.SamplingParams\x12\x14\n\x0clora_adapter\x18\x06 \x01(\t\x12\x14\n\x0ctime_left_ms\x18\x07 \x01(\x04\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12)\n\x06resume\x18\t \x01(\x0b\x32\x19.penstock.v1.ResumeRecord\x12\r\n\x05\x61lone\x18\n \x01(\x08\x12\x30\n\rrequest_class\x18\x0b \x01(\x0e\x32\x19.penstock.v1.RequestClass\x12\x18\n\x10tokenizer_digest\x18\x0c \x01(\t\"\x9c\x01\n\x0cResumeRecord\x12\x17\n\x0fprior_token_ids\x18\x01 \x03(\r\x12\x19\n\x11prior_text_length\x18\x02 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x03 \x01(\t\x12\x12\n\nprior_text\x18\x04 \x01(\t\x12\x14\n\x0c\x64\x65lta_tokens\x18\x05 \x03(\r\x12\x18\n\x10\x64\x65lta_characters\x18\x06 \x03(\r\"\x92\x01\n\x06\x41ttach\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\x12\x13\n\x0b\x66rom_offset\x18\x04 \x01(\r\x12\x14\n\x0cwant_history\x18\x05 \x01(\x08\x12\x19\n\x0ctime_left_ms\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_time_left_ms\"L\n\x05\x41\x62ort\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12\x10\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\t\"\x1b\n\x0b\x41\x63knowledge\x12\x0c\n\x04sink\x18\x01 \x01(\r\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\xf8\x02\n\x0cLinkResponse\x12\r\n\x05sinks\x18\x01 \x03(\r\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x14\n\x0ctoken_counts\x18\x03 \x03(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\r\n\x05texts\x18\x05 \x03(\t\x12,\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1a.penstock.v1.DeltaLogprobs\x12%\n\x04\x65nds\x18\x07 \x03(\x0b\x32\x17.penstock.v1.AttemptEnd\x12&\n\x08refusals\x18\x08 \x03(\x0b\x32\x14.penstock.v1.Refusal\x12\x10\n\x08\x64\x65tached\x18\t \x03(\r\x12%\n\x07welcome\x18\n \x01(\x0b\x32\x14.penstock.v1.Welcome\x12\x1f\n\x04pong\x18\x0b \x01(\x0b\x32\x11.penstock.v1.Pong\x12\x10\n\x08\x61ttached\x18\x0c \x03(\r\x12\'\n\thistories\x18\r \x03(\x0b\x32\x14.penstock.v1.History\"h\n\x07History\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x14\n\x0c\x64\x65lta_tokens\x18\x04 \x03(\r\x12\x18\n\x10\x64\x65lta_characters\x18\x05 \x03(\r\"P\n\rDeltaLogprobs\x12\r\n\x05\x64\x65lta\x18\x01 \x01(\r\x12\x30\n\tpositions\x18\x02 \x03(\x0b\x32\x1d.penstock.v1.PositionLogprobs\"\xae\x02\n\nAttemptEnd\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12\x30\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x19.penstock.v1.FinishReason\x12\x12\n\nstop_match\x18\x03 \x01(\t\x12\x15\n\routput_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12\x15\n\rengine_wait_s\x18\x06 \x01(\x01\x12\x11\n\tprefill_s\x18\x07 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\x08 \x01(\x01\x12\x13\n\x0bgpu_seconds\x18\t \x01(\x01\x12\r\n\x05\x65rror\x18\n \x01(\t\x12\x17\n\x0finvalid_request\x18\x0b \x01(\x08\x12\x13\n\x0b\x65ngine_died\x18\x0c \x01(\x08\x12\x10\n\x08\x64raining\x18\r \x01(\x08\"S\n\x07Refusal\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12*\n\x06reason\x18\x02 \x01(\x0e\x32\x1a.penstock.v1.RefusalReason\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x11\n\x0fGetStatsRequest\"\xee\x01\n\x10GetStatsResponse\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x10\n\x08kv_usage\x18\x03 \x01(\x01\x12\x13\n\x0b\x62\x61tch_limit\x18\x04 \x01(\r\x12\x14\n\x0ctoken_budget\x18\x05 \x01(\r\x12\x0e\n\x06parked\x18\x06 \x01(\r\x12\x15\n\routput_tokens\x18\x07 \x01(\x04\x12\r\n\x05steps\x18\x08 \x01(\x04\x12\x14\n\x0c\x64raft_tokens\x18\t \x01(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_draft_tokens\x18\n \x01(\x04\x12\x10\n\x08retained\x18\x0b \x01(\r\"%\n\x13GetTokenizerRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"A\n\x14GetTokenizerResponse\x12)\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x1a.penstock.v1.TokenizerFile\".\n\rTokenizerFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c*\xe7\x01\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x1e\n\x1aREFUSAL_REASON_WINDOW_FULL\x10\x01\x12\x1b\n\x17REFUSAL_REASON_DRAINING\x10\x02\x12\x1a\n\x16REFUSAL_REASON_INVALID\x10\x03\x12\x1a\n\x16REFUSAL_REASON_UNKNOWN\x10\x04\x12\x1d\n\x19REFUSAL_REASON_BAD_OFFSET\x10\x05\x12\"\n\x1eREFUSAL_REASON_OTHER_TOKENIZER\x10\x06\x32\xef\x01\n\x0eReplicaService\x12?\n\x04Link\x12\x18.penstock.v1.LinkRequest\x1a\x19.penstock.v1.LinkResponse(\x01\x30\x01\x12G\n\x08GetStats\x12\x1c.penstock.v1.GetStatsRequest\x1a\x1d.penstock.v1.GetStatsResponse\x12S\n\x0cGetTokenizer\x12 .penstock.v1.GetTokenizerRequest\x1a!.penstock.v1.GetTokenizerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19penstock/v1/replica.proto\x12\x0bpenstock.v1\x1a\x17penstock/v1/types.proto\"9\n\x0bLinkRequest\x12*\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x18.penstock.v1.LinkCommand\"\x82\x02\n\x0bLinkCommand\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.penstock.v1.HelloH\x00\x12#\n\x05start\x18\x02 \x01(\x0b\x32\x12.penstock.v1.StartH\x00\x12%\n\x06\x61ttach\x18\x03 \x01(\x0b\x32\x13.penstock.v1.AttachH\x00\x12#\n\x05\x61\x62ort\x18\x04 \x01(\x0b\x32\x12.penstock.v1.AbortH\x00\x12/\n\x0b\x61\x63knowledge\x18\x05 \x01(\x0b\x32\x18.penstock.v1.AcknowledgeH\x00\x12!\n\x04ping\x18\x06 \x01(\x0b\x32\x11.penstock.v1.PingH\x00\x42\t\n\x07\x63ommand\"5\n\x05Hello\x12\x19\n\x11protocol_versions\x18\x01 \x03(\r\x12\x11\n\trouter_id\x18\x02 \x01(\t\"_\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nreplica_id\x18\x02 \x01(\t\x12\r\n\x05proof\x18\x03 \x01(\x0c\x12\x17\n\x0f\x61ttach_grace_ms\x18\x04 \x01(\r\"\xc9\x02\n\x05Start\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x04 \x03(\r\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.penstock.v1.SamplingParams\x12\x14\n\x0clora_adapter\x18\x06 \x01(\t\x12\x14\n\x0ctime_left_ms\x18\x07 \x01(\x04\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12)\n\x06resume\x18\t \x01(\x0b\x32\x19.penstock.v1.ResumeRecord\x12\r\n\x05\x61lone\x18\n \x01(\x08\x12\x30\n\rrequest_class\x18\x0b \x01(\x0e\x32\x19.penstock.v1.RequestClass\x12\x18\n\x10tokenizer_digest\x18\x0c \x01(\t\"\x9c\x01\n\x0cResumeRecord\x12\x17\n\x0fprior_token_ids\x18\x01 \x03(\r\x12\x19\n\x11prior_text_length\x18\x02 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x03 \x01(\t\x12\x12\n\nprior_text\x18\x04 \x01(\t\x12\x14\n\x0c\x64\x65lta_tokens\x18\x05 \x03(\r\x12\x18\n\x10\x64\x65lta_characters\x18\x06 \x03(\r\"\x92\x01\n\x06\x41ttach\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\x12\x13\n\x0b\x66rom_offset\x18\x04 \x01(\r\x12\x14\n\x0cwant_history\x18\x05 \x01(\x08\x12\x19\n\x0ctime_left_ms\x18\x06 \x01(\x04H\x00\x88\x01\x01\x42\x0f\n\r_time_left_ms\"[\n\x05\x41\x62ort\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12\x10\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\t\x12\r\n\x05\x66inal\x18\x05 \x01(\x08\"\x1b\n\x0b\x41\x63knowledge\x12\x0c\n\x04sink\x18\x01 \x01(\r\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\xf8\x02\n\x0cLinkResponse\x12\r\n\x05sinks\x18\x01 \x03(\r\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x14\n\x0ctoken_counts\x18\x03 \x03(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\r\n\x05texts\x18\x05 \x03(\t\x12,\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1a.penstock.v1.DeltaLogprobs\x12%\n\x04\x65nds\x18\x07 \x03(\x0b\x32\x17.penstock.v1.AttemptEnd\x12&\n\x08refusals\x18\x08 \x03(\x0b\x32\x14.penstock.v1.Refusal\x12\x10\n\x08\x64\x65tached\x18\t \x03(\r\x12%\n\x07welcome\x18\n \x01(\x0b\x32\x14.penstock.v1.Welcome\x12\x1f\n\x04pong\x18\x0b \x01(\x0b\x32\x11.penstock.v1.Pong\x12\x10\n\x08\x61ttached\x18\x0c \x03(\r\x12\'\n\thistories\x18\r \x03(\x0b\x32\x14.penstock.v1.History\"h\n\x07History\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x14\n\x0c\x64\x65lta_tokens\x18\x04 \x03(\r\x12\x18\n\x10\x64\x65lta_characters\x18\x05 \x03(\r\"P\n\rDeltaLogprobs\x12\r\n\x05\x64\x65lta\x18\x01 \x01(\r\x12\x30\n\tpositions\x18\x02 \x03(\x0b\x32\x1d.penstock.v1.PositionLogprobs\"\xae\x02\n\nAttemptEnd\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12\x30\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x19.penstock.v1.FinishReason\x12\x12\n\nstop_match\x18\x03 \x01(\t\x12\x15\n\routput_tokens\x18\x04 \x01(\r\x12\x15\n\rcached_tokens\x18\x05 \x01(\r\x12\x15\n\rengine_wait_s\x18\x06 \x01(\x01\x12\x11\n\tprefill_s\x18\x07 \x01(\x01\x12\x10\n\x08\x64\x65\x63ode_s\x18\x08 \x01(\x01\x12\x13\n\x0bgpu_seconds\x18\t \x01(\x01\x12\r\n\x05\x65rror\x18\n \x01(\t\x12\x17\n\x0finvalid_request\x18\x0b \x01(\x08\x12\x13\n\x0b\x65ngine_died\x18\x0c \x01(\x08\x12\x10\n\x08\x64raining\x18\r \x01(\x08\"S\n\x07Refusal\x12\x0c\n\x04sink\x18\x01 \x01(\r\x12*\n\x06reason\x18\x02 \x01(\x0e\x32\x1a.penstock.v1.RefusalReason\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x11\n\x0fGetStatsRequest\"\xee\x01\n\x10GetStatsResponse\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x10\n\x08kv_usage\x18\x03 \x01(\x01\x12\x13\n\x0b\x62\x61tch_limit\x18\x04 \x01(\r\x12\x14\n\x0ctoken_budget\x18\x05 \x01(\r\x12\x0e\n\x06parked\x18\x06 \x01(\r\x12\x15\n\routput_tokens\x18\x07 \x01(\x04\x12\r\n\x05steps\x18\x08 \x01(\x04\x12\x14\n\x0c\x64raft_tokens\x18\t \x01(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_draft_tokens\x18\n \x01(\x04\x12\x10\n\x08retained\x18\x0b \x01(\r\"%\n\x13GetTokenizerRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"A\n\x14GetTokenizerResponse\x12)\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x1a.penstock.v1.TokenizerFile\".\n\rTokenizerFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c*\xe7\x01\n\rRefusalReason\x12\x1e\n\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x1e\n\x1aREFUSAL_REASON_WINDOW_FULL\x10\x01\x12\x1b\n\x17REFUSAL_REASON_DRAINING\x10\x02\x12\x1a\n\x16REFUSAL_REASON_INVALID\x10\x03\x12\x1a\n\x16REFUSAL_REASON_UNKNOWN\x10\x04\x12\x1d\n\x19REFUSAL_REASON_BAD_OFFSET\x10\x05\x12\"\n\x1eREFUSAL_REASON_OTHER_TOKENIZER\x10\x06\x32\xef\x01\n\x0eReplicaService\x12?\n\x04Link\x12\x18.penstock.v1.LinkRequest\x1a\x19.penstock.v1.LinkResponse(\x01\x30\x01\x12G\n\x08GetStats\x12\x1c.penstock.v1.GetStatsRequest\x1a\x1d.penstock.v1.GetStatsResponse\x12S\n\x0cGetTokenizer\x12 .penstock.v1.GetTokenizerRequest\x1a!.penstock.v1.GetTokenizerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'penstock.v1.replica_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REFUSALREASON']._serialized_start=2704
-  _globals['_REFUSALREASON']._serialized_end=2935
+  _globals['_REFUSALREASON']._serialized_start=2719
+  _globals['_REFUSALREASON']._serialized_end=2950
   _globals['_LINKREQUEST']._serialized_start=67
   _globals['_LINKREQUEST']._serialized_end=124
   _globals['_LINKCOMMAND']._serialized_start=127
@@ -49,33 +49,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ATTACH']._serialized_start=1031
   _globals['_ATTACH']._serialized_end=1177
   _globals['_ABORT']._serialized_start=1179
-  _globals['_ABORT']._serialized_end=1255
-  _globals['_ACKNOWLEDGE']._serialized_start=1257
-  _globals['_ACKNOWLEDGE']._serialized_end=1284
-  _globals['_PING']._serialized_start=1286
-  _globals['_PING']._serialized_end=1307
-  _globals['_PONG']._serialized_start=1309
-  _globals['_PONG']._serialized_end=1330
-  _globals['_LINKRESPONSE']._serialized_start=1333
-  _globals['_LINKRESPONSE']._serialized_end=1709
-  _globals['_HISTORY']._serialized_start=1711
-  _globals['_HISTORY']._serialized_end=1815
-  _globals['_DELTALOGPROBS']._serialized_start=1817
-  _globals['_DELTALOGPROBS']._serialized_end=1897
-  _globals['_ATTEMPTEND']._serialized_start=1900
-  _globals['_ATTEMPTEND']._serialized_end=2202
-  _globals['_REFUSAL']._serialized_start=2204
-  _globals['_REFUSAL']._serialized_end=2287
-  _globals['_GETSTATSREQUEST']._serialized_start=2289
-  _globals['_GETSTATSREQUEST']._serialized_end=2306
-  _globals['_GETSTATSRESPONSE']._serialized_start=2309
-  _globals['_GETSTATSRESPONSE']._serialized_end=2547
-  _globals['_GETTOKENIZERREQUEST']._serialized_start=2549
-  _globals['_GETTOKENIZERREQUEST']._serialized_end=2586
-  _globals['_GETTOKENIZERRESPONSE']._serialized_start=2588
-  _globals['_GETTOKENIZERRESPONSE']._serialized_end=2653
-  _globals['_TOKENIZERFILE']._serialized_start=2655
-  _globals['_TOKENIZERFILE']._serialized_end=2701
-  _globals['_REPLICASERVICE']._serialized_start=2938
-  _globals['_REPLICASERVICE']._serialized_end=3177
+  _globals['_ABORT']._serialized_end=1270
+  _globals['_ACKNOWLEDGE']._serialized_start=1272
+  _globals['_ACKNOWLEDGE']._serialized_end=1299
+  _globals['_PING']._serialized_start=1301
+  _globals['_PING']._serialized_end=1322
+  _globals['_PONG']._serialized_start=1324
+  _globals['_PONG']._serialized_end=1345
+  _globals['_LINKRESPONSE']._serialized_start=1348
+  _globals['_LINKRESPONSE']._serialized_end=1724
+  _globals['_HISTORY']._serialized_start=1726
+  _globals['_HISTORY']._serialized_end=1830
+  _globals['_DELTALOGPROBS']._serialized_start=1832
+  _globals['_DELTALOGPROBS']._serialized_end=1912
+  _globals['_ATTEMPTEND']._serialized_start=1915
+  _globals['_ATTEMPTEND']._serialized_end=2217
+  _globals['_REFUSAL']._serialized_start=2219
+  _globals['_REFUSAL']._serialized_end=2302
+  _globals['_GETSTATSREQUEST']._serialized_start=2304
+  _globals['_GETSTATSREQUEST']._serialized_end=2321
+  _globals['_GETSTATSRESPONSE']._serialized_start=2324
+  _globals['_GETSTATSRESPONSE']._serialized_end=2562
+  _globals['_GETTOKENIZERREQUEST']._serialized_start=2564
+  _globals['_GETTOKENIZERREQUEST']._serialized_end=2601
+  _globals['_GETTOKENIZERRESPONSE']._serialized_start=2603
+  _globals['_GETTOKENIZERRESPONSE']._serialized_end=2668
+  _globals['_TOKENIZERFILE']._serialized_start=2670
+  _globals['_TOKENIZERFILE']._serialized_end=2716
+  _globals['_REPLICASERVICE']._serialized_start=2953
+  _globals['_REPLICASERVICE']._serialized_end=3192
 # @@protoc_insertion_point(module_scope)

@@ -382,6 +382,7 @@ class Abort(_message.Message):
     DEADLINE_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    FINAL_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
     """Is the receiver given in Start or Attach; 0 for an attempt that is named below."""
     deadline: _builtins.bool
@@ -392,6 +393,10 @@ class Abort(_message.Message):
     """
     attempt: _builtins.str
     """Is that attempt. Empty with a sink."""
+    final: _builtins.bool
+    """Says that nobody goes on with the output, so that text which was held back is sent. Always so with a deadline.
+    Default false, also from an older router.
+    """
     def __init__(
         self,
         *,
@@ -399,10 +404,11 @@ class Abort(_message.Message):
         deadline: _builtins.bool = ...,
         request_id: _builtins.str = ...,
         attempt: _builtins.str = ...,
+        final: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "request_id", b"request_id", "sink", b"sink"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "deadline", b"deadline", "final", b"final", "request_id", b"request_id", "sink", b"sink"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

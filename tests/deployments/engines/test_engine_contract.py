@@ -119,6 +119,24 @@ async def test_abort_frees_the_slot(started: Started, reason: FinishReason) -> N
     assert (stats.running, stats.waiting, stats.prefill_tokens) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("release_text", [False, True])
+async def test_an_abort_brings_the_text_that_was_held_back_where_it_is_asked_to(
+    started: Started, tokenizer: Any, release_text: bool
+) -> None:
+    """Not otherwise: where another engine goes on, it may become a stop string."""
+    ten = asyncio.Event()
+    recorder = Recorder(lambda: ten.set() if len(recorder.tokens) >= 10 else None)
+    spec = GenerationSpec(PROMPT, greedy(900, stop=("\x00" * 30,)))
+    sequence_id, _ = await begin(started.engine, spec, recorder)
+    await asyncio.wait_for(ten.wait(), 60)
+    await started.engine.abort([sequence_id], release_text=release_text)
+    await recorder.end()
+    whole = tokenizer.decode(recorder.tokens).rstrip("\ufffd")
+    held_back = len(whole) - len(recorder.text.rstrip("\ufffd"))
+    assert whole.startswith(recorder.text.rstrip("\ufffd"))
+    assert (0 if release_text else 29) == held_back
+
+
 async def test_aborts_at_the_same_time_all_free_their_slots(started: Started) -> None:
     begun = [await begin(started.engine, GenerationSpec(PROMPT, greedy(900))) for _ in range(12)]
     await asyncio.wait_for(begun[0][1].first.wait(), 60)

@@ -19,6 +19,7 @@ class ManualEngine:
 
     def __init__(self) -> None:
         self.sinks: dict[str, TokenSink] = {}
+        self.released: list[bool] = []
         self.refuse = False
         self.dead = False
 
@@ -32,7 +33,10 @@ class ManualEngine:
             raise EngineDeadError("dead")
         self.sinks[sequence_id] = sink
 
-    async def abort(self, sequence_ids: Sequence[str], reason: str = "cancelled") -> None:
+    async def abort(
+        self, sequence_ids: Sequence[str], reason: str = "cancelled", *, release_text: bool = False
+    ) -> None:
+        self.released.append(release_text)
         for sequence_id in sequence_ids:
             if (sink := self.sinks.pop(sequence_id, None)) is not None:
                 sink.on_end(SequenceEnd(FinishReason(reason)))
@@ -238,6 +242,20 @@ async def test_a_deadline_ends_an_attempt_whoever_takes_its_output(case: Case, t
     case.clock.advance(0.2)
     await case.table.sweep()
     assert [FinishReason.DEADLINE] == [end.reason for end in case.ends]
+
+
+async def test_only_what_nobody_goes_on_with_gets_the_text_that_was_held_back(case: Case) -> None:
+    await case.start("one", time_left_s=1.0)
+    await case.start("two")
+    case.clock.advance(1.5)
+    await case.table.sweep()
+    assert [True] == case.engine.released
+    await case.table.abort([("two", "a.1")], final=True)
+    await case.start("three")
+    await case.table.abort([("three", "a.1")])
+    await case.start("four")
+    await case.table.move_all()
+    assert [True, True, False, False] == case.engine.released
 
 
 async def test_parked_work_is_aborted_when_the_grace_is_over(case: Case) -> None:

@@ -345,10 +345,10 @@ async def test_a_client_that_comes_while_its_work_is_given_up_gets_all_of_it(
         stopping, attached = asyncio.Event(), asyncio.Event()
         abort, attach = engine.abort, table.attach
 
-        async def abort_later(*arguments: Any) -> None:
+        async def abort_later(*arguments: Any, **named: Any) -> None:
             stopping.set()
             await attached.wait()
-            await abort(*arguments)
+            await abort(*arguments, **named)
 
         def attach_now(*arguments: Any, **named: Any) -> Any:
             done = attach(*arguments, **named)

@@ -24,7 +24,7 @@ from router.service.inference import InferenceServicer
 from tests.cluster.queue.backends import KEPT_WHEN_IDLE, memory_sizes, redis_sizes
 from tests.cluster.queue.servers import Server, running
 from tests.router.service.test_adoption import adopting
-from tests.support.stack import Stack, collect, running_stack, sim_pool, stream_request
+from tests.support.stack import Stack, collect, ids_of, running_stack, sim_pool, stream_request, text_of
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -293,6 +293,31 @@ async def test_the_slot_is_free_when_the_running_step_ends(tmp_path: Path) -> No
         # The last one started in the step after the first cancel.
         assert engine.stats().steps <= steps + 2
         waiting.cancel()
+
+
+@pytest.mark.parametrize("ended_by", ["cancel", "deadline"])
+async def test_the_text_that_was_held_back_comes_at_the_end(tmp_path: Path, ended_by: str) -> None:
+    """For a stop string that did not come: the client has the text of all tokens that it has."""
+    async with running_stack(tmp_path, sim={"base_ms": 5.0}) as stack:
+        wanted = stream_request(max_tokens=4_000, ignore_eos=True, stop=["z" * 200])
+        call = stack.inference().StreamGenerate(wanted)
+        started = await seen(call, "started")
+        events = [await seen(call, "delta") for _ in range(20)]
+        if ended_by == "cancel":
+            await stack.inference().Cancel(api.CancelRequest(request_id=started.started.request_id))
+        else:
+            # As if it had passed there: the one of the call would end it before.
+            [attempt] = stack.replicas[0].table._attempts.values()
+            attempt.deadline = 0.0
+        events += await collect(call)
+        ids = ids_of(events)
+        wanted.generate.sampling.max_tokens = len(ids)
+        whole = await collect(stack.inference().StreamGenerate(wanted))
+
+        reasons = {"cancel": types.FINISH_REASON_CANCELLED, "deadline": types.FINISH_REASON_DEADLINE}
+        assert reasons[ended_by] == events[-1].finished.choices[0].finish_reason
+        assert ids == ids_of(whole)
+        assert text_of(whole) == text_of(events)
 
 
 @pytest.mark.parametrize("pools", [("demo",), ("demo", "other")])

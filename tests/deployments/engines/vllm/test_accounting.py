@@ -86,6 +86,9 @@ class Text:
     def feed(self, token_ids: Any, *, stop_token: bool, last: bool) -> str:
         return "x"
 
+    def rest(self) -> str:
+        return ""
+
 
 async def begin(engine: VllmEngine, sink: Sink, *, constrained: bool = False) -> VllmSequence:
     await engine.submit("a", spec(constrained=constrained), sink)
