@@ -116,6 +116,8 @@ class Choice:
         self._suspected = False
         """Whether an engine died under it, and it had no output yet."""
         self._deadline = deadline
+        self._others = False
+        """Whether other replicas took work when this attempt was granted."""
         self._queued_at = self.submitted_at
         self._run: Run | None = None
         """The attempt, or the last one; None before the first."""
@@ -166,7 +168,9 @@ class Choice:
         """Decide about a granted place, given the groups of the other replicas that take work. Where output can't go
         on, the grant is given back, or the choice fails.
         """
-        match self.continuity.try_place(place.group, elsewhere):
+        others = tuple(elsewhere)
+        self._others = bool(others)
+        match self.continuity.try_place(place.group, others):
             case Fit.WAIT:
                 self._pool.refuse(self)
                 return False
@@ -338,6 +342,11 @@ class Choice:
             self._finish(pb.AttemptEnd(finish_reason=self._cancelled))
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_INVALID:
+            if self.tokens and self._others and self.continuity.refused() and self.output.known:
+                # Engines of one pool may be of several kinds, and another one may be able to.
+                self._leave_place(acknowledge=False, queued_at=self._queued_at)
+                self._pool.refuse(self)
+                return
             if self.tokens:
                 # What is wrong is how it should go on, not what the client asked for.
                 self._fail_with_usage(refusal.detail)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from router.dispatch.recovery import Fit, Group, fit
+from router.dispatch.recovery import REFUSED_RESUMES, Fit, Group, fit
 
 
 class Continuity:
     """Knows where output began, and whether it is still what an undisturbed run would have given."""
 
-    __slots__ = ("broken", "exact", "given_back", "origin")
+    __slots__ = ("_refused", "broken", "exact", "given_back", "origin")
 
     def __init__(self) -> None:
         self.exact = True
@@ -20,6 +20,7 @@ class Continuity:
         """Where the first output came from; None while none has to go on anywhere."""
         self.given_back = 0
         """Grants in other groups that were given back."""
+        self._refused = 0
 
     def interrupt(self, where: Group | None, *, greedy: bool) -> None:
         """Note that an attempt with output is over and the next one goes on from there. Only greedy output does not
@@ -28,6 +29,11 @@ class Continuity:
         self.broken = True
         self.origin = self.origin or where
         self.exact = self.exact and greedy
+
+    def refused(self) -> bool:
+        """Note that an engine refuses to go on with the output; returns whether another one is to be asked."""
+        self._refused += 1
+        return self._refused <= REFUSED_RESUMES
 
     def try_place(self, place: Group, elsewhere: Iterable[Group]) -> Fit:
         """Say whether output may go on in this group, given those of the other replicas that take work."""

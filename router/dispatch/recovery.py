@@ -10,6 +10,10 @@ FOREIGN_GRANTS = 4
 """Grants in another group that are given back in the hope for one in the own group. Each closes the window of a replica
 that did nothing wrong until its next heartbeat."""
 
+REFUSED_RESUMES = 4
+"""Engines that refuse to go on with output before the choice ends with that, where others might not: a pool whose
+engines are being changed has several kinds. Each closes a window as above."""
+
 
 class Failure(enum.StrEnum):
     """Says how an attempt was lost."""

@@ -8,9 +8,13 @@ from pathlib import Path
 import grpc
 import pytest
 
+from cluster.errors import EngineRequestError
+from cluster.models import GenerationSpec
 from cluster.settings import EngineKind, PoolSettings, SimSettings
-from deployments.engines.base import Engine
+from deployments.engines.base import Engine, TokenSink
 from deployments.engines.factory import build_engine
+from deployments.engines.sim.engine import SimEngine
+from router.dispatch.recovery import REFUSED_RESUMES
 from tests.router.dispatch.streams import LONG, SIM, error_of, plain, read_into, resumed_of
 from tests.router.dispatch.test_links import read_until
 from tests.support.stack import MODEL, collect, ids_of, running_stack, stream_request
@@ -61,6 +65,64 @@ async def test_in_another_group_of_the_same_weights_it_goes_on_and_says_so(tmp_p
         end = events[-1].finished
         assert not end.receipt.exact
         assert 2 == len({attempt.group_id for attempt in end.receipt.attempts})
+
+
+class NoResumes(SimEngine):
+    """Begins anything, and goes on with nothing, as an engine that can't resume penalties."""
+
+    refused = 0
+
+    async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
+        if spec.resume:
+            self.refused += 1
+            raise EngineRequestError("this engine cannot resume presence and frequency penalties")
+        await super().submit(sequence_id, spec, sink)
+
+
+def that_resumes_nothing() -> NoResumes:
+    like = of_group(1)
+    assert isinstance(like, SimEngine)
+    return NoResumes(like._pool, like._folder)
+
+
+async def test_who_can_resume_it_goes_on_with_what_others_refuse(tmp_path: Path) -> None:
+    """A pool whose engines are being changed has both."""
+    async with running_stack(tmp_path, sim=SIM) as stack:
+        expected = await plain(stack, **LONG)
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        unable = that_resumes_nothing()
+        await stack.add_replica(engine=unable)
+        able = await stack.add_replica()
+        # The only free slots are where it can't go on.
+        able.table.windows = replace(able.table.windows, sequences=0)
+        able._report_now()
+        pool = stack.routers[0].pools["demo"]
+        await until(lambda: pool.replicas.capacity() == 2 * stack.replicas[0].table.windows.sequences)
+        await stack.kill_replica(0)
+        await until(lambda: unable.refused > 0)
+        able.table.windows = stack.replicas[1].table.windows
+        able._report_now()
+        events += await collect(call)
+
+        assert ids_of(expected) == ids_of(events)
+        assert able.plan.replica_id == resumed_of(events)[-1].replica_id
+
+
+async def test_what_everybody_refuses_to_resume_ends(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, sim=SIM) as stack:
+        call = stack.inference().StreamGenerate(stream_request(**LONG))
+        events = await read_until(call, 30)
+        engines = [that_resumes_nothing(), that_resumes_nothing()]
+        for engine in engines:
+            await stack.add_replica(engine=engine)
+        await stack.kill_replica(0)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read_into(events, call)
+
+        assert grpc.StatusCode.ABORTED is caught.value.code()
+        assert "cannot resume presence and frequency penalties" in (caught.value.details() or "")
+        assert 2 <= sum(engine.refused for engine in engines) <= 1 + REFUSED_RESUMES
 
 
 async def test_outputs_of_two_models_are_never_joined(tmp_path: Path) -> None:
