@@ -274,9 +274,12 @@ class QueueTimeoutError(RequestError):
 
     reason = "QUEUE_TIMEOUT"
 
-    def __init__(self, waited_s: float) -> None:
+    def __init__(self, waited_s: float, limit_s: float | None = None) -> None:
+        """`limit_s`: None where another call said how long it may wait."""
         self.waited_s = waited_s
-        super().__init__(f"the request waited {waited_s:.1f} s and could not start in time")
+        self.limit_s = limit_s
+        within = "in time" if limit_s is None else f"within {_seconds(limit_s)}"
+        super().__init__(f"queue_timeout: the request waited {_seconds(waited_s)} and could not start {within}")
 
 
 class DeadlineError(RequestError):

@@ -134,7 +134,10 @@ def _request_status(error: RequestError) -> status_pb2.Status:  # noqa: C901 - o
         case QuarantinedError():
             return _status(code_pb2.FAILED_PRECONDITION, error, {"incident": error.incident})
         case QueueTimeoutError():
-            return _status(code_pb2.DEADLINE_EXCEEDED, error, {"waited_s": f"{error.waited_s:.3f}"})
+            facts = {"waited_s": f"{error.waited_s:.3f}"}
+            if error.limit_s is not None:
+                facts["limit_s"] = f"{error.limit_s:.3f}"
+            return _status(code_pb2.DEADLINE_EXCEEDED, error, facts)
         case DeadlineError():
             return _status(code_pb2.DEADLINE_EXCEEDED, error)
         case CancelledError():

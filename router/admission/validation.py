@@ -67,7 +67,7 @@ def check_stream(request: inference_pb2.StreamGenerateRequest, limits: RequestLi
     flush_interval_s = None
     if request.HasField("flush_interval"):
         flush_interval_s = _check_duration(found, "flush_interval", request.flush_interval)
-        found.number("flush_interval", flush_interval_s, 0, MAX_FLUSH_INTERVAL_S)
+        found.number("flush_interval", flush_interval_s, 0, MAX_FLUSH_INTERVAL_S, unit="s")
     resume = None
     if request.HasField("resume"):
         # A key finds the request as well as a token does.

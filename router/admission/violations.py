@@ -53,14 +53,19 @@ class Violations:
         """Say whether more violations would only be counted."""
         return len(self._found) >= MAX_VIOLATIONS
 
-    def number(self, field: str, value: float, low: float, high: float, *, above_low: bool = False) -> None:
-        """Check a number against [low, high], or (low, high] with `above_low`; NaN and infinity never pass."""
+    def number(
+        self, field: str, value: float, low: float, high: float, *, above_low: bool = False, unit: str = ""
+    ) -> None:
+        """Check a number against [low, high], or (low, high] with `above_low`; NaN and infinity never pass. `unit` is
+        said behind each number.
+        """
         inside = low < value <= high if above_low else low <= value <= high
         if not inside or not math.isfinite(value):
-            lower = f"above {shown(low)}" if above_low else f"at least {shown(low)}"
+            unit = unit and f" {unit}"
+            lower = f"above {shown(low)}{unit}" if above_low else f"at least {shown(low)}{unit}"
             beside = value not in (low, high) and shown(value) in (shown(low), shown(high))
             got = repr(value) if beside else shown(value)
-            self.add(field, f"must be {lower} and at most {shown(high)}, got {got}")
+            self.add(field, f"must be {lower} and at most {shown(high)}{unit}, got {got}{unit}")
 
     def count(self, field: str, value: int, low: int, high: int, unit: str = "entries") -> bool:
         """Check how many entries a field has; returns whether the number is allowed."""

@@ -246,7 +246,9 @@ class Choice:
     def ordered(self, kind: str) -> None:
         """Obey an order of the queue; see `cluster.queue.Order`."""
         if kind == "expired" and self.state is ChoiceState.WAITING:
-            self._fail(QueueTimeoutError(time.monotonic() - self.submitted_at))
+            bound_ms = self.entry.start_within_ms
+            waited_s = time.monotonic() - self.submitted_at
+            self._fail(QueueTimeoutError(waited_s, bound_ms / 1000 if bound_ms else None))
             # It may have been charged for a grant that was refused.
             self._pool.withdraw(self)
         elif kind == "cancel":

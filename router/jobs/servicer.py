@@ -211,6 +211,8 @@ class JobServicer:
         return api.DeleteJobResponse()
 
     async def _find(self, job_id: str, caller: Caller) -> tuple[JobStore, JobRecord]:
+        if not job_id:
+            raise InvalidRequestError.of("job_id", "is required, got none")
         store = await self._stores.find(job_id.rpartition(".")[0])
         record = await store.get(job_id) if store is not None else None
         if store is None or record is None or record.tenant != caller.tenant or record.state is JobState.UPLOADING:

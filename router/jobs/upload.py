@@ -48,7 +48,7 @@ def check_header(header: api.JobHeader, settings: JobsSettings) -> float:
     run_within_s = settings.run_within_s
     if header.HasField("run_within"):
         run_within_s = duration_from_wire(header.run_within)
-        found.number("header.run_within", run_within_s, 0, settings.run_within_s, above_low=True)
+        found.number("header.run_within", run_within_s, 0, settings.run_within_s, above_low=True, unit="s")
     found.raise_any()
     return run_within_s
 

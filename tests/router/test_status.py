@@ -95,6 +95,13 @@ CASES = [
     ),
     (errors.QuarantinedError("i1", 9.0), "FAILED_PRECONDITION", "QUARANTINED", {"incident": "i1"}, None),
     (errors.QueueTimeoutError(1.5), "DEADLINE_EXCEEDED", "QUEUE_TIMEOUT", {"waited_s": "1.500"}, None),
+    (
+        errors.QueueTimeoutError(1.5, 0.25),
+        "DEADLINE_EXCEEDED",
+        "QUEUE_TIMEOUT",
+        {"waited_s": "1.500", "limit_s": "0.250"},
+        None,
+    ),
     (errors.DeadlineError(), "DEADLINE_EXCEEDED", "DEADLINE", {}, None),
     (errors.CancelledError(), "CANCELLED", "CANCELLED", {}, None),
     (errors.UnavailableError("u"), "UNAVAILABLE", "UNAVAILABLE", {}, "RetryInfo"),

@@ -8,9 +8,11 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from penstock.v1 import inference_pb2 as api
+from penstock.v1 import jobs_pb2 as jobs
 from penstock.v1 import types_pb2 as types
 
 from tests.support.stack import Stack, collect, request, running_stack
@@ -148,3 +150,19 @@ async def test_nobody_has_more_tokens_than_were_asked_for(stack: Stack, n: int) 
     wrong = f"resume.received_tokens[{n - 1}]: must be at most max_tokens = 4, got 4294967295"
     assert wrong == caught.value.details()
     await still_alive(stack)
+
+
+async def test_limits_in_seconds_say_so(stack: Stack) -> None:
+    wanted = api.StreamGenerateRequest(generate=request(), flush_interval=Duration(seconds=11))
+    call = stack.inference().StreamGenerate(wanted)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await collect(call)
+    assert "flush_interval: must be at least 0 s and at most 10 s, got 11 s" == caught.value.details()
+
+
+@pytest.mark.parametrize("method", ["GetJob", "CancelJob", "DeleteJob"])
+async def test_a_job_that_is_not_named_is_asked_for(stack: Stack, method: str) -> None:
+    call = getattr(stack.jobs(), method)(getattr(jobs, f"{method}Request")())
+    code, reason, violations = await failure(call)
+    assert (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST") == (code, reason)
+    assert [("job_id", "is required, got none")] == violations

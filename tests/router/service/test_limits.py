@@ -213,6 +213,7 @@ async def test_an_expired_request_is_never_dispatched(tmp_path: Path, store_url:
         late.queue_timeout.CopyFrom(Duration(nanos=300_000_000))
         code, details = await refused(stack.inference(1).Generate(late))
         assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "QUEUE_TIMEOUT")
+        assert "0.300" == details["ErrorInfo"].metadata["limit_s"]
         assert stack.replicas[0].table.sequences == 1
         first.cancel()
 
