@@ -106,16 +106,16 @@ class LimitSettings(Section):
     """Most alternatives per position."""
     max_logit_biases: int = Field(default=1_024, ge=0, le=1_024)
     max_schema_bytes: int = Field(default=65_536, ge=2, le=65_536)
-    max_schema_depth: int = Field(default=64, ge=1, le=128)
+    max_schema_depth: int = Field(default=64, ge=1, le=64)
     """Deepest nesting of objects and arrays in a JSON Schema. The time to compile one grows with a power of it."""
     max_grammar_bytes: int = Field(default=65_536, ge=1, le=65_536)
     max_regex_bytes: int = Field(default=4_096, ge=1, le=4_096)
-    max_group_depth: int = Field(default=64, ge=1, le=256)
+    max_group_depth: int = Field(default=64, ge=1, le=64)
     """Deepest nesting of groups in a regular expression or grammar."""
     max_counted_properties: int = Field(default=100, ge=1, le=100)
     """Properties of an object in a JSON Schema that says minProperties or maxProperties; 100 take an engine about a
     second."""
-    max_repetitions: int = Field(default=131_072, ge=1, le=1 << 20)
+    max_repetitions: int = Field(default=131_072, ge=1, le=131_072)
     """Largest size of a regular expression or grammar with its counted repetitions written out: (a{1000}){1000} is a
     million."""
     max_choice_values: int = Field(default=1_024, ge=1, le=1_024)

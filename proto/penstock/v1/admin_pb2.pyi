@@ -482,7 +482,9 @@ class OperatingPoint(_message.Message):
     price_per_gpu_hour: _builtins.float
     """Is the price of an accelerator per hour, 0 or more, in any currency."""
     budget_per_hour: _builtins.float
-    """Is what the pool may cost per hour, 0 or more, in the same currency. Absent: no bound. Needs a price."""
+    """Is what the pool may cost per hour, 0 or more, in the same currency. Absent: no bound. Without a price it
+    bounds nothing.
+    """
     @_builtins.property
     def interactive(self) -> Global___ClassSlo:
         """Is promised to INTERACTIVE requests."""

@@ -47,7 +47,7 @@ class GenerateRequest(_message.Message):
     (5 s by default). 1 to 128 bytes of printable ASCII; default: none.
     """
     lora_adapter: _builtins.str
-    """Names a LoRA adapter of the pool. Default: the base model."""
+    """Names a LoRA adapter of the pool, as GetModel lists them. At most 256 bytes; default: the base model."""
     session_id: _builtins.str
     """Groups requests that share a long prefix; they prefer the same replica. Known to the caller's tenant only. At most
     128 bytes; default: none.
@@ -223,12 +223,12 @@ class Resume(_message.Message):
     RECEIVED_TOKENS_FIELD_NUMBER: _builtins.int
     resume_token: _builtins.bytes
     """Is the newest resume token of the stream. Required without an idempotency key; with one, empty means that the key
-    says which stream.
+    says which stream. At most 4,096 bytes.
     """
     @_builtins.property
     def received_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Gives, per choice index, how many output tokens the client already has. Missing entries count as 0. Each must be the
-        end of a delta the client received.
+        """Gives, per choice index, how many output tokens the client already has. At most n entries; missing ones count as 0.
+        Each must be the end of a delta the client received, and at most max_tokens.
         """
 
     def __init__(
@@ -544,9 +544,9 @@ class CancelRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Is the cluster's id."""
+    """Is the cluster's id. 1 to 128 bytes."""
     idempotency_key: _builtins.str
-    """Is the client's own key."""
+    """Is the client's own key. 1 to 128 bytes of printable ASCII."""
     def __init__(
         self,
         *,
@@ -634,7 +634,7 @@ class GetModelRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Names the model. Required."""
+    """Names the model. Required, 1 to 256 bytes."""
     def __init__(
         self,
         *,
@@ -781,7 +781,7 @@ class CountTokensRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Names the model. Required."""
+    """Names the model. Required, 1 to 256 bytes."""
     @_builtins.property
     def prompt(self) -> _types_pb2.Prompt:
         """Is what to count. Required."""

@@ -95,7 +95,7 @@ class ChatMessage(_message.Message):
     role: _builtins.str
     """Names who speaks: "system", "user", "assistant" or whatever the model's chat template knows. Required, 1 to 64 bytes."""
     content: _builtins.str
-    """Holds the text. Valid UTF-8; may be empty."""
+    """Holds the text. Valid UTF-8; may be empty. All messages together at most 4 MiB, unless the operator says otherwise."""
     def __init__(
         self,
         *,
@@ -174,7 +174,9 @@ class Prompt(_message.Message):
     CHAT_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Is plain text; the tokenizer's own special tokens are added as its configuration says."""
+    """Is plain text; the tokenizer's own special tokens are added as its configuration says. At most 4 MiB, unless the
+    operator says otherwise. May be empty where that adds a token; a prompt without any is refused.
+    """
     @_builtins.property
     def chat(self) -> Global___ChatPrompt:
         """Is a conversation."""
@@ -209,7 +211,9 @@ class ChoiceConstraint(_message.Message):
     VALUES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Lists the strings of which the output is exactly one. Required, 1 to 1,024 entries, each 1 to 1,024 bytes."""
+        """Lists the strings of which the output is exactly one. Required, 1 to 1,024 entries, each 1 to 1,024 bytes, none
+        twice.
+        """
 
     def __init__(
         self,
@@ -318,13 +322,15 @@ class SamplingParams(_message.Message):
     STRUCTURED_OUTPUT_FIELD_NUMBER: _builtins.int
     N_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """Bounds the output tokens per choice. 1 to the context left after the prompt; default: all of it."""
+    """Bounds the output tokens per choice. 1 to the context left after the prompt; default: all of it, or the operator's
+    limit where that is less.
+    """
     min_tokens: _builtins.int
     """Suppresses end-of-sequence, stop tokens and stop strings until so many tokens are out. 0 to max_tokens; default 0.
     Structured output that is complete, and can't go on within its constraint, ends all the same.
     """
     temperature: _builtins.float
-    """Scales randomness. 0 to 2 inclusive; 0 is greedy. Default 1."""
+    """Scales randomness. 0 to 2 inclusive; 0 is greedy, and what is between 0 and 0.01 counts as 0.01. Default 1."""
     top_p: _builtins.float
     """Keeps the most likely tokens whose probabilities add up to this. Above 0 to 1 inclusive; default 1 (off)."""
     top_k: _builtins.int
@@ -338,7 +344,7 @@ class SamplingParams(_message.Message):
     repetition_penalty: _builtins.float
     """Divides positive and multiplies negative logits of tokens seen in prompt or output. Above 0 to 2 inclusive; default 1."""
     seed: _builtins.int
-    """Seeds the random draws; choice i uses seed + i. Any 64-bit value; default: a fresh random state. Not reproducible
+    """Seeds the random draws; choice i uses seed + i, from the largest value on to the smallest. Any 64-bit value; default: a fresh random state. Not reproducible
     across the death of a replica.
     """
     ignore_eos: _builtins.bool
@@ -359,7 +365,7 @@ class SamplingParams(_message.Message):
 
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
-        """Adds to the logits of tokens: id to bias, each -100 to 100 inclusive. At most 1,024 entries."""
+        """Adds to the logits of tokens: id, in [0, vocabulary size), to bias, -100 to 100 inclusive. At most 1,024 entries."""
 
     @_builtins.property
     def structured_output(self) -> Global___StructuredOutput:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from annotated_types import Le
 from penstock.v1 import types_pb2
 
 from cluster.errors import InvalidRequestError
@@ -190,3 +191,15 @@ def test_violations_reach_the_caller_as_one_error() -> None:
         check_request(request(sampling=types_pb2.SamplingParams(n=2, max_tokens=6)), limits)
 
     assert {"sampling.n", "sampling.max_tokens"} == {violation.field for violation in caught.value.violations}
+
+
+def test_no_limit_can_be_raised_above_what_the_api_documents() -> None:
+    """A client that keeps to the documentation of the API is never the one that is wrong, nor is its documentation."""
+    highest = {
+        name: bound.le
+        for name, field in LimitSettings.model_fields.items()
+        for bound in field.metadata
+        if isinstance(bound, Le)
+    }
+    assert {"max_schema_depth", "max_group_depth", "max_repetitions", "max_choices"} <= set(highest)
+    assert highest == {name: LimitSettings.model_fields[name].default for name in highest}
