@@ -56,7 +56,8 @@ up: setup ## start a cluster and keep it until Ctrl-C
 # What needs a cluster or an engine takes the whole machine, so it runs alone; the rest mostly waits, so it runs side by
 # side, whole files together because their tests share what they started.
 ALONE := cluster or engine or node
-SIDE_BY_SIDE := -n auto --maxprocesses 4 --dist loadfile
+# More processes than two cores, because of the waiting.
+SIDE_BY_SIDE := -n 4 --dist loadfile
 
 # Tests that fail are run once more at the end, with nothing beside them: a machine that others starve makes time limits
 # pass. What fails twice fails the suite; what does not is named.

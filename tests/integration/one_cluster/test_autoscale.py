@@ -108,6 +108,8 @@ async def follow(
             await reached(1)
             load.rate, load.most = rate, most
             busy = await reached(top)
+            # Whose links come up may answer a moment later.
+            await waited(lambda: len(load.replicas) >= top, lambda: f"{load.replicas}", seconds)
             # Trickles on, so that those who have to go have streams to finish.
             load.rate, load.most = rate / 4, max(1, most // 8)
             quiet = await reached(1)
