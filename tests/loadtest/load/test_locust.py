@@ -191,7 +191,10 @@ async def test_a_terminated_command_leaves_no_load_behind(stack: Stack, tmp_path
 async def test_an_interrupted_run_lets_open_requests_end_and_reports_what_ran(stack: Stack, tmp_path: Path) -> None:
     prefix = tmp_path / "cut"
     load = ["--scenario", "smoke", "--rate", "20", "--duration", "300", "--target", target(stack)]
-    words = [sys.executable, "-c", "import sys; from cluster.cli.main import main; sys.exit(main())", "loadtest", *load]
+    # What a shell starts in the background is told to ignore this signal, and so are its children.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = heard + "import sys; from cluster.cli.main import main; sys.exit(main())"
+    words = [sys.executable, "-c", code, "loadtest", *load]
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*words, "--report", str(prefix), stdout=pipe, stderr=pipe)
     await until(lambda: stack.routers[0].pools["demo"].active, HELD_S)
