@@ -67,7 +67,7 @@ def is_held(folder: Path) -> bool:
     """Whether a cluster runs there."""
     try:
         file = os.open(folder / PID_FILE, os.O_RDONLY)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         raise BootstrapError("cluster", f"{folder / PID_FILE} cannot be read: {error.strerror}") from error

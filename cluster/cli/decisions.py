@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.cli.console import screen
-from cluster.cli.numbers import whole
 from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
+from cluster.cli.values import whole
 from cluster.words import counted
 
 if TYPE_CHECKING:

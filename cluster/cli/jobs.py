@@ -19,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.cli.console import messages, print_problem, screen, standard_input
-from cluster.cli.numbers import time_of, whole
 from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
+from cluster.cli.values import time_of, whole
 from cluster.errors import SettingsError, plain_reason
 from cluster.words import counted
 

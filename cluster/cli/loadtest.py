@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn, TypeAlias
 
-from cluster.cli.numbers import time_from_zero, time_of, whole
 from cluster.cli.target import add_target_flags
+from cluster.cli.values import time_from_zero, time_of, whole
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 

@@ -17,11 +17,11 @@ from cluster.cli.console import print_problem
 from cluster.cli.decisions import add_decisions
 from cluster.cli.jobs import add_jobs
 from cluster.cli.loadtest import add_loadtest
-from cluster.cli.numbers import time_of
 from cluster.cli.operating_point import add_operating_point
 from cluster.cli.plan import add_plan, add_profile
 from cluster.cli.simulate import add_simulate
 from cluster.cli.target import add_target_flags
+from cluster.cli.values import folder, time_of, word
 from cluster.errors import PenstockError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -91,21 +91,23 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--settings", help="TOML file with the settings tree")
-    parser.add_argument("--state-dir", help="where Redis, the secret and logs live (default ~/.penstock)")
+    parser.add_argument("--settings", type=word, help="TOML file with the settings tree")
+    parser.add_argument("--state-dir", type=folder, help="where Redis, the secret and logs live (default ~/.penstock)")
 
 
 def _add_up(commands: Commands) -> None:
     parser = commands.add_parser("up", help="start a whole cluster on this machine; stays until Ctrl-C")
     _add_cluster_flags(parser)
     parser.add_argument("--engine", choices=("vllm", "sim"), help="engine of the pool")
-    parser.add_argument("--model", help="local folder, hub id, or demo")
+    parser.add_argument("--model", type=word, help="local folder, hub id, or demo")
     parser.add_argument(
-        "--pool", help="pool that the flags describe; its name is the model's name in requests (default: the only one)"
+        "--pool",
+        type=word,
+        help="pool that the flags describe; its name is the model's name in requests (default: the only one)",
     )
     parser.add_argument("--tp", type=int, help="tensor parallel size")
     parser.add_argument("--replicas", type=int, help="number of replicas")
-    parser.add_argument("--redis-url", help="an existing Redis instead of the embedded one")
+    parser.add_argument("--redis-url", type=word, help="an existing Redis instead of the embedded one")
     parser.add_argument("--port", type=int, help="gRPC port (default 50051)")
     parser.add_argument("--routers", type=int, help="router processes that share the port")
     parser.set_defaults(run=_up)
@@ -192,7 +194,9 @@ def _day(text: str) -> datetime.date:
 def _add_down(commands: Commands) -> None:
     parser = commands.add_parser("down", help="stop the cluster that `penstock up` started")
     parser.add_argument("--settings", help="the TOML file given to `penstock up`")
-    parser.add_argument("--state-dir", help="the state folder (default: that of the settings, ~/.penstock)")
+    parser.add_argument(
+        "--state-dir", type=folder, help="the state folder (default: that of the settings, ~/.penstock)"
+    )
     parser.set_defaults(run=_down)
 
 

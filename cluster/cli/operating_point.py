@@ -12,8 +12,8 @@ from rich.markup import escape
 
 from cluster.cli.console import screen
 from cluster.cli.decisions import point_text
-from cluster.cli.numbers import from_zero, time_from_zero
 from cluster.cli.target import add_target_flags, open_client, report_call_errors
+from cluster.cli.values import from_zero, time_from_zero, up_to
 from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def add_operating_point(commands: Commands) -> None:
     parser.add_argument(
         "--itl-p95-ms", type=time_from_zero, help="time between tokens, milliseconds; 0 promises nothing"
     )
-    parser.add_argument("--attainment", type=from_zero, help="part of the requests that must be within it, 0 to 1")
+    parser.add_argument("--attainment", type=up_to(1), help="part of the requests that must be within it, 0 to 1")
     parser.add_argument("--price-per-gpu-hour", type=from_zero, help="of an accelerator, in any currency")
     parser.add_argument("--budget-per-hour", type=from_zero, help="what the pool may cost; 0 bounds nothing")
     parser.add_argument("--from-settings", action="store_true", help="take back what was set while the cluster runs")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TypeAlias
 
-from cluster.cli.numbers import above_zero, from_zero, whole
 from cluster.cli.target import add_target_flags
+from cluster.cli.values import above_zero, folder, from_zero, whole
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -58,7 +58,7 @@ def add_plan(commands: Commands) -> None:
     error.add_argument("--observe", nargs=2, metavar=("ID", "REPORT"), help="note what a load test measured of a plan")
     error.add_argument("--review", action="store_true", help="show how earlier plans did")
     error.add_argument("--no-store", action="store_true", help="don't keep this plan for a review")
-    parser.add_argument("--state-dir", help="where plans and profiles are kept (default ~/.penstock)")
+    parser.add_argument("--state-dir", type=folder, help="where plans and profiles are kept (default ~/.penstock)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--html", metavar="FILE", help="write a page with the plot of cost and latency")
     parser.set_defaults(run=_plan)
@@ -75,7 +75,7 @@ def add_profile(commands: Commands) -> None:
     add_target_flags(parser)
     parser.set_defaults(target=None)
     parser.add_argument("--settings", help="TOML file with the settings tree")
-    parser.add_argument("--state-dir", help="where profiles are kept (default ~/.penstock)")
+    parser.add_argument("--state-dir", type=folder, help="where profiles are kept (default ~/.penstock)")
     parser.add_argument("--pool", help="pool that is measured (default: the only one)")
     parser.add_argument("--engine", choices=("vllm", "sim"), help="its engine")
     parser.add_argument("--model", help="local folder, hub id, or demo")

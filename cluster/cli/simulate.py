@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TypeAlias
 
-from cluster.cli.numbers import above_zero, span, time_from_zero, up_to, whole
+from cluster.cli.values import above_zero, span, time_from_zero, up_to, whole
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 

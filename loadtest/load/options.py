@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from cluster.cli.numbers import MOST_TIME
+from cluster.cli.values import MOST_TIME
 from cluster.errors import SettingsError
 from loadtest.load.arrivals import PATTERNS, Pattern
 from loadtest.load.scenario import SCENARIOS, Scenario, find_scenario, scenario_fields, scenario_from

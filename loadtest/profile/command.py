@@ -82,6 +82,16 @@ def _only_pool(settings: Settings) -> str:
     return name
 
 
+def served(options: argparse.Namespace) -> str:
+    """Return the name by which a running cluster serves the pool; empty is the only one."""
+    if options.pool and options.model and options.pool != options.model:
+        raise SettingsError(
+            f"--pool and --model both name what a cluster serves, and must be the same, got {options.pool!r} and "
+            f"{options.model!r}"
+        )
+    return options.pool or options.model or ""
+
+
 async def _profile_target(options: argparse.Namespace, console: Console) -> Profile:
     target = target_from(argparse.Namespace(**{**vars(options), "request_timeout": TIMEOUT_S, "flush_interval": 0.0}))
     client = AsyncClient(
@@ -93,7 +103,7 @@ async def _profile_target(options: argparse.Namespace, console: Console) -> Prof
     )
     with _shown(console, quiet=options.json) as tell:
         async with client:
-            return await profile_cluster(client, options.model or "", rounds=options.rounds, tell=tell)
+            return await profile_cluster(client, served(options), rounds=options.rounds, tell=tell)
 
 
 @contextmanager

@@ -90,6 +90,22 @@ def test_a_flag_says_what_it_takes(flags: tuple[str, ...], said: str, capsys: py
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--model", "--pool", "--redis-url", "--settings", "--state-dir"])
+def test_a_cluster_is_not_started_for_a_variable_that_is_not_set(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["up", flag, ""])
+    assert f"argument {flag}: must not be empty, got ''" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["up", "down", "plan", "profile"])
+def test_a_file_is_no_state_folder(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        build_parser().parse_args([command, "--state-dir", str(tmp_path / "file")])
+    assert "argument --state-dir: must be a folder, got" in capsys.readouterr().err
+    build_parser().parse_args([command, "--state-dir", str(tmp_path / "new")])
+
+
 def test_letters_that_the_locale_lacks_are_written_as_escapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="latin-1"))
@@ -296,6 +312,12 @@ def test_a_point_has_no_number_that_is_none(flag: str, value: str, capsys: pytes
     with pytest.raises(SystemExit):
         build_parser().parse_args(["operating-point", "--pool", "demo", f"{flag}={value}"])
     assert f"{flag}: must be a number of at least 0, got '{value}'" in capsys.readouterr().err
+
+
+def test_a_part_of_the_requests_is_at_most_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["operating-point", "--pool", "demo", "--attainment", "99"])
+    assert "--attainment: must be a number of at most 1, got '99'" in capsys.readouterr().err
 
 
 def test_a_deadline_says_what_the_time_was_spent_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib.util
 import json
@@ -16,6 +17,7 @@ from cluster.control.step_model import StepModel
 from cluster.errors import SettingsError
 from cluster.models import Capabilities, ReplicaState
 from loadtest.profile.cluster import facts_of
+from loadtest.profile.command import served
 from loadtest.profile.drive import Cell, Late, Measured, _beside, _fit
 from loadtest.profile.source import Told, steps_seen
 from loadtest.profile.stored import read_profile
@@ -136,6 +138,15 @@ def test_a_replica_says_what_it_is() -> None:
 def test_a_cluster_that_cannot_be_profiled_says_why(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         facts_of(MODEL, status(**changed))
+
+
+def test_a_pool_of_a_cluster_is_named_once() -> None:
+    def named(pool: str | None, model: str | None) -> str:
+        return served(argparse.Namespace(pool=pool, model=model))
+
+    assert ("toy", "toy", "toy", "") == (named("toy", None), named(None, "toy"), named("toy", "toy"), named(None, None))
+    with pytest.raises(SettingsError, match="must be the same, got 'toy' and 'demo'"):
+        named("toy", "demo")
 
 
 @pytest.fixture

@@ -1,13 +1,29 @@
-"""Types of numbers for flags: what is out of range is refused before anything is done."""
+"""Types of values for flags: what is out of range is refused before anything is done."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 MOST_TIME = 315_576_000_000
 """The longest time of a message, 10,000 years, in seconds; nobody misses more of another unit."""
+
+
+def word(text: str) -> str:
+    """Read what must not be empty, as a variable that is not set is."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"must not be empty, got {text!r}")
+    return text
+
+
+def folder(text: str) -> str:
+    """Read the path of a folder, which may be yet to be made."""
+    path = Path(word(text)).expanduser()
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a folder, got {text!r}, which is none")
+    return text
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
