@@ -192,14 +192,19 @@ class QuotaExceededError(RequestError):
 
     reason = "QUOTA_EXCEEDED"
 
-    def __init__(self, pool: str, tenant: str, quota: str, limit: int, retry_after_s: float | None) -> None:
-        """`quota` names the setting; `retry_after_s` is None for a request that the quota can never allow."""
+    def __init__(
+        self, pool: str, tenant: str, quota: str, limit: int, retry_after_s: float | None, asked: int = 0
+    ) -> None:
+        """`quota` names the setting; `retry_after_s` is None for a request that the quota can never allow, and `asked`
+        is what it would take then.
+        """
         self.pool = pool
+        self.asked = asked
         self.tenant = tenant
         self.quota = quota
         self.limit = limit
         self.retry_after_s = retry_after_s
-        when = "it is larger than that" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
+        when = f"this one alone asks for {asked}" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
         super().__init__(f"tenant {tenant!r} may use {limit} {quota.replace('_', ' ')} of {pool!r}; {when}")
 
 

@@ -118,6 +118,8 @@ def _request_status(error: RequestError) -> status_pb2.Status:  # noqa: C901 - o
             return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, _retry_after(error.retry_after_s))
         case QuotaExceededError():
             facts = {"pool": error.pool, "quota": error.quota, "limit": str(error.limit)}
+            if error.retry_after_s is None:
+                facts["asked"] = str(error.asked)
             return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, *_quota_details(error))
         case NotInTimeError():
             facts = {"bound": error.bound, "estimate_s": f"{error.wait_s:.3f}"}

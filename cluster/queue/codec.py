@@ -152,8 +152,12 @@ def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequen
         case [2, request_id, result, live]:
             return Submitted(None, 0, KnownRequest(request_id.decode(), result, bool(live)))
         case [-2, which, retry_ms, limit]:
-            retry_s = retry_ms / 1000 if retry_ms >= 0 else None
-            raise QuotaExceededError(pool, entry.tenant, _QUOTAS[which], limit, retry_s)
+            quota = _QUOTAS[which]
+            if retry_ms >= 0:
+                raise QuotaExceededError(pool, entry.tenant, quota, limit, retry_ms / 1000)
+            # Only a strict quota of tokens is too small for any request, and that takes all that may come.
+            each = entry.prompt_tokens + entry.max_tokens if quota == "tokens_per_minute" else 1
+            raise QuotaExceededError(pool, entry.tenant, quota, limit, None, each * entry.choices)
         case [-3]:
             raise QueueFullError(pool, entry.quota.max_waiting, RETRY_FULL_S, tenant=entry.tenant)
         case [-4, request_id]:

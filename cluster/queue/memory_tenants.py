@@ -81,7 +81,7 @@ def return_part(pool: PoolState, request: QueueEntry) -> None:
 
 def _check_alone(pool: PoolState, tenant: str, which: str, asked: int, limit: int) -> None:
     if asked > limit:
-        raise QuotaExceededError(pool.name, tenant, which, limit, None)
+        raise QuotaExceededError(pool.name, tenant, which, limit, None, asked)
 
 
 def _check(pool: PoolState, tenant: str, which: str, would_be: float, limit: int) -> None:

@@ -58,10 +58,10 @@ CASES = [
         "QuotaFailure RetryInfo",
     ),
     (
-        errors.QuotaExceededError("p", "t", "tokens_per_minute", 3, None),
+        errors.QuotaExceededError("p", "t", "tokens_per_minute", 3, None, 40),
         "RESOURCE_EXHAUSTED",
         "QUOTA_EXCEEDED",
-        {"pool": "p", "quota": "tokens_per_minute", "limit": "3"},
+        {"pool": "p", "quota": "tokens_per_minute", "limit": "3", "asked": "40"},
         "QuotaFailure",
     ),
     (

@@ -132,6 +132,7 @@ async def test_a_request_larger_than_a_strict_quota_is_told_so(scene: Scene) -> 
     with pytest.raises(QuotaExceededError) as refused:
         await scene.queue.submit("A", entry("big", prompt_tokens=90, max_tokens=11, quota=quota))
     assert refused.value.retry_after_s is None
+    assert "may use 100 tokens per minute of 'demo'; this one alone asks for 101" in str(refused.value)
     assert (await scene.queue.submit("A", entry("fits", prompt_tokens=90, max_tokens=10, quota=quota))).grant
 
 
@@ -342,15 +343,19 @@ async def test_choices_of_a_request_are_let_in_together(scene: Scene, quota: Quo
 
 
 @pytest.mark.parametrize(
-    "quota",
-    [Quota(requests_per_minute=2), Quota(tokens_per_minute=50, strict=True), Quota(concurrency=2)],
+    ("quota", "asked"),
+    [
+        (Quota(requests_per_minute=2), 3),
+        (Quota(tokens_per_minute=50, strict=True), 60),
+        (Quota(concurrency=2), 3),
+    ],
     ids=["requests", "tokens", "concurrency"],
 )
-async def test_more_choices_than_a_quota_ever_allows_are_told_so(scene: Scene, quota: Quota) -> None:
+async def test_more_choices_than_a_quota_ever_allows_are_told_so(scene: Scene, quota: Quota, asked: int) -> None:
     await start(scene)
     with pytest.raises(QuotaExceededError) as refused:
         await scene.queue.submit("A", entry("q/0", max_tokens=10, quota=quota, choices=3))
-    assert refused.value.retry_after_s is None
+    assert (None, asked) == (refused.value.retry_after_s, refused.value.asked)
     assert (await scene.queue.submit("A", entry("q", max_tokens=10, quota=quota, choices=2))).grant
 
 
