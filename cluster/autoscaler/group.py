@@ -61,6 +61,8 @@ def assemble(
         spread=_spread(ready),
         live_batch=_live_batch(ready),
         max_sequences=_median([record.stats.get("largest_batch", record.windows.sequences) for record in ready], 256),
+        # Replicas of the last release do not say.
+        step_tokens=_median([record.stats.get("step_tokens", 0) for record in ready], 0),
         kv_tokens=_median([record.windows.kv_tokens for record in ready], 0),
         running=float(view.running),
         waiting=float(sum(view.waiting) - sum(_fed(view, jobs, each) for each in RequestClass)),

@@ -49,14 +49,15 @@ def demand_of(point: OperatingPoint, seen: GroupSnapshot) -> Demand | None:
     for each in seen.demands:
         if each.deadline_s is not None:
             # Of a shape of its own: the mean is that of what arrives.
-            own = seen.model.gpu_seconds(each.shape, min(batch, best_batch(point, seen, each.shape)))
+            most = min(batch, best_batch(point, seen, each.shape))
+            own = seen.model.gpu_seconds(each.shape, most, seen.step_tokens)
             per_second = each.queued * own / max(SOON_S, each.deadline_s)
             due_work += per_second
             # For the rest whatever is ordered now comes too late.
             if each.deadline_s > seen.cold_start_s:
                 deadline_work += per_second
             continue
-        seconds = seen.model.gpu_seconds(each.shape, batch)
+        seconds = seen.model.gpu_seconds(each.shape, batch, seen.step_tokens)
         queued = each.queued * seconds
         work += each.rate * seconds
         if each.request_class is RequestClass.BATCH:

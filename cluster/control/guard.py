@@ -34,6 +34,8 @@ class RailRules:
     up_factor: float = 2.0
     up_least: int = 4
     """At most so many times the replicas, or so many more, within a window."""
+    up_sure_window_s: float = 15.0
+    """The window where it is no chance that more are needed: each request asks for more than those before did."""
     down_window_s: float = 300.0
     down_part: float = 0.25
     """At most this part of the replicas fewer within a window, but one always."""
@@ -71,13 +73,16 @@ def not_up_after_failures(wanted: int, seen: GroupSnapshot, rules: RailRules) ->
     )
 
 
-def not_up_too_fast(wanted: int, seen: GroupSnapshot, moves: tuple[Move, ...], rules: RailRules) -> Step | None:
+def not_up_too_fast(
+    wanted: int, seen: GroupSnapshot, moves: tuple[Move, ...], rules: RailRules, *, sure: bool
+) -> Step | None:
     """Bound what one window adds."""
-    base = _extreme(seen, moves, rules.up_window_s, lowest=True)
+    window_s = rules.up_sure_window_s if sure else rules.up_window_s
+    base = _extreme(seen, moves, window_s, lowest=True)
     most = max(math.floor(base * rules.up_factor), base + rules.up_least)
     if wanted <= max(most, seen.coming):
         return None
-    return Step("up_rate", max(most, seen.coming), f"at most {most} from {base} within {rules.up_window_s:.0f} s")
+    return Step("up_rate", max(most, seen.coming), f"at most {most} from {base} within {window_s:.0f} s")
 
 
 def not_down_too_fast(wanted: int, seen: GroupSnapshot, moves: tuple[Move, ...], rules: RailRules) -> Step | None:

@@ -38,6 +38,8 @@ class Sizing:
         self.shape = mean_shape(arriving)
         self.model = seen.model
         """Corrected."""
+        self.longer = False
+        """Whether each request asks for more than those before."""
         self.fresh = self._checked()
         """The demand of the last minute, corrected."""
         self.demand = self._left_out(self._steady(self.fresh))
@@ -70,7 +72,8 @@ class Sizing:
         work = steady_work(demand.work, requests, needs, at - window_s, rules)
         usual = work
         longer = self._longer(demand, window_s)
-        if longer > work:
+        self.longer = longer > work
+        if self.longer:
             self.note("lengths", longer, f"requests of late ask for more each than those before; {work:.3g} if not")
             work = longer
         burst = burst_work(demand.work, requests, needs, at, rules) if self.known else None
@@ -98,7 +101,8 @@ class Sizing:
         counts = [Need(need.at, need.requests, 0) for need in needs if need.shape is not None]
         usual = steady_work(self.requests, self.requests, counts, at - window_s, rules)
         now = Need(at, demand.work, 0, self.requests, self.shape)
-        return longer_work(now, usual, needs, lambda shape: model.gpu_seconds(shape, demand.batch), rules) or 0.0
+        batch, budget = demand.batch, self.seen.step_tokens
+        return longer_work(now, usual, needs, lambda shape: model.gpu_seconds(shape, batch, budget), rules) or 0.0
 
     @property
     def within_s(self) -> float:

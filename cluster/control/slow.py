@@ -206,7 +206,7 @@ class _Tick(Sizing):
         seen, rails, moves = self.seen, self.rules.rails, self.state.moves
         wanted = self._rail(wanted, guard.not_down_when_stale(wanted, seen, rails))
         wanted = self._rail(wanted, guard.not_up_after_failures(wanted, seen, rails))
-        wanted = self._rail(wanted, guard.not_up_too_fast(wanted, seen, moves, rails))
+        wanted = self._rail(wanted, guard.not_up_too_fast(wanted, seen, moves, rails, sure=self.longer))
         wanted = self._rail(wanted, guard.not_down_too_fast(wanted, seen, moves, rails))
         affordable = self.point.affordable(seen.gpus_per_replica)
         wanted = self._rail(wanted, guard.at_most(wanted, affordable, "budget", "the budget pays for no more"))

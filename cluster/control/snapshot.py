@@ -71,6 +71,8 @@ class GroupSnapshot:
     """Batch limit that the replicas' fast loops hold the ITL SLO with; None where none acts."""
     max_sequences: int = 256
     """Largest batch of a replica."""
+    step_tokens: int = 0
+    """The most that one step of a replica computes, decodes and prompts together; 0 is unknown and bounds nothing."""
     kv_tokens: int = 0
     """KV cache capacity of a replica; 0 is unknown and bounds nothing."""
     running: float = 0.0

@@ -153,8 +153,17 @@ class StepModel:
         """Return the requests per second that a steady batch completes: B / (O * ITL(B))."""
         return batch / (max(1.0, shape.output_tokens) * self.itl(batch, shape.mix))
 
-    def gpu_seconds(self, shape: Shape, batch: float) -> float:
+    def gpu_seconds(self, shape: Shape, batch: float, step_tokens: int = 0) -> float:
         """Return the seconds of one replica that a request takes in a steady batch, its share of every step:
         O*a/B + b*((I-h)+O) + g*(O*I+O^2/2). Times the replica's accelerators it is GPU-seconds.
+
+        Args:
+            shape: the request.
+            batch: sequences, at least 1.
+            step_tokens: the most that a step computes, 0 for no bound. Where prompts fill it, B is what is left of the
+                batch: step_tokens / (1+(I-h)/O) sequences, the others wait for their prompts.
         """
-        return max(1.0, shape.output_tokens) * self.itl(batch, shape.mix) / max(1.0, batch)
+        batch = max(1.0, batch)
+        if step_tokens:
+            batch = min(batch, step_tokens / shape.mix.tokens)
+        return max(1.0, shape.output_tokens) * self.itl(batch, shape.mix) / batch

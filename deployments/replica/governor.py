@@ -212,6 +212,11 @@ class Governor:
             return None
         return decision.batch_class_limit
 
+    @property
+    def step_tokens(self) -> int:
+        """The most that one step computes, decodes and prompts together."""
+        return token_budget(self._largest.prefill_tokens)
+
     def _look(self) -> BatchSnapshot:
         stats = self._engine.stats()
         preempted, self._preemptions = stats.preemptions - self._preemptions, stats.preemptions
@@ -222,7 +227,7 @@ class Governor:
             samples=tuple(self._samples),
             kv_usage=stats.kv_usage,
             kv_tokens=self._largest.kv_tokens,
-            step_tokens=token_budget(self._largest.prefill_tokens),
+            step_tokens=self.step_tokens,
             preemptions=preempted,
             model=self.fit.trusted,
             interactive_arrivals=self._arrivals,

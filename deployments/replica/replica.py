@@ -246,6 +246,7 @@ class Replica:
                 "batch_limit": stats.batch_limit,
                 "kv_usage": stats.kv_usage,
                 "largest_batch": self.governor.bounds.largest,
+                "step_tokens": self.governor.step_tokens,
                 "up_s": time.monotonic() - self._ready_at,
                 "start_s": self._ready_at - self._born_at,
                 "output_tokens": stats.output_tokens,

@@ -15,10 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cluster.cli.console import messages, screen
 from cluster.cli.tables import print_table
 from cluster.errors import SettingsError
-from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, TUNED, Policy, Result, contend
+from loadtest.bench_autoscaler.contest import ORACLE, ORACLES, POLICIES, TUNED, Policy, Result, contend
 from loadtest.bench_autoscaler.report import OURS, rows, table_of
 from loadtest.bench_autoscaler.scenarios import SCENARIOS, Case, Span, case
-from loadtest.bench_autoscaler.tuning import ENOUGH, tune
+from loadtest.bench_autoscaler.tuning import ENOUGH, cheapest, tune
 from loadtest.data import check_there, data_folder
 from loadtest.ending import end
 
@@ -50,7 +50,7 @@ def compete(job: Job) -> list[Result]:
     loads = [case(scenario, seed, Span(job.seconds), job.data) for seed in job.seeds]
     if policy.name == ORACLE:
         # It knows each load: whatever is cheapest there is its plan.
-        found = [each for load in loads for each in _tuned(policy, [load], ENOUGH)]
+        found = [cheapest([_tuned(family, [load], ENOUGH)[0] for family in ORACLES]) for load in loads]
     else:
         found = _tuned(policy, loads, job.enough)
     return [replace(each, scenario=name) for name in job.scenarios for each in found]

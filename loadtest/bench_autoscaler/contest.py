@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cluster.control.slow_rules import SlowRules
 from cluster.models import RequestClass
-from loadtest.bench_autoscaler.oracle import plan
+from loadtest.bench_autoscaler.oracle import Plan, plan
 from loadtest.bench_autoscaler.scenarios import Case, Scenario
 from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.figures import figures_of
@@ -55,7 +55,8 @@ def _hpa(metric: HpaMetric) -> Callable[[Case, float], SlowPolicy]:
 
 def _model(case: Case) -> Dynamo:
     model = model_of(case.setup, case.scenario.model_error)
-    return Dynamo(model, float(case.setup.engine.max_num_seqs))
+    engine = case.setup.engine
+    return Dynamo(model, float(engine.max_num_seqs), step_tokens=engine.max_num_batched_tokens)
 
 
 def _penstock(case: Case, dial: float) -> SlowPolicy:
@@ -63,19 +64,30 @@ def _penstock(case: Case, dial: float) -> SlowPolicy:
     return penstock_slow(case.setup, case.point, error=case.scenario.model_error, rules=rules)
 
 
-_FILLS = (0.95, 0.85, 0.75, 0.68, 0.62, 0.56, 0.5, 0.4)
+def _oracle(prompts_first: bool) -> Policy:
+    dials = (1.3, 1.25, 1.2, 1.15, 1.1, 1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
+    return Policy(ORACLE, dials, lambda case, dial: plan(case, dial, prompts_first=prompts_first))
+
+
+ORACLES = (_oracle(False), _oracle(True))
+"""Of their plans the cheapest counts."""
+_FILLS = (0.95, 0.85, 0.75, 0.68, 0.62, 0.56, 0.5, 0.45, 0.4, 0.35, 0.3)
 """Of a pool's `autoscale.fill`, which the others leave at its default."""
 _COUNTS = tuple(float(n) for n in range(12, 34, 2))
 POLICIES: Mapping[str, Policy] = {
     each.name: each
     for each in (
-        Policy(ORACLE, (1.15, 1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6), lambda case, dial: plan(case, dial)),
+        ORACLES[0],
         Policy(STATIC, _COUNTS, waits=False),
         Policy("hpa queue", (32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25), _hpa(HpaMetric.QUEUE)),
         Policy("hpa kv", (0.6, 0.52, 0.46, 0.4, 0.35, 0.3, 0.25, 0.2), _hpa(HpaMetric.KV)),
-        Policy("hpa slots", (1.0, 0.92, 0.86, 0.8, 0.74, 0.68, 0.6, 0.5), _hpa(HpaMetric.SLOTS)),
+        Policy("hpa slots", (1.0, 0.92, 0.86, 0.8, 0.74, 0.68, 0.6, 0.5, 0.4, 0.3, 0.2), _hpa(HpaMetric.SLOTS)),
         Policy("ray", (), lambda _, __: RayServe()),
-        Policy("ray tuned", (13.0, 12.0, 11.0, 10.0, 9.0, 8.0, 7.0, 5.0), lambda _, dial: RayServe(dial)),
+        Policy(
+            "ray tuned",
+            (32.0, 26.0, 20.0, 16.0, 13.0, 12.0, 11.0, 10.0, 9.0, 8.0, 7.0, 5.0),
+            lambda _, dial: RayServe(dial),
+        ),
         Policy(
             "dynamo-like",
             (1.1, 1.0, 0.92, 0.84, 0.76, 0.68, 0.58, 0.48),
@@ -135,8 +147,8 @@ def contend(case: Case, policy: Policy, dial: float) -> Result:
     slow = policy.slow(case, dial)
     if policy.name in COUNTED:
         setup = replace(setup, replicas=int(dial), min_replicas=int(dial))
-    if policy.name == ORACLE:
-        setup = replace(setup, replicas=plan(case, dial).counts[0])
+    if isinstance(slow, Plan):
+        setup = replace(setup, replicas=slow.counts[0])
     run = Simulation(case.trace, setup, fast=_fast(case, policy, slow), slow=slow).run()
     span = case.span
     counted = [each for each in run.outcomes if span.counts(each.arrival_s)]

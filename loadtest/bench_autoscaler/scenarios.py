@@ -40,8 +40,10 @@ ENGINE = SimSettings(
 LONG_ENGINE = ENGINE.model_copy(update={"kv_tokens": 160_000, "max_num_batched_tokens": 2_048})
 LONGEST_PROMPT = 30_000
 """Longer ones are left out of the Mooncake trace: their prefill alone takes longer than the SLO."""
+WIDE_ENGINE = ENGINE.model_copy(update={"kv_tokens": 240_000, "max_num_seqs": 48})
+"""One in which long prompts fill the steps before its sequences are all taken."""
 SLO, LONG_SLO = Slo(10.0, 1.0), Slo(50.0, 2.9)
-LONGER_SLO = Slo(40.0, 1.0)
+LONGER_SLO, WIDE_SLO = Slo(40.0, 1.0), Slo(40.0, 1.05)
 """Where prompts get four times as long: their prefill alone takes 8 s on average, and 30 s at most."""
 HEARTBEAT_S = 20.0
 """As slow as the engine, about; also the period of fast loops."""
@@ -139,7 +141,7 @@ def work_of(request: TraceRequest, engine: SimSettings) -> float:
     """Return the replica-seconds of a request in a batch as large as engine and KV cache allow."""
     shape = Shape(request.prompt_tokens, request.output_tokens)
     batch = min(float(engine.max_num_seqs), max(1.0, 0.9 * engine.kv_tokens / shape.mix.kv_tokens))
-    return true_model(engine).gpu_seconds(shape, batch)
+    return true_model(engine).gpu_seconds(shape, batch, engine.max_num_batched_tokens)
 
 
 def true_model(engine: SimSettings) -> StepModel:
@@ -263,6 +265,7 @@ SCENARIOS = (
     Scenario("series/model -30 %", _series, model_error=-0.3),
     Scenario("step x3", _step),
     Scenario("length x4", _length, slo=LONGER_SLO),
+    Scenario("length x4/wide batches", _length, engine=WIDE_ENGINE, slo=WIDE_SLO),
     Scenario("death", _even, deaths=3),
     Scenario("classes 70/30", _series, batch_part=0.3),
 )

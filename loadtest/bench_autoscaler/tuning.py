@@ -9,6 +9,11 @@ from loadtest.bench_autoscaler.contest import Result
 ENOUGH = 0.99
 
 
+def cheapest(results: Sequence[Result], enough: float = ENOUGH) -> Result:
+    """Return the one with the fewest hours of those that attain enough, else the one that comes nearest."""
+    return min(results, key=lambda each: (-min(enough, each.attainment), each.gpu_hours))
+
+
 def tune(dials: Sequence[float], run: Callable[[float], Sequence[Result]], enough: float = ENOUGH) -> float:
     """Return the cheapest dial that reaches the attainment on average, else the one that comes nearest.
 

@@ -222,7 +222,12 @@ def slow_policy(options: argparse.Namespace, setup: Setup) -> SlowPolicy | None:
     if options.policy == "ray":
         return RayServe() if target is None else RayServe(target)
     if options.policy == "dynamo":
-        return Dynamo(model_of(setup), float(setup.engine.max_num_seqs), 1.0 if target is None else target)
+        return Dynamo(
+            model_of(setup),
+            float(setup.engine.max_num_seqs),
+            1.0 if target is None else target,
+            setup.engine.max_num_batched_tokens,
+        )
     if options.policy == "wva":
         return Wva() if target is None else Wva(target)
     if target is not None:

@@ -24,6 +24,8 @@ class Dynamo:
     """Sequences of a replica at its profiled best."""
     target: float = 1.0
     """Part of a replica's throughput that is planned for."""
+    step_tokens: int = 0
+    """The most that a step computes, which such a profile shows; 0 for no bound."""
     period_s: float = 180.0
     _since: float = 0.0
     _requests: int = 0
@@ -44,7 +46,7 @@ class Dynamo:
         # Of an interval without requests or ends the planner has no figures, and leaves the number alone.
         if self._requests and self._ended:
             shape = Shape(self._prompt_tokens / self._requests, self._output_tokens / self._ended)
-            work = self._requests / passed * self.model.gpu_seconds(shape, self.batch)
+            work = self._requests / passed * self.model.gpu_seconds(shape, self.batch, self.step_tokens)
             decided = max(1, math.ceil(work / self.target))
         self._since, self._requests, self._prompt_tokens = snapshot.now_s, 0, 0
         self._output_tokens, self._ended = 0.0, 0

@@ -296,6 +296,7 @@ class PenstockSlow:
             spread=self._spread,
             live_batch=statistics.median(each.limit for each in ready) if self.fast and ready else None,
             max_sequences=self.largest,
+            step_tokens=max((each.step_tokens for each in snapshot.replicas), default=0),
             kv_tokens=max((each.kv_tokens for each in snapshot.replicas), default=0),
             running=sum(each.running for each in serving),
             waiting=sum(snapshot.waiting.values()) + sum(each.waiting for each in serving),

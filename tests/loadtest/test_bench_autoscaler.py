@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from loadtest.bench_autoscaler.scenarios import (
     case,
     work_of,
 )
-from loadtest.bench_autoscaler.tuning import tune
+from loadtest.bench_autoscaler.tuning import cheapest, tune
 
 SPAN = Span(240.0, lead_s=60.0)
 
@@ -73,6 +74,34 @@ def test_the_oracle_orders_a_cold_start_ahead_and_keeps_what_is_wanted_again(dat
     assert slow[step - 6] > quick[step - 6]
     assert quick[step - 3] < quick[step + 2]
     assert all(one >= other for one, other in zip(slow, quick, strict=True))
+
+
+def test_the_oracle_has_others_ready_when_replicas_die(data: Path) -> None:
+    make, span = scenario("death").make, Span(480.0, lead_s=120.0)
+    none, three = (
+        plan(case(Scenario("death", make, cold_start_s=60.0, deaths=deaths), 1, span, data), 0.9).counts
+        for deaths in (0, 3)
+    )
+
+    death = int((120 + 0.4 * 480) // 15)
+    assert [0, 3, 3, 3, 3, 0] == [three[at] - none[at] for at in range(death - 5, death + 1)]
+
+
+def test_the_oracle_may_take_prompts_to_be_needed_at_once(data: Path) -> None:
+    span = Span(480.0, lead_s=120.0)
+    drawn = case(replace(scenario("length x4/wide batches"), cold_start_s=15.0), 1, span, data)
+    spread, first = (plan(drawn, 0.9, prompts_first=first).counts for first in (False, True))
+
+    longer = int((120 + 0.4 * 480) // 15)
+    assert sum(first[longer : longer + 8]) > 1.2 * sum(spread[longer : longer + 8])
+
+
+def test_the_cheapest_of_those_that_attain_enough_is_the_measure() -> None:
+    found = [Result("s", "p", 1, 0.0, attained, hours, 0, 1.0, 0, 0.0)
+             for attained, hours in ((0.992, 4.0), (0.999, 3.0), (0.989, 1.0), (0.98, 0.5))]  # fmt: skip
+
+    assert 3.0 == cheapest(found).gpu_hours
+    assert 1.0 == cheapest(found[2:]).gpu_hours
 
 
 def test_a_fuller_plan_is_cheaper_and_attains_less(data: Path) -> None:

@@ -239,6 +239,12 @@ def test_only_ready_replicas_count_as_ready() -> None:
     assert (1000.0, 180.0, 32, 1000) == (seen.at, seen.cold_start_s, seen.max_sequences, seen.kv_tokens)
 
 
+def test_the_step_budget_is_known_where_replicas_say_it() -> None:
+    for told, budget in (((2048.0, 2048.0, 512.0), 2048), ((), 0)):
+        replicas = [replica(f"r{n}", step_tokens=tokens) for n, tokens in enumerate(told)] or [replica("old")]
+        assert budget == assemble(view(*replicas), Meter(), Starts(), FACTS).step_tokens
+
+
 def test_what_waits_is_seen_although_nothing_was_counted() -> None:
     [demand] = assemble(view(waiting=(0, 3, 0), longest_wait_ms=(0, 2500, 0)), Meter(), Starts(), FACTS).demands
 

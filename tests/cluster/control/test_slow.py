@@ -17,7 +17,7 @@ from cluster.control.guard import Move
 from cluster.control.load import LoadRules, Need, growth, steady_work
 from cluster.control.slo import OperatingPoint
 from cluster.control.slow import SlowDecision
-from cluster.control.slow_rules import GroupBounds, SlowState
+from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
 from cluster.models import RequestClass
@@ -182,6 +182,16 @@ def test_the_batch_that_fast_loops_hold_is_what_a_replica_does() -> None:
     assert held > whole
 
 
+def test_steps_that_prompts_fill_do_less_than_a_batch_of_many() -> None:
+    demand = ClassDemand(RequestClass.INTERACTIVE, 20.0, dataclasses.replace(SHAPE, prompt_tokens=8000))
+    free, full = group(4, demand, live_batch=64.0), group(4, demand, live_batch=64.0, step_tokens=1024)
+
+    assert decide(POINT, BOUNDS, full, SlowState()).needed > 1.1 * decide(POINT, BOUNDS, free, SlowState()).needed
+    # Those that wait in the batch for their prompts have their places there all the same.
+    running = dataclasses.replace(full, running=4 * 64.0)
+    assert decide(POINT, BOUNDS, running, SlowState()).needed == decide(POINT, BOUNDS, full, SlowState()).needed
+
+
 def lately(*works: float) -> tuple[Need, ...]:
     """Make the needs of the last ticks, the newest last, after an hour of the first."""
     whole = [works[0]] * 200 + list(works)
@@ -232,19 +242,21 @@ def test_a_burst_counts_before_the_average_knows() -> None:
     assert "burst" not in names(decide(POINT, BOUNDS, group(4, few), SlowState(needs=lately(3.0, 3.0))))
 
 
-def changing(*, prompts: float, batch: float, ticks: int = 4) -> SlowDecision:
-    """Decide on what came for half an hour and then changed for some ticks."""
-    state, kept = SlowState(), math.exp(-TICK_S / 60.0)
+def changing(
+    *, prompts: float, batch: float, ticks: int = 4, follow: bool = False, rules: SlowRules = RULES
+) -> SlowDecision:
+    """Decide on what came for half an hour and then changed for some ticks. `follow`: what is decided is started."""
+    state, kept, starting = SlowState(), math.exp(-TICK_S / 60.0), 0
     rate, prompt = interactive(3.0).rate, SHAPE.prompt_tokens
     for tick in range(120 + ticks):
         changed = tick >= 120
         prompt = kept * prompt + (1 - kept) * SHAPE.prompt_tokens * (prompts if changed else 1.0)
         demand = ClassDemand(RequestClass.INTERACTIVE, rate, dataclasses.replace(SHAPE, prompt_tokens=prompt))
         live = batch if changed else 64.0
-        decision = decide(
-            POINT, BOUNDS, dataclasses.replace(group(6, demand), at=tick * TICK_S, live_batch=live), state
-        )
+        seen = dataclasses.replace(group(6, demand, starting=starting), at=tick * TICK_S, live_batch=live)
+        decision = decide(POINT, BOUNDS, seen, state, rules)
         state = decision.state
+        starting = max(0, decision.replicas - 6) if follow and changed else 0
     return decision
 
 
@@ -423,6 +435,17 @@ def test_one_minute_at_most_doubles_and_five_take_a_quarter() -> None:
     down = decide(POINT, BOUNDS, group(12, interactive(0.5)), lowered)
     assert 12 == down.replicas
     assert "down_rate" in names(down)
+
+
+def test_longer_requests_may_double_a_group_with_every_tick() -> None:
+    """They are no chance that a minute more would tell."""
+    rules = (RULES, dataclasses.replace(RULES, load=LoadRules(lengths_s=0.0)))
+    known, averaged = (
+        [changing(prompts=20.0, batch=64.0, ticks=ticks, follow=True, rules=each).replicas for ticks in (1, 2, 3)]
+        for each in rules
+    )
+    assert [12, 24, 40] == known
+    assert [12, 12, 12] == averaged
 
 
 def test_the_budget_and_the_bounds_come_last() -> None:

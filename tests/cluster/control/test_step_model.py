@@ -35,6 +35,20 @@ def test_gpu_seconds_are_the_published_formula() -> None:
     assert pytest.approx(1.0) == MODEL.rate(batch, SHAPE) * MODEL.gpu_seconds(SHAPE, batch)
 
 
+@pytest.mark.parametrize("output", [1, 30, 500])
+def test_no_step_computes_more_than_its_budget(output: int) -> None:
+    """One that is full takes as long with any batch, and its tokens are all that gets done."""
+    shape, budget = Shape(prompt_tokens=4_000, output_tokens=output), 512
+    full = MODEL.gpu_seconds(shape, 256.0, budget)
+
+    tokens = shape.prompt_tokens + output
+    step_s = tokens * MODEL.predict(budget, budget / shape.mix.tokens * shape.mix.kv_tokens) / budget
+    assert pytest.approx(step_s) == full == MODEL.gpu_seconds(shape, 128.0, budget)
+    assert full > 1.1 * MODEL.gpu_seconds(shape, 256.0)
+    # Where prompts leave room nothing changes.
+    assert MODEL.gpu_seconds(SHAPE, 8.0, budget) == MODEL.gpu_seconds(SHAPE, 8.0)
+
+
 @given(model=models, itl=st.floats(1e-4, 1.0), spread=st.floats(1, 3))
 def test_the_batch_for_an_itl_has_that_itl(model: StepModel, itl: float, spread: float) -> None:
     batch = model.batch_for_itl(itl, SHAPE.mix, spread)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cluster.control.slow_rules import GroupBounds
-from cluster.control.step_model import StepModel
+from cluster.control.step_model import Shape, StepModel
 from cluster.models import ReplicaState, RequestClass
+from cluster.queue import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.simulate.figures import figures_of
 from loadtest.simulate.imitations import Dynamo, Wva
@@ -44,6 +45,23 @@ def test_longer_prompts_at_the_same_rate_bring_more_replicas() -> None:
     # 2 requests per second, each of 50 steps in batches of 8: (50 * 0.1 / 8 + 0.55) * 2 = 2.35 replica-seconds.
     assert 4 <= wanted(slow(), ready=2) <= 5
     assert wanted(slow(), prompt=2000, ready=3) >= 7
+
+
+@pytest.mark.parametrize(("prompt", "output"), [(4_000, 200), (4_000, 20), (300, 200)])
+def test_replica_seconds_are_what_a_replica_that_is_full_takes(prompt: int, output: int) -> None:
+    """Whether prompts fill its steps or its sequences bind."""
+    engine = SimSettings(
+        base_ms=312.5, per_token_us=1050.0, per_kv_token_us=1.775, kv_tokens=400_000, max_num_seqs=48,
+        max_num_batched_tokens=512,
+    )  # fmt: skip
+    each = model_of(Setup(engine)).gpu_seconds(Shape(prompt, output), 48.0, 512)
+    trace = [TraceRequest(n, 0.8 * each * n, prompt, output) for n in range(400)]
+    run = Simulation(trace, Setup(engine, prefix_cache=False, limits=QueueLimits(max_waiting=1000))).run()
+
+    ends = sorted(outcome.arrival_s + outcome.e2e_s for outcome in run.outcomes)
+    taken = (ends[320] - ends[80]) / 240
+    # Prompts larger than the prefill window go one by one, with a step without any in between.
+    assert 0.97 * each < taken < 1.08 * each
 
 
 def test_the_first_minute_is_not_averaged_with_nothing() -> None:
