@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 from cluster.control import slow
 from cluster.control.load import Need
 from cluster.control.slo import ClassSlo, OperatingPoint
@@ -55,3 +58,21 @@ def names(decision: SlowDecision) -> list[str]:
 
 def reason(decision: SlowDecision, name: str) -> str:
     return next(step.reason for step in decision.steps if step.name == name)
+
+
+def changing(
+    *, prompts: float, batch: float, ticks: int = 4, follow: bool = False, rules: SlowRules = RULES
+) -> SlowDecision:
+    """Decide on what came for half an hour and then changed for some ticks. `follow`: what is decided is started."""
+    state, kept, starting = SlowState(), math.exp(-TICK_S / 60.0), 0
+    rate, prompt = interactive(3.0).rate, SHAPE.prompt_tokens
+    for tick in range(120 + ticks):
+        changed = tick >= 120
+        prompt = kept * prompt + (1 - kept) * SHAPE.prompt_tokens * (prompts if changed else 1.0)
+        demand = ClassDemand(RequestClass.INTERACTIVE, rate, dataclasses.replace(SHAPE, prompt_tokens=prompt))
+        live = batch if changed else 64.0
+        seen = dataclasses.replace(group(6, demand, starting=starting), at=tick * TICK_S, live_batch=live)
+        decision = decide(POINT, BOUNDS, seen, state, rules)
+        state = decision.state
+        starting = max(0, decision.replicas - 6) if follow and changed else 0
+    return decision
