@@ -37,6 +37,10 @@ FETCH_TIMEOUT_S = 60.0
 """For a tokenizer; a router that opens thousands of streams at the same time may be slow to read it."""
 RETRY_S = 0.2
 """Pause between attempts to connect."""
+LEISURE_S = 0.1
+"""How long an acknowledgement may wait for company: a message of its own costs as much as one with ten."""
+FLUSH_S = 1.0
+"""For the last ones of a link that is closed."""
 
 
 @dataclass(slots=True)
@@ -112,6 +116,8 @@ class ReplicaLink:
         self._next_sink = 1
         self._outbox: list[pb.LinkCommand] = []
         self._wake = asyncio.Event()
+        self._written = asyncio.Event()
+        """Set when everything in the outbox has been handed to gRPC."""
         self._heard_at = 0.0
         self._owner = TaskOwner(f"link.{replica_id}")
         self._opened = asyncio.Event()
@@ -138,10 +144,22 @@ class ReplicaLink:
 
     async def close(self) -> None:
         """End the stream; receivers that are left get `on_lost`."""
+        if self.up and self._outbox:
+            await self._flush()
         await self._owner.close()
         self._set_up(False)
         self._lose_all(Failure.LINK)
         await self._channel.close(None)
+
+    async def _flush(self) -> None:
+        self._written.clear()
+        self._wake.set()
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await self._written.wait()
+        except TimeoutError:
+            # The replica keeps for its grace what it could have forgotten.
+            _LOG.debug("link.not_flushed", extra={"replica": self.replica_id})
 
     def lease_lost(self) -> None:
         """Learn that the replica has no lease. If the link is broken too, nobody vouches for it: it is dead."""
@@ -208,11 +226,17 @@ class ReplicaLink:
     def close_sink(self, sink: int, *, acknowledge: bool) -> None:
         """Forget a receiver; `acknowledge` says that the client has everything, so that the replica can forget too."""
         if self._sinks.pop(sink, None) is not None and acknowledge:
-            self._send(pb.LinkCommand(acknowledge=pb.Acknowledge(sink=sink)))
+            self._send_soon(pb.LinkCommand(acknowledge=pb.Acknowledge(sink=sink)))
 
     def _send(self, command: pb.LinkCommand) -> None:
         self._outbox.append(command)
         self._wake.set()
+
+    def _send_soon(self, command: pb.LinkCommand) -> None:
+        """Send a command that nobody waits for: with the next one, or after a moment."""
+        if not self._outbox:
+            asyncio.get_running_loop().call_later(LEISURE_S, self._wake.set)
+        self._outbox.append(command)
 
     async def fetch_tokenizer(self, digest: str) -> Mapping[str, bytes]:
         """Get the tokenizer files.
@@ -325,6 +349,7 @@ class ReplicaLink:
                 if self._outbox:
                     commands, self._outbox = self._outbox, []
                     await call.write(pb.LinkRequest(commands=commands))
+                self._written.set()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             call.cancel()
 
