@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
@@ -26,54 +28,46 @@ MAX_TENANTS = 100
 """Tenants with a series of their own; those that come later share one. The ledger has them all."""
 OTHER_TENANTS = "(other)"
 
+Series = TypeVar("Series", Counter, Histogram)
+
 
 class RouterMetrics:
     """Owns the router's metrics."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._calls = Counter(
+        self._calls = self._counter(
             "penstock_router_calls",
             "Calls that ended, by method and the name of their gRPC status; CANCELLED also where the client left.",
             ["method", "code"],
-            registry=self.registry,
         )
-        self._errors = Counter(
-            "penstock_router_errors", "Calls that failed, by reason.", ["method", "reason"], registry=self.registry
-        )
-        self._choices = Counter(
+        self._errors = self._counter("penstock_router_errors", "Calls that failed, by reason.", ["method", "reason"])
+        self._choices = self._counter(
             "penstock_router_choices",
             "Choices that ended here, in line or running, by reason; refused ones are not among them.",
             ["pool", "reason"],
-            registry=self.registry,
         )
-        self._tokens = Counter(
+        self._tokens = self._counter(
             "penstock_router_tokens",
             "Tokens of requests that ended, however they did, by kind; the same as in the ledger.",
             ["pool", "kind"],
-            registry=self.registry,
         )
-        self._tenant_tokens = Counter(
+        self._tenant_tokens = self._counter(
             "penstock_router_tenant_tokens",
             "Prompt and output tokens of requests that ended, however they did, by tenant.",
             ["pool", "tenant"],
-            registry=self.registry,
         )
         self._tenants: set[str] = set()
-        self._reloads = Counter(
+        self._reloads = self._counter(
             "penstock_router_file_reloads",
             "Changes of keys and certificate files that were seen; bad ones left the last good content in force.",
             ["file", "outcome"],
-            registry=self.registry,
         )
         for file, outcome in itertools.product((KEYS_FILE, ROUTER_TLS), ("good", "bad")):
             # Prometheus sees no increase in a series that begins with its first event.
-            self._reloads.labels(file, outcome)
-        self._job_items = Counter(
-            "penstock_router_job_items",
-            "Items of jobs that got their result here.",
-            ["pool", "outcome"],
-            registry=self.registry,
+            self._reloads(file, outcome)
+        self._job_items = self._counter(
+            "penstock_router_job_items", "Items of jobs that got their result here.", ["pool", "outcome"]
         )
         self._queue = self._histogram("penstock_router_queue_seconds", "Acceptance to the grant of a slot.")
         self._ttft = self._histogram("penstock_router_ttft_seconds", "Arrival of the call to the first token.")
@@ -83,8 +77,11 @@ class RouterMetrics:
         )
         self._total = self._histogram("penstock_router_request_seconds", "Arrival of the call to the end.")
 
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(name, text, ["pool", "class"], buckets=LATENCY_BUCKETS, registry=self.registry)
+    def _counter(self, name: str, text: str, labels: Sequence[str]) -> Callable[..., Counter]:
+        return _series(Counter(name, text, labels, registry=self.registry))
+
+    def _histogram(self, name: str, text: str) -> Callable[..., Histogram]:
+        return _series(Histogram(name, text, ["pool", "class"], buckets=LATENCY_BUCKETS, registry=self.registry))
 
     def watch(self, pools: Mapping[str, Pool], streams: Callable[[], int]) -> None:
         """Read the pools whenever the endpoint is scraped, and count the choices that end in them."""
@@ -94,17 +91,17 @@ class RouterMetrics:
 
     def call(self, method: str, code: str, reason: str | None) -> None:
         """Count a call that ended."""
-        self._calls.labels(method, code).inc()
+        self._calls(method, code).inc()
         if reason is not None:
-            self._errors.labels(method, reason).inc()
+            self._errors(method, reason).inc()
 
     def job_item(self, pool: str, failed: bool) -> None:
         """Count an item of a job whose result was stored."""
-        self._job_items.labels(pool, "error" if failed else "ok").inc()
+        self._job_items(pool, "error" if failed else "ok").inc()
 
     def reloaded(self, file: str, good: bool) -> None:
         """Count a changed file. Called from any thread."""
-        self._reloads.labels(file, "good" if good else "bad").inc()
+        self._reloads(file, "good" if good else "bad").inc()
 
     def _tenant_label(self, tenant: str) -> str:
         if len(self._tenants) < MAX_TENANTS:
@@ -116,19 +113,19 @@ class RouterMetrics:
         labels = (pool, choice.entry.request_class.name.lower())
         # Without an end: taken over from a router that is gone, and nobody could go on.
         reason = types.FINISH_REASON_ERROR if choice.end is None else choice.end.finish_reason
-        self._choices.labels(pool, _reason(reason)).inc()
+        self._choices(pool, _reason(reason)).inc()
         if choice.predicted_wait_s is not None and choice.waited_s is not None:
-            self._eta_error.labels(*labels).observe(abs(choice.predicted_wait_s - choice.waited_s))
+            self._eta_error(*labels).observe(abs(choice.predicted_wait_s - choice.waited_s))
         for ran in choice.account.attempts:
-            self._queue.labels(*labels).observe(ran.queue_s)
+            self._queue(*labels).observe(ran.queue_s)
             if ran.end.output_tokens > 1:
-                self._itl.labels(*labels).observe(ran.end.decode_s / (ran.end.output_tokens - 1))
+                self._itl(*labels).observe(ran.end.decode_s / (ran.end.output_tokens - 1))
         if used is not None:
-            self._tokens.labels(pool, "prompt").inc(used.prompt_tokens)
-            self._tokens.labels(pool, "output").inc(used.output_tokens)
-            self._tokens.labels(pool, "cached").inc(used.cached_tokens)
+            self._tokens(pool, "prompt").inc(used.prompt_tokens)
+            self._tokens(pool, "output").inc(used.output_tokens)
+            self._tokens(pool, "cached").inc(used.cached_tokens)
             tenant = self._tenant_label(choice.entry.tenant)
-            self._tenant_tokens.labels(pool, tenant).inc(used.prompt_tokens + used.output_tokens)
+            self._tenant_tokens(pool, tenant).inc(used.prompt_tokens + used.output_tokens)
 
     def left(self, generation: Generation) -> None:
         """Note when the first token of a call came that is over, however it ended."""
@@ -137,11 +134,16 @@ class RouterMetrics:
             each.first_token_at for each in generation.choices if each.first_token_at and each.waited_s is not None
         ]
         if firsts:
-            self._ttft.labels(*_labels(generation)).observe(min(firsts) - generation.choices[0].arrived_at)
+            self._ttft(*_labels(generation)).observe(min(firsts) - generation.choices[0].arrived_at)
 
     def finished(self, generation: Generation, end: api.Finished) -> None:
         """Note how long a request took that ended well."""
-        self._total.labels(*_labels(generation)).observe(duration_from_wire(end.receipt.total_time))
+        self._total(*_labels(generation)).observe(duration_from_wire(end.receipt.total_time))
+
+
+def _series(metric: Series) -> Callable[..., Series]:
+    """Return what finds the series of some labels: the library makes strings of them and takes a lock each time."""
+    return functools.cache(metric.labels)
 
 
 def _labels(generation: Generation) -> tuple[str, str]:

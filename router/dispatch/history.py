@@ -4,65 +4,74 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 
 from penstock.v1 import replica_pb2 as pb
 
-_PIECES = 64
-"""Texts that are joined at a time: a string of its own costs some 60 bytes more than its characters."""
+_DELTAS = 16
+"""Packed at a time: that costs less than one after the other, and a delta takes some 250 bytes until then."""
 
 
 class History:
     """Remembers output while its choice runs: 4 bytes per token, 8 per delta and one per character (two or four in text
-    outside of Latin-1), about 18 bytes per token of English. Bounded by max_tokens.
+    outside of Latin-1), about 20 bytes per token of English. Bounded by max_tokens.
     """
 
-    __slots__ = ("_characters", "_ids", "_joined", "_pieces", "_tokens")
+    __slots__ = ("_characters", "_fresh", "_ids", "_texts", "_tokens")
 
     def __init__(self) -> None:
         self._ids = array("I")
         # Of each delta: where a client may come back.
         self._tokens = array("I")
         self._characters = array("I")
-        self._joined: list[str] = []
-        self._pieces: list[str] = []
+        self._texts: list[str] = []
+        self._fresh: list[tuple[Sequence[int], str]] = []
+        """Deltas that are not in the above yet."""
 
     def add(self, token_ids: Sequence[int], text: str) -> None:
-        """Append a delta."""
-        self._ids.extend(token_ids)
-        self._tokens.append(len(token_ids))
-        self._characters.append(len(text))
-        self._keep(text)
+        """Append a delta; its ids must not change any more."""
+        fresh = self._fresh
+        fresh.append((token_ids, text))
+        if len(fresh) == _DELTAS:
+            self._pack()
 
     def add_all(self, history: pb.History) -> None:
         """Append all that another receiver had."""
+        self._pack()
         self._ids.extend(history.token_ids)
         # Not known from an older replica.
         self._tokens.extend(history.delta_tokens or (len(history.token_ids),))
         self._characters.extend(history.delta_characters or (len(history.text),))
-        self._keep(history.text)
+        self._texts.append(history.text)
 
-    def _keep(self, text: str) -> None:
-        if text:
-            self._pieces.append(text)
-            if len(self._pieces) == _PIECES:
-                self._joined.append("".join(self._pieces))
-                self._pieces.clear()
+    def _pack(self) -> None:
+        fresh = self._fresh
+        if not fresh:
+            return
+        self._ids.extend(chain.from_iterable([ids for ids, _ in fresh]))
+        self._tokens.extend([len(ids) for ids, _ in fresh])
+        self._characters.extend([len(text) for _, text in fresh])
+        self._texts.append("".join([text for _, text in fresh]))
+        fresh.clear()
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self.token_ids)
 
     @property
     def token_ids(self) -> Sequence[int]:
         """All tokens."""
+        self._pack()
         return self._ids
 
     @property
     def text(self) -> str:
         """All text."""
-        return "".join(self._joined) + "".join(self._pieces)
+        self._pack()
+        return "".join(self._texts)
 
     def characters_at(self, tokens: int) -> int | None:
         """Return how many characters came with so many tokens; None where that is not the end of a delta."""
+        self._pack()
         have = characters = 0
         for more_tokens, more_characters in zip(self._tokens, self._characters, strict=True):
             if have >= tokens:
@@ -75,7 +84,7 @@ class History:
         """Say what has been delivered, and what weights it came from."""
         text = self.text
         return pb.ResumeRecord(
-            prior_token_ids=self._ids,
+            prior_token_ids=self.token_ids,
             prior_text_length=len(text),
             prior_text=text,
             model_digest=model_digest,

@@ -35,12 +35,14 @@ class Pace:
         """The longest that a token waits for others."""
         self.streams = 0
         """Those that have had their first token and have not ended."""
+        self.together = 1
+        """Tokens of a stream that should share a message, as far as their time allows it."""
         self._many = settings.streams
 
-    @property
-    def together(self) -> int:
-        """Tokens of a stream that should share a message, as far as their time allows it."""
-        return max(1, 4 * self.streams // self._many - 2)
+    def count(self, more: int) -> None:
+        """Learn that so many streams more had their first token than ended."""
+        self.streams += more
+        self.together = max(1, 4 * self.streams // self._many - 2)
 
 
 class StreamPace:
@@ -59,7 +61,7 @@ class StreamPace:
         pace = self._pace
         now = pace.clock()
         if not self._wrote_at:
-            pace.streams += 1
+            pace.count(1)
         passed_s, self._wrote_at = now - self._wrote_at, now
         if self._asked_s is not None:
             return Collecting(NEVER, self._asked_s, from_now=True) if self._asked_s else AT_ONCE
@@ -73,5 +75,5 @@ class StreamPace:
     def close(self) -> None:
         """Learn that the stream has ended."""
         if self._wrote_at:
-            self._pace.streams -= 1
+            self._pace.count(-1)
             self._wrote_at = 0.0
