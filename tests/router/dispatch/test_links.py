@@ -317,6 +317,24 @@ async def test_a_sampled_stream_is_the_very_same_after_a_router_died(tmp_path: P
         stack.routers.pop(0)
 
 
+async def test_acknowledgements_wait_for_the_next_command_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_stack(tmp_path) as stack:
+        table = stack.replicas[0].table
+        await golden(stack, max_tokens=3)
+        await until(lambda: table.retained == 0)
+        monkeypatch.setattr("router.dispatch.link.LEISURE_S", 3600.0)
+        for _ in range(3):
+            await golden(stack, max_tokens=3)
+            # Each start takes the one before along.
+            await until(lambda: table.retained == 1)
+        (link,) = stack.routers[0].pools["demo"].replicas._links.values()
+        await link.close()
+        await until(lambda: table.retained == 0)
+        assert 0 == table.orphans
+
+
 async def test_output_that_nobody_takes_over_is_aborted_after_the_grace(tmp_path: Path) -> None:
     async with running_stack(tmp_path, routers=2, queue={"attach_grace_s": 0.4}, sim={"base_ms": 2.0}) as stack:
         call = stack.inference(0).StreamGenerate(stream_request(max_tokens=20_000, ignore_eos=True))
