@@ -46,17 +46,14 @@ def add_loadtest(commands: Commands) -> None:
     )
     sweep = parser.add_argument_group("sweep", "find the highest rate that holds --assert (default goodput>=0.99)")
     sweep.add_argument("--sweep", action="store_true", help="search instead of running once")
-    sweep.add_argument("--sweep-low", type=float, default=1.0, help="requests/s to begin with (default %(default)s)")
-    sweep.add_argument("--sweep-high", type=float, default=1000.0, help="where to stop looking (default %(default)s)")
-    sweep.add_argument("--sweep-repeats", type=int, default=3, help="trials per rate; odd (default %(default)s)")
-    sweep.add_argument(
-        "--sweep-precision", type=float, default=0.1, help="width of the answer as a part of it (default %(default)s)"
-    )
+    sweep.add_argument("--sweep-low", type=float, help="requests/s to begin with (default 1)")
+    sweep.add_argument("--sweep-high", type=float, help="where to stop looking (default 1000)")
+    sweep.add_argument("--sweep-repeats", type=int, help="trials per rate; odd (default 3)")
+    sweep.add_argument("--sweep-precision", type=float, help="width of the answer as a part of it (default 0.1)")
     sweep.add_argument(
         "--sweep-confidence",
         type=float,
-        default=0.9,
-        help="try both ends of the answer again until each is so sure (default %(default)s)",
+        help="try both ends of the answer again until each is so sure (default 0.9)",
     )
     report = parser.add_argument_group("report")
     report.add_argument("--report", metavar="PREFIX", help="write PREFIX.html and PREFIX.json (default loadtest-NAME)")

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -60,6 +60,8 @@ def run_loadtest(options: argparse.Namespace) -> int:
         _list(screen())
         return 0
     bounds = parse_bounds(options.bounds) if options.bounds else []
+    if not options.sweep and (stray := _sweep_flags(options)):
+        raise SettingsError(f"--sweep-{next(iter(stray))} says how to search, which only --sweep does")
     with without_pipes(scenario_of(options, _seconds(options.duration))) as scenario:
         return _run(options, scenario, bounds, console)
 
@@ -99,6 +101,11 @@ def _run(options: argparse.Namespace, scenario: Scenario, bounds: Sequence[Bound
     return int(bool(broken))
 
 
+def _sweep_flags(options: argparse.Namespace) -> dict[str, Any]:
+    given = {each.name: getattr(options, f"sweep_{each.name}", None) for each in fields(Plan)}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def target_from(options: argparse.Namespace) -> Target:
     """Build the target that the flags of `penstock` describe.
 
@@ -134,15 +141,9 @@ def _sweep(
     if scenario.trace:
         raise SettingsError("sweep: a trace has its own rate; give a scenario without one")
     # Below this a trial has too few requests to say anything.
-    floor = max(options.sweep_low / _SWEEP_DOWN, _LEAST_REQUESTS / scenario.duration_s)
-    searched = Plan(
-        options.sweep_low,
-        options.sweep_high,
-        options.sweep_repeats,
-        options.sweep_precision,
-        options.sweep_confidence,
-        min(floor, options.sweep_low),
-    )
+    asked = Plan(**_sweep_flags(options))
+    floor = max(asked.low / _SWEEP_DOWN, _LEAST_REQUESTS / scenario.duration_s)
+    searched = replace(asked, floor=min(floor, asked.low))
 
     def trial(rate: float, repeat: int) -> Trial:
         each = replace(scenario, rate=rate, seed=scenario.seed + 1000 * repeat)

@@ -40,9 +40,9 @@ class Trial:
 class Plan:
     """Says how to search."""
 
-    low: float
+    low: float = 1.0
     """Requests per second to begin with."""
-    high: float
+    high: float = 1000.0
     """Where to stop looking."""
     repeats: int = 3
     """Trials at a rate, with different seeds; the majority decides, and no more are run than it takes."""

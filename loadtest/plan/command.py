@@ -58,6 +58,12 @@ def run_plan(options: argparse.Namespace) -> int:
     return _plan(options, book)
 
 
+def _check_measured(options: argparse.Namespace) -> None:
+    for flag in ("model", "precision", "tp"):
+        if getattr(options, flag):
+            raise SettingsError(f"--{flag} says what to look for, and --profile is of one engine that was measured")
+
+
 def _plan(options: argparse.Namespace, book: Book) -> int:
     if options.html and not Path(options.html).absolute().parent.is_dir():
         raise SettingsError(f"html must name a file in a folder that exists, got {options.html}")
@@ -67,6 +73,7 @@ def _plan(options: argparse.Namespace, book: Book) -> int:
     gpus: list[Gpu] = []
     precisions: list[str] = []
     if options.profile:
+        _check_measured(options)
         measured = read_profile(Path(options.profile))
         prices = prices_of(options.price, measured.hardware)
         _check_prices(prices, [measured.hardware])

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from cluster.digests import TOKENIZER_FILES, tokenizer_digest
-from cluster.errors import UnavailableError
+from cluster.errors import NoReplicaError, UnavailableError
 from cluster.settings import LimitSettings
 from router.tokens.cache import read_files, write_files
 from router.tokens.tokenizer import Tokenizer
@@ -87,7 +87,9 @@ class TokenizerStore:
         self._loading.pop(digest, None)
         if task.cancelled() or (error := task.exception()) is not None:
             if not task.cancelled():
-                _log.warning("tokens.load_failed", extra={"digest": digest, "error": type(error).__name__})
+                # While a cluster starts, nobody can be asked for a moment; the next request asks again.
+                level = logging.DEBUG if isinstance(error, NoReplicaError) else logging.WARNING
+                _log.log(level, "tokens.load_failed", extra={"digest": digest, "error": type(error).__name__})
             return
         self._loaded[digest] = task.result()
         while len(self._loaded) > self._max_loaded:

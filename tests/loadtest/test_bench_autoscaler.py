@@ -132,6 +132,7 @@ def test_hours_are_in_percent_of_the_oracle_on_the_same_load() -> None:
     )
 
     assert [100, 100, 150, 125] == [each["gpu_hours_pct_oracle"] for each in found]
+    assert [2, 4, 3, 5] == [each["gpu_hours"] for each in found]
     assert {"scenario", "policy", "seed", "attainment", "gpu_hours_pct_oracle", "reversals", "worst_5min_attainment",
             "batch_tokens"} <= found[0].keys()  # fmt: skip
 

@@ -123,6 +123,11 @@ def test_a_late_trial_that_fails_takes_no_earlier_one_with_it(
     assert 4.0 == found["knee_rps"] < found["fails_rps"] < 8.0
 
 
+def test_how_to_search_is_not_said_without_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["loadtest", "--scenario", "smoke", "--sweep-high", "5", "--target", "127.0.0.1:1"])
+    assert "--sweep-high says how to search, which only --sweep does" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(("end", "status"), [(KeyboardInterrupt(), 130), (GeneratorError("no"), 1)])
 def test_a_sweep_without_a_trial_writes_nothing(
     runs: Any, tmp_path: Path, end: BaseException, status: int, capsys: pytest.CaptureFixture[str]

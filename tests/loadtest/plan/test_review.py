@@ -107,6 +107,7 @@ def test_the_commands_note_and_review(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--model", "llama-3.1-8b", "--rate", "1", "--precision", "fp3"], "precision must be one of"),
         (["--model", "llama-3.1-8b", "--rate", "1", "--price", "h100"], "price must be GPU=NUMBER"),
         (["--profile", "/nowhere.json", "--rate", "1"], "cannot be read"),
+        (["--profile", "/nowhere.json", "--model", "demo", "--rate", "1"], "--model says what to look for"),
     ],
 )
 def test_wrong_flags_are_named(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
