@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -14,6 +15,7 @@ from cluster.lifecycle import TaskOwner
 
 _CHUNK = 1 << 16
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_CLOSING_TURNS = 5
 """SO_LINGER: closing sends RST instead of FIN."""
 
 
@@ -78,6 +80,7 @@ class ChaosProxy:
         self._counters: dict[str, Counters] = {}
         self._changed = asyncio.Condition()
         self._pairs: dict[tuple[asyncio.StreamWriter, asyncio.StreamWriter], str] = {}
+        self._transports: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
         self._accepting: set[asyncio.Task[None]] = set()
         """Those that hold connections which are not passed on yet."""
         self._owner = TaskOwner(f"proxy.{name}")
@@ -99,14 +102,17 @@ class ChaosProxy:
         self._closed = True
         if self._server is not None:
             self._server.close()
+        # A connection that was accepted a moment ago reaches `_accept` some turns of the loop later.
+        await _turns()
         # Connections that a blackhole holds would wait for ever.
         await self.heal()
         await asyncio.gather(*self._accepting)
         await self._owner.close()
-        for pair in list(self._pairs):
-            _abort(*pair)
+        # Also those that only close when somebody reads what they still have to send.
+        for transport in list(self._transports):
+            transport.abort()
         # An aborted connection closes its socket in a later turn of the loop.
-        await asyncio.sleep(0)
+        await _turns()
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -156,6 +162,10 @@ class ChaosProxy:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        self._transports.add(writer.transport)
+        if self._closed:
+            _abort(writer)
+            return
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
         await self._pass_on(reader, writer)
@@ -174,6 +184,7 @@ class ChaosProxy:
         except (OSError, ValueError):
             _abort(writer)
             return
+        self._transports.add(far_writer.transport)
         for each in (writer, far_writer):
             each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         pair = (writer, far_writer)
@@ -256,6 +267,11 @@ class ChaosProxy:
         elif self._toxic(peer).slice_bytes:
             # A turn of the loop, or the kernel would join the pieces again.
             await asyncio.sleep(0)
+
+
+async def _turns() -> None:
+    for _ in range(_CLOSING_TURNS):
+        await asyncio.sleep(0)
 
 
 def _abort(*writers: asyncio.StreamWriter) -> None:
