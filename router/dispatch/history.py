@@ -9,12 +9,12 @@ from itertools import chain
 from penstock.v1 import replica_pb2 as pb
 
 _DELTAS = 16
-"""Packed at a time: that costs less than one after the other, and a delta takes some 250 bytes until then."""
+"""Packed at a time: that costs less than one after the other, and a delta takes some 210 bytes until then."""
 
 
 class History:
     """Remembers output while its choice runs: 4 bytes per token, 8 per delta and one per character (two or four in text
-    outside of Latin-1), about 20 bytes per token of English. Bounded by max_tokens.
+    outside of Latin-1), about 21 bytes per token of English. Bounded by max_tokens.
     """
 
     __slots__ = ("_characters", "_fresh", "_ids", "_texts", "_tokens")

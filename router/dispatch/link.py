@@ -23,6 +23,7 @@ from cluster.link_auth import caller_metadata
 from cluster.secret import ClusterSecret
 from cluster.tls import LinkDialer
 from router.dispatch.left_behind import LeftBehind
+from router.dispatch.outbox import Outbox
 from router.dispatch.progress import Watched, stalled
 from router.dispatch.receiver import Receiver
 from router.dispatch.recovery import NO_LIMITS, Failure, RecoveryLimits
@@ -37,10 +38,8 @@ FETCH_TIMEOUT_S = 60.0
 """For a tokenizer; a router that opens thousands of streams at the same time may be slow to read it."""
 RETRY_S = 0.2
 """Pause between attempts to connect."""
-LEISURE_S = 0.1
-"""How long an acknowledgement may wait for company: a message of its own costs as much as one with ten."""
 FLUSH_S = 1.0
-"""For the last ones of a link that is closed."""
+"""For what a link has to say when it is closed."""
 
 
 @dataclass(slots=True)
@@ -114,10 +113,7 @@ class ReplicaLink:
         self._dial()
         self._sinks: dict[int, _Sink] = {}
         self._next_sink = 1
-        self._outbox: list[pb.LinkCommand] = []
-        self._wake = asyncio.Event()
-        self._written = asyncio.Event()
-        """Set when everything in the outbox has been handed to gRPC."""
+        self._outbox = Outbox()
         self._heard_at = 0.0
         self._owner = TaskOwner(f"link.{replica_id}")
         self._opened = asyncio.Event()
@@ -144,22 +140,13 @@ class ReplicaLink:
 
     async def close(self) -> None:
         """End the stream; receivers that are left get `on_lost`."""
-        if self.up and self._outbox:
-            await self._flush()
+        if self.up and not await self._outbox.flush(FLUSH_S):
+            # The replica keeps for its grace what it could have forgotten.
+            _LOG.debug("link.not_flushed", extra={"replica": self.replica_id})
         await self._owner.close()
         self._set_up(False)
         self._lose_all(Failure.LINK)
         await self._channel.close(None)
-
-    async def _flush(self) -> None:
-        self._written.clear()
-        self._wake.set()
-        try:
-            async with asyncio.timeout(FLUSH_S):
-                await self._written.wait()
-        except TimeoutError:
-            # The replica keeps for its grace what it could have forgotten.
-            _LOG.debug("link.not_flushed", extra={"replica": self.replica_id})
 
     def lease_lost(self) -> None:
         """Learn that the replica has no lease. If the link is broken too, nobody vouches for it: it is dead."""
@@ -201,7 +188,7 @@ class ReplicaLink:
         """Start the attempt of this sink."""
         item = self._sinks[sink]
         start.sink, start.request_id, start.attempt = sink, item.request_id, item.attempt
-        self._send(pb.LinkCommand(start=start))
+        self._outbox.send(pb.LinkCommand(start=start))
 
     def send_attach(self, sink: int) -> None:
         """Take over the output of this sink's attempt."""
@@ -211,32 +198,22 @@ class ReplicaLink:
         if item.deadline is not None:
             left_s = item.deadline - time.monotonic()
             attach.time_left_ms = max(1, int(1000 * left_s)) if left_s < math.inf else 0
-        self._send(pb.LinkCommand(attach=attach))
+        self._outbox.send(pb.LinkCommand(attach=attach))
 
     def send_abort(self, sink: int, *, final: bool = False) -> None:
         """Stop the attempt of this sink; its end still comes. `final`: nobody goes on with its output."""
         if (item := self._sinks.get(sink)) is not None:
             item.abort = pb.Abort(sink=sink, final=final)
-            self._send(pb.LinkCommand(abort=item.abort))
+            self._outbox.send(pb.LinkCommand(abort=item.abort))
 
     def stop(self, request_id: str, attempt: str) -> None:
         """Stop an attempt that nobody receives here, unless another router does."""
-        self._send(pb.LinkCommand(abort=pb.Abort(request_id=request_id, attempt=attempt)))
+        self._outbox.send(pb.LinkCommand(abort=pb.Abort(request_id=request_id, attempt=attempt)))
 
     def close_sink(self, sink: int, *, acknowledge: bool) -> None:
         """Forget a receiver; `acknowledge` says that the client has everything, so that the replica can forget too."""
         if self._sinks.pop(sink, None) is not None and acknowledge:
-            self._send_soon(pb.LinkCommand(acknowledge=pb.Acknowledge(sink=sink)))
-
-    def _send(self, command: pb.LinkCommand) -> None:
-        self._outbox.append(command)
-        self._wake.set()
-
-    def _send_soon(self, command: pb.LinkCommand) -> None:
-        """Send a command that nobody waits for: with the next one, or after a moment."""
-        if not self._outbox:
-            asyncio.get_running_loop().call_later(LEISURE_S, self._wake.set)
-        self._outbox.append(command)
+            self._outbox.send_soon(pb.LinkCommand(acknowledge=pb.Acknowledge(sink=sink)))
 
     async def fetch_tokenizer(self, digest: str) -> Mapping[str, bytes]:
         """Get the tokenizer files.
@@ -322,12 +299,12 @@ class ReplicaLink:
     def _begin(self, first: pb.LinkResponse) -> None:
         self._heard_at = time.monotonic()
         # Commands that were not sent over the old stream belong to sinks that attach below, except for new starts.
-        waiting = [c for c in self._outbox if c.WhichOneof("command") in ("start", "acknowledge")]
+        waiting = [c for c in self._outbox.clear() if c.WhichOneof("command") in ("start", "acknowledge")]
         fresh = {c.start.sink for c in waiting if c.HasField("start")}
-        self._outbox = [
-            pb.LinkCommand(abort=pb.Abort(request_id=r, attempt=a)) for r, a in self._left.take(self.replica_id)
-        ]
-        self._outbox += waiting
+        for request_id, attempt in self._left.take(self.replica_id):
+            self.stop(request_id, attempt)
+        for command in waiting:
+            self._outbox.send(command)
         self._strays.forget(self.replica_id)
         self._engine_died = False
         self._set_suspect(False)
@@ -336,26 +313,21 @@ class ReplicaLink:
             if sink not in fresh:
                 self.send_attach(sink)
             if item.abort is not None:
-                self._send(pb.LinkCommand(abort=item.abort))
+                self._outbox.send(pb.LinkCommand(abort=item.abort))
         self._set_up(True)
-        self._wake.set()
         self._deliver(first)
 
     async def _write(self, call: Any) -> None:
         try:
             while True:
-                await self._wake.wait()
-                self._wake.clear()
-                if self._outbox:
-                    commands, self._outbox = self._outbox, []
-                    await call.write(pb.LinkRequest(commands=commands))
-                self._written.set()
+                await call.write(pb.LinkRequest(commands=await self._outbox.batch()))
+                self._outbox.wrote()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             call.cancel()
 
     async def _ping(self, call: Any) -> None:
         while True:
-            self._send(pb.LinkCommand(ping=pb.Ping(nonce=time.monotonic_ns())))
+            self._outbox.send(pb.LinkCommand(ping=pb.Ping(nonce=time.monotonic_ns())))
             sent = time.monotonic()
             if not await slept_awake(self._ping_s):
                 self._listening_since = time.monotonic()
@@ -422,7 +394,7 @@ class ReplicaLink:
             if item is None:
                 if self._strays.seen(self.replica_id, sink, self._heard_at):
                     _LOG.warning("link.stray", extra={"replica": self.replica_id, "sink": sink})
-                    self._send(pb.LinkCommand(abort=pb.Abort(sink=sink)))
+                    self._outbox.send(pb.LinkCommand(abort=pb.Abort(sink=sink)))
             else:
                 item.offset = offset + count
                 item.begun = True
@@ -442,7 +414,7 @@ class ReplicaLink:
     def _give_up(self, sink: int, item: _Sink) -> None:
         """Do without a receiver that has just failed."""
         self._log_failure(sink)
-        self._send(pb.LinkCommand(abort=pb.Abort(sink=sink)))
+        self._outbox.send(pb.LinkCommand(abort=pb.Abort(sink=sink)))
         # It may have closed itself before it failed.
         self._sinks.pop(sink, None)
         self._tell_lost(sink, item, Failure.LINK)
@@ -458,8 +430,7 @@ class ReplicaLink:
 
     def _lose_all(self, failure: Failure) -> None:
         lost, self._sinks = self._sinks, {}
-        unsent = {command.start.sink for command in self._outbox if command.HasField("start")}
-        self._outbox.clear()
+        unsent = {command.start.sink for command in self._outbox.clear() if command.HasField("start")}
         for sink, item in lost.items():
             if sink in unsent:
                 # It never ran, so it is no attempt that was lost.

@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from cluster.lifecycle import TaskOwner
+from tests.support.waiting import settled_transports
 
 _CHUNK = 1 << 16
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
-_CLOSING_TURNS = 5
 """SO_LINGER: closing sends RST instead of FIN."""
 
 
@@ -81,6 +81,7 @@ class ChaosProxy:
         self._changed = asyncio.Condition()
         self._pairs: dict[tuple[asyncio.StreamWriter, asyncio.StreamWriter], str] = {}
         self._transports: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
+        """All that may still be open, also those that were told to close."""
         self._accepting: set[asyncio.Task[None]] = set()
         """Those that hold connections which are not passed on yet."""
         self._owner = TaskOwner(f"proxy.{name}")
@@ -102,8 +103,8 @@ class ChaosProxy:
         self._closed = True
         if self._server is not None:
             self._server.close()
-        # A connection that was accepted a moment ago reaches `_accept` some turns of the loop later.
-        await _turns()
+        # A connection that was accepted a moment ago has yet to reach `_accept`.
+        await settled_transports()
         # Connections that a blackhole holds would wait for ever.
         await self.heal()
         await asyncio.gather(*self._accepting)
@@ -111,8 +112,7 @@ class ChaosProxy:
         # Also those that only close when somebody reads what they still have to send.
         for transport in list(self._transports):
             transport.abort()
-        # An aborted connection closes its socket in a later turn of the loop.
-        await _turns()
+        await settled_transports()
 
     # --- faults -------------------------------------------------------------------------------------------------------
 
@@ -267,11 +267,6 @@ class ChaosProxy:
         elif self._toxic(peer).slice_bytes:
             # A turn of the loop, or the kernel would join the pieces again.
             await asyncio.sleep(0)
-
-
-async def _turns() -> None:
-    for _ in range(_CLOSING_TURNS):
-        await asyncio.sleep(0)
 
 
 def _abort(*writers: asyncio.StreamWriter) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-_ACCEPT_TURNS = 5
+from tests.support.waiting import settled_transports
 
 
 class Relay:
@@ -53,9 +53,8 @@ class Relay:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A connection that was accepted a moment ago reaches `_accept` some turns of the loop later.
-        for _ in range(_ACCEPT_TURNS):
-            await asyncio.sleep(0)
+        # A connection that was accepted a moment ago has yet to reach `_accept`.
+        await settled_transports()
         for writer in list(self._writers):
             writer.transport.abort()
             with suppress(OSError):

@@ -7,6 +7,8 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 
+_TURNS = 5
+
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 20.0) -> None:
     """Return as soon as the condition holds; fails the test when it does not within the time."""
@@ -22,6 +24,14 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float 
                 f"the condition did not hold within {seconds} s: {inspect.getsource(condition).strip()}"
             )
         await asyncio.sleep(0.005)
+
+
+async def settled_transports() -> None:
+    """Let asyncio finish what it began: an accepted connection reaches its handler, and an aborted one closes its
+    socket, some turns of the loop later. Nothing tells when.
+    """
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 def until_sync(condition: Callable[[], object], seconds: float = 60.0) -> None:

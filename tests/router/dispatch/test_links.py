@@ -324,7 +324,7 @@ async def test_acknowledgements_wait_for_the_next_command_but_not_for_ever(
         table = stack.replicas[0].table
         await golden(stack, max_tokens=3)
         await until(lambda: table.retained == 0)
-        monkeypatch.setattr("router.dispatch.link.LEISURE_S", 3600.0)
+        monkeypatch.setattr("router.dispatch.outbox.LEISURE_S", 3600.0)
         for _ in range(3):
             await golden(stack, max_tokens=3)
             # Each start takes the one before along.
