@@ -15,10 +15,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cluster.cli.console import messages, screen
 from cluster.cli.tables import print_table
 from cluster.errors import SettingsError
-from loadtest.bench_autoscaler.contest import ORACLE, ORACLES, POLICIES, TUNED, Policy, Result, contend
+from loadtest.bench_autoscaler.contest import (
+    NOWCAST,
+    NOWCASTS,
+    ORACLE,
+    ORACLES,
+    POLICIES,
+    TUNED,
+    Policy,
+    Result,
+    contend,
+)
 from loadtest.bench_autoscaler.report import OURS, rows, table_of
 from loadtest.bench_autoscaler.scenarios import SCENARIOS, Case, Span, case
-from loadtest.bench_autoscaler.tuning import ENOUGH, cheapest, tune
+from loadtest.bench_autoscaler.tuning import ENOUGH, cheapest, cheapest_of_all, tune
 from loadtest.data import check_there, data_folder
 from loadtest.ending import end
 
@@ -51,6 +61,8 @@ def compete(job: Job) -> list[Result]:
     if policy.name == ORACLE:
         # It knows each load: whatever is cheapest there is its plan.
         found = [cheapest([_tuned(family, [load], ENOUGH)[0] for family in ORACLES]) for load in loads]
+    elif policy.name == NOWCAST:
+        found = cheapest_of_all([_tuned(family, loads, ENOUGH) for family in NOWCASTS])
     else:
         found = _tuned(policy, loads, job.enough)
     return [replace(each, scenario=name) for name in job.scenarios for each in found]
@@ -81,7 +93,7 @@ def _least(scenario: str, found: Sequence[Result]) -> float:
 
 def tuned_as_ours(job: Job, found: Sequence[Result]) -> list[Job]:
     """Split a job by what its scenarios are tuned to: they may be the same to its policy and not to ours."""
-    if job.policy in (ORACLE, TUNED) or not POLICIES[job.policy].dials:
+    if job.policy in (ORACLE, NOWCAST, TUNED) or not POLICIES[job.policy].dials:
         return [job]
     by_least: dict[float, list[str]] = {}
     for scenario in job.scenarios:
@@ -163,7 +175,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--first-seed", type=int, default=1, help="others are other draws (default %(default)s)")
     parser.add_argument("--seconds", type=float, help="length of a load (default 2400, quick 1200)")
     parser.add_argument("--scenarios", help="names, separated by commas")
-    parser.add_argument("--policies", help="the same; the oracle always runs")
+    parser.add_argument("--policies", help=f"the same; the oracle always runs, {NOWCAST} only where it is named")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: as many as cores")
     options = parser.parse_args()
     options.seeds = options.seeds or (2 if options.quick else 5)
@@ -173,8 +185,9 @@ def _options() -> argparse.Namespace:
 
 def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     every = [each.name for each in SCENARIOS]
+    usual = [each.name for each in POLICIES.values() if not each.on_request]
     scenarios = options.scenarios.split(",") if options.scenarios else QUICK_SCENARIOS if options.quick else every
-    policies = options.policies.split(",") if options.policies else QUICK_POLICIES if options.quick else list(POLICIES)
+    policies = options.policies.split(",") if options.policies else QUICK_POLICIES if options.quick else usual
     for noun, names, known in (("scenario", scenarios, every), ("policy", policies, list(POLICIES))):
         if unknown := [name for name in names if name not in known]:
             raise SettingsError(f"{noun} must be one of {', '.join(known)}, got {unknown[0]}")

@@ -17,7 +17,7 @@ from loadtest.simulate.penstock import PenstockFast, PenstockLearner, PenstockSl
 from loadtest.simulate.policies import FastPolicy, SlowPolicy
 from loadtest.simulate.simulation import Simulation
 
-STATIC, ORACLE = "static", "oracle"
+STATIC, ORACLE, NOWCAST = "static", "oracle", "nowcast"
 TUNED = "penstock tuned"
 """Ours with a dial of its own, as the others are."""
 
@@ -35,6 +35,8 @@ class Policy:
     """Whether it is given a step model."""
     waits: bool = True
     """Whether it starts replicas, so that the cold start matters."""
+    on_request: bool = False
+    """Whether it runs only where it is named."""
 
     def sees(self, scenario: Scenario) -> tuple[object, ...]:
         """Return what its runs follow from: where that is the same, so are they."""
@@ -69,8 +71,20 @@ def _oracle(prompts_first: bool) -> Policy:
     return Policy(ORACLE, dials, lambda case, dial: plan(case, dial, prompts_first=prompts_first))
 
 
+def _nowcast(prompts_first: bool) -> Policy:
+    dials = (1.05, 1.0, 0.95, 0.92, 0.89, 0.86, 0.83, 0.8, 0.77, 0.74, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35, 0.3)
+    return Policy(
+        NOWCAST,
+        dials,
+        lambda case, dial: plan(case, dial, prompts_first=prompts_first, foresight=False),
+        on_request=True,
+    )
+
+
 ORACLES = (_oracle(False), _oracle(True))
 """Of their plans the cheapest counts."""
+NOWCASTS = (_nowcast(False), _nowcast(True))
+"""Of them the one that is cheaper over all draws, since it does not know which draw it is."""
 _FILLS = (0.95, 0.85, 0.75, 0.68, 0.62, 0.56, 0.5, 0.45, 0.4, 0.35, 0.3)
 """Of a pool's `autoscale.fill`, which the others leave at its default."""
 _COUNTS = tuple(float(n) for n in range(12, 34, 2))
@@ -78,6 +92,7 @@ POLICIES: Mapping[str, Policy] = {
     each.name: each
     for each in (
         ORACLES[0],
+        NOWCASTS[0],
         Policy(STATIC, _COUNTS, waits=False),
         Policy("hpa queue", (32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25), _hpa(HpaMetric.QUEUE)),
         Policy("hpa kv", (0.6, 0.52, 0.46, 0.4, 0.35, 0.3, 0.25, 0.2), _hpa(HpaMetric.KV)),

@@ -5,6 +5,9 @@ prompt's over the moments after it comes: which is nearer the truth depends on t
 stays if starting anew would cost as much, and who takes the place of one that is going to die is ordered in time. What
 remains is how full replicas may be, and of all those plans the cheapest that reaches the attainment in the same
 simulator is the oracle. It is the cheapest of a family of plans, not of all.
+
+The nowcast is the same without foresight: it knows what is needed at every moment, and orders it then. What a policy
+takes beyond the nowcast is for finding out; what the nowcast takes beyond the oracle nobody saves who can't foresee.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ class Plan:
         return self.counts[min(len(self.counts) - 1, int(snapshot.now_s // _BIN_S))]
 
 
-def plan(case: Case, fill: float, smooth_s: float = 60.0, *, prompts_first: bool = False) -> Plan:
+def plan(
+    case: Case, fill: float, smooth_s: float = 60.0, *, prompts_first: bool = False, foresight: bool = True
+) -> Plan:
     """Plan for replicas that are at most so full, of class-less or interactive work and batch work alike.
 
     Args:
@@ -41,6 +46,8 @@ def plan(case: Case, fill: float, smooth_s: float = 60.0, *, prompts_first: bool
         fill: part of a replica's time; more than 1 relies on what the SLO lets wait.
         smooth_s: the need is averaged over so long.
         prompts_first: whether a prompt's work is needed as it comes.
+        foresight: whether replicas are ordered a cold start before they are needed; else at that moment, and those who
+            die are replaced when they have died.
     """
     load = _load(case, prompts_first)
     width = max(1, round(smooth_s / _BIN_S))
@@ -50,20 +57,25 @@ def plan(case: Case, fill: float, smooth_s: float = 60.0, *, prompts_first: bool
     counts = np.zeros(len(need), dtype=int)
     for level in range(1, int(need.max()) + 1):
         busy = need >= level
-        counts += _kept(busy, ahead)
-    for death in case.setup.deaths:
+        counts += _kept(busy, ahead, foresight=foresight)
+    for death in case.setup.deaths if foresight else ():
         # From the bin in which it happens on, those who were ordered for it are the ones that are needed.
         there = int(death.at_s // _BIN_S)
         counts[max(0, there - ahead) : there] += death.replicas
     return Plan(tuple(int(each) for each in counts))
 
 
-def _kept(busy: np.ndarray[tuple[int], np.dtype[np.bool_]], ahead: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _kept(
+    busy: np.ndarray[tuple[int], np.dtype[np.bool_]], ahead: int, *, foresight: bool
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return when the replica of one level is there or starts."""
     there = busy.copy()
+    last = -1
     for place in np.flatnonzero(busy):
-        # Its cold start, and with it gaps that are no longer than one.
-        there[max(0, place - ahead) : place] = True
+        # Gaps that are no longer than a cold start, and with foresight that start itself.
+        if foresight or (last >= 0 and place - last - 1 <= ahead):
+            there[max(last + 1, place - ahead) : place] = True
+        last = int(place)
     return there
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from loadtest.bench_autoscaler.contest import Result
 
@@ -12,6 +12,19 @@ ENOUGH = 0.99
 def cheapest(results: Sequence[Result], enough: float = ENOUGH) -> Result:
     """Return the one with the fewest hours of those that attain enough, else the one that comes nearest."""
     return min(results, key=lambda each: (-min(enough, each.attainment), each.gpu_hours))
+
+
+def cheapest_of_all(families: Sequence[Sequence[Result]], enough: float = ENOUGH) -> list[Result]:
+    """Return the runs of the family that is the cheapest over all loads of those that attain enough on average, else of
+    the one that comes nearest. Each family has run on the same loads.
+    """
+
+    def key(runs: Iterable[Result]) -> tuple[float, float]:
+        found = list(runs)
+        attained = sum(each.attainment for each in found) / len(found)
+        return -min(enough, attained), sum(each.gpu_hours for each in found)
+
+    return list(min(families, key=key))
 
 
 def tune(dials: Sequence[float], run: Callable[[float], Sequence[Result]], enough: float = ENOUGH) -> float:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 import loadtest.bench_autoscaler.__main__ as bench
 from cluster.cli.tables import print_table
 from loadtest.bench_autoscaler.__main__ import jobs_of, tuned_as_ours
-from loadtest.bench_autoscaler.contest import ORACLE, POLICIES, TUNED, Policy, Result, contend
-from loadtest.bench_autoscaler.oracle import plan
+from loadtest.bench_autoscaler.contest import NOWCAST, ORACLE, POLICIES, TUNED, Policy, Result, contend
+from loadtest.bench_autoscaler.oracle import _kept, plan
 from loadtest.bench_autoscaler.report import paired, rows, table_of
 from loadtest.bench_autoscaler.scenarios import (
     ENGINE,
@@ -27,7 +29,7 @@ from loadtest.bench_autoscaler.scenarios import (
     case,
     work_of,
 )
-from loadtest.bench_autoscaler.tuning import cheapest, tune
+from loadtest.bench_autoscaler.tuning import cheapest, cheapest_of_all, tune
 
 SPAN = Span(240.0, lead_s=60.0)
 
@@ -85,6 +87,43 @@ def test_the_oracle_has_others_ready_when_replicas_die(data: Path) -> None:
 
     death = int((120 + 0.4 * 480) // 15)
     assert [0, 3, 3, 3, 3, 0] == [three[at] - none[at] for at in range(death - 5, death + 1)]
+
+
+def test_without_foresight_replicas_are_ordered_when_they_are_needed(data: Path) -> None:
+    make, span = scenario("step x3").make, Span(480.0, lead_s=120.0)
+    drawn = case(Scenario("step x3", make, cold_start_s=60.0, deaths=3), 1, span, data)
+    ahead, now = (plan(drawn, 0.9, foresight=foresight).counts for foresight in (True, False))
+
+    step, ahead_of = int((120 + 0.3 * 480) // 15), 4
+    assert now[step - 1] < ahead[step - 1]
+    # The same replicas, a cold start later; nobody is ordered for the three that are going to die.
+    assert [each - 3 for each in ahead[step - 1 : step + 3]] == list(now[step - 1 + ahead_of : step + 3 + ahead_of])
+    assert all(one <= other for one, other in zip(now, ahead, strict=True))
+
+
+def test_without_foresight_a_replica_that_is_wanted_again_soon_is_kept() -> None:
+    busy = np.array([0, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 0], dtype=bool)
+
+    assert [0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 1, 0] == list(_kept(busy, 2, foresight=False))
+    assert [0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0] == list(_kept(busy, 2, foresight=True))
+
+
+def test_the_cheaper_family_is_the_one_that_is_cheaper_over_all_draws() -> None:
+    def family(*runs: tuple[float, float]) -> list[Result]:
+        return [Result("s", "p", n, 0.0, attained, hours, 0, 1.0, 0, 0.0) for n, (attained, hours) in enumerate(runs)]
+
+    dear, cheap, bad = family((1.0, 5.0), (1.0, 5.0)), family((0.985, 3.0), (0.999, 6.0)), family((0.98, 1), (0.99, 1))
+
+    assert cheap == cheapest_of_all([dear, cheap, bad])
+    assert bad == cheapest_of_all([bad, family((0.97, 0.5), (0.97, 0.5))])
+
+
+def test_the_nowcast_runs_only_where_it_is_named() -> None:
+    options = argparse.Namespace(policies=None, scenarios=None, quick=False)
+
+    assert NOWCAST not in bench._chosen(options)[1]
+    options.policies = NOWCAST
+    assert [ORACLE, NOWCAST] == bench._chosen(options)[1]
 
 
 def test_the_oracle_may_take_prompts_to_be_needed_at_once(data: Path) -> None:
