@@ -7,7 +7,8 @@ remains is how full replicas may be, and of all those plans the cheapest that re
 simulator is the oracle. It is the cheapest of a family of plans, not of all.
 
 The nowcast is the same without foresight: it knows what is needed at every moment, and orders it then. What a policy
-takes beyond the nowcast is for finding out; what the nowcast takes beyond the oracle nobody saves who can't foresee.
+that scales with the load takes beyond the nowcast is for finding out; what the nowcast takes beyond the oracle is for
+what can't be known.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from loadtest.bench_autoscaler.contest import Result
 
@@ -19,12 +19,12 @@ def cheapest_of_all(families: Sequence[Sequence[Result]], enough: float = ENOUGH
     the one that comes nearest. Each family has run on the same loads.
     """
 
-    def key(runs: Iterable[Result]) -> tuple[float, float]:
-        found = list(runs)
-        attained = sum(each.attainment for each in found) / len(found)
-        return -min(enough, attained), sum(each.gpu_hours for each in found)
+    def key(runs: Sequence[Result]) -> tuple[float, float]:
+        attained = sum(each.attainment for each in runs) / len(runs)
+        return -min(enough, attained), sum(each.gpu_hours for each in runs)
 
-    return list(min(families, key=key))
+    best = min(families, key=key)
+    return list(best)
 
 
 def tune(dials: Sequence[float], run: Callable[[float], Sequence[Result]], enough: float = ENOUGH) -> float:
