@@ -19,7 +19,7 @@ DATA ?=
 OUT ?=
 REAL ?=
 MINUTES ?=
-# Recorded loads and measurements are no part of the repository; see loadtest/data.py.
+# Recorded loads and measurements are no part of the repository; see loadtest/benchmarks/data.py.
 ifneq ($(DATA),)
 export PENSTOCK_DATA := $(DATA)
 endif
@@ -81,16 +81,16 @@ format: setup ## format the code
 	$(BIN)/ruff format .
 
 k8s-render: setup ## rewrite what follows from others under k8s/: values schema, dashboards, Kustomize
-	$(BIN)/python -m tests.k8s.generate
+	$(BIN)/python -m k8s.render
 
 k8s-check: setup
-	$(BIN)/python -m tests.k8s.generate --check
+	$(BIN)/python -m k8s.render --check
 
 proto: setup ## regenerate the code of the .proto files
-	$(BIN)/python tests/meta/generate_proto.py proto
+	$(BIN)/python proto/generate.py proto
 
 proto-check: setup
-	$(BIN)/python tests/meta/generate_proto.py --check
+	$(BIN)/python proto/generate.py --check
 
 lock: setup ## recompile requirements/cpu.txt from pyproject.toml
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --extra loadtest --group dev --python-version 3.11 \
@@ -106,44 +106,44 @@ soak: setup ## mixed load with random faults for MINUTES=n (20), nothing lost, f
 	$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JSON),--json $(JSON))
 
 bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock (JSON=file)
-	$(BIN)/python -m loadtest.bench_tokens $(if $(JSON),--json $(JSON))
+	$(BIN)/python -m loadtest.benchmarks.tokens $(if $(JSON),--json $(JSON))
 
 bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of two router processes (JSON=file)
-	$(BIN)/python -m loadtest.bench_queue $(if $(JSON),--json $(JSON))
+	$(BIN)/python -m loadtest.benchmarks.queue $(if $(JSON),--json $(JSON))
 
 bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and routers (JSON=file)
-	$(BIN)/python -m loadtest.bench_jobs $(if $(JSON),--json $(JSON))
+	$(BIN)/python -m loadtest.benchmarks.jobs $(if $(JSON),--json $(JSON))
 
 bench-cancel: setup ## what a cancel takes, what 100,000 of them leave behind, how fast a full queue refuses (JSON=file)
-	$(BIN)/python -m loadtest.bench_cancel $(if $(JSON),--json $(JSON))
+	$(BIN)/python -m loadtest.benchmarks.cancel $(if $(JSON),--json $(JSON))
 
 bench-herd: setup ## a router dies under 20,000 streams: what its clients do to the other one (JSON=file)
-	$(BIN)/python -m loadtest.bench_herd $(if $(JSON),--json $(JSON))
+	$(BIN)/python -m loadtest.benchmarks.reconnect $(if $(JSON),--json $(JSON))
 
 bench-affinity: setup ## what prefix and session affinity bring on a recorded load (JSON=file, TRACE=file, DATA=folder)
-	$(BIN)/python -m loadtest.bench_affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
+	$(BIN)/python -m loadtest.benchmarks.affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
 bench-simulate: setup ## how fast the simulator is, and how well it predicts a recorded engine run (JSON=file, TRACE=file, DATA=folder)
-	$(BIN)/python -m loadtest.bench_simulate $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
+	$(BIN)/python -m loadtest.benchmarks.simulate $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
 bench-autoscaler: setup ## autoscalers at equal attainment on recorded loads (QUICK=1, JSON=file, DATA=folder)
-	$(BIN)/python -m loadtest.bench_autoscaler $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
+	$(BIN)/python -m loadtest.benchmarks.autoscaler $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
 bench-control: setup ## the fast loop against static batch limits on a real engine (JSON=file)
-	$(BIN)/python -m loadtest.bench_control $(if $(JSON),--json $(JSON))
+	$(BIN)/python -m loadtest.benchmarks.control $(if $(JSON),--json $(JSON))
 
 bench-loadtest: setup ## CPU and lag of one load generator with 2,000 streams of 5 messages/s (JSON=file)
-	$(BIN)/python -m loadtest.bench_loadtest $(if $(JSON),--json $(JSON))
+	$(BIN)/python -m loadtest.benchmarks.loadtest $(if $(JSON),--json $(JSON))
 bench-plan: setup ## how wrong the planner is on measured points it has not seen (JSON=file, POINTS=file, DATA=folder)
-	$(BIN)/python -m loadtest.bench_plan $(if $(JSON),--json $(JSON)) $(if $(POINTS),--points $(POINTS))
+	$(BIN)/python -m loadtest.benchmarks.plan $(if $(JSON),--json $(JSON)) $(if $(POINTS),--points $(POINTS))
 
 plan-loop: setup ## profile the CPU engine, plan for a load, run it on a cluster, compare (JSON=file)
-	$(BIN)/python -m loadtest.plan_loop $(if $(JSON),--json $(JSON))
+	$(BIN)/python -m loadtest.benchmarks.plan_loop $(if $(JSON),--json $(JSON))
 
 record-run: setup ## replay a load through the whole stack on the CPU engine, for penstock simulate --validate (OUT=folder, DATA=folder)
-	$(BIN)/python -m loadtest.record_run $(or $(OUT),out/run)
+	$(BIN)/python -m loadtest.benchmarks.record_run $(or $(OUT),out/run)
 
 gpu-check: ## on a GPU machine: what only it can show (JSON=file)
-	$(BIN)/python -m loadtest.gpu_check $(if $(JSON),--json $(JSON))
+	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
 .PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run

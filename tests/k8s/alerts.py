@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tests.k8s.generate import CHART
+from k8s.render.generated import CHART
 
 
 def alerts() -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from tests.k8s.binaries import run
-from tests.k8s.generate import CHART, RELEASE
+from k8s.render.binaries import run
+from k8s.render.generated import CHART, RELEASE
 
 Object = dict[str, Any]
 DIGESTS = ("--set=images.router.digest=sha256:" + "1" * 64, "--set=images.replica.digest=sha256:" + "2" * 64)

@@ -16,10 +16,10 @@ from cluster import errors
 from cluster.control.settings import ControlMode
 from cluster.models import RequestClass
 from cluster.tls import ROUTER_TLS
+from k8s.render import dashboards
 from router.dispatch.arrivals import Verdict
 from router.dispatch.recovery import Failure
 from router.identity.authenticator import KEYS_FILE
-from tests.k8s import dashboards
 from tests.k8s.alerts import alerts, matchers, names
 from tests.k8s.kubelet.prometheus import require
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from k8s.render.pins import ROOT, normal, pins
 from tests.k8s.charts import one, render
-from tests.k8s.pins import ROOT, normal, pins
 from tests.k8s.view import pods
 
 FILES = sorted((ROOT / "k8s" / "images").glob("*.Dockerfile"))

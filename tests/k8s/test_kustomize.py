@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from k8s.render.binaries import run
+from k8s.render.generated import ROOT, template
+from k8s.render.overlays import OVERLAYS, identity
 from router.identity.keys_file import read_keys_file
-from tests.k8s.binaries import run
 from tests.k8s.charts import Object, parse
-from tests.k8s.generate import ROOT, template
-from tests.k8s.overlays import OVERLAYS, identity
 from tests.k8s.rules import RULES
 
 OWN = {"Namespace", "Secret"}

@@ -16,11 +16,11 @@ import pytest_asyncio
 import yaml
 from penstock.v1 import inference_pb2_grpc
 
+from k8s.render import dashboards
+from k8s.render.generated import RELEASE
 from router.client import AsyncClient, JobItem, Sampling
-from tests.k8s import dashboards
 from tests.k8s.alerts import alerts, names
 from tests.k8s.charts import of_kind, one, render
-from tests.k8s.generate import RELEASE
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.prometheus import SCRAPE_S, Prometheus, require, running_prometheus, scrape_targets
 from tests.k8s.kubelet.serve import running_autoscalers

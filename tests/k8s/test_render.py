@@ -11,12 +11,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
-from tests.k8s.binaries import run
+from k8s.render.binaries import run
+from k8s.render.generated import CHART, RELEASE, stale
+from k8s.render.values_schema import FREE_MAPS, comments_of, pattern_of
 from tests.k8s.charts import SCENARIOS, Object, of_kind, one, render, render_values
 from tests.k8s.crds import CRD_DIR
-from tests.k8s.generate import CHART, RELEASE, stale
 from tests.k8s.rules import runtime
-from tests.k8s.values_schema import FREE_MAPS, comments_of, pattern_of
 from tests.k8s.view import pods, serve_config, settings_toml
 
 POOL = {"settings": {}, "device": "cpu", "workers": {"min": 1, "max": 1, "resources": {"requests": {}, "limits": {}}}}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from k8s.render.generated import CHART
 from tests.k8s.charts import SCENARIOS, Object, of_kind, one, render
-from tests.k8s.generate import CHART
 from tests.k8s.rules import RULES, wiring
 from tests.k8s.view import serve_config
 

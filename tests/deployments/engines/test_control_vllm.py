@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.bench_control import bench_pool, measure
+from loadtest.benchmarks.control import bench_pool, measure
 from tests.deployments.engines.conftest import Started
 
 pytestmark = [

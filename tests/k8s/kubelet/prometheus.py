@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from k8s.render.generated import RELEASE
 from tests.k8s.charts import of_kind, one
-from tests.k8s.generate import RELEASE
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.support.ports import free_port
 from tests.support.waiting import until

@@ -1,0 +1,187 @@
+"""Who competes, with which one dial, and one run of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from cluster.control.slow_rules import SlowRules
+from cluster.models import RequestClass
+from loadtest.benchmarks.autoscaler.oracle import Plan, plan
+from loadtest.benchmarks.autoscaler.scenarios import Case, Scenario
+from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
+from loadtest.simulate.figures import figures_of
+from loadtest.simulate.imitations import Dynamo, Wva
+from loadtest.simulate.outcome import End
+from loadtest.simulate.penstock import PenstockFast, PenstockLearner, PenstockSlow, PoolFit, model_of, penstock_slow
+from loadtest.simulate.policies import FastPolicy, SlowPolicy
+from loadtest.simulate.simulation import Simulation
+
+STATIC, ORACLE, NOWCAST = "static", "oracle", "nowcast"
+TUNED = "penstock tuned"
+"""Ours with a dial of its own, as the others are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Is a contestant. Dials go from the cheapest setting to the most generous."""
+
+    name: str
+    dials: tuple[float, ...] = ()
+    """Settings to choose from; none has nothing to tune."""
+    slow: Callable[[Case, float], SlowPolicy | None] = lambda _case, _dial: None
+    fast: bool = False
+    model: bool = False
+    """Whether it is given a step model."""
+    waits: bool = True
+    """Whether it starts replicas, so that the cold start matters."""
+    on_request: bool = False
+    """Whether it runs only where it is named."""
+
+    def sees(self, scenario: Scenario) -> tuple[object, ...]:
+        """Return what its runs follow from: where that is the same, so are they."""
+        return (
+            scenario.load,
+            scenario.engine,
+            scenario.slo,
+            scenario.deaths,
+            scenario.batch_part,
+            scenario.cold_start_s if self.waits or scenario.deaths else None,
+            scenario.model_error if self.model else None,
+        )
+
+
+def _hpa(metric: HpaMetric) -> Callable[[Case, float], SlowPolicy]:
+    return lambda _, dial: Hpa(metric, dial)
+
+
+def _model(case: Case) -> Dynamo:
+    model = model_of(case.setup, case.scenario.model_error)
+    engine = case.setup.engine
+    return Dynamo(model, float(engine.max_num_seqs), step_tokens=engine.max_num_batched_tokens)
+
+
+def _penstock(case: Case, dial: float) -> SlowPolicy:
+    rules = SlowRules(fill=dial) if dial else None
+    return penstock_slow(case.setup, case.point, error=case.scenario.model_error, rules=rules)
+
+
+def _oracle(prompts_first: bool) -> Policy:
+    dials = (1.3, 1.25, 1.2, 1.15, 1.1, 1.05, 1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
+    return Policy(ORACLE, dials, lambda case, dial: plan(case, dial, prompts_first=prompts_first))
+
+
+def _nowcast(prompts_first: bool) -> Policy:
+    dials = (1.05, 1.0, 0.95, 0.92, 0.89, 0.86, 0.83, 0.8, 0.77, 0.74, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4, 0.35, 0.3)
+    return Policy(
+        NOWCAST,
+        dials,
+        lambda case, dial: plan(case, dial, prompts_first=prompts_first, foresight=False),
+        on_request=True,
+    )
+
+
+ORACLES = (_oracle(False), _oracle(True))
+"""Of their plans the cheapest counts."""
+NOWCASTS = (_nowcast(False), _nowcast(True))
+"""Of them the one that is cheaper over all draws, since it does not know which draw it is."""
+_FILLS = (0.95, 0.85, 0.75, 0.68, 0.62, 0.56, 0.5, 0.45, 0.4, 0.35, 0.3)
+"""Of a pool's `autoscale.fill`, which the others leave at its default."""
+_COUNTS = tuple(float(n) for n in range(12, 34, 2))
+POLICIES: Mapping[str, Policy] = {
+    each.name: each
+    for each in (
+        ORACLES[0],
+        NOWCASTS[0],
+        Policy(STATIC, _COUNTS, waits=False),
+        Policy("hpa queue", (32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5, 0.25), _hpa(HpaMetric.QUEUE)),
+        Policy("hpa kv", (0.6, 0.52, 0.46, 0.4, 0.35, 0.3, 0.25, 0.2), _hpa(HpaMetric.KV)),
+        Policy("hpa slots", (1.0, 0.92, 0.86, 0.8, 0.74, 0.68, 0.6, 0.5, 0.4, 0.3, 0.2), _hpa(HpaMetric.SLOTS)),
+        Policy("ray", (), lambda _, __: RayServe()),
+        Policy(
+            "ray tuned",
+            (32.0, 26.0, 20.0, 16.0, 13.0, 12.0, 11.0, 10.0, 9.0, 8.0, 7.0, 5.0),
+            lambda _, dial: RayServe(dial),
+        ),
+        Policy(
+            "dynamo-like",
+            (1.1, 1.0, 0.92, 0.84, 0.76, 0.68, 0.58, 0.48),
+            lambda case, dial: replace(_model(case), target=dial),
+            model=True,
+        ),
+        Policy("wva-like", (0.8, 0.7, 0.6, 0.5, 0.42, 0.35, 0.28, 0.2), lambda _, dial: Wva(dial)),
+        Policy("penstock-fast", _COUNTS, fast=True, model=True, waits=False),
+        Policy("penstock-slow", (), _penstock, model=True),
+        Policy("penstock", (), _penstock, fast=True, model=True),
+        Policy(TUNED, _FILLS, _penstock, fast=True, model=True),
+    )
+}
+"""The oracle comes first: others are measured by it."""
+FIRST_FILL = 0.9
+COUNTED = (STATIC, "penstock-fast")
+"""Their dial is a number of replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Is one run's outcome."""
+
+    scenario: str
+    policy: str
+    seed: int
+    dial: float
+    attainment: float
+    gpu_hours: float
+    reversals: int
+    worst_5min_attainment: float
+    batch_tokens: int
+    """Output of class BATCH that was completed."""
+    cpu_s: float
+
+
+def _fast(case: Case, policy: Policy, slow: SlowPolicy | None) -> Callable[[], FastPolicy] | None:
+    """Make what hosts the replicas' side. A wrong model is corrected from measured steps, as production does; the right
+    one has nothing to learn.
+    """
+    model = model_of(case.setup, case.scenario.model_error)
+    fit = PoolFit(model) if case.scenario.model_error else None
+    if isinstance(slow, PenstockSlow):
+        slow.fit, slow.fast = fit, policy.fast
+    if policy.fast:
+        # The engine is 25 times as slow as the one that the loop's times are meant for.
+        return lambda: PenstockFast(case.point, model, window_s=120.0, most_steps=40, every=1, fit=fit)
+    if isinstance(slow, PenstockSlow) and fit is not None:
+        return lambda: PenstockLearner(fit)
+    return None
+
+
+def contend(case: Case, policy: Policy, dial: float) -> Result:
+    """Let a policy serve a load; what goes before the time that counts is for everybody to settle."""
+    # Everybody begins with what is needed then.
+    setup = replace(case.setup, replicas=plan(case, FIRST_FILL).counts[0])
+    slow = policy.slow(case, dial)
+    if policy.name in COUNTED:
+        setup = replace(setup, replicas=int(dial), min_replicas=int(dial))
+    if isinstance(slow, Plan):
+        setup = replace(setup, replicas=slow.counts[0])
+    run = Simulation(case.trace, setup, fast=_fast(case, policy, slow), slow=slow).run()
+    span = case.span
+    counted = [each for each in run.outcomes if span.counts(each.arrival_s)]
+    promised = replace(run, outcomes=[each for each in counted if each.request_class is not RequestClass.BATCH])
+    figures = figures_of(promised, dict.fromkeys(RequestClass, case.scenario.slo))
+    return Result(
+        case.scenario.name,
+        policy.name,
+        case.seed,
+        dial,
+        figures.attainment,
+        run.fleet.hours(span.whole_s, span.lead_s),
+        run.fleet.reversals(run.replicas_at_first, span.whole_s, span.lead_s),
+        figures.worst_5min_attainment,
+        sum(
+            each.output_tokens
+            for each in counted
+            if each.request_class is RequestClass.BATCH and each.end is End.COMPLETED
+        ),
+        run.cpu_s,
+    )

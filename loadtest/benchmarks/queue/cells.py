@@ -1,0 +1,184 @@
+"""Measures submit, fill and release with so many waiting entries, replicas and tenants."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import psutil
+import redis.asyncio
+
+from cluster.models import ReplicaState
+from cluster.queue.keys import pool_key, pool_keys
+from loadtest.benchmarks.queue.clients import ROUTERS, SEQUENCES, Crew
+from loadtest.benchmarks.queue.meter import Cost, Meter
+
+ROUNDS = 15
+"""Of everything, in each cell."""
+PER_ROUND = 256
+"""Releases of each kind; submits are twice as many, so that the line keeps its length."""
+_BYTES_PER_ENTRY = 1_500
+"""Upper bound of what Redis takes for a waiting entry."""
+_LOADING = 512
+"""Submits that share a pipeline while a pool is filled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Is what one call costs Redis, in microseconds: medians over the rounds."""
+
+    waiting: int
+    replicas: int
+    tenants: int
+    submit_us: float
+    fill_us: float
+    release_us: float
+    submit_script_us: float
+    fill_script_us: float
+    release_script_us: float
+    router_beat_us: float
+    replica_beat_us: float
+
+
+def check_memory(waiting: int) -> None:
+    """Raise MemoryError unless a pool of so many waiting entries, its copy and a fork of both fit."""
+    needed, free = 4 * waiting * _BYTES_PER_ENTRY, psutil.virtual_memory().available
+    if needed > free:
+        raise MemoryError(
+            f"--waiting {waiting} needs about {needed >> 20} MiB of memory, {free >> 20} MiB are free: name less"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Corners:
+    """Compares a cell with another one: medians of the ratios of rounds that took turns."""
+
+    submit: float
+    fill: float
+    release: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    submit: Cost
+    fill: Cost
+    release: Cost
+    router_beat: Cost
+    replica_beat: Cost
+
+
+class Scene:
+    """Is a pool whose replicas are full, with a fixed number of waiting entries."""
+
+    def __init__(self, client: redis.asyncio.Redis, crew: Crew, waiting: int, replicas: int) -> None:
+        self.waiting = waiting
+        self.replicas = replicas
+        self._client = client
+        self._crew = crew
+
+    async def set(self) -> None:
+        """Bring the replicas up and submit what is missing."""
+        await self._crew.scale(self.replicas)
+        # The first call of a script loads it.
+        await self._crew.release(1)
+        entries = await self._client.hlen(pool_key(self._crew.queue.pool, "entries"))
+        await self._crew.submit(self.waiting + self.replicas * SEQUENCES - entries, in_flight=_LOADING)
+        await self._crew.fill()
+
+    async def round(self, meter: Meter) -> _Round:
+        """Measure everything once; the line is as long afterwards as before."""
+        crew = self._crew
+        line = await self._client.zcard(pool_key(crew.queue.pool, "line"))
+        if line != self.waiting or crew.attempts != self.replicas * SEQUENCES:
+            raise RuntimeError(f"{line} wait and {crew.attempts} run in a cell of {self.waiting}")
+        async with meter.measure(len(ROUTERS)) as router_beat:
+            await crew.beat_routers()
+        async with meter.measure(2 * PER_ROUND) as submit:
+            await crew.submit(2 * PER_ROUND)
+        async with meter.measure(PER_ROUND) as refilled:
+            await crew.release(PER_ROUND)
+        await crew.collect()
+        async with meter.measure(self.replicas) as replica_beat:
+            await crew.beat_replicas(ReplicaState.DRAINING)
+        async with meter.measure(PER_ROUND) as release:
+            await crew.release(PER_ROUND)
+        await crew.fill()
+        fill = Cost(PER_ROUND, refilled.cpu_us - release.cpu_us, refilled.script_us - release.script_us)
+        return _Round(submit, fill, release, router_beat, replica_beat)
+
+
+class Ground:
+    """Is a pool without replicas that grows from cell to cell, in a server of the benchmark's own."""
+
+    def __init__(self, url: str, client: redis.asyncio.Redis, tenants: int, name: str, late_after_ms: int = 0) -> None:
+        self.tenants = tenants
+        self._url = url
+        self._client = client
+        self._late_after_ms = late_after_ms
+        self._crew = Crew(url, name, tenants, late_after_ms=late_after_ms)
+
+    async def grow(self, waiting: int, tick: Callable[[int], None] = lambda _: None) -> None:
+        """Submit until so many entries wait."""
+        await self._crew.beat_routers()
+        await self._crew.submit(waiting - self._crew.submitted, tick, in_flight=_LOADING)
+
+    async def clear(self) -> None:
+        """Remove the pool."""
+        await self._remove(self._crew)
+
+    @asynccontextmanager
+    async def scene(self, waiting: int, replicas: int) -> AsyncIterator[Scene]:
+        """Give a copy of the pool with so many full replicas and waiting entries; it is gone afterwards."""
+        crew = Crew(self._url, f"{self._crew.queue.pool}-copy", self.tenants, self._crew.submitted, self._late_after_ms)
+        for source, target in zip(pool_keys(self._crew.queue.pool), pool_keys(crew.queue.pool), strict=True):
+            await self._client.copy(source, target)
+        scene = Scene(self._client, crew, waiting, replicas)
+        try:
+            await scene.set()
+            yield scene
+        finally:
+            await self._remove(crew)
+
+    async def _remove(self, crew: Crew) -> None:
+        await crew.close()
+        await self._client.unlink(*pool_keys(crew.queue.pool))
+
+
+async def measure(ground: Ground, meter: Meter, waiting: int, replicas: int, rounds: int = ROUNDS) -> Cell:
+    """Measure one cell."""
+    async with ground.scene(waiting, replicas) as scene:
+        await meter.settle()
+        measured = [await scene.round(meter) for _ in range(rounds)]
+
+    def cpu(pick: Callable[[_Round], Cost]) -> float:
+        return statistics.median(pick(each).cpu_us for each in measured)
+
+    def script(pick: Callable[[_Round], Cost]) -> float:
+        return statistics.median(pick(each).script_us for each in measured)
+
+    return Cell(
+        waiting=waiting,
+        replicas=replicas,
+        tenants=ground.tenants,
+        submit_us=cpu(lambda each: each.submit),
+        fill_us=cpu(lambda each: each.fill),
+        release_us=cpu(lambda each: each.release),
+        submit_script_us=script(lambda each: each.submit),
+        fill_script_us=script(lambda each: each.fill),
+        release_script_us=script(lambda each: each.release),
+        router_beat_us=cpu(lambda each: each.router_beat),
+        replica_beat_us=cpu(lambda each: each.replica_beat),
+    )
+
+
+async def compare(small: Scene, large: Scene, meter: Meter, rounds: int = ROUNDS) -> Corners:
+    """Compare two cells. They take turns, so that a machine that others slow down slows both."""
+    await meter.settle()
+    pairs = [(await small.round(meter), await large.round(meter)) for _ in range(rounds)]
+
+    def ratio(pick: Callable[[_Round], Cost]) -> float:
+        return statistics.median(pick(large).cpu_us / pick(small).cpu_us for small, large in pairs)
+
+    return Corners(ratio(lambda each: each.submit), ratio(lambda each: each.fill), ratio(lambda each: each.release))

@@ -1,0 +1,48 @@
+"""The idle path: what one request costs in round trips while nobody waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cluster.models import ReplicaState, Windows
+from cluster.queue import RedisQueue, ReplicaBeat, RouterBeat, Settlement
+from loadtest.benchmarks.queue.clients import entry
+from loadtest.benchmarks.queue.meter import Meter
+
+_POOL = "idle"
+_WINDOWS = Windows(sequences=8, kv_tokens=10**6, prefill_tokens=10**6)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrips:
+    """Counts a request's round trips to Redis."""
+
+    before_dispatch: int
+    after: int
+
+
+async def count_round_trips(url: str, meter: Meter) -> RoundTrips:
+    """Send one request through a pool with room."""
+    queue = RedisQueue(url, _POOL)
+    await queue.heartbeat_replica(ReplicaBeat("replica", b"record", ReplicaState.READY, _WINDOWS, ()))
+    await queue.heartbeat_router(RouterBeat("router", ("replica",)))
+    # The first call of each script loads it.
+    await _request(queue, 0)
+    start = await meter.traffic()
+    submitted = await queue.submit("router", entry(1, 1))
+    granted = await meter.traffic()
+    if submitted.grant is None:
+        raise RuntimeError("a pool with room did not grant at once")
+    await queue.release("router", submitted.grant.request_id, submitted.grant.attempt, Settlement(1))
+    ended = await meter.traffic()
+    await queue.close()
+    for step, scripts in (("submit", granted.scripts - start.scripts), ("release", ended.scripts - granted.scripts)):
+        if scripts != 1:
+            raise RuntimeError(f"{step} made {scripts} script calls")
+    return RoundTrips(granted.reads - start.reads, ended.reads - granted.reads)
+
+
+async def _request(queue: RedisQueue, number: int) -> None:
+    submitted = await queue.submit("router", entry(number, 1))
+    if submitted.grant is not None:
+        await queue.release("router", submitted.grant.request_id, submitted.grant.attempt, Settlement(1))

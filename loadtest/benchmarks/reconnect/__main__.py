@@ -1,0 +1,82 @@
+"""`python -m loadtest.benchmarks.reconnect`: prints a table, writes JSON. Ends with 1 where a stream was lost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from cluster.bootstrap.redis_server import EmbeddedRedis
+from cluster.cli.console import screen
+from cluster.cli.tables import add_columns, print_table
+from loadtest.benchmarks.ending import end
+from loadtest.benchmarks.reconnect import clients as herd
+
+
+def main() -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(prog="bench-herd", description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--streams", type=int, default=20_000, help="half of them lose their router")
+    options = parser.parse_args()
+    import uvloop
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return int(uvloop.run(_bench(options, screen())))
+
+
+async def _bench(options: argparse.Namespace, console: Console) -> int:
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        Progress(console=console, transient=True) as progress,
+    ):
+        server = await EmbeddedRedis.start(Path(folder), Path(folder) / "redis.log")
+        bar = progress.add_task("opening", total=options.streams)
+        try:
+            figures = await herd.run(Path(folder), server.url, options.streams, lambda n: progress.advance(bar, n))
+        finally:
+            await server.stop()
+    for table in tables(figures):
+        print_table(table, console)
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    found = missed(figures)
+    for miss in found:
+        console.print(f"bench-herd: {miss}", style="red", markup=False)
+    return int(bool(found))
+
+
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """Draw the figures."""
+    own = Table("figure", "value", title="a router dies")
+    for name in ("streams", "broken", "ends", "back_s", "rss_mb", "lag_s"):
+        value = figures[name]
+        shown = ", ".join(f"{part} {number:,}" for part, number in value.items()) if isinstance(value, dict) else value
+        own.add_row(name, f"{shown:,}" if isinstance(shown, int) else str(shown))
+    names = ("streams", "failed", "ttft_p50_ms", "ttft_p99_ms", "total_p50_ms", "total_p99_ms")
+    neighbour = Table(title="short streams of another pool, at the router that is left")
+    add_columns(neighbour, "phase", *names, words=("phase",))
+    for phase, row in figures["neighbour"].items():
+        neighbour.add_row(phase, *(f"{row[name]:,}" if name in row else "" for name in names))
+    return [own, neighbour]
+
+
+def missed(figures: dict[str, Any]) -> list[str]:
+    """List what must not be."""
+    found = [f"{count} streams ended with {end}" for end, count in figures["ends"].items() if end != "whole"]
+    if "all" not in figures["back_s"]:
+        found.append("not every stream came back")
+    failed = sum(row["failed"] for row in figures["neighbour"].values())
+    return [*found, *([f"{failed} streams of the neighbour failed"] if failed else [])]
+
+
+if __name__ == "__main__":
+    end("bench-herd", main)

@@ -1,0 +1,113 @@
+"""A client of another pool that notices nothing, or does: short streams in a process of their own, at a fixed rate."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+from cluster.lifecycle import TaskOwner
+from loadtest.benchmarks.reconnect.node import answer
+from router.client import AsyncClient, Delta, PenstockClientError, Sampling
+
+PERIOD_S = 0.05
+TOKENS = 8
+POOL = "quick"
+
+
+class Neighbour:
+    """Sends a stream every PERIOD_S, whatever became of the last one."""
+
+    def __init__(self, target: str) -> None:
+        self._client = AsyncClient(target)
+        self._streams = TaskOwner("streams")
+        self._ttft_s: list[float] = []
+        self._total_s: list[float] = []
+        self._failed = 0
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        due = time.monotonic()
+        try:
+            while True:
+                self._streams.spawn(self._stream(due), "stream")
+                due += PERIOD_S
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+        finally:
+            await self._streams.close()
+            await self._client.close()
+
+    async def _stream(self, due: float) -> None:
+        first = None
+        try:
+            async for event in self._client.stream(POOL, "Is it quiet?", Sampling(max_tokens=TOKENS, ignore_eos=True)):
+                if first is None and isinstance(event, Delta):
+                    first = time.monotonic()
+        except PenstockClientError:
+            self._failed += 1
+            return
+        # From when it was due: what this process was late with counts as well.
+        self._ttft_s.append((first or time.monotonic()) - due)
+        self._total_s.append(time.monotonic() - due)
+
+    def take(self) -> dict[str, Any]:
+        """Return what was measured since the last call."""
+        taken = {"ttft_s": self._ttft_s, "total_s": self._total_s, "failed": self._failed}
+        self._ttft_s, self._total_s, self._failed = [], [], 0
+        return taken
+
+
+class NeighbourProcess:
+    """Is that process as its parent sees it."""
+
+    def __init__(self, child: asyncio.subprocess.Process) -> None:
+        self._child = child
+
+    @classmethod
+    async def start(cls, target: str) -> NeighbourProcess:
+        """Start it."""
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadtest.benchmarks.reconnect.neighbour", "--target", target),
+            stdin=pipe,
+            stdout=pipe,
+            limit=1 << 24,
+        )
+        return cls(child)
+
+    async def take(self) -> dict[str, Any]:
+        """Return what was measured since the last call."""
+        if self._child.stdin is None or self._child.stdout is None:
+            raise RuntimeError("the neighbour has no pipes")
+        self._child.stdin.write(b"take\n")
+        return dict(json.loads(await self._child.stdout.readline()))
+
+    async def stop(self) -> None:
+        """End it."""
+        if self._child.stdin is not None:
+            self._child.stdin.close()
+        await self._child.wait()
+
+
+async def _serve(target: str) -> None:
+    neighbour = Neighbour(target)
+    owner = TaskOwner("neighbour")
+    owner.spawn(neighbour.run(), "run")
+    await answer(neighbour.take)
+    await owner.close()
+
+
+def main() -> None:
+    """Send until standard input ends."""
+    import uvloop
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", required=True)
+    uvloop.run(_serve(parser.parse_args().target))
+
+
+if __name__ == "__main__":
+    main()

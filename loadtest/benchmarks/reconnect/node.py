@@ -1,0 +1,159 @@
+"""One process of the cluster: a router, or the replicas of a pool. Answers one line of JSON per line on its input."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from cluster.heap import settle_heap
+from cluster.queue import RedisQueue, limits_from
+from cluster.secret import ClusterSecret
+from cluster.settings import Settings, load_settings
+from cluster.telemetry.logs import configure_logging
+from deployments.engines.factory import build_engine
+from deployments.replica.replica import Replica, ReplicaPlan
+from router.server import Router
+from router.stores import redis_factory
+
+_STOP_S = 1.0
+
+
+class Node:
+    """Is such a process as its parent sees it."""
+
+    def __init__(self, child: asyncio.subprocess.Process) -> None:
+        self._child = child
+
+    @classmethod
+    async def start(cls, folder: Path, redis_url: str, sections: dict[str, Any], role: str, count: int = 1) -> Node:
+        """Start it; `role` is "router" or a pool's name, `count` the number of replicas."""
+        words = ("--folder", str(folder), "--redis", redis_url, "--sections", json.dumps(sections))
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(
+            *(
+                sys.executable,
+                "-m",
+                "loadtest.benchmarks.reconnect.node",
+                *words,
+                "--role",
+                role,
+                "--count",
+                str(count),
+            ),
+            stdin=pipe,
+            stdout=pipe,
+        )
+        node = cls(child)
+        await node.ask("figures")
+        return node
+
+    async def ask(self, question: str) -> Any:
+        """Ask "figures"."""
+        if self._child.stdin is None or self._child.stdout is None:
+            raise RuntimeError("the node has no pipes")
+        self._child.stdin.write(f"{question}\n".encode())
+        line = await self._child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the node ended with status {await self._child.wait()}")
+        return json.loads(line)
+
+    async def kill(self) -> None:
+        """End it as a crash does."""
+        self._child.kill()
+        await self._child.wait()
+
+    async def stop(self) -> None:
+        """End it in order; harmless after `kill`."""
+        if self._child.stdin is not None:
+            self._child.stdin.close()
+        await self._child.wait()
+
+
+def _figures_of(router: Router | None, replicas: list[Replica]) -> dict[str, Any]:
+    figures: dict[str, Any] = {"rss_mb": round(psutil.Process().memory_info().rss / 1e6, 1)}
+    if router is not None:
+        figures |= {
+            "port": router.port,
+            "open_calls": router._inference.open_calls,
+            "lag_s": round(max(pool.longest_lag_s for pool in router.pools.values()), 3),
+            "links": sum(len(pool.replicas.connected()) for pool in router.pools.values()),
+        }
+    else:
+        figures |= {
+            "sequences": sum(replica.table.sequences for replica in replicas),
+            "attempts": sum(len(replica.table._attempts) for replica in replicas),
+        }
+    return figures
+
+
+async def _run_router(settings: Settings, url: str, secret: ClusterSecret) -> Router:
+    router = Router(settings, secret, redis_factory(settings, url))
+    await router.start()
+    return router
+
+
+async def _run_replicas(settings: Settings, url: str, secret: ClusterSecret, pool: str, count: int) -> list[Replica]:
+    limits = limits_from(settings.queue)
+    replicas = []
+    section = settings.pools[pool]
+    for number in range(count):
+        # Replicas that step at the same moment would make bursts that no cluster sees.
+        sim = section.sim.model_copy(update={"base_ms": section.sim.base_ms * (1 - number / (5 * count))})
+        own = section.model_copy(update={"sim": sim})
+        plan = ReplicaPlan(f"{pool}-{number}", pool, own, settings.queue, settings.replica)
+        replicas.append(Replica(plan, build_engine(plan.pool_settings), lambda: RedisQueue(url, pool, limits), secret))
+    # Each warms its engine up, for a step.
+    await asyncio.gather(*(replica.start() for replica in replicas))
+    return replicas
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    flags = {"cluster": {"state_dir": str(options.folder)}, **options.sections}
+    settings = load_settings(flags=flags, environ={})
+    # One value for all nodes of a run; nobody else reaches their ports.
+    configure_logging("error", "json", role=options.role)
+    secret = ClusterSecret(options.redis.encode().ljust(32, b"0")[:32])
+    router: Router | None = None
+    replicas: list[Replica] = []
+    if options.role == "router":
+        router = await _run_router(settings, options.redis, secret)
+    else:
+        replicas = await _run_replicas(settings, options.redis, secret, options.role, options.count)
+    settle_heap()
+    await answer(lambda: _figures_of(router, replicas))
+    if router is not None:
+        await router.stop(drain_s=_STOP_S)
+    await asyncio.gather(*(replica.stop(drain_s=_STOP_S) for replica in replicas))
+
+
+async def answer(figures: Callable[[], dict[str, Any]]) -> None:
+    """Write the figures for every line of the input, until it ends."""
+    questions = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(questions), sys.stdin)
+    while await questions.readline():
+        sys.stdout.write(json.dumps(figures()) + "\n")
+        sys.stdout.flush()
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    import uvloop
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--redis", required=True)
+    parser.add_argument("--sections", type=json.loads, required=True)
+    parser.add_argument("--role", required=True)
+    parser.add_argument("--count", type=int, default=1)
+    uvloop.run(_serve(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""`python -m loadtest.benchmarks.simulate`: prints tables, writes JSON. Ends with 1 where a bar is missed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from cluster.cli.console import screen
+from cluster.cli.tables import add_columns, print_table
+from cluster.models import RequestClass
+from cluster.settings import SimSettings
+from loadtest.benchmarks.data import check_there, data_folder
+from loadtest.benchmarks.ending import end
+from loadtest.simulate.figures import figures_of
+from loadtest.simulate.recorded import read_run
+from loadtest.simulate.report import error_table
+from loadtest.simulate.setup import Setup, Slo
+from loadtest.simulate.simulation import Simulation
+from loadtest.simulate.validate import Errors, errors, fit
+from loadtest.traces import TraceRequest, read_trace, scale_rate
+
+TRACE = "azure_llm_2023_conv.csv"
+RUN = "vllm_run_rtx4090_llama8b"
+ENGINE = SimSettings(
+    base_ms=12.5,
+    per_token_us=42.0,
+    per_kv_token_us=0.071,
+    kv_tokens=400_000,
+    max_num_seqs=64,
+    max_num_batched_tokens=2_048,
+    max_model_len=131_072,
+)
+"""A model of eight billion parameters in bfloat16 on an RTX PRO 6000, as fitted on a recorded run."""
+REPLICAS = 20
+SCALE = 25.0
+"""Times the recorded rate; at its peak nearly all slots of 20 replicas are taken."""
+FITTED = (1, 100)
+BAR_CPU_S = 60.0
+BAR_MEAN, BAR_P99 = 0.05, 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Is how long one simulation took."""
+
+    requests: int
+    replicas: int
+    busiest: float
+    """Largest part of all slots that was taken."""
+    steps: int
+    wall_s: float
+    cpu_s: float
+    cpu_ms_per_request: float
+
+
+def main() -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(prog="bench-simulate", description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument(
+        "--trace", type=Path, default=data_folder() / TRACE, help="an Azure trace (default %(default)s)"
+    )
+    parser.add_argument(
+        "--run", type=Path, default=data_folder() / RUN, help="a recorded engine run (default %(default)s)"
+    )
+    parser.add_argument("--scale-rate", type=float, default=SCALE, help="times the recorded rate (default %(default)s)")
+    options = parser.parse_args()
+    check_there(options.trace, "--trace")
+    check_there(options.run, "--run")
+    console = screen()
+    trace = scale_rate(read_trace(options.trace), options.scale_rate)
+    sizes = [len(trace) // 4, len(trace) // 2, len(trace)]
+    with console.status("speed"):
+        speeds = [_speed(trace[:size]) for size in sizes]
+    print_table(_table(speeds), console)
+    with console.status("accuracy"):
+        run = read_run(options.run)
+        times = fit(run, *FITTED)
+        rest = [place for place in range(len(run.trace)) if not FITTED[0] - 1 <= place < FITTED[1]]
+        found = errors(run, times, rest)
+    print_table(error_table(found, f"errors on {len(rest)} requests after a fit on {FITTED[1]}"), console)
+    console.print(f"step = {1e3 * times.base_s:.2f} ms + {1e6 * times.per_token_s:.1f} us per token "
+                  f"+ {1e6 * times.per_kv_token_s:.3f} us per token of context", highlight=False)  # fmt: skip
+    if options.json:
+        fields = {"speed": [asdict(each) for each in speeds], "errors": asdict(found), "model": asdict(times)}
+        options.json.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+    return 0 if _bars_hold(speeds[-1], found) else 1
+
+
+def _speed(trace: Sequence[TraceRequest]) -> Speed:
+    run = Simulation(trace, Setup(ENGINE, replicas=REPLICAS)).run()
+    figures = figures_of(run, dict.fromkeys(RequestClass, Slo()))
+    return Speed(
+        requests=figures.requests,
+        replicas=REPLICAS,
+        busiest=max(sample.running / sample.limit for sample in run.samples),
+        steps=sum(len(member.replica.log) for member in run.fleet.members.values()),
+        wall_s=run.wall_s,
+        cpu_s=run.cpu_s,
+        cpu_ms_per_request=1e3 * run.cpu_s / figures.requests,
+    )
+
+
+def _bars_hold(speed: Speed, found: Errors) -> bool:
+    means = (found.ttft_mean_error, found.e2e_mean_error)
+    return (
+        speed.cpu_s <= BAR_CPU_S
+        and all(abs(error) <= BAR_MEAN for error in means)
+        and abs(found.ttft_p99_error) <= BAR_P99
+    )
+
+
+def _table(speeds: Sequence[Speed]) -> Table:
+    table = Table(title=f"{REPLICAS} replicas on one core")
+    add_columns(table, "requests", "busiest", "steps", "wall s", "CPU s", "CPU ms per request")
+    for each in speeds:
+        table.add_row(
+            f"{each.requests:,}",
+            f"{each.busiest:.0%}",
+            f"{each.steps:,}",
+            f"{each.wall_s:.1f}",
+            f"{each.cpu_s:.1f}",
+            f"{each.cpu_ms_per_request:.2f}",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    end("bench-simulate", main)

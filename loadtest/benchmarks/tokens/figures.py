@@ -1,0 +1,141 @@
+"""What the phases gave: pooled per path and mode, and compared round by round."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadtest.benchmarks.tokens.load import LoadResult
+
+MODES = ("saturated", "paced", "alone")
+PATHS = ("inprocess", "vllm_http", "penstock")
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Is one phase of one path."""
+
+    result: LoadResult
+    cpu_s: float
+    """Of the path's serving processes, without engine core and workers."""
+    control_cpu_s: float
+    """Of processes beside the token path."""
+    beside_cpu_s: float
+    """Of the other paths, which are up and idle, engines included."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens of all streams."""
+        return self.result.tokens / self.result.seconds
+
+    @property
+    def cpu_us_per_token(self) -> float:
+        """Microseconds of the serving processes."""
+        return 1e6 * self.cpu_s / self.result.tokens
+
+    @property
+    def ttft_ms(self) -> float:
+        """Median time to first token."""
+        return statistics.median(self.result.ttft_ms())
+
+
+Rounds = Sequence[Mapping[str, Phase]]
+"""What each path gave, round by round."""
+
+
+def pooled(phases: Sequence[Phase]) -> dict[str, float]:
+    """Take a path's phases of one mode as one."""
+    results = [phase.result for phase in phases]
+    tokens, seconds = sum(r.tokens for r in results), sum(r.seconds for r in results)
+    return {
+        "tokens_per_s": tokens / seconds,
+        "ttft_ms_p50": statistics.median(each for r in results for each in r.ttft_ms()),
+        "itl_ms_p50": statistics.median(each for r in results for each in r.itl_ms()),
+        "cpu_us_per_token": 1e6 * sum(phase.cpu_s for phase in phases) / tokens,
+        "messages": sum(r.messages for r in results),
+        "tokens": tokens,
+        "control_cpu_percent": 100 * sum(phase.control_cpu_s for phase in phases) / seconds,
+        "beside_cpu_percent": 100 * sum(phase.beside_cpu_s for phase in phases) / seconds,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Is a figure of each round, and the bar that its median should keep."""
+
+    mode: str
+    name: str
+    of: Callable[[Phase, Phase, Phase], float]
+    """Takes the phases of (a), (b) and (c)."""
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def values(self, rounds: Rounds) -> list[float]:
+        """Compare round by round."""
+        return [self.of(*(each[path] for path in PATHS)) for each in rounds]
+
+    def held(self, value: float) -> bool:
+        """Whether a value keeps the bar."""
+        above = self.at_least is None or value >= self.at_least
+        return above and (self.at_most is None or value <= self.at_most)
+
+    @property
+    def bar(self) -> str:
+        """The bar as text; empty without one."""
+        if self.at_least is not None:
+            return f"at least {self.at_least:g}"
+        return f"at most {self.at_most:g}" if self.at_most is not None else ""
+
+
+COMPARISONS = (
+    Comparison("saturated", "saturated_cpu_c_over_b", lambda _a, b, c: _cpu(c, b), at_most=0.65),
+    Comparison("saturated", "saturated_tokens_c_over_b", lambda _a, b, c: _speed(c, b), at_least=1.1),
+    Comparison("saturated", "saturated_tokens_c_over_a", lambda a, _b, c: _speed(c, a), at_least=0.85),
+    Comparison("paced", "paced_cpu_c_over_b", lambda _a, b, c: _cpu(c, b), at_most=1.0),
+    Comparison("paced", "paced_tokens_per_message_c", lambda _a, _b, c: c.result.tokens / c.result.messages),
+    Comparison("alone", "added_ttft_ms", lambda a, _b, c: c.ttft_ms - a.ttft_ms, at_most=3.0),
+)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return where the median is with 95 % certainty, whatever the values' distribution (order statistics; see H. A.
+    David, Order Statistics); all of them where they are fewer than six.
+    """
+    ordered, count = sorted(values), len(values)
+    # The median is outside of both ends if fewer than `cut` values fall on one side of it.
+    cut, below = 0, 0.5**count
+    while 2 * below <= 0.05 and 2 * (cut + 1) < count:
+        cut += 1
+        below += math.comb(count, cut) * 0.5**count
+    first = max(0, cut - 1)
+    return ordered[first], ordered[count - 1 - first]
+
+
+def _cpu(one: Phase, other: Phase) -> float:
+    return one.cpu_us_per_token / other.cpu_us_per_token
+
+
+def _speed(one: Phase, other: Phase) -> float:
+    return one.tokens_per_s / other.tokens_per_s
+
+
+def fields_of(phases: Mapping[str, Rounds]) -> dict[str, Any]:
+    """Write everything for the JSON file; `phases` are the rounds of each mode."""
+    modes = {
+        mode: {path: pooled([each[path] for each in rounds]) for path in PATHS if path in rounds[0]}
+        for mode, rounds in phases.items()
+    }
+    if any(set(rounds[0]) != set(PATHS) for rounds in phases.values()):
+        return {"modes": modes}
+    rounds_of = {each.name: each.values(phases[each.mode]) for each in COMPARISONS}
+    ratios = {name: statistics.median(values) for name, values in rounds_of.items()}
+    return {
+        "modes": modes,
+        "added_ttft_ms": ratios.pop("added_ttft_ms"),
+        "ratios": ratios,
+        "intervals": {name: interval(values) for name, values in rounds_of.items()},
+        "rounds": rounds_of,
+    }
