@@ -31,7 +31,7 @@ help: ## show this list
 
 setup: $(STAMP) ## create .venv with everything for a CPU machine
 
-$(STAMP): requirements/cpu.txt pyproject.toml
+$(STAMP): requirements/cpu.txt pyproject.toml proto/pyproject.toml
 	@echo "penstock: creating $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip >/dev/null
@@ -39,13 +39,13 @@ $(STAMP): requirements/cpu.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
 	@echo "penstock: installing pinned packages (about 200, 1 GB; a minute or two from an ordinary connection)"
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install $(TORCH_BACKEND) --compile-bytecode --no-deps -r requirements/cpu.txt
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e .
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps -e proto -e .
 	@touch $@
 
 setup-gpu: ## create .venv for a machine with NVIDIA GPUs
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
-	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -e ".[gpu]" --group dev --torch-backend=auto
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install -e proto -e ".[gpu]" --group dev --torch-backend=auto
 
 demo: setup ## start a cluster with a real vLLM engine, answer a prompt, stop it
 	@$(BIN)/penstock demo
@@ -94,7 +94,7 @@ proto-check: setup
 
 lock: setup ## recompile requirements/cpu.txt from pyproject.toml
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --extra loadtest --group dev --python-version 3.11 \
-	  --no-header --no-annotate --output-file requirements/cpu.txt
+	  --no-header --no-annotate --no-emit-package penstock-client --output-file requirements/cpu.txt
 
 chaos: setup ## break a cluster of real processes and check what its clients saw (ONLY=text, REAL=no|only, JSON=file)
 	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)") $(REAL_$(REAL)) $(if $(JSON),--json $(JSON))

@@ -47,10 +47,10 @@ Errors hold data; the sentence is composed from it. `reason` is the stable word 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from cluster.words import counted
+from penstock.values.models import FieldViolation
 
 
 class PenstockError(Exception):
@@ -66,14 +66,6 @@ class RequestError(PenstockError):
     """Is raised for a request that is wrong or cannot be served as asked."""
 
     reason = "BAD_REQUEST"
-
-
-@dataclass(frozen=True, slots=True)
-class FieldViolation:
-    """Is one wrong field: its path in the request, and a sentence with the limit and the value."""
-
-    field: str
-    description: str
 
 
 class InvalidRequestError(RequestError):

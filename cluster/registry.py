@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from cluster.models import Capabilities, ModelInfo
+from cluster.models import ModelInfo
 from cluster.secret import ClusterSecret
+from penstock.values.models import Capabilities
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

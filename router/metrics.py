@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cluster.control.decision import Relief
 from cluster.queue.entries import Settlement
 from cluster.telemetry.metrics import LATENCY_BUCKETS
 from cluster.tls import ROUTER_TLS
-from cluster.wire import duration_from_wire
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+from penstock.values.steps import Relief
+from penstock.wire import duration_from_wire
 from router.dispatch.choice import Choice
 from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool

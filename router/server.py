@@ -20,7 +20,6 @@ from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
-from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 
 from cluster.addresses import host_port
 from cluster.channels import SERVER_OPTIONS
@@ -31,6 +30,7 @@ from cluster.secret import ClusterSecret
 from cluster.settings import Settings
 from cluster.telemetry import MetricsServer
 from cluster.tls import LinkDialer, TlsFiles
+from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 from router.admission import RequestLimits
 from router.affinity import CacheSalts
 from router.calls import CallServer, open_server

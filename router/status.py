@@ -42,7 +42,7 @@ from cluster.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from cluster.wire import duration_to_wire
+from penstock.wire import duration_to_wire
 
 if TYPE_CHECKING:
     from grpc.aio import ServicerContext

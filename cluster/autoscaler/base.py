@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.control.decision import Relief
+from penstock.values.steps import Relief
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from cluster.autoscaler.report import JobWork
 from cluster.autoscaler.starts import Starts
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
-from cluster.models import ReplicaState, RequestClass
 from cluster.queue.beats import PoolView, ReplicaRecord
+from penstock.values.models import ReplicaState, RequestClass
 
 UNKNOWN_SHAPE = Shape(prompt_tokens=512, output_tokens=256)
 """Of requests that wait before any was counted."""

@@ -10,12 +10,12 @@ from typing import Any
 from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.report import ClassCounts
 from cluster.autoscaler.starts import Starts
-from cluster.control.decision import Relief
 from cluster.control.guard import Move
 from cluster.control.load import Check, Need
 from cluster.control.slow_rules import SlowRules, SlowState
 from cluster.control.step_model import Shape
-from cluster.models import RequestClass
+from penstock.values.models import RequestClass
+from penstock.values.steps import Relief
 
 _RULES = SlowRules()
 _GRACE_S = _RULES.attainment_s - _RULES.fill_period_s

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.autoscaler.report import ClassCounts, Counts
 from cluster.control.step_model import Shape
-from cluster.models import RequestClass
+from penstock.values.models import RequestClass
 
 ATTAINMENT_WINDOW_S = 600.0
 ATTAINMENT_LEAST = 200.0

@@ -9,8 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cluster.autoscaler.scaler import PoolScaler
-from cluster.control.decision import Relief
 from cluster.control.settings import ControlMode
+from penstock.values.steps import Relief
 
 _PREFIX = "penstock_autoscaler_"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from cluster.control.slo import ClassSlo, OperatingPoint
+from penstock.values.slo import ClassSlo, OperatingPoint
 
 
 @dataclass(frozen=True, slots=True)

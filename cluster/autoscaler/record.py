@@ -6,11 +6,11 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cluster.control.decision import Counterfactual, Relief, Step
 from cluster.control.settings import ControlMode
 from cluster.control.slow import SlowDecision
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
-from cluster.models import RequestClass
+from penstock.values.models import RequestClass
+from penstock.values.steps import Counterfactual, Relief, Step
 
 
 @dataclass(frozen=True, slots=True)

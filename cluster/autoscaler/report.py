@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 
 import msgpack
 
-from cluster.models import RequestClass
+from penstock.values.models import RequestClass
 
 
 @dataclass(slots=True)

@@ -22,7 +22,6 @@ from cluster.autoscaler.point import point_in_force, who_set
 from cluster.autoscaler.record import DecisionRecord
 from cluster.autoscaler.report import Counts, Report, unpack_report
 from cluster.autoscaler.starts import Starts
-from cluster.control.decision import Relief
 from cluster.control.guard import RailRules
 from cluster.control.load import LoadRules
 from cluster.control.settings import ControlMode, operating_point
@@ -37,6 +36,7 @@ from cluster.queue.beats import PoolView
 from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.settings import AutoscalerSettings, AutoscaleSettings, PoolSettings
+from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
 _NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")

@@ -22,7 +22,7 @@ from cluster.words import counted
 
 if TYPE_CHECKING:
     from cluster.cli.main import Commands
-    from router.client import Decision, DecisionList, OperatingPoint
+    from penstock.client import Decision, DecisionList, OperatingPoint
 
 
 def add_decisions(commands: Commands) -> None:

@@ -52,7 +52,7 @@ async def _demo(settings: Settings, prompt: str, console: Console) -> int:
 
 def ask(target: str, prompt: str, console: Console) -> None:
     """Stream the answer to one question and print its receipt."""
-    from router.client import Client, Delta, Finished, Message, Sampling
+    from penstock.client import Client, Delta, Finished, Message, Sampling
 
     with Client(target) as client:
         sampling = Sampling(temperature=0.0, max_tokens=128)

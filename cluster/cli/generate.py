@@ -17,7 +17,7 @@ from cluster.cli.target import open_client, report_call_errors
 from cluster.errors import SettingsError, plain_reason
 
 if TYPE_CHECKING:
-    from router.client import Client, Event, GenerateOptions, Message, Sampling
+    from penstock.client import Client, Event, GenerateOptions, Message, Sampling
 
 _PLAIN_FLAGS = (
     "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
@@ -52,7 +52,7 @@ def run_generate(options: argparse.Namespace) -> int:
 
 def _whole(event: Event) -> bool:
     """Say whether an event leaves the answer whole: one that was stopped from outside must not look complete."""
-    from router.client import Finished, FinishReason
+    from penstock.client import Finished, FinishReason
 
     complete = (FinishReason.STOP, FinishReason.LENGTH)
     return not isinstance(event, Finished) or all(end.finish_reason in complete for end in event.choices)
@@ -78,7 +78,7 @@ def prompt_from(options: argparse.Namespace) -> str | list[Message]:
     Raises:
         SettingsError: standard input, where it is the prompt, is no text.
     """
-    from router.client import Message
+    from penstock.client import Message
 
     try:
         text = standard_input().read() if options.prompt == "-" else options.prompt
@@ -92,14 +92,14 @@ def prompt_from(options: argparse.Namespace) -> str | list[Message]:
 
 def options_from(options: argparse.Namespace) -> GenerateOptions:
     """Return what is neither prompt nor sampling."""
-    from router.client import GenerateOptions, RequestClass
+    from penstock.client import GenerateOptions, RequestClass
 
     return GenerateOptions(RequestClass[options.request_class.upper()], lora_adapter=options.lora_adapter)
 
 
 def sampling_from(options: argparse.Namespace) -> Sampling:
     """Build the sampling parameters from the flags."""
-    from router.client import Sampling, json_schema, one_of, regex
+    from penstock.client import Sampling, json_schema, one_of, regex
 
     structured = None
     if options.json_schema:
@@ -123,7 +123,7 @@ def _schema(text: str) -> str:
 
 def show_event(event: Event, errors: Console, others: dict[int, str]) -> None:
     """Write an event for a person. Choice 0 is shown as it comes; `others` collects the rest, which follow it."""
-    from router.client import Delta, Finished, Queued, Resumed
+    from penstock.client import Delta, Finished, Queued, Resumed
 
     if isinstance(event, Delta):
         if event.choice_index:

@@ -26,7 +26,7 @@ from cluster.errors import SettingsError, plain_reason
 from cluster.words import counted
 
 if TYPE_CHECKING:
-    from router.client import Batch, Client, Job, JobItemError, JobUpdate
+    from penstock.client import Batch, Client, Job, JobItemError, JobUpdate
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -76,7 +76,7 @@ def _action(actions: Commands, name: str, text: str, *, job: bool = False) -> ar
 
 def run_submit(options: argparse.Namespace) -> int:
     """Store a file as a job, and follow it unless told otherwise."""
-    from cluster.models import RequestClass
+    from penstock.values.models import RequestClass
 
     if options.detach and options.output is not None:
         raise SettingsError(
@@ -186,7 +186,7 @@ def run_delete(options: argparse.Namespace) -> int:
 
 
 def _read(options: argparse.Namespace) -> Batch | None:
-    from router.client import BatchFileError, read_batch
+    from penstock.client import BatchFileError, read_batch
 
     try:
         with _input(options.file) as lines:
@@ -279,7 +279,7 @@ def _first_failure(client: Client, job_id: str) -> JobItemError | None:
 
 
 def _write(update: JobUpdate, output: _Output | None) -> int:
-    from router.client import result_line
+    from penstock.client import result_line
 
     if output is not None:
         output.write("".join(result_line(update.job, result) + "\n" for result in update.results))

@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except ModuleNotFoundError as error:
         hint = (
-            "install an extra: penstock[cpu] or penstock[gpu] for a cluster, penstock[router] for a router, "
-            "penstock[loadtest] to simulate, to plan and for load tests"
+            "install an extra: penstock-llm[cpu] or penstock-llm[gpu] for a cluster, penstock-llm[router] for a "
+            "router, penstock-llm[loadtest] to simulate, to plan and for load tests"
         )
         print_problem(f"{error}; {hint}")
         return 2

@@ -18,7 +18,7 @@ from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
     from cluster.cli.main import Commands
-    from router.client import OperatingPoint
+    from penstock.client import OperatingPoint
 
 
 _CHANGES = ("ttft_p99_s", "itl_p95_ms", "attainment", "price_per_gpu_hour", "budget_per_hour")

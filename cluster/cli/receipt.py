@@ -11,7 +11,7 @@ from rich.text import Text
 from cluster.cli.tables import add_columns, print_table
 
 if TYPE_CHECKING:
-    from router.client import Finished
+    from penstock.client import Finished
 
 
 def print_receipt(finished: Finished, console: Console) -> None:

@@ -18,7 +18,7 @@ from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import open_client, report_call_errors
 
 if TYPE_CHECKING:
-    from router.client import ClusterStatus, PoolStatus
+    from penstock.client import ClusterStatus, PoolStatus
 
 
 def run_status(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from cluster.cli.console import print_problem, print_wait
 from cluster.errors import SettingsError
 
 if TYPE_CHECKING:
-    from router.client import Client, PenstockClientError, Tls
+    from penstock.client import Client, PenstockClientError, Tls
 
 KEY_VARIABLE = "PENSTOCK_API_KEY"
 """Not a flag: other users of a machine can read command lines."""
@@ -44,7 +44,7 @@ class Outcome:
 @contextmanager
 def report_call_errors(target: str) -> Iterator[Outcome]:
     """Print a failed call as one line and set the exit status, instead of a traceback."""
-    from router.client import InvalidArgumentError, PenstockClientError, UnauthenticatedError, UnavailableError
+    from penstock.client import InvalidArgumentError, PenstockClientError, UnauthenticatedError, UnavailableError
 
     outcome = Outcome()
     try:
@@ -98,7 +98,7 @@ def open_client(options: argparse.Namespace) -> Client:
     Raises:
         SettingsError: they don't fit together, or a file can't be read.
     """
-    from router.client import Client, RetryPolicy
+    from penstock.client import Client, RetryPolicy
 
     if _HOST_ALONE.fullmatch(options.target) and not (options.tls or options.tls_ca or options.tls_cert):
         raise SettingsError(f"--target must be host:port, such as {options.target}:50051, got {options.target!r}")
@@ -150,7 +150,7 @@ class _Waits:
 
 
 def _tls(options: argparse.Namespace) -> Tls | None:
-    from router.client import Tls
+    from penstock.client import Tls
 
     if bool(options.tls_cert) != bool(options.tls_key):
         raise SettingsError("--tls-cert and --tls-key must be given together")

@@ -16,7 +16,7 @@ from cluster.cli.tables import add_columns, print_table
 from cluster.cli.target import open_client, report_call_errors
 
 if TYPE_CHECKING:
-    from router.client import UsageLine, UsageReport
+    from penstock.client import UsageLine, UsageReport
 
 
 _KEYS = ("day", "pool", "tenant")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster.control.slo import OperatingPoint
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import BatchMix, Shape, StepModel
-from cluster.models import RequestClass
+from penstock.values.models import RequestClass
+from penstock.values.slo import OperatingPoint
 
 KV_FILL = 0.9
 """Part of the KV cache that is planned for."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from cluster.control.decision import Relief, Step
 from cluster.control.replay import Replay, itl_of
 from cluster.control.snapshot import BatchSnapshot
 from cluster.control.step_model import BatchMix, StepModel, StepSample
 from cluster.words import counted
+from penstock.values.steps import Relief, Step
 
 ITL_PART = 0.95
 """The percentile that ITL SLOs are about."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from cluster.control.decision import Step
 from cluster.control.snapshot import GroupSnapshot
 from cluster.words import counted
+from penstock.values.steps import Step
 
 _MOST_DOUBLINGS = 60
 """Of the pause after failed starts, which is at its longest well before; a float ends at 1,024."""

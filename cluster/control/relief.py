@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.control.decision import Relief, Step
 from cluster.control.demand import Demand
+from penstock.values.steps import Relief, Step
 
 
 def relief_of(

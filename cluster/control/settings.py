@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 
-from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.settings import ClassSloSettings, ControlSettings, PoolSettings
+from penstock.values.slo import ClassSlo, OperatingPoint
 
 
 class ControlMode(enum.StrEnum):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from cluster.control.decision import Step
 from cluster.control.demand import Demand, demand_of, mean_shape
 from cluster.control.lengths import longer_work
 from cluster.control.load import Need, burst_work, growth, steady_window_s, steady_work
-from cluster.control.slo import OperatingPoint
 from cluster.control.slow_rules import SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
 from cluster.words import counted
+from penstock.values.slo import OperatingPoint
+from penstock.values.steps import Step
 
 
 class Sizing:

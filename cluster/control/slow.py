@@ -14,16 +14,16 @@ import math
 from dataclasses import dataclass, replace
 
 from cluster.control import guard
-from cluster.control.decision import Counterfactual, Relief, Step
 from cluster.control.guard import Move
 from cluster.control.load import Need
 from cluster.control.relief import relief_of, relief_without_model
 from cluster.control.sizing import Sizing
-from cluster.control.slo import OperatingPoint
 from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
-from cluster.models import RequestClass
 from cluster.words import counted
+from penstock.values.models import RequestClass
+from penstock.values.slo import OperatingPoint
+from penstock.values.steps import Counterfactual, Relief, Step
 
 TERMS = ("check", "lengths", "burst", "growth", "backlog", "batch", "running")
 """What a decision is made again without."""

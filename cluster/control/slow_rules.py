@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cluster.control.decision import Relief
 from cluster.control.guard import Move, RailRules
 from cluster.control.load import Check, LoadRules, Need
+from penstock.values.steps import Relief
 
 
 @dataclass(frozen=True, slots=True)

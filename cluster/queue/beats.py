@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cluster.models import ReplicaState, Windows
+from cluster.models import Windows
 from cluster.queue.entries import Mail
+from penstock.values.models import ReplicaState
 
 POSITIONS = 256
 """Entries whose position one heartbeat may ask for."""
@@ -73,7 +74,7 @@ class RouterBeatReply:
     point: bytes | None = None
     """The operating point in force, as stored by `cluster.autoscaler`; None where nobody changed the settings'."""
     relief: str = "none"
-    """What the pool gives up now, a `cluster.control.decision.Relief`."""
+    """What the pool gives up now, a `penstock.values.steps.Relief`."""
     marks: int = 0
     """As `Marks.count`."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 
 from cluster.errors import KeyReusedError, QueueFullError, QuotaExceededError
-from cluster.models import ReplicaState, Windows
+from cluster.models import Windows
 from cluster.queue.beats import (
     PoolView,
     ReplicaBeat,
@@ -35,6 +35,7 @@ from cluster.queue.entries import (
     UsageLine,
     Where,
 )
+from penstock.values.models import ReplicaState
 
 RETRY_FULL_S = 1.0
 """What clients are told when the line is full."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cluster.models import ReplicaState, RequestClass
 from cluster.queue.beats import (
     PoolView,
     ReplicaBeat,
@@ -18,6 +17,7 @@ from cluster.queue.memory_leases import drop, mark_started, reap, tick, unpark
 from cluster.queue.memory_line import late_head, position
 from cluster.queue.memory_preempt import preempt
 from cluster.queue.memory_state import IN_FLIGHT, REPLICAS_SHOWN, TENANTS_SEEN, WAITING, Load, PoolState, Slots
+from penstock.values.models import ReplicaState, RequestClass
 
 _ORDER_KINDS = {"c": "cancel", "d": "moved", "e": "expired", "f": "preempt"}
 

@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 
-from cluster.models import RequestClass
 from cluster.queue.memory_line import falls_behind, late_head, late_ones
 from cluster.queue.memory_state import LATE_FROM, WAITING, WALL_MS, WALLS_PER_CALL, Entry, Load, PoolState
+from penstock.values.models import RequestClass
 
 _BATCH = int(RequestClass.BATCH)
 

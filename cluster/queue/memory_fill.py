@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cluster.models import ReplicaState, RequestClass
 from cluster.queue.memory_choice import batch_full, choose, fits, suits
 from cluster.queue.memory_keys import close_key
 from cluster.queue.memory_line import enter_line, know_router, leave_line, next_place, note_estimate, serve
@@ -24,6 +23,7 @@ from cluster.queue.memory_state import (
     remove_place,
 )
 from cluster.queue.memory_tenants import leave_tenant
+from penstock.values.models import ReplicaState, RequestClass
 
 _BATCH = int(RequestClass.BATCH)
 

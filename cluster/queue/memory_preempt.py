@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cluster.models import ReplicaState, RequestClass
 from cluster.queue.memory_choice import Walk, reachable, suits
 from cluster.queue.memory_fill import order
 from cluster.queue.memory_state import PREEMPT_SCAN, Entry, Load, PoolState, Slots
+from penstock.values.models import ReplicaState, RequestClass
 
 _BATCH = int(RequestClass.BATCH)
 

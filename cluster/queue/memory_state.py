@@ -6,9 +6,10 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cluster.models import ReplicaState, Windows
+from cluster.models import Windows
 from cluster.queue.entries import QueueEntry, QueueLimits
 from cluster.queue.ordered import ScoredSet
+from penstock.values.models import ReplicaState
 
 MIDDLE = 5_000_000_000_000_000
 LATE_FROM = 7_000_000_000_000_000

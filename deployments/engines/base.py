@@ -8,14 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from cluster.control.step_model import StepSample
-from cluster.models import (
-    EngineStats,
-    GenerationSpec,
-    ModelInfo,
-    PositionLogprobs,
-    SequenceEnd,
-    Windows,
-)
+from cluster.models import EngineStats, GenerationSpec, ModelInfo, SequenceEnd, Windows
+from penstock.values.models import PositionLogprobs
 
 
 class TokenSink(Protocol):

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from cluster.clock import Clock
 from cluster.errors import EngineDeadError, EngineRequestError
-from cluster.models import FinishReason, GenerationSpec, SequenceEnd, Windows
+from cluster.models import GenerationSpec, SequenceEnd, Windows
 from deployments.engines.base import Engine
 from deployments.replica.output_log import Entry, Outlet, OutputLog
+from penstock.values.models import FinishReason
 
 _LOG = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.v1 import replica_pb2 as pb
-
-from cluster.models import FinishReason, PositionLogprobs, SequenceEnd
-from cluster.wire import finish_reason_to_wire, logprobs_to_wire
+from cluster.models import SequenceEnd
 from deployments.replica.output_log import Entry, Outlet, OutputLog
+from penstock.v1 import replica_pb2 as pb
+from penstock.values.models import FinishReason, PositionLogprobs
+from penstock.wire import finish_reason_to_wire, logprobs_to_wire
 
 MAX_FRAME_TOKENS = 65_536
 """Most tokens of a frame, where each log probability counts as one more; an entry more is possible. Keeps a frame far

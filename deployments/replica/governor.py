@@ -12,11 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cluster.clock import Clock
-from cluster.control.decision import Relief
 from cluster.control.fast import ITL_PART, FastBounds, FastDecision, FastState, decide, rules_under
 from cluster.control.replay import itl_of
 from cluster.control.settings import ControlMode, batch_control_mode, operating_point
-from cluster.control.slo import OperatingPoint
 from cluster.control.snapshot import BatchSnapshot
 from cluster.control.step_fit import FittedStep, StepFit
 from cluster.control.step_model import StepModel, StepSample
@@ -25,6 +23,8 @@ from cluster.models import Windows
 from cluster.settings import PoolSettings
 from deployments.engines.base import Engine
 from deployments.engines.limits import token_budget
+from penstock.values.slo import OperatingPoint
+from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
 

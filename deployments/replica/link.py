@@ -6,15 +6,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import types_pb2 as types
-
 from cluster.lifecycle import TaskOwner
-from cluster.models import FinishReason, GenerationSpec
-from cluster.wire import resume_record_from_wire, sampling_from_wire
+from cluster.models import GenerationSpec
+from cluster.wire.resume_record import resume_record_from_wire
 from deployments.replica.attempts import AttemptTable, Refused
 from deployments.replica.frames import fill_frame
 from deployments.replica.output_log import OutputLog
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
+from penstock.values.models import FinishReason
+from penstock.wire import sampling_from_wire
 
 _LOG = logging.getLogger(__name__)
 

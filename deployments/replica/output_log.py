@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from cluster.models import PositionLogprobs, ResumeRecord, SequenceEnd, TokenLogprob
-from cluster.wire import LOGPROB_FLOOR
+from cluster.models import ResumeRecord, SequenceEnd
+from penstock.values.models import PositionLogprobs, TokenLogprob
+from penstock.wire import LOGPROB_FLOOR
 
 Entry = tuple[int, Sequence[int], str, Sequence[PositionLogprobs] | None]
 """(offset of the first token, token ids, text they released, log probabilities). Only the last entry may have no

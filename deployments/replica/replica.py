@@ -15,25 +15,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import grpc
-from penstock.v1 import replica_pb2_grpc as pb_grpc
 
 from cluster.addresses import host_port
 from cluster.autoscaler.base import ControlStore
 from cluster.autoscaler.point import point_in_force
 from cluster.channels import MAX_INNER_MESSAGE, SERVER_OPTIONS
 from cluster.clock import Clock, SystemClock
-from cluster.control.decision import Relief
 from cluster.control.settings import operating_point
 from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableError
 from cluster.keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
-from cluster.models import (
-    GenerationSpec,
-    PositionLogprobs,
-    ReplicaState,
-    SamplingParams,
-    SequenceEnd,
-)
+from cluster.models import GenerationSpec, SequenceEnd
 from cluster.queue.base import Queue
 from cluster.queue.beats import ReplicaBeat, ReplicaBeatReply
 from cluster.registry import Announcement
@@ -47,6 +39,9 @@ from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
 from deployments.replica.metrics import ReplicaMetrics
 from deployments.replica.service import ReplicaServicer
+from penstock.v1 import replica_pb2_grpc as pb_grpc
+from penstock.values.models import PositionLogprobs, ReplicaState, SamplingParams
+from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import replica_pb2_grpc as pb_grpc
 
 from cluster.link_auth import check_caller
 from cluster.secret import ClusterSecret
 from deployments.engines.base import Engine
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.link import PROTOCOL_VERSIONS, LinkSession
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import replica_pb2_grpc as pb_grpc
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ COPY deployments deployments
 COPY loadtest loadtest
 COPY router router
 COPY proto proto
-RUN python -m build --wheel --no-isolation --outdir /wheels
+RUN python -m build --wheel --no-isolation --outdir /wheels proto \
+    && python -m build --wheel --no-isolation --outdir /wheels
 
 FROM ${PYTHON_IMAGE} AS environment
 COPY requirements/cpu.txt /tmp/cpu.txt
@@ -21,7 +22,7 @@ COPY --from=wheel /wheels /wheels
 # PyTorch's CPU build has an index of its own. What only tests and development need is left out.
 RUN pip install --no-cache-dir "uv==0.9.9" \
     && python -m venv /opt/penstock \
-    && grep -vE '^(aws-cdk|kubernetes-validate|cel-python|pytest|hypothesis|ruff|mypy|types-|grpcio-tools|grpc-stubs)' \
+    && grep -vE '^(aws-cdk|kubernetes-validate|cel-python|pytest|hypothesis|ruff|mypy|types-|grpcio-tools|grpc-stubs|import-linter|sphinx|myst|furo)' \
          /tmp/cpu.txt > /tmp/run.txt \
     && VIRTUAL_ENV=/opt/penstock uv pip install --no-cache --torch-backend=cpu --no-deps -r /tmp/run.txt \
     && VIRTUAL_ENV=/opt/penstock uv pip install --no-cache --no-deps /wheels/*.whl \

@@ -20,9 +20,11 @@ COPY loadtest loadtest
 COPY router router
 COPY proto proto
 # pyproject.toml pins Ray and vLLM exactly; vLLM pins PyTorch.
-RUN /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels \
+RUN /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels proto \
+    && /opt/build/bin/python -m build --wheel --no-isolation --outdir /wheels \
     && python3.12 -m venv /opt/penstock \
-    && VIRTUAL_ENV=/opt/penstock /opt/build/bin/uv pip install --no-cache --torch-backend=cu128 "$(ls /wheels/*.whl)[gpu]" \
+    && VIRTUAL_ENV=/opt/penstock /opt/build/bin/uv pip install --no-cache --torch-backend=cu128 /wheels/penstock_client-*.whl \
+         "$(ls /wheels/penstock_llm-*.whl)[gpu]" \
     && /opt/penstock/bin/python -c "import deployments.app"
 
 FROM base

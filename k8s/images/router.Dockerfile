@@ -13,7 +13,8 @@ COPY deployments deployments
 COPY loadtest loadtest
 COPY router router
 COPY proto proto
-RUN python -m build --wheel --no-isolation --outdir /wheels
+RUN python -m build --wheel --no-isolation --outdir /wheels proto \
+    && python -m build --wheel --no-isolation --outdir /wheels
 
 FROM ${PYTHON_IMAGE} AS environment
 COPY requirements/router.txt /tmp/router.txt

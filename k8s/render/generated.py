@@ -72,10 +72,10 @@ def _json(value: object) -> str:
 def main() -> int:
     """Write, or compare."""
     if "--check" in sys.argv[1:]:
-        files = stale()
-        for name in files:
+        names = stale()
+        for name in names:
             print(f"{name} is stale; run make k8s-render")
-        return bool(files)
+        return bool(names)
     write_schema()
     files = wanted()
     for path in _left_over(files):

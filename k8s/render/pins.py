@@ -6,6 +6,7 @@ import re
 import tomllib
 from importlib.metadata import requires
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -24,11 +25,19 @@ def pins(file: str) -> dict[str, str]:
     return {normal(line.partition("==")[0]): line for line in lines if line}
 
 
+def _project(folder: Path) -> dict[str, Any]:
+    """Read a distribution's description."""
+    project: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project
+
+
 def router_pins() -> str:
-    """Return the pins of penstock[router] and all it needs."""
+    """Return the pins of penstock-llm[router] and all it needs."""
     known = pins("cpu.txt")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    todo = [Requirement(text) for text in project["dependencies"] + project["optional-dependencies"]["router"]]
+    server, client = _project(ROOT), _project(ROOT / "proto")
+    needed = [*server["dependencies"], *server["optional-dependencies"]["router"], *client["dependencies"]]
+    # The client is built from this repository, as the server is.
+    todo = [each for each in map(Requirement, needed) if each.name != client["name"]]
     found: dict[str, str] = {}
     while todo:
         requirement = todo.pop()

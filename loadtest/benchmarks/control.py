@@ -22,14 +22,15 @@ from rich.console import Console
 
 from cluster.clock import SystemClock
 from cluster.control.replay import itl_of
-from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.step_model import StepSample
-from cluster.models import GenerationSpec, PositionLogprobs, SamplingParams, SequenceEnd
+from cluster.models import GenerationSpec, SequenceEnd
 from cluster.settings import ControlSettings, PoolSettings, VllmSettings
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.engines.factory import build_engine
 from deployments.replica.governor import Governor
 from loadtest.benchmarks.ending import end
+from penstock.values.models import PositionLogprobs, SamplingParams
+from penstock.values.slo import ClassSlo, OperatingPoint
 
 STATIC_LIMITS = (8, 16, 24, 32, 48, 64)
 PROMPT_TOKENS = (16, 64)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadtest.traces import TraceRequest
-from router.client import Delta, Sampling
-from router.client.aio import AsyncClient
+from penstock.client import Delta, Sampling
+from penstock.client.aio import AsyncClient
 
 
 @dataclass(slots=True)

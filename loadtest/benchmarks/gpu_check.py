@@ -19,19 +19,12 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from cluster.models import (
-    ConstraintKind,
-    FinishReason,
-    GenerationSpec,
-    PositionLogprobs,
-    SamplingParams,
-    SequenceEnd,
-    StructuredOutput,
-)
+from cluster.models import GenerationSpec, SequenceEnd
 from cluster.settings import PoolSettings
 from deployments.engines import Engine
 from deployments.engines.factory import build_engine
 from loadtest.benchmarks.ending import end
+from penstock.values.models import ConstraintKind, FinishReason, PositionLogprobs, SamplingParams, StructuredOutput
 
 STREAMS = 64
 TOKENS = 128

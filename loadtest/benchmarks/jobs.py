@@ -29,7 +29,7 @@ from cluster.settings import Settings, load_settings
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 from loadtest.benchmarks.ending import end
-from router.client import AsyncClient, JobItem, Message, Sampling
+from penstock.client import AsyncClient, JobItem, Message, Sampling
 from router.server import Router
 from router.stores import redis_factory
 

@@ -38,7 +38,7 @@ from loadtest.plan.trial import Ranges, ranges
 from loadtest.profile.cluster import profile_cluster
 from loadtest.profile.command import ROUNDS, show
 from loadtest.profile.stored import Profile, read_profile
-from router.client import AsyncClient
+from penstock.client import AsyncClient
 
 POOL = "demo"
 PROMPT_TOKENS, OUTPUT_TOKENS, SPREAD = 64, 64, 0.3

@@ -27,7 +27,7 @@ from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.drive import Served, drive
 from loadtest.benchmarks.ending import end
 from loadtest.traces import TraceRequest, read_trace
-from router.client.aio import AsyncClient
+from penstock.client.aio import AsyncClient
 
 POOL = "demo"
 TRACE = "azure_llm_2023_conv.csv"

@@ -16,23 +16,23 @@ import time
 from typing import Any
 
 import grpc
-from penstock.v1 import inference_pb2, types_pb2
 
-from cluster.control.slo import ClassSlo
 from cluster.errors import PenstockError, SettingsError
 from cluster.heap import settle_heap
 from cluster.lifecycle import TaskOwner
-from cluster.models import RequestClass
-from cluster.wire import duration_to_wire, request_class_to_wire
 from loadtest.load.frames import Unframer, frame
 from loadtest.load.plan import Planned
 from loadtest.load.prompts import Prompts
 from loadtest.load.stream import Seen, follow
 from loadtest.load.tally import Window
 from loadtest.load.target import Target
-from router.client import AsyncClient, PenstockClientError
-from router.client.connection import Connection, Stubs
-from router.client.errors import from_rpc_error
+from penstock.client import AsyncClient, PenstockClientError
+from penstock.client.connection import Connection, Stubs
+from penstock.v1 import inference_pb2, types_pb2
+from penstock.values.errors import from_rpc_error
+from penstock.values.models import RequestClass
+from penstock.values.slo import ClassSlo
+from penstock.wire import duration_to_wire, request_class_to_wire
 
 _PROBE_S = 0.02
 """How often the event loop is asked how late it is."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from cluster.control.slo import ClassSlo
-from cluster.models import RequestClass
 from loadtest.load.lengths import Fixed, Lengths, LogNormal
+from penstock.values.models import RequestClass
+from penstock.values.slo import ClassSlo
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import SettingsError
-from cluster.models import RequestClass
 from loadtest.load.arrivals import arrival_times
 from loadtest.load.kinds import Kind
 from loadtest.load.scenario import Scenario
 from loadtest.traces import read_trace
+from penstock.values.models import RequestClass
 
 _SHARED_MOST = 0.9
 

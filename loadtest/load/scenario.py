@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cluster.control.slo import ClassSlo
 from cluster.errors import SettingsError, plain_reason
 from loadtest.load.arrivals import Pattern
 from loadtest.load.kinds import KINDS, Kind
 from loadtest.load.lengths import Fixed, recorded
+from penstock.values.slo import ClassSlo
 
 MOST_RATE = 1_000_000.0
 """No generator sends more, and at a rate beyond all numbers no time passes between two requests."""

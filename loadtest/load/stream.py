@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.v1 import inference_pb2
-
-from cluster.control.slo import ClassSlo
-from cluster.wire import duration_from_wire
+from penstock.values.slo import ClassSlo
+from penstock.wire import duration_from_wire
 
 Clock = Callable[[], float]
 

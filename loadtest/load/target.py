@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import SettingsError
-from router.client import Tls
-from router.client.connection import Access, Connection
+from penstock.client import Tls
+from penstock.client.connection import Access, Connection
 
 
 @dataclass(frozen=True, slots=True)

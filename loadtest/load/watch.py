@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
-from cluster.models import ReplicaState
 from loadtest.load.target import Target
-from router.client import Client, ClusterStatus, PenstockClientError
+from penstock.client import Client, ClusterStatus, PenstockClientError
+from penstock.values.models import ReplicaState
 
 _PERIOD_S = 1.0
 _TIMEOUT_S = 5.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cluster.control.slow_rules import GroupBounds
-from cluster.models import RequestClass
 from loadtest.plan.option import Promise
 from loadtest.plan.search import Candidate
 from loadtest.plan.traffic import Load
@@ -13,6 +12,7 @@ from loadtest.plan.trial import attains, production, setup_of, times_of
 from loadtest.simulate.penstock import PenstockSlow, point_of
 from loadtest.simulate.setup import Slo
 from loadtest.simulate.simulation import Simulation
+from penstock.values.models import RequestClass
 
 MOST_REQUESTS = 10_000
 """Of the trace's beginning; more would take minutes."""

@@ -13,7 +13,6 @@ from statistics import fmean
 import numpy as np
 
 from cluster.control.step_model import Experts
-from cluster.models import RequestClass
 from cluster.queue import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.plan.option import Engine, Operation, Promise
@@ -26,6 +25,7 @@ from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.simulation import Simulation
 from loadtest.simulate.steps import StepTimes
 from loadtest.traces import TraceRequest
+from penstock.values.models import RequestClass
 
 MOST_REPLICAS = 2
 """Simulated at a time, with their part of the load: fewer share a queue worse, so this errs on the safe side."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from cluster.errors import SettingsError
-from cluster.models import ReplicaState
 from cluster.words import counted
 from deployments.engines.limits import PREFILL_WINDOW_STEPS
 from loadtest.profile.drive import Facts, Tell, measure
 from loadtest.profile.source import RouterSource
 from loadtest.profile.stored import Profile
-from router.client import AsyncClient, ClusterStatus, ModelDescription
+from penstock.client import AsyncClient, ClusterStatus, ModelDescription
+from penstock.values.models import ReplicaState
 
 _GROUP = re.compile(r"[0-9a-f]+-(?P<hardware>.+)-tp(?P<ranks>\d+)-(?P<precision>[^-]+)")
 

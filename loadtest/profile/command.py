@@ -29,7 +29,7 @@ from loadtest.load.command import target_from
 from loadtest.profile.cluster import profile_cluster
 from loadtest.profile.drive import TIMEOUT_S, Tell, profile
 from loadtest.profile.stored import Profile
-from router.client import AsyncClient
+from penstock.client import AsyncClient
 
 ROUNDS = 3
 

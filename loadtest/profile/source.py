@@ -14,10 +14,11 @@ import numpy as np
 
 from cluster.control.step_model import StepSample
 from cluster.errors import EngineError
-from cluster.models import GenerationSpec, PositionLogprobs, SamplingParams, SequenceEnd
+from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import Engine
-from router.client import AsyncClient, Sampling
-from router.client.events import Delta
+from penstock.client import AsyncClient, Sampling
+from penstock.values.events import Delta
+from penstock.values.models import PositionLogprobs, SamplingParams
 
 LEAST_SHARED = 8
 """Steps that sequences must have together to tell how long one is."""

@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cluster.models import ReplicaState
 from loadtest.simulate.policies import PoolSnapshot, ReplicaSnapshot
+from penstock.values.models import ReplicaState
 
 
 class HpaMetric(StrEnum):

@@ -15,7 +15,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cluster.cli.console import messages, screen
 from cluster.errors import SettingsError
-from cluster.models import RequestClass
 from cluster.settings import AffinitySettings, SimSettings
 from cluster.words import counted
 from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
@@ -30,6 +29,7 @@ from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.simulation import Simulation
 from loadtest.simulate.validate import errors, fit
 from loadtest.traces import TraceRequest, read_trace, scale_rate
+from penstock.values.models import RequestClass
 from router.affinity import Affinity
 
 _FIT = (1, 100)

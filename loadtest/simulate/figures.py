@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from cluster.models import RequestClass
 from loadtest.simulate.outcome import End, Outcome, Run
 from loadtest.simulate.setup import Slo
+from penstock.values.models import RequestClass
 
 Slos: TypeAlias = Mapping[RequestClass, Slo]
 _WORST_S = 300.0

@@ -6,12 +6,12 @@ import itertools
 import math
 from dataclasses import dataclass, field
 
-from cluster.control.decision import Relief
-from cluster.models import ReplicaState, RequestClass
 from cluster.settings import SimSettings
 from loadtest.simulate.policies import FastPolicy
 from loadtest.simulate.replica import SimReplica
 from loadtest.simulate.steps import StepTimes
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.steps import Relief
 
 REVERSAL_WITHIN_S = 1800.0
 """A change of the replica count the other way within this time of the last one is a reversal."""

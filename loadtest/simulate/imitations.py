@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 
 from cluster.control.step_model import Shape, StepModel
-from cluster.models import ReplicaState
 from loadtest.simulate.policies import PoolSnapshot
+from penstock.values.models import ReplicaState
 
 
 @dataclass(slots=True)

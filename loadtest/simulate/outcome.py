@@ -7,10 +7,10 @@ from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cluster.models import RequestClass
 from loadtest.simulate.fleet import Fleet
 from loadtest.simulate.replica import Running
 from loadtest.simulate.setup import Slo
+from penstock.values.models import RequestClass
 
 
 class End(StrEnum):

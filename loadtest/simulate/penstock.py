@@ -13,18 +13,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from cluster.control import fast, slow
-from cluster.control.decision import Relief
 from cluster.control.fast import FastBounds, FastState
-from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.slow import SlowDecision
 from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import BatchSnapshot, ClassDemand, GroupSnapshot
 from cluster.control.step_fit import StepFit
 from cluster.control.step_model import Shape, StepModel, StepSample
-from cluster.models import ReplicaState, RequestClass
 from loadtest.simulate.policies import Arrival, Ended, PoolSnapshot, ReplicaSnapshot, StepColumns
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.steps import StepTimes
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.slo import ClassSlo, OperatingPoint
+from penstock.values.steps import Relief
 
 RATE_S = 60.0
 """Rates are averaged over about so long."""

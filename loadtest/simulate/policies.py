@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from cluster.control.decision import Relief
-from cluster.models import ReplicaState, RequestClass
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.steps import Relief
 
 
 @dataclass(frozen=True, slots=True)

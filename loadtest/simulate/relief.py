@@ -10,11 +10,11 @@ from typing import Protocol, runtime_checkable
 from cluster.autoscaler.base import Commit
 from cluster.autoscaler.memory_store import MemoryControlStore
 from cluster.autoscaler.scaler import RELIEF_TICKS
-from cluster.control.decision import Relief
-from cluster.control.slo import OperatingPoint
 from cluster.queue import MemoryStore
 from loadtest.simulate.loop import now
 from loadtest.simulate.policies import SlowPolicy
+from penstock.values.slo import OperatingPoint
+from penstock.values.steps import Relief
 
 _LEADER = "simulator"
 

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from cluster.models import ReplicaState, Windows
+from cluster.models import Windows
 from cluster.queue.beats import ReplicaBeat
 from cluster.settings import SimSettings
 from deployments.engines.sim import BatchCore, CoreLimits, Turn
@@ -21,6 +21,7 @@ from deployments.engines.sim.engine import sim_windows
 from deployments.replica.attempts import REPORT_PREFILLED
 from loadtest.simulate.steps import StepLog, StepTimes
 from loadtest.traces import TraceRequest
+from penstock.values.models import ReplicaState
 
 _LONGEST_RUN = 256
 """Steps planned at a time; most runs are cut long before."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cluster.errors import SettingsError
-from cluster.models import RequestClass
 from cluster.queue import QueueLimits
 from cluster.settings import SimSettings
+from penstock.values.models import RequestClass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from cluster.clock import ManualClock
-from cluster.control.decision import Relief
-from cluster.control.slo import OperatingPoint
-from cluster.models import ReplicaState
 from cluster.queue import MemoryQueue, MemoryStore, RouterBeat
 from loadtest.simulate.fleet import Change, Fleet, Member
 from loadtest.simulate.loop import EventLoop, now
@@ -27,6 +24,9 @@ from loadtest.simulate.steps import StepTimes
 from loadtest.simulate.traffic import Router, Traffic
 from loadtest.simulate.watch import Watch
 from loadtest.traces import TraceRequest
+from penstock.values.models import ReplicaState
+from penstock.values.slo import OperatingPoint
+from penstock.values.steps import Relief
 from router.affinity import Affinity
 
 _POOL = "pool"

@@ -7,10 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.control.decision import Relief
-from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.errors import RequestError
-from cluster.models import ReplicaState, RequestClass
 from cluster.queue import MemoryQueue, QueueEntry, Settlement
 from cluster.queue.beats import ReplicaRecord
 from cluster.queue.entries import Grant, Mail
@@ -21,6 +18,9 @@ from loadtest.simulate.replica import Running
 from loadtest.simulate.setup import Setup
 from loadtest.simulate.watch import Watch
 from loadtest.traces import TraceRequest
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.slo import ClassSlo, OperatingPoint
+from penstock.values.steps import Relief
 from router.affinity import Affinity, Trail
 from router.dispatch.estimate import PoolEstimate
 from router.dispatch.in_time import SHED, TimeBounds, late_after_s, refusal, shed_after_s

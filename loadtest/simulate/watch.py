@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cluster.models import ReplicaState, RequestClass
 from loadtest.simulate.fleet import Fleet, Member
 from loadtest.simulate.outcome import Outcome, Sample
 from loadtest.simulate.policies import Arrival, Ended, PoolSnapshot, ReplicaSnapshot, StepColumns
 from loadtest.simulate.replica import Running
 from loadtest.simulate.setup import Setup
+from penstock.values.models import ReplicaState, RequestClass
 
 
 class Watch:

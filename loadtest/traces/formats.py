@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.models import RequestClass
 from cluster.words import counted
+from penstock.values.models import RequestClass
 
 MOONCAKE_BLOCK_TOKENS = 512
 

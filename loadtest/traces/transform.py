@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cluster.errors import SettingsError
-from cluster.models import RequestClass
 from loadtest.traces.read import MOST_S
 from loadtest.traces.request import TraceRequest
+from penstock.values.models import RequestClass
 
 
 def scale_rate(trace: Sequence[TraceRequest], factor: float) -> list[TraceRequest]:

@@ -1,1 +1,29 @@
-"""Generated code of the Penstock API; see the .proto files beside it."""
+"""Penstock for its callers: the Python client, plain values, and the API's generated code (`penstock.v1`).
+
+from penstock import Client, Sampling
+
+with Client("127.0.0.1:50051") as client:
+    print(client.generate("demo", "What is a KV cache?", Sampling(max_tokens=64)).text)
+
+Names are loaded when they are first used: servers import `penstock.v1` and `penstock.values` without the client.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.client import *  # noqa: F403 - the public names are the client's
+else:
+
+    def __getattr__(name: str) -> object:
+        # Submodules come here first when they are imported, and must not load the client.
+        if name == "__all__" or not (name.startswith("_") or name in ("batch", "client", "v1", "values", "wire")):
+            client = importlib.import_module("penstock.client")
+            if name == "__all__" or name in client.__all__:
+                return getattr(client, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted((*globals(), *importlib.import_module("penstock.client").__all__))

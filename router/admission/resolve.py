@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from cluster.models import ModelInfo, SamplingParams
+from cluster.models import ModelInfo
+from penstock.values.models import SamplingParams
 from router.admission.values import CheckedRequest, ResumePoint, TokenPrompt
 from router.admission.violations import Violations, shown
 

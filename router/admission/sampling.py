@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from penstock.v1 import types_pb2
-
 from cluster.queue.entries import MAX_CHOICES
 from cluster.settings import LimitSettings
-from cluster.wire.sampling import RECENT, RECENT_BYTES
+from penstock.v1 import types_pb2
+from penstock.wire.sampling import RECENT, RECENT_BYTES
 from router.admission.structured import check_structured
 from router.admission.violations import Violations
 

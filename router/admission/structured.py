@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.v1 import types_pb2
-
 from cluster.settings import LimitSettings
+from penstock.v1 import types_pb2
 from router.admission.pattern import extent_problem, regex_problem
 from router.admission.schema import schema_problem
 from router.admission.violations import Violations

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 
 from google.protobuf.duration_pb2 import Duration
-from penstock.v1 import inference_pb2, types_pb2
 
-from cluster.models import RequestClass
-from cluster.wire import clear_defaults, duration_from_wire, request_class_from_wire, sampling_from_wire
+from penstock.v1 import inference_pb2, types_pb2
+from penstock.values.models import RequestClass
+from penstock.wire import clear_defaults, duration_from_wire, request_class_from_wire, sampling_from_wire
 from router.admission.sampling import check_sampling
 from router.admission.values import (
     CancelTarget,

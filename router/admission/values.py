@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cluster.models import RequestClass, SamplingParams
 from cluster.settings import LimitSettings
+from penstock.values.models import RequestClass, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from cluster.errors import FieldViolation, InvalidRequestError
+from cluster.errors import InvalidRequestError
+from penstock.values.models import FieldViolation
 
 MAX_VIOLATIONS = 16
 """A status travels in HTTP trailers of a few kilobytes; a client that has fixed so many fields can ask again."""

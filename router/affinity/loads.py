@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cluster.models import ReplicaState
 from cluster.queue.beats import ReplicaRecord
+from penstock.values.models import ReplicaState
 from router.affinity.rendezvous import Rendezvous
 
 LOAD_FACTOR = 1.25

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import types_pb2 as types
-
 from cluster.queue.entries import Settlement
 from cluster.settings import PoolSettings
-from cluster.wire import duration_to_wire
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
+from penstock.wire import duration_to_wire
 from router.dispatch.estimate import PoolEstimate
 
 

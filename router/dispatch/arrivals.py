@@ -5,12 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from penstock.v1 import types_pb2 as types
-
 from cluster.autoscaler.report import JobWork, empty_counts, pack_report
-from cluster.control.slo import OperatingPoint
 from cluster.errors import InvalidRequestError, QuarantinedError, SlowReaderError
-from cluster.models import RequestClass
+from penstock.v1 import types_pb2 as types
+from penstock.values.models import RequestClass
+from penstock.values.slo import OperatingPoint
 from router.dispatch.choice import Choice
 
 _CLIENTS_OWN = (InvalidRequestError, QuarantinedError, SlowReaderError)

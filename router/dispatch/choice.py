@@ -11,9 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import types_pb2 as types
-
 from cluster.errors import (
     EngineRequestError,
     GenerationFailedError,
@@ -26,6 +23,8 @@ from cluster.errors import (
 from cluster.queue.entries import Grant, QueueEntry
 from cluster.ticket import TicketChoice
 from cluster.words import counted
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
 from router.dispatch.account import Account, Prices
 from router.dispatch.continuity import Continuity
 from router.dispatch.contract import Dispatch, Placement

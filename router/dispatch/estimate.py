@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.models import ReplicaState, RequestClass
 from cluster.queue.beats import RouterBeatReply
+from penstock.values.models import ReplicaState, RequestClass
 
 MEMORY_S = 10.0
 """How far back rates look, by exponential weights."""

@@ -7,13 +7,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
-
 from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
 from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket
-from cluster.wire import duration_to_wire
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+from penstock.wire import duration_to_wire
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.unread import delta_event
 

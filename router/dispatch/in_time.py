@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster.control.decision import Relief
-from cluster.control.slo import ClassSlo
 from cluster.errors import NotInTimeError
+from penstock.values.slo import ClassSlo
+from penstock.values.steps import Relief
 
 SHED = "ttft_p99_s"
 """The bound that the pool sets, not the client: who is refused by it is a miss of the SLO."""

@@ -13,8 +13,6 @@ from functools import partial
 from typing import Any
 
 import grpc
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import replica_pb2_grpc as pb_grpc
 
 from cluster.channels import INNER_CHANNEL_OPTIONS
 from cluster.errors import LinkError, LinkLostError, LinkRefusedError
@@ -22,6 +20,8 @@ from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.link_auth import caller_metadata
 from cluster.secret import ClusterSecret
 from cluster.tls import LinkDialer
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import replica_pb2_grpc as pb_grpc
 from router.dispatch.left_behind import LeftBehind
 from router.dispatch.outbox import Outbox
 from router.dispatch.progress import Watched, stalled

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from cluster.autoscaler.point import point_in_force
-from cluster.control.decision import Relief
 from cluster.control.settings import operating_point
-from cluster.models import RequestClass
 from cluster.queue.beats import RouterBeatReply
 from cluster.settings import PoolSettings
+from penstock.values.models import RequestClass
+from penstock.values.steps import Relief
 from router.dispatch.arrivals import Arrivals
 from router.dispatch.choice import Choice
 from router.dispatch.estimate import PoolEstimate

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from cluster.errors import InvalidRequestError
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import replica_pb2 as pb
-
-from cluster.errors import InvalidRequestError
 from router.dispatch.history import History
 from router.dispatch.unread import Dropped, Unread
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from penstock.v1 import replica_pb2 as pb
-
 from router.dispatch.recovery import Failure
 
 

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from cluster.lifecycle import TaskOwner
-from cluster.models import ReplicaState
 from cluster.queue.beats import ReplicaRecord
 from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.tls import LinkDialer
+from penstock.values.models import ReplicaState
 from router.dispatch.breaker import Breaker, BreakerLimits
 from router.dispatch.contract import Placement
 from router.dispatch.left_behind import LeftBehind

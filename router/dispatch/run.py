@@ -7,7 +7,6 @@ import time
 
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-
 from router.dispatch.account import Ran
 from router.dispatch.contract import Placement
 from router.dispatch.receiver import Receiver

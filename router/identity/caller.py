@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from cluster.models import RequestClass
+from penstock.values.models import RequestClass
 
 
 class Role(enum.IntEnum):

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from penstock.v1 import inference_pb2 as api
-
 from router.admission import RequestLimits, check_request
 from router.identity import Caller
 from router.metrics import RouterMetrics

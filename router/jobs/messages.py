@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
-from penstock.v1 import inference_pb2
-from penstock.v1 import jobs_pb2 as api
 
 from cluster.errors import InvalidRequestError
 from cluster.jobs import ItemResult, JobCursor, JobRecord, JobState, JobUsage
-from cluster.wire import request_class_to_wire
+from penstock.v1 import inference_pb2
+from penstock.v1 import jobs_pb2 as api
+from penstock.wire import request_class_to_wire
 from router.jobs.upload import class_of
 
 _STATES = {

@@ -10,14 +10,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from penstock.v1 import jobs_pb2 as api
-
 from cluster.autoscaler.report import JobWork
 from cluster.errors import JobLeaseLostError, JobLimitError, QueueUnavailableError
 from cluster.jobs import ItemResult, JobClaim, JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
-from cluster.wire import request_class_to_wire
+from penstock.v1 import jobs_pb2 as api
+from penstock.wire import request_class_to_wire
 from router.jobs.execute import Execute
 from router.jobs.messages import error_result, response_result
 from router.jobs.plan import BlockPlan, plan

@@ -8,8 +8,6 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from penstock.v1 import jobs_pb2 as api
-
 from cluster.errors import (
     InvalidRequestError,
     JobExistsError,
@@ -21,6 +19,7 @@ from cluster.errors import (
 from cluster.jobs import JobRecord, JobState, JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
+from penstock.v1 import jobs_pb2 as api
 from router.admission import RequestLimits
 from router.admission.violations import Violations
 from router.identity import Caller, may_use, require_class, require_model

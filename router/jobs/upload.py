@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 
+from cluster.errors import InvalidRequestError
+from cluster.settings import JobsSettings
 from penstock.v1 import jobs_pb2 as api
 from penstock.v1 import types_pb2 as types
-
-from cluster.errors import FieldViolation, InvalidRequestError
-from cluster.models import RequestClass
-from cluster.settings import JobsSettings
-from cluster.wire import duration_from_wire, request_class_from_wire
+from penstock.values.models import FieldViolation, RequestClass
+from penstock.wire import duration_from_wire, request_class_from_wire
 from router.admission import RequestLimits, check_request
 from router.admission.validation import MAX_KEY_BYTES, MAX_MODEL_BYTES
 from router.admission.violations import MAX_VIOLATIONS, Violations, shown

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
-from cluster.wire import duration_from_wire
+from penstock.wire import duration_from_wire
 
 MAX_WAIT_S = 60.0
 """Longest wait before an item asks again, whatever it was told: a quota may be raised meanwhile."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.v1 import admin_pb2 as api
-
 import cluster
-from cluster.wire import duration_to_wire, replica_state_to_wire
+from penstock.v1 import admin_pb2 as api
+from penstock.wire import duration_to_wire, replica_state_to_wire
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use
 from router.service.control import ControlDesk

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cluster.errors import NotInTimeError
-from cluster.models import ModelInfo, SamplingParams
+from cluster.models import ModelInfo
+from penstock.values.models import SamplingParams
 from router.admission import CheckedRequest
 from router.affinity import Trail
 from router.dispatch.pool import Pool

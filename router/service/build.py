@@ -6,12 +6,11 @@ import secrets
 import time
 from functools import partial
 
-from penstock.v1 import replica_pb2 as pb
-
 from cluster.queue.entries import QueueEntry
 from cluster.secret import ClusterSecret
 from cluster.ticket import ResumeTicket
-from cluster.wire import request_class_to_wire, sampling_to_wire
+from penstock.v1 import replica_pb2 as pb
+from penstock.wire import request_class_to_wire, sampling_to_wire
 from router.admission import choice_sampling
 from router.dispatch.choice import Choice
 from router.dispatch.generation import Generation

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from penstock.v1 import inference_pb2 as api
-
 from cluster.errors import LinkError, ModelNotFoundError, NoReplicaError
 from cluster.models import ModelInfo
 from cluster.registry import model_from_fields
 from cluster.settings import LimitSettings
-from cluster.wire import capabilities_to_wire
+from penstock.v1 import inference_pb2 as api
+from penstock.wire import capabilities_to_wire
 from router.admission import Prompt
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use, require_model

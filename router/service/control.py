@@ -7,18 +7,19 @@ import math
 from collections.abc import Callable, Mapping
 
 from google.protobuf.duration_pb2 import Duration
-from penstock.v1 import admin_pb2 as api
 
 from cluster.autoscaler.base import ControlStore, StoredRecord
 from cluster.autoscaler.point import PointRecord, point_in_force
 from cluster.autoscaler.record import DecisionRecord, DemandRecord
 from cluster.clock import Clock, SystemClock
-from cluster.control.decision import Relief
 from cluster.control.settings import ControlMode, operating_point
-from cluster.control.slo import ClassSlo, OperatingPoint
-from cluster.errors import FieldViolation, InvalidRequestError
+from cluster.errors import InvalidRequestError
 from cluster.settings import PoolSettings
-from cluster.wire import duration_from_wire, duration_to_wire, request_class_to_wire
+from penstock.v1 import admin_pb2 as api
+from penstock.values.models import FieldViolation
+from penstock.values.slo import ClassSlo, OperatingPoint
+from penstock.values.steps import Relief
+from penstock.wire import duration_from_wire, duration_to_wire, request_class_to_wire
 from router.identity import Caller, may_use, require_model
 
 _LOG = logging.getLogger(__name__)

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeAlias
 
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
-
 from cluster.errors import CancelledError, DeadlineError, PenstockError, RequestNotFoundError, ShuttingDownError
 from cluster.lifecycle import TaskOwner
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from router.admission import (
     CheckedRequest,
     RequestLimits,

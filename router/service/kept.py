@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgpack
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 from cluster.errors import InvalidRequestError, ShuttingDownError, TakenOverError
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from router.dispatch.generation import Generation
 from router.dispatch.output import NO_END
 from router.dispatch.pool import Pool

@@ -6,10 +6,9 @@ import asyncio
 import datetime
 from collections.abc import Mapping
 
-from penstock.v1 import admin_pb2 as api
-
 from cluster.errors import InvalidRequestError
 from cluster.queue.entries import UsageLine
+from penstock.v1 import admin_pb2 as api
 from router.dispatch.pool import Pool
 from router.identity import Caller, Role, may_use, require_model, require_role
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-from penstock.v1 import inference_pb2 as api
 
+from penstock.v1 import inference_pb2 as api
 from router.calls import Call
 from router.dispatch.generation import Generation
 from router.metrics import RouterMetrics

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+
+from penstock.client import AsyncClient, RetryPolicy, Sampling
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import inference_pb2_grpc
 from penstock.v1 import types_pb2 as types
-
-from router.client import AsyncClient, RetryPolicy, Sampling
-from router.client.errors import PenstockClientError
-from router.client.events import Delta
+from penstock.values.errors import PenstockClientError
+from penstock.values.events import Delta
 from tests.chaos.cluster import HOST, ChaosCluster
 from tests.chaos.history import Failed
 from tests.chaos.proxy import ChaosProxy, Toxic

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+
+from penstock.client import AsyncClient, GenerateOptions, RetryPolicy, Sampling
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import inference_pb2_grpc
 from penstock.v1 import types_pb2 as types
-
-from router.client import AsyncClient, GenerateOptions, RetryPolicy, Sampling
-from router.client.errors import PenstockClientError, UnavailableError, from_rpc_error
-from router.client.events import Delta, Queued, Started
-from router.client.events import Finished as StreamFinished
-from router.client.events import Resumed as StreamResumed
+from penstock.values.errors import PenstockClientError, UnavailableError, from_rpc_error
+from penstock.values.events import Delta, Queued, Started
+from penstock.values.events import Finished as StreamFinished
+from penstock.values.events import Resumed as StreamResumed
 from tests.chaos.golden import Golden
 from tests.chaos.history import Accepted, Attempted, Cancelled, Failed, Finished, History, Request, Resumed, Tokens
 

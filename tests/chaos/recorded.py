@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 
 from deployments.demo_model import MODEL_DIR, known_answers
-from router.client import AsyncClient, Sampling
+from penstock.client import AsyncClient, Sampling
 from tests.chaos.golden import Golden
 
 PROMPTS = 8

@@ -22,7 +22,7 @@ from typing import TextIO
 from cluster.control.step_model import StepSample
 from cluster.errors import EngineDeadError
 from cluster.lifecycle import stop_signals
-from cluster.models import EngineStats, FinishReason, GenerationSpec, PositionLogprobs, SequenceEnd
+from cluster.models import EngineStats, GenerationSpec, SequenceEnd
 from cluster.queue import limits_from
 from cluster.queue.redis_queue import RedisQueue
 from cluster.registry import Announcement
@@ -33,6 +33,7 @@ from cluster.telemetry import configure_logging
 from deployments.engines.base import Engine, EngineIdentity, TokenSink
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
+from penstock.values.models import FinishReason, PositionLogprobs
 
 _LOG = logging.getLogger("replica")
 HEALTH_S = 2.0

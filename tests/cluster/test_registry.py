@@ -9,10 +9,11 @@ import msgpack
 import pytest
 
 from cluster.errors import InvalidRequestError
-from cluster.models import Capabilities, ModelInfo, ReplicaState
+from cluster.models import ModelInfo
 from cluster.queue.codec import _read_record
 from cluster.registry import Announcement
 from cluster.ticket import ResumeTicket, TicketChoice
+from penstock.values.models import Capabilities, ReplicaState
 from tests.support.stack import SECRET
 
 MODEL = ModelInfo("m", "t", 100, 50, Capabilities(), ("a",))

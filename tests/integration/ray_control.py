@@ -8,7 +8,7 @@ import psutil
 
 from cluster.bootstrap.serve_config import app_name
 from cluster.errors import BootstrapError
-from router.client import Client, Delta, Event, Finished, PenstockClientError, RetryPolicy, Sampling
+from penstock.client import Client, Delta, Event, Finished, PenstockClientError, RetryPolicy, Sampling
 from tests.support.running import ClusterThread
 
 POOL = "toy"

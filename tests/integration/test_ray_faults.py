@@ -13,8 +13,8 @@ import pytest
 
 from cluster.bootstrap.local import LocalCluster
 from cluster.settings import load_settings
-from router.client import Client, RetryPolicy, Sampling
-from router.client.errors import PenstockClientError
+from penstock.client import Client, RetryPolicy, Sampling
+from penstock.values.errors import PenstockClientError
 from tests.integration.ray_control import BACK_S, POOL, ended, ray_processes, running_replicas, stream
 from tests.support.running import ClusterThread
 from tests.support.waiting import until_sync

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cluster.control.decision import Relief
-from router.client import AsyncClient, Decision, PenstockClientError, RequestClass, RetryPolicy, Sampling
-from router.client import GenerateOptions as Options
+from penstock.client import AsyncClient, Decision, PenstockClientError, RequestClass, RetryPolicy, Sampling
+from penstock.client import GenerateOptions as Options
+from penstock.values.steps import Relief
 from tests.integration.conftest import PATIENCE
 from tests.support.running import ClusterThread, running_cluster
 

@@ -14,9 +14,9 @@ from google.rpc import code_pb2  # type: ignore[import-untyped]  # no py.typed m
 
 from cluster import errors
 from cluster.control.settings import ControlMode
-from cluster.models import RequestClass
 from cluster.tls import ROUTER_TLS
 from k8s.render import dashboards
+from penstock.values.models import RequestClass
 from router.dispatch.arrivals import Verdict
 from router.dispatch.recovery import Failure
 from router.identity.authenticator import KEYS_FILE

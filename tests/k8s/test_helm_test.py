@@ -12,7 +12,7 @@ import pytest
 
 from cluster.cli.main import main
 from tests.k8s.charts import Object, of_kind, render_values
-from tests.router.client.fake_router import FakeRouter, serving
+from tests.penstock.client.fake_router import FakeRouter, serving
 from tests.support.certificates import Authority, Pair, dns
 
 OWN = {"router.tls.enabled": True, "router.tls.existingSecret": "mine", "auth.anonymous": True}

@@ -62,13 +62,13 @@ class Absent(MetaPathFinder):
 
 ABSENT = set(sys.argv[1].split(","))
 sys.meta_path.insert(0, Absent())
-import router.__main__, cluster.cli.main, cluster.cli.generate, router.client, uvloop
+import router.__main__, cluster.cli.main, cluster.cli.generate, penstock.client, uvloop
 """
 
 
 def test_the_router_images_pins_are_enough_and_slim() -> None:
     """Routers and the command line start where nothing but these pins is installed, and they bring no PyTorch."""
-    there = pins("router.txt").keys() | {"penstock"}
+    there = pins("router.txt").keys() | {"penstock-llm", "penstock-client"}
     absent = {
         name
         for name, owners in packages_distributions().items()

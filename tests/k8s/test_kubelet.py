@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 import pytest
-from penstock.v1 import inference_pb2_grpc
 
+from penstock.v1 import inference_pb2_grpc
 from tests.k8s.charts import Object, one
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.load import Load

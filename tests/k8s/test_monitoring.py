@@ -14,11 +14,11 @@ import grpc
 import pytest
 import pytest_asyncio
 import yaml
-from penstock.v1 import inference_pb2_grpc
 
 from k8s.render import dashboards
 from k8s.render.generated import RELEASE
-from router.client import AsyncClient, JobItem, Sampling
+from penstock.client import AsyncClient, JobItem, Sampling
+from penstock.v1 import inference_pb2_grpc
 from tests.k8s.alerts import alerts, names
 from tests.k8s.charts import of_kind, one, render
 from tests.k8s.kubelet.cluster import Kubelet

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import json_format, message_factory
-from penstock.v1 import inference_pb2
 
 from cluster.cli.main import build_parser
 from cluster.settings import Settings
+from penstock.v1 import inference_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "k8s/README.md", "loadtest/README.md")

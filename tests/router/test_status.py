@@ -9,10 +9,10 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
-from penstock.v1 import inference_pb2 as pb
-from penstock.v1 import inference_pb2_grpc as services
 
 from cluster import errors
+from penstock.v1 import inference_pb2 as pb
+from penstock.v1 import inference_pb2_grpc as services
 from router.status import DOMAIN, abort, to_rpc_status
 
 CASES = [

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 from cluster.addresses import host_port
 from cluster.autoscaler.base import ControlStore
@@ -38,6 +35,9 @@ from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
 from deployments.engines.sim.engine import SimEngine
 from deployments.replica.replica import Replica, ReplicaPlan
+from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from router.server import Router
 from router.stores import QueueFactory
 from tests.support.waiting import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_type
 
-from router.client import (
+from penstock.client import (
     AsyncClient,
     Client,
     ClusterStatus,

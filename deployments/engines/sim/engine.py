@@ -12,7 +12,7 @@ from pathlib import Path
 from cluster.clock import Clock, SystemClock
 from cluster.control.step_model import StepSample
 from cluster.errors import EngineDeadError, EngineRequestError
-from cluster.models import Capabilities, EngineStats, FinishReason, GenerationSpec, ModelInfo, Windows
+from cluster.models import EngineStats, GenerationSpec, ModelInfo, Windows
 from cluster.settings import PoolSettings, SimSettings
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity, TokenSink
@@ -22,6 +22,7 @@ from deployments.engines.sim.core import BatchCore, CoreLimits, StepResult
 from deployments.engines.sim.sequence import SimSequence
 from deployments.engines.sim.text import Vocabulary
 from deployments.engines.sim.tokens import block_hashes
+from penstock.values.models import Capabilities, FinishReason
 
 log = logging.getLogger(__name__)
 

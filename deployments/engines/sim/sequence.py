@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from cluster.models import FinishReason, GenerationSpec, SequenceEnd
+from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import TokenSink
 from deployments.engines.sim.text import StopText, Vocabulary
 from deployments.engines.sim.tokens import TokenSource
+from penstock.values.models import FinishReason
 
 
 class SimSequence:

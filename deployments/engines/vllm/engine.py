@@ -13,7 +13,7 @@ import psutil
 
 from cluster.control.step_model import StepSample
 from cluster.errors import EngineDeadError, EngineRequestError, EngineStartError
-from cluster.models import EngineStats, FinishReason, GenerationSpec
+from cluster.models import EngineStats, GenerationSpec
 from cluster.settings import PoolSettings
 from deployments.engines.base import EngineIdentity, TokenSink
 from deployments.engines.limits import clamp_sequences
@@ -23,6 +23,7 @@ from deployments.engines.vllm.release import SlotRelease
 from deployments.engines.vllm.self_test import generate_once, limits_move
 from deployments.engines.vllm.sequence import VllmSequence, ids_of
 from deployments.engines.vllm.step_work import work_of
+from penstock.values.models import FinishReason
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.errors import EngineStartError
-from cluster.models import Capabilities, GenerationSpec, ModelInfo, Windows
+from cluster.models import GenerationSpec, ModelInfo, Windows
 from cluster.settings import PoolSettings
 from deployments.engines import identity
 from deployments.engines.base import EngineIdentity
@@ -20,6 +20,7 @@ from deployments.engines.vllm import precision, processes, sockets
 from deployments.engines.vllm.arguments import core_binding, engine_arguments
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
 from deployments.engines.vllm.sampling import Resumes, translator
+from penstock.values.models import Capabilities
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend, FrontendEvents

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from cluster.errors import EngineRequestError
-from cluster.models import ConstraintKind, GenerationSpec, SamplingParams, StructuredOutput
+from cluster.models import GenerationSpec
+from penstock.values.models import ConstraintKind, SamplingParams, StructuredOutput
 
 if TYPE_CHECKING:
     import vllm

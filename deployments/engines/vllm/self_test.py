@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from cluster.errors import EngineStartError
-from cluster.models import FinishReason, GenerationSpec, PositionLogprobs, SamplingParams, SequenceEnd
+from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import TokenSink
+from penstock.values.models import FinishReason, PositionLogprobs, SamplingParams
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from cluster.models import FinishReason, GenerationSpec, SequenceEnd
+from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import TokenSink
 from deployments.engines.vllm.logprobs import to_positions
 from deployments.engines.vllm.text import Text
+from penstock.values.models import FinishReason
 
 _LOG = logging.getLogger(__name__)
 

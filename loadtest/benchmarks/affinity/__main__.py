@@ -17,13 +17,14 @@ from rich.table import Table
 
 from cluster.cli.console import screen
 from cluster.cli.tables import add_columns, print_table
-from cluster.models import ReplicaState, Windows
+from cluster.models import Windows
 from cluster.queue.beats import ReplicaRecord
 from cluster.settings import AffinitySettings, SimSettings
 from loadtest.benchmarks.affinity.simulation import Load, Result, Simulation
 from loadtest.benchmarks.affinity.trace import TraceRequest, ideal_hit_rate, load_trace
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
+from penstock.values.models import ReplicaState
 from router.affinity import Affinity, Trail
 
 TRACE = "mooncake_conversation.jsonl"

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cluster.clock import ManualClock
-from cluster.models import RequestClass
 from cluster.queue import MemoryQueue, MemoryStore, QueueEntry, QueueLimits, RouterBeat, Settlement
 from cluster.queue.beats import ReplicaRecord
 from cluster.queue.entries import Grant
@@ -23,6 +22,7 @@ from cluster.settings import SimSettings
 from loadtest.benchmarks.affinity.trace import BLOCK_TOKENS
 from loadtest.simulate.replica import Running, SimReplica
 from loadtest.traces import TraceRequest
+from penstock.values.models import RequestClass
 from router.affinity import Affinity, Trail
 
 HEARTBEAT_S = 1.0

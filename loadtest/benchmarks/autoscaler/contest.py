@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from cluster.control.slow_rules import SlowRules
-from cluster.models import RequestClass
 from loadtest.benchmarks.autoscaler.oracle import Plan, plan
 from loadtest.benchmarks.autoscaler.scenarios import Case, Scenario
 from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
@@ -16,6 +15,7 @@ from loadtest.simulate.outcome import End
 from loadtest.simulate.penstock import PenstockFast, PenstockLearner, PenstockSlow, PoolFit, model_of, penstock_slow
 from loadtest.simulate.policies import FastPolicy, SlowPolicy
 from loadtest.simulate.simulation import Simulation
+from penstock.values.models import RequestClass
 
 STATIC, ORACLE, NOWCAST = "static", "oracle", "nowcast"
 TUNED = "penstock tuned"

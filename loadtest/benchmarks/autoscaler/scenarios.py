@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from cluster.control.slo import OperatingPoint
 from cluster.control.step_model import Shape, StepModel
-from cluster.models import RequestClass
 from cluster.queue import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.simulate.penstock import point_of
 from loadtest.simulate.setup import Death, Setup, Slo
 from loadtest.traces import TraceRequest, read_trace
+from penstock.values.models import RequestClass
+from penstock.values.slo import OperatingPoint
 
 PEAK_REPLICAS = 20
 PEAK_FILL = 0.8

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from penstock.v1 import inference_pb2 as api
 
-from cluster.models import FinishReason
 from deployments.replica.output_log import OutputLog
 from deployments.replica.replica import Replica
 from loadtest.benchmarks.cancel.requests import PROMPTS, fresh_prompt, streamed, stub
 from loadtest.benchmarks.cancel.testbed import Stand
+from penstock.v1 import inference_pb2 as api
+from penstock.values.models import FinishReason
 from router.dispatch.pool import Pool
 
 CLIENTS = 24

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from penstock.v1 import types_pb2 as types
 
 from cluster.lifecycle import TaskOwner
 from loadtest.benchmarks.cancel.host import hosted
 from loadtest.benchmarks.cancel.latency import spread
 from loadtest.benchmarks.cancel.requests import generation, streamed, stub
-from router.client.errors import QueueFullError, from_rpc_error
+from penstock.v1 import types_pb2 as types
+from penstock.values.errors import QueueFullError, from_rpc_error
 
 BOUND = 200
 """Waiting requests when the queue is full."""

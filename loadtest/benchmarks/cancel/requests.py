@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+
+from loadtest.benchmarks.cancel.testbed import POOL
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import inference_pb2_grpc
 from penstock.v1 import types_pb2 as types
-
-from loadtest.benchmarks.cancel.testbed import POOL
 
 MAX_TOKENS = 150
 PROMPTS = 16

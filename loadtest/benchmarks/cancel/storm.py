@@ -13,12 +13,12 @@ from typing import Any
 
 import grpc
 import redis.asyncio
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 from cluster.jobs.pools import JOB_POOLS_KEY
 from loadtest.benchmarks.cancel.host import Host, hosted
 from loadtest.benchmarks.cancel.requests import MAX_TOKENS, Reference, fresh_prompt, generation, streamed, stub
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 
 CLIENTS = 400
 MARKS = (0.2, 0.6, 1.0)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import psutil
 import redis.asyncio
 
-from cluster.models import ReplicaState
 from cluster.queue.keys import pool_key, pool_keys
 from loadtest.benchmarks.queue.clients import ROUTERS, SEQUENCES, Crew
 from loadtest.benchmarks.queue.meter import Cost, Meter
+from penstock.values.models import ReplicaState
 
 ROUNDS = 15
 """Of everything, in each cell."""

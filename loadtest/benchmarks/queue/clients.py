@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import (
     POSITIONS,
     Grant,
@@ -20,6 +20,7 @@ from cluster.queue import (
     RouterBeat,
     Settlement,
 )
+from penstock.values.models import ReplicaState, RequestClass
 
 SEQUENCES = 64
 """Slots of a replica."""

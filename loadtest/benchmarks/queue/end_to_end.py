@@ -9,10 +9,11 @@ import time
 from dataclasses import dataclass, fields
 
 from cluster.lifecycle import TaskOwner
-from cluster.models import ReplicaState, Windows
+from cluster.models import Windows
 from cluster.queue import RedisQueue, ReplicaBeat
 from loadtest.benchmarks.queue.meter import Meter
 from loadtest.benchmarks.queue.router_process import Counts
+from penstock.values.models import ReplicaState
 
 PROCESSES = 2
 CLIENTS = 128

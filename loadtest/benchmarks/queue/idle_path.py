@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster.models import ReplicaState, Windows
+from cluster.models import Windows
 from cluster.queue import RedisQueue, ReplicaBeat, RouterBeat, Settlement
 from loadtest.benchmarks.queue.clients import entry
 from loadtest.benchmarks.queue.meter import Meter
+from penstock.values.models import ReplicaState
 
 _POOL = "idle"
 _WINDOWS = Windows(sequences=8, kv_tokens=10**6, prefill_tokens=10**6)

@@ -14,7 +14,7 @@ import numpy as np
 from cluster.lifecycle import TaskOwner
 from loadtest.benchmarks.reconnect.neighbour import POOL, NeighbourProcess
 from loadtest.benchmarks.reconnect.node import Node
-from router.client import AsyncClient, Finished, PenstockClientError, RetryPolicy, Sampling
+from penstock.client import AsyncClient, Finished, PenstockClientError, RetryPolicy, Sampling
 
 HERD = "herd"
 SLOTS = 2048

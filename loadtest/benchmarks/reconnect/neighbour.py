@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster.lifecycle import TaskOwner
 from loadtest.benchmarks.reconnect.node import answer
-from router.client import AsyncClient, Delta, PenstockClientError, Sampling
+from penstock.client import AsyncClient, Delta, PenstockClientError, Sampling
 
 PERIOD_S = 0.05
 TOKENS = 8

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from cluster.cli.console import screen
 from cluster.cli.tables import add_columns, print_table
-from cluster.models import RequestClass
 from cluster.settings import SimSettings
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
@@ -23,6 +22,7 @@ from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.simulation import Simulation
 from loadtest.simulate.validate import Errors, errors, fit
 from loadtest.traces import TraceRequest, read_trace, scale_rate
+from penstock.values.models import RequestClass
 
 TRACE = "azure_llm_2023_conv.csv"
 RUN = "vllm_run_rtx4090_llama8b"

@@ -16,9 +16,6 @@ from typing import Any
 import aiohttp
 import grpc
 import psutil
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import inference_pb2_grpc as api_grpc
-from penstock.v1 import types_pb2 as types
 from rich.console import Console
 
 from cluster.addresses import free_port
@@ -30,6 +27,9 @@ from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE
 from deployments.engines.vllm.precision import cpu_flags, has_bfloat16
 from loadtest.benchmarks.tokens.cpu import descendants, is_engine, title
 from loadtest.benchmarks.tokens.load import Send, StreamTimes
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import inference_pb2_grpc as api_grpc
+from penstock.v1 import types_pb2 as types
 
 MODEL = "demo"
 CONTEXT = 1024

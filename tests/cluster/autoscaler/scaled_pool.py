@@ -11,10 +11,11 @@ from cluster.autoscaler.record import DecisionRecord
 from cluster.autoscaler.report import ClassCounts, empty_counts, pack_report
 from cluster.autoscaler.scaler import PoolScaler
 from cluster.errors import ActuatorError
-from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import ReplicaBeat, RouterBeat
 from cluster.secret import ClusterSecret
 from cluster.settings import AutoscalerSettings, PoolSettings
+from penstock.values.models import ReplicaState, RequestClass
 from tests.cluster.autoscaler.conftest import Backend
 
 SECRET = ClusterSecret(b"0" * 32)

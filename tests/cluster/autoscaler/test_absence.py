@@ -14,15 +14,16 @@ from cluster.autoscaler.actuator import Actual
 from cluster.autoscaler.memory import PoolMemory
 from cluster.autoscaler.meter import SILENT_ROUTERS, Meter
 from cluster.autoscaler.report import ClassCounts, Counts
-from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.slow import decide
 from cluster.control.slow_rules import GroupBounds
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
 from cluster.errors import QueueUnavailableError
-from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import ReplicaBeat
 from cluster.settings import AutoscalerSettings, PoolSettings
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.slo import ClassSlo, OperatingPoint
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.scaled_pool import BEAT_S, TICK_S, Site, both
 

@@ -15,14 +15,15 @@ from cluster.autoscaler.meter import ClassRates, Meter
 from cluster.autoscaler.point import PointRecord, point_in_force
 from cluster.autoscaler.report import ClassCounts, Counts, JobWork, empty_counts, pack_report, unpack_report
 from cluster.autoscaler.starts import Starts
-from cluster.control.decision import Relief
 from cluster.control.guard import Move
 from cluster.control.load import Need
-from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.slow_rules import SlowState
 from cluster.control.step_model import Shape, StepModel
-from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue.beats import PoolView, ReplicaRecord, RouterReport
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.slo import ClassSlo, OperatingPoint
+from penstock.values.steps import Relief
 
 FACTS = GroupFacts(cold_start_s=180.0, gpus_per_replica=1)
 STORED = StepModel(0.02, 1e-5, 1e-8)

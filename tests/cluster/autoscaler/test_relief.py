@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cluster.autoscaler.base import Commit
-from cluster.control.decision import Relief
-from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import ReplicaBeat, RouterBeat, Settlement
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.queue.backends import entry
 

@@ -9,12 +9,13 @@ import pytest
 from cluster.autoscaler.metrics import AutoscalerMetrics
 from cluster.autoscaler.point import PointRecord
 from cluster.autoscaler.record import DecisionRecord
-from cluster.control.decision import Relief
-from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
-from cluster.models import Capabilities, ModelInfo, RequestClass
+from cluster.models import ModelInfo
 from cluster.registry import Announcement
+from penstock.values.models import Capabilities, RequestClass
+from penstock.values.slo import ClassSlo, OperatingPoint
+from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.scaled_pool import BEAT_S, MODEL, PROMPT, SECRET, Site, both, names
 

@@ -10,10 +10,11 @@ from cluster.autoscaler.actuator import Actual
 from cluster.autoscaler.metrics import AutoscalerMetrics
 from cluster.autoscaler.point import PointRecord
 from cluster.autoscaler.report import ClassCounts
-from cluster.control.slo import ClassSlo, OperatingPoint
-from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import ReplicaBeat
 from cluster.settings import AutoscalerSettings
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.slo import ClassSlo, OperatingPoint
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.scaled_pool import BEAT_S, MODEL, OUTPUT, PROMPT, TICK_S, Site, both
 

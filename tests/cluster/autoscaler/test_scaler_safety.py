@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from cluster.control.decision import Relief
 from cluster.errors import QueueUnavailableError
+from penstock.values.steps import Relief
 from tests.cluster.autoscaler import scaled_pool
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.scaled_pool import Site, names

@@ -10,10 +10,11 @@ import pytest
 from cluster.autoscaler.base import Commit, StoredRecord
 from cluster.autoscaler.keys import control_keys, fits_key
 from cluster.autoscaler.scripts import SCRIPTS
-from cluster.control.decision import Relief
 from cluster.errors import LeadershipLostError
-from cluster.models import ReplicaState, Windows
+from cluster.models import Windows
 from cluster.queue import ReplicaBeat, RouterBeat
+from penstock.values.models import ReplicaState
+from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend
 
 LEASE_S = 10.0

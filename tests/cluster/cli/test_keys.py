@@ -10,14 +10,14 @@ from typing import Any
 
 import grpc
 import pytest
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 from cluster.cli.main import main
 from cluster.errors import QuotaExceededError, UnauthenticatedError
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from router.identity.key import key_id, mint_key
 from router.identity.keys_file import read_keys_file
-from tests.router.client.fake_router import FakeRouter, serving
+from tests.penstock.client.fake_router import FakeRouter, serving
 from tests.support.certificates import LOOPBACK, Authority
 
 Captured = pytest.CaptureFixture[str]

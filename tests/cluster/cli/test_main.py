@@ -27,7 +27,7 @@ from cluster.cli.up import _try
 from cluster.clock import ManualClock
 from cluster.errors import BootstrapError, SettingsError
 from cluster.settings import load_settings
-from router.client import DeadlineExceededError, Delta, UnavailableError
+from penstock.client import DeadlineExceededError, Delta, UnavailableError
 from tests.support.certificates import Authority
 
 

@@ -7,7 +7,7 @@ import pytest
 from cluster.cli.decisions import point_text
 from cluster.cli.main import build_parser
 from cluster.cli.operating_point import with_flags
-from cluster.control.slo import ClassSlo, OperatingPoint
+from penstock.values.slo import ClassSlo, OperatingPoint
 
 POINT = OperatingPoint(
     interactive=ClassSlo(ttft_p99_s=2.0, itl_p95_s=0.05), batch=ClassSlo(ttft_p99_s=60.0), budget_per_hour=9.0

@@ -16,20 +16,11 @@ from cluster.cli.console import messages, screen
 from cluster.cli.decisions import show_decisions
 from cluster.cli.progress import StepDisplay
 from cluster.cli.tables import add_columns, print_table
-from cluster.models import ReplicaState, RequestClass
-from router.client import (
-    Decision,
-    DecisionList,
-    Finished,
-    Job,
-    JobState,
-    OperatingPoint,
-    UsageLine,
-    UsageReport,
-)
-from router.client.decisions import Relief, Step
-from router.client.jobs import JobTotals
-from router.client.results import AttemptReceipt, PoolStatus, Receipt, ReplicaStatus, Usage
+from penstock.client import Decision, DecisionList, Finished, Job, JobState, OperatingPoint, UsageLine, UsageReport
+from penstock.values.decisions import Relief, Step
+from penstock.values.jobs import JobTotals
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.results import AttemptReceipt, PoolStatus, Receipt, ReplicaStatus, Usage
 
 NASTY = "none of [bf16, fp8] in [/models/a] :fire: [red]"
 

@@ -7,12 +7,12 @@ import math
 
 from cluster.control import slow
 from cluster.control.load import Need
-from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.slow import SlowDecision
 from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
-from cluster.models import RequestClass
+from penstock.values.models import RequestClass
+from penstock.values.slo import ClassSlo, OperatingPoint
 
 MODEL = StepModel(a=0.013, b=45e-6, g=0.08e-6)
 SHAPE = Shape(prompt_tokens=500, output_tokens=200)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.control.decision import Relief
 from cluster.control.fast import FastBounds, FastDecision, FastState, decide, rules_under
 from cluster.control.snapshot import BatchSnapshot
 from cluster.control.step_fit import StepFit
 from cluster.control.step_model import BatchMix, StepModel, StepSample
+from penstock.values.steps import Relief
 from tests.cluster.control.engines import VirtualEngine
 
 MODEL = StepModel(a=0.013, b=45e-6, g=0.08e-6)

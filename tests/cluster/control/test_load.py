@@ -12,7 +12,7 @@ from cluster.control.demand import demand_of
 from cluster.control.load import Check, LoadRules, Need, burst_work
 from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import ClassDemand
-from cluster.models import RequestClass
+from penstock.values.models import RequestClass
 from tests.cluster.control.groups import (
     BOUNDS,
     MODEL,

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
-from cluster.control.decision import Counterfactual
 from cluster.control.load import LoadRules, Need, growth, steady_work
-from cluster.control.slo import OperatingPoint
 from cluster.control.slow_rules import GroupBounds, SlowState
 from cluster.control.snapshot import ClassDemand
 from cluster.control.step_model import Shape, StepModel
-from cluster.models import RequestClass
+from penstock.values.models import RequestClass
+from penstock.values.slo import OperatingPoint
+from penstock.values.steps import Counterfactual
 from tests.cluster.control.groups import (
     BOUNDS,
     MODEL,

@@ -13,7 +13,7 @@ from cluster.control.load import LoadRules
 from cluster.control.slow_rules import GroupBounds, SlowState
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape
-from cluster.models import RequestClass
+from penstock.values.models import RequestClass
 from tests.cluster.control.groups import (
     BOUNDS,
     MODEL,

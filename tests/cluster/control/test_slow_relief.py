@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from cluster.control.decision import Relief
 from cluster.control.slow_rules import GroupBounds, SlowState
 from cluster.control.snapshot import ClassDemand
-from cluster.models import RequestClass
+from penstock.values.models import RequestClass
+from penstock.values.steps import Relief
 from tests.cluster.control.groups import (
     BOUNDS,
     POINT,

@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from cluster.clock import ManualClock
-from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import (
     MemoryBell,
     MemoryQueue,
@@ -24,6 +24,7 @@ from cluster.queue import (
     RouterBeatReply,
 )
 from cluster.queue.keys import pool_keys
+from penstock.values.models import ReplicaState, RequestClass
 from tests.cluster.queue.servers import Server
 
 POOL = "demo"

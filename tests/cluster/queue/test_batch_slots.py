@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.models import RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import QueueLimits, Settlement
+from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 ROOM = Windows(sequences=4, kv_tokens=10**6, prefill_tokens=10**6)

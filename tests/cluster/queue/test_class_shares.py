@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from cluster.models import RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import QueueLimits, Settlement
 from cluster.queue.keys import pool_key
+from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=10**9, prefill_tokens=10**9)

@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
-from cluster.models import RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import QueueLimits, Settlement
+from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 BUSY = Windows(sequences=8, kv_tokens=10**9, prefill_tokens=10**9)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import msgpack
 import redis
 
-from cluster.models import RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import Grant, Settlement
 from cluster.queue.keys import pool_keys
 from cluster.queue.memory_state import LATE_LEAST, LATE_PER_CALL
+from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)

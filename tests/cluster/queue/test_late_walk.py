@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.models import RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import Grant, QueueEntry, Settlement
+from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from cluster.clock import ManualClock
-from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import Grant, MemoryStore, QueueLimits, ReplicaBeat, RouterBeat, Settlement
+from penstock.values.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import Backend, entry
 
 TENANTS = 60

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from cluster.models import RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import Grant, QueueLimits, Settlement
+from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 TWO = Windows(2, 10_000, 10**6)

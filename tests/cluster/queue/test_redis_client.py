@@ -16,8 +16,9 @@ import redis
 import redis.asyncio
 
 from cluster.errors import PenstockError, QueueUnavailableError, SettingsError
-from cluster.models import ReplicaState, Windows
+from cluster.models import Windows
 from cluster.queue import RedisQueue, ReplicaBeat, RouterBeat, Settlement
+from penstock.values.models import ReplicaState
 from tests.cluster.queue import servers
 from tests.cluster.queue.backends import Backend, Scene, entry
 from tests.cluster.queue.servers import Server

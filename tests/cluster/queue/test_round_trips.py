@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import redis
 
-from cluster.models import ReplicaState
 from cluster.queue import RedisQueue, ReplicaBeat, RouterBeat, Settlement
+from penstock.values.models import ReplicaState
 from tests.cluster.queue.backends import WIDE, Backend, entry
 
 

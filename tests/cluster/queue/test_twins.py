@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cluster.clock import ManualClock
 from cluster.errors import KeyReusedError, QueueFullError, QuotaExceededError
-from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import (
     NO_QUOTA,
     Grant,
@@ -34,6 +34,7 @@ from cluster.queue import (
 )
 from cluster.queue.entries import Mail
 from cluster.queue.keys import pool_key
+from penstock.values.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import KEPT_WHEN_IDLE, POOL, flush, memory_sizes, redis_sizes
 from tests.cluster.queue.servers import KINDS, Server
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from cluster.models import RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue import QueueLimits, Settlement
+from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=10**6, prefill_tokens=10**6)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from cluster.models import GenerationSpec, PositionLogprobs, SamplingParams, SequenceEnd
+from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import Engine
+from penstock.values.models import PositionLogprobs, SamplingParams
 
 
 class Recorder:

@@ -14,15 +14,9 @@ import psutil
 import pytest
 
 from cluster.errors import EngineDeadError, EngineRequestError
-from cluster.models import (
-    ConstraintKind,
-    FinishReason,
-    GenerationSpec,
-    ResumeRecord,
-    SamplingParams,
-    StructuredOutput,
-)
+from cluster.models import GenerationSpec, ResumeRecord
 from deployments.engines.vllm.processes import tree_of
+from penstock.values.models import ConstraintKind, FinishReason, SamplingParams, StructuredOutput
 from tests.deployments.engines.conftest import Started
 from tests.deployments.engines.recorder import Recorder, begin, generate, greedy
 

@@ -10,12 +10,12 @@ from prometheus_client import CollectorRegistry
 
 from cluster.clock import ManualClock
 from cluster.control.settings import ControlMode
-from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.replica.control_metrics import ControlMetrics
 from deployments.replica.governor import Governor
+from penstock.values.slo import ClassSlo, OperatingPoint
 from tests.deployments.replica.virtual_engine import VirtualEngine
 
 SIM = SimSettings(base_ms=10, per_token_us=50, per_kv_token_us=0.2, max_num_seqs=128, kv_tokens=400_000)

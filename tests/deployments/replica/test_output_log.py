@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.v1 import replica_pb2 as pb
 
-from cluster.models import FinishReason, PositionLogprobs, SequenceEnd, TokenLogprob
+from cluster.models import SequenceEnd
 from deployments.replica.frames import MAX_FRAME_TOKENS, fill_frame
 from deployments.replica.output_log import OutputLog
+from penstock.v1 import replica_pb2 as pb
+from penstock.values.models import FinishReason, PositionLogprobs, TokenLogprob
 
 
 class Outlet:

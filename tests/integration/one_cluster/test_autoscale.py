@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from router.client import AsyncClient, Decision, FinishReason, RequestClass, Sampling
-from router.client import GenerateOptions as Options
+from penstock.client import AsyncClient, Decision, FinishReason, RequestClass, Sampling
+from penstock.client import GenerateOptions as Options
 from tests.integration.conftest import PATIENCE
 from tests.support.running import ClusterThread, running_cluster
 

@@ -20,7 +20,7 @@ from cluster.bootstrap.serve_config import app_name
 from cluster.secret import ClusterSecret
 from cluster.settings import AuthSettings
 from deployments.demo_model import known_answers
-from router.client import (
+from penstock.client import (
     AsyncClient,
     Client,
     Delta,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
-from penstock.v1 import inference_pb2_grpc
 
+from penstock.v1 import inference_pb2_grpc
 from tests.support.stack import collect, ids_of, stream_request
 
 TOKENS = 40

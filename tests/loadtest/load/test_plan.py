@@ -13,7 +13,6 @@ from unittest.mock import Mock
 import pytest
 
 from cluster.errors import SettingsError
-from cluster.models import RequestClass
 from loadtest.load.lengths import recorded
 from loadtest.load.options import add_load_flags, scenario_of
 from loadtest.load.plan import plan, plan_of_user
@@ -21,6 +20,7 @@ from loadtest.load.prompts import Prompts
 from loadtest.load.runner import Run, _words
 from loadtest.load.scenario import SCENARIOS, find_scenario, scenario_fields, scenario_from
 from loadtest.load.target import Target
+from penstock.values.models import RequestClass
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

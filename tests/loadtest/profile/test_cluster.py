@@ -15,14 +15,14 @@ import pytest
 from cluster.cli.main import main
 from cluster.control.step_model import StepModel
 from cluster.errors import SettingsError
-from cluster.models import Capabilities, ReplicaState
 from loadtest.profile.cluster import facts_of
 from loadtest.profile.command import served
 from loadtest.profile.drive import Cell, Late, Measured, _beside, _fit
 from loadtest.profile.source import Told, steps_seen
 from loadtest.profile.stored import read_profile
-from router.client import ClusterStatus, ModelDescription
-from router.client.results import PoolStatus, ReplicaStatus
+from penstock.client import ClusterStatus, ModelDescription
+from penstock.values.models import Capabilities, ReplicaState
+from penstock.values.results import PoolStatus, ReplicaStatus
 from tests.support.stack import Stack, running_stack
 
 TRUE = StepModel(0.01, 1e-4, 1e-6)

@@ -14,12 +14,13 @@ import pytest
 from cluster.cli.main import main
 from cluster.control.step_model import StepModel, StepSample
 from cluster.errors import EngineError, SettingsError
-from cluster.models import Capabilities, FinishReason, GenerationSpec, ModelInfo, SequenceEnd, Windows
+from cluster.models import GenerationSpec, ModelInfo, SequenceEnd, Windows
 from deployments.engines.base import Engine, EngineIdentity, TokenSink
 from loadtest.plan.command import engine_of
 from loadtest.profile.drive import PROMPTS, profile
 from loadtest.profile.fit import blocks_of, fit_blocks
 from loadtest.profile.stored import Profile, read_profile
+from penstock.values.models import Capabilities, FinishReason
 
 TRUE = StepModel(0.005, 2e-5, 2e-8)
 

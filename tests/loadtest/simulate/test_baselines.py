@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from cluster.models import ReplicaState, RequestClass
 from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.policies import PoolSnapshot, ReplicaSnapshot, SlowPolicy
+from penstock.values.models import ReplicaState, RequestClass
 
 
 def pool(

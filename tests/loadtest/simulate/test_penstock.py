@@ -6,7 +6,6 @@ import pytest
 
 from cluster.control.slow_rules import GroupBounds
 from cluster.control.step_model import Shape, StepModel
-from cluster.models import ReplicaState, RequestClass
 from cluster.queue import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.simulate.figures import figures_of
@@ -16,6 +15,7 @@ from loadtest.simulate.policies import Arrival, Ended, PoolSnapshot, ReplicaSnap
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.simulation import Simulation
 from loadtest.traces import TraceRequest
+from penstock.values.models import ReplicaState, RequestClass
 
 MODEL = StepModel(0.1, 1e-3, 0.0)
 POINT = point_of({RequestClass.STANDARD: Slo(2.0, 0.2)})

@@ -10,9 +10,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.clock import ManualClock
-from cluster.control.decision import Relief
 from cluster.control.slow_rules import GroupBounds
-from cluster.models import ReplicaState, RequestClass
 from cluster.queue import MemoryQueue, MemoryStore, RouterBeat
 from cluster.settings import SimSettings
 from loadtest.simulate.figures import Figures, figures_of
@@ -24,6 +22,8 @@ from loadtest.simulate.relief import ReliefOrders, Relieving
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.simulate.simulation import Simulation
 from loadtest.traces import TraceRequest
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.steps import Relief
 
 ENGINE = SimSettings(
     base_ms=10.0, per_token_us=40.0, per_kv_token_us=0.1, kv_tokens=30_000, max_num_seqs=8, max_num_batched_tokens=512

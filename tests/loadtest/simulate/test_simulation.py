@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from cluster.errors import SettingsError
-from cluster.models import ReplicaState, RequestClass
 from cluster.queue import MemoryQueue, QueueLimits
 from cluster.queue.beats import ReplicaBeat, ReplicaBeatReply
 from cluster.settings import AffinitySettings, SimSettings
@@ -20,6 +19,7 @@ from loadtest.simulate.policies import PoolSnapshot, ReplicaSnapshot, Static
 from loadtest.simulate.setup import Death, Setup, Slo
 from loadtest.simulate.simulation import Simulation
 from loadtest.traces import TraceRequest
+from penstock.values.models import ReplicaState, RequestClass
 from router.affinity import Affinity
 
 ENGINE = SimSettings(

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from annotated_types import Le
-from penstock.v1 import types_pb2
 
 from cluster.errors import InvalidRequestError
-from cluster.models import Capabilities, ModelInfo
+from cluster.models import ModelInfo
 from cluster.settings import LimitSettings
+from penstock.v1 import types_pb2
+from penstock.values.models import Capabilities
 from router.admission import RequestLimits, check_request, resolve
 from router.admission import schema as schema_module
 from router.admission.pattern import extent

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from cluster.errors import InvalidRequestError
-from cluster.models import Capabilities, ConstraintKind, ModelInfo, RequestClass, SamplingParams, StructuredOutput
+from cluster.models import ModelInfo
+from penstock.values.models import Capabilities, ConstraintKind, RequestClass, SamplingParams, StructuredOutput
 from router.admission import CheckedRequest, TextPrompt, TokenPrompt, choice_sampling, resolve
 
 MODEL = ModelInfo(

@@ -10,11 +10,11 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
-from penstock.v1 import inference_pb2 as pb
-from penstock.v1 import types_pb2
 
 from cluster.errors import InvalidRequestError
-from cluster.models import ConstraintKind, RequestClass, SamplingParams
+from penstock.v1 import inference_pb2 as pb
+from penstock.v1 import types_pb2
+from penstock.values.models import ConstraintKind, RequestClass, SamplingParams
 from router.admission import (
     CancelTarget,
     ChatPrompt,

@@ -7,9 +7,10 @@ from collections import Counter
 
 import pytest
 
-from cluster.models import ReplicaState, Windows
+from cluster.models import Windows
 from cluster.queue.beats import ReplicaRecord
 from cluster.settings import AffinitySettings
+from penstock.values.models import ReplicaState
 from router.affinity import Affinity
 
 WINDOWS = Windows(sequences=64, kv_tokens=400_000, prefill_tokens=32_768)

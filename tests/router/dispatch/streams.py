@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
-from penstock.v1 import inference_pb2 as api
 
+from penstock.v1 import inference_pb2 as api
 from tests.support.stack import Stack, collect, stream_request
 
 LONG = {"max_tokens": 300, "ignore_eos": True}

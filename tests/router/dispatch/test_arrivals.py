@@ -7,14 +7,14 @@ from dataclasses import astuple
 from unittest.mock import Mock
 
 import pytest
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import types_pb2 as types
 
 from cluster.autoscaler.report import unpack_report
-from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.errors import PenstockError, QuarantinedError, QueueTimeoutError, SlowReaderError
-from cluster.models import RequestClass
 from cluster.queue.entries import Grant
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
+from penstock.values.models import RequestClass
+from penstock.values.slo import ClassSlo, OperatingPoint
 from router.dispatch.arrivals import Arrivals, Verdict
 from router.dispatch.choice import Choice
 from router.dispatch.contract import Placement

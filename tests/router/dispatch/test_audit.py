@@ -9,12 +9,12 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import types_pb2 as types
 
 from cluster.errors import QueueUnavailableError
 from cluster.queue import Adopted, Grant, Holding, Holdings, Mail, Where
 from deployments.replica.attempts import Refused
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
 from router.dispatch.audit import Audit, Finding, Remedy, differences
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.contract import Placement

@@ -10,10 +10,11 @@ from typing import Any
 import grpc
 import pytest
 
-from cluster.models import FinishReason, SequenceEnd
+from cluster.models import SequenceEnd
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
+from penstock.values.models import FinishReason
 from router.dispatch.breaker import LONGEST_S, Breaker, BreakerLimits
 from tests.support.stack import MODEL, request, running_stack, stream_request
 from tests.support.waiting import until

@@ -5,11 +5,11 @@ from __future__ import annotations
 from unittest.mock import Mock
 
 import pytest
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import types_pb2 as types
 
 from cluster.errors import GenerationFailedError
 from cluster.queue.entries import Grant
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.contract import Placement
 from router.dispatch.recovery import Failure, RecoveryLimits

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.control.decision import Relief
-from cluster.control.slo import ClassSlo
-from cluster.models import ReplicaState, RequestClass, Windows
+from cluster.models import Windows
 from cluster.queue.beats import ReplicaRecord, RouterBeatReply
 from cluster.queue.entries import Mail
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.slo import ClassSlo
+from penstock.values.steps import Relief
 from router.dispatch.estimate import EXPIRY_S, PoolEstimate
 from router.dispatch.in_time import SHED, WAIT_MARGIN, TimeBounds, late_after_s, refusal, shed_after_s
 

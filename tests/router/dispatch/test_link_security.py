@@ -11,8 +11,6 @@ from typing import Any
 
 import grpc
 import pytest
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import replica_pb2_grpc as pb_grpc
 
 from cluster.channels import INNER_CHANNEL_OPTIONS
 from cluster.link_auth import caller_metadata, check_caller
@@ -21,6 +19,8 @@ from cluster.registry import Announcement
 from cluster.secret import ClusterSecret
 from cluster.settings import ReplicaTlsSettings
 from cluster.tls import LinkDialer
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import replica_pb2_grpc as pb_grpc
 from router.dispatch.link import ReplicaLink
 from tests.router.dispatch.test_links import RelayedReplica
 from tests.support.certificates import Authority, Pair, dns

@@ -10,14 +10,14 @@ from typing import Any
 
 import grpc
 import pytest
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import replica_pb2_grpc as pb_grpc
-from penstock.v1 import types_pb2 as types
 
 from cluster.link_auth import caller_metadata
 from cluster.secret import ClusterSecret
 from cluster.tls import LinkDialer
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import replica_pb2_grpc as pb_grpc
+from penstock.v1 import types_pb2 as types
 from router.dispatch.link import ReplicaLink
 from router.dispatch.replicas import ReplicaSet
 from router.server import Router

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from penstock.v1 import replica_pb2 as pb
 
+from penstock.v1 import replica_pb2 as pb
 from router.dispatch import outbox as module
 from router.dispatch.outbox import Outbox
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import types_pb2 as types
 
 from cluster.errors import InvalidRequestError
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
 from router.dispatch.output import Output
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 from cluster.models import GenerationSpec
 from cluster.queue import Mark
@@ -17,6 +15,8 @@ from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.base import TokenSink
 from deployments.engines.factory import resolve_model
 from deployments.engines.sim.engine import SimEngine
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from router.dispatch.poison import Suspects
 from tests.router.dispatch.streams import error_of
 from tests.support.stack import MODEL, Stack, collect, ids_of, running_stack, stream_request

@@ -12,12 +12,12 @@ import pytest
 import redis
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 from cluster.clock import SystemClock
 from cluster.errors import QueueUnavailableError
 from cluster.queue import Mail, QueueEntry, Settlement, Submitted
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from tests.support.stack import collect, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until
 

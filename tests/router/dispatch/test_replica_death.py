@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-
 from router.dispatch.recovery import Failure
 from tests.router.dispatch.streams import (
     LONG,

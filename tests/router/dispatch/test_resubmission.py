@@ -5,11 +5,11 @@ from __future__ import annotations
 from unittest.mock import Mock
 
 import pytest
-from penstock.v1 import replica_pb2 as pb
 
 from cluster.clock import ManualClock
 from cluster.models import Windows
 from cluster.queue import MemoryQueue, MemoryStore, QueueLimits, Quota, RouterBeat
+from penstock.v1 import replica_pb2 as pb
 from router.dispatch.choice import Choice
 from router.dispatch.resubmission import Resubmission
 from tests.cluster.queue.backends import Scene, entry

@@ -6,9 +6,9 @@ from typing import Any
 from unittest.mock import Mock, call
 
 import pytest
+
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-
 from router.dispatch import run as module
 from router.dispatch.contract import Placement
 from router.dispatch.run import Run

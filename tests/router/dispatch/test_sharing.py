@@ -10,10 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
+
 from penstock.v1 import admin_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-
 from tests.support.stack import collect, ids_of, request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import grpc
 import pytest
-from penstock.v1 import inference_pb2_grpc
 
 from cluster.errors import SlowReaderError
+from penstock.v1 import inference_pb2_grpc
 from router.dispatch.slow_readers import WORTH_FOLLOWING, SlowReaders
 from tests.router.dispatch.streams import error_of
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request

@@ -15,8 +15,8 @@ import pytest
 
 from cluster.clock import ManualClock
 from cluster.errors import SettingsError, UnauthenticatedError
-from cluster.models import RequestClass
 from cluster.settings import load_settings
+from penstock.values.models import RequestClass
 from router.identity import ANONYMOUS, Authenticator, Caller, Role
 from router.identity.key import mint_key
 from router.identity.new_key import KeyPlan, add_key

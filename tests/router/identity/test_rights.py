@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from penstock.v1 import admin_pb2, inference_pb2
 
 from cluster.errors import PermissionDeniedError
-from cluster.models import RequestClass
+from penstock.v1 import admin_pb2, inference_pb2
+from penstock.values.models import RequestClass
 from router.identity import ANONYMOUS, Caller, Role, may_use, minimum_role, require_class, require_model, require_role
 
 

@@ -8,8 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from penstock.v1 import inference_pb2, types_pb2
-from penstock.v1 import jobs_pb2 as api
 
 from cluster.clock import ManualClock
 from cluster.errors import (
@@ -20,8 +18,10 @@ from cluster.errors import (
     QueueUnavailableError,
 )
 from cluster.jobs import JobLimits, JobState, MemoryJobs, MemoryJobStore
-from cluster.models import RequestClass
 from cluster.settings import JobsSettings
+from penstock.v1 import inference_pb2, types_pb2
+from penstock.v1 import jobs_pb2 as api
+from penstock.values.models import RequestClass
 from router.jobs.feeder import JobFeeder
 from router.jobs.run import JobRun, RunTools
 from tests.support.waiting import until

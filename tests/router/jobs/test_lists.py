@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.v1 import jobs_pb2 as api
 
 from cluster.clock import ManualClock
 from cluster.errors import InvalidRequestError, QueueUnavailableError, UnavailableError
 from cluster.jobs import ItemResult, JobRecord, MemoryJobPools, MemoryJobs, MemoryJobStore
 from cluster.settings import JobsSettings
+from penstock.client import AsyncClient, Client, JobItem, RetryPolicy, Sampling
+from penstock.v1 import jobs_pb2 as api
 from router.admission import RequestLimits
-from router.client import AsyncClient, Client, JobItem, RetryPolicy, Sampling
 from router.identity import Caller
 from router.jobs import JobServicer, JobStores
 from tests.support.stack import request, running_stack

@@ -11,13 +11,13 @@ import grpc
 import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
-from penstock.v1 import inference_pb2, types_pb2
-from penstock.v1 import jobs_pb2 as api
 
 from cluster.autoscaler.report import JobWork, unpack_report
 from cluster.errors import PermissionDeniedError
-from cluster.models import RequestClass
-from router.client.errors import from_rpc_error
+from penstock.v1 import inference_pb2, types_pb2
+from penstock.v1 import jobs_pb2 as api
+from penstock.values.errors import from_rpc_error
+from penstock.values.models import RequestClass
 from router.identity import Caller
 from router.jobs.upload import BLOCK_ITEMS
 from tests.support.stack import Stack, collect, request, running_stack

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from penstock.v1 import jobs_pb2 as api
 
 from cluster.clock import ManualClock
 from cluster.errors import JobNotFoundError, ModelNotFoundError, QueueUnavailableError
 from cluster.jobs import JobLimits, MemoryJobPools, MemoryJobs, MemoryJobStore
 from cluster.settings import JobsSettings
+from penstock.client import AsyncClient, JobItem, Sampling
+from penstock.v1 import jobs_pb2 as api
 from router.admission import RequestLimits
-from router.client import AsyncClient, JobItem, Sampling
 from router.identity import Caller
 from router.jobs import JobServicer, JobStores
 from router.server import Router

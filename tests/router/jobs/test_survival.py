@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from penstock.v1.inference_pb2 import GenerateRequest, GenerateResponse
 
 from cluster.errors import QueueFullError
-from router.client import AsyncClient, Job, JobItem, JobState, JobUpdate, Sampling
+from penstock.client import AsyncClient, Job, JobItem, JobState, JobUpdate, Sampling
+from penstock.v1.inference_pb2 import GenerateRequest, GenerateResponse
 from router.jobs import Executor
 from tests.cluster.queue.servers import Server, find_binary, launch, require_binary, wait_answer
 from tests.support.stack import SECRET, Stack, running_stack

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from penstock.v1 import jobs_pb2 as api
 
 from cluster.errors import InvalidRequestError
 from cluster.settings import JobsSettings
+from penstock.v1 import jobs_pb2 as api
 from router.admission import RequestLimits
 from router.jobs.upload import Upload
 from tests.support.stack import request

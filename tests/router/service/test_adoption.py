@@ -11,8 +11,8 @@ from typing import Any
 
 import grpc
 import pytest
-from penstock.v1 import inference_pb2 as api
 
+from penstock.v1 import inference_pb2 as api
 from router.dispatch.pool import Pool
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request
 from tests.support.waiting import until

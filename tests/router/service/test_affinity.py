@@ -8,7 +8,6 @@ from pathlib import Path
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-
 from tests.support.keys import Keys, bearer
 from tests.support.stack import Stack, collect, running_stack
 

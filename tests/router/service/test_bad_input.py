@@ -11,10 +11,10 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
+
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import jobs_pb2 as jobs
 from penstock.v1 import types_pb2 as types
-
 from tests.support.stack import Stack, collect, request, running_stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

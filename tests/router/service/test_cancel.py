@@ -13,11 +13,11 @@ from unittest.mock import AsyncMock, Mock
 import grpc
 import pytest
 import pytest_asyncio
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 from cluster.errors import QueueUnavailableError
 from cluster.queue import Mail
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from router.dispatch.pool import Pool
 from router.identity import Caller
 from router.service.inference import InferenceServicer

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from cluster.digests import TOKENIZER_FILES, tokenizer_digest
-from cluster.models import Capabilities, ModelInfo
+from cluster.models import ModelInfo
 from cluster.settings import LimitSettings
+from penstock.values.models import Capabilities
 from router.service.catalog import Catalog
 from router.tokens import Tokenizer
 from router.tokens.cache import write_files

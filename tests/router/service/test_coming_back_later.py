@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-
 from router.server import Router
 from tests.support.stack import Stack, ids_of, running_stack, stream_request, text_of
 from tests.support.waiting import until

@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc
 import pytest
+
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-
 from router.dispatch.choice import Choice
 from router.dispatch.link import ReplicaLink
 from router.dispatch.pool import Pool

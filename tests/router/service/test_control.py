@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from cluster.control.slo import ClassSlo, OperatingPoint
 from cluster.control.step_model import StepSample
 from cluster.settings import PoolSettings
 from deployments.engines.factory import resolve_model
 from deployments.engines.sim.engine import SimEngine, step_seconds
+from penstock.values.slo import ClassSlo, OperatingPoint
 from tests.support.stack import MODEL, Stack, request, running_stack
 from tests.support.waiting import until
 

@@ -10,9 +10,9 @@ import grpc
 import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
+
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-
 from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request, text_of
 from tests.support.waiting import until
 

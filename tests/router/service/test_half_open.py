@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from cluster.channels import SERVER_OPTIONS
-from router.client.connection import CHANNEL_OPTIONS
+from penstock.client.connection import CHANNEL_OPTIONS
 from tests.chaos.proxy import ChaosProxy, Toxic
 
 SCALE = 50

@@ -11,9 +11,9 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
+
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2
-
 from router.service import opening
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request, text_of
 from tests.support.waiting import until

@@ -15,12 +15,12 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
-from penstock.v1 import admin_pb2, jobs_pb2
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
+from penstock.v1 import admin_pb2, jobs_pb2
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from router.identity.key import mint_key
 from router.identity.new_key import KeyPlan, add_key
 from router.server import Router

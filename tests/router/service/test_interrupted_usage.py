@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc
 import pytest
+
 from penstock.v1 import admin_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-
 from tests.router.dispatch.test_groups import of_group
 from tests.router.service.test_preemption import QUICK, of_class
 from tests.support.stack import Stack, collect, ids_of, running_stack, sim_pool

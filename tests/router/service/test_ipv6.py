@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import BootstrapError
-from router.client import AsyncClient, Sampling
+from penstock.client import AsyncClient, Sampling
 from router.server import Router
 from tests.support.ports import require_ipv6
 from tests.support.stack import SECRET, running_stack

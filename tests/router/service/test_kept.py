@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 from cluster.errors import InvalidRequestError
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from router.service.kept import pack_result, replay
 
 

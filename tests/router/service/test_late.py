@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.v1 import inference_pb2 as api
 
+from penstock.v1 import inference_pb2 as api
 from router.dispatch.choice import Choice
 from tests.support.stack import Stack, collect, running_stack, sim_pool, stream_request
 from tests.support.waiting import until

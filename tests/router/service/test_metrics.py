@@ -12,14 +12,14 @@ import grpc
 import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
+
+from cluster.errors import GenerationFailedError, PenstockError, QueueUnavailableError
+from cluster.queue.entries import Settlement
+from penstock.client import AsyncClient, JobItem, Sampling
 from penstock.v1 import admin_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-
-from cluster.errors import GenerationFailedError, PenstockError, QueueUnavailableError
-from cluster.models import RequestClass
-from cluster.queue.entries import Settlement
-from router.client import AsyncClient, JobItem, Sampling
+from penstock.values.models import RequestClass
 from router.dispatch.choice import Choice
 from router.metrics import MAX_TENANTS, OTHER_TENANTS, RouterMetrics
 from router.service.handlers import service_handler

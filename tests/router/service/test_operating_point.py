@@ -11,17 +11,17 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from penstock.v1 import admin_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 from cluster.autoscaler.actuator import Actual
 from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
 from cluster.autoscaler.base import Commit
 from cluster.autoscaler.point import PointRecord
 from cluster.cli.main import main
-from cluster.control.decision import Relief
-from cluster.models import RequestClass
-from router.client import AsyncClient, ClassSlo, InvalidArgumentError, OperatingPoint, PermissionDeniedError
+from penstock.client import AsyncClient, ClassSlo, InvalidArgumentError, OperatingPoint, PermissionDeniedError
+from penstock.v1 import admin_pb2 as api
+from penstock.v1 import types_pb2 as types
+from penstock.values.models import RequestClass
+from penstock.values.steps import Relief
 from tests.cluster.queue.servers import running
 from tests.support.keys import Keys, bearer
 from tests.support.stack import SECRET, Stack, request, running_stack, sim_pool

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-
 from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request, text_of
 
 QUICK = {"preempt_after_s": 0.1, "preempt_quantum_s": 0.2}

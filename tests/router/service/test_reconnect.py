@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from router.client import (
+from penstock.client import (
     AsyncClient,
     AsyncStream,
     Delta,

@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import types_pb2 as types
 
 from cluster.ticket import ResumeTicket
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
 from tests.cluster.queue.servers import running
 from tests.router.service.test_identity import refusal
 from tests.support.keys import Keys, bearer

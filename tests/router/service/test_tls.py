@@ -11,12 +11,19 @@ from typing import Any
 import grpc
 import pytest
 from cryptography import x509
-from penstock.v1 import admin_pb2, inference_pb2_grpc
-from penstock.v1 import inference_pb2 as api
 
 from cluster.errors import SettingsError
 from cluster.settings import load_settings
-from router.client import AsyncClient, PermissionDeniedError, RetryPolicy, Tls, UnauthenticatedError, UnavailableError
+from penstock.client import (
+    AsyncClient,
+    PermissionDeniedError,
+    RetryPolicy,
+    Tls,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from penstock.v1 import admin_pb2, inference_pb2_grpc
+from penstock.v1 import inference_pb2 as api
 from router.identity.new_key import KeyPlan, add_key
 from router.server import Router
 from router.stores import QueueFactory

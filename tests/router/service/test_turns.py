@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-
 from router.service.turns import Turns
 from tests.support.keys import Keys, bearer
 from tests.support.stack import running_stack, stream_request

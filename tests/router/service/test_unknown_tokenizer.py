@@ -7,10 +7,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from penstock.v1 import types_pb2 as types
 
 from cluster.autoscaler.report import unpack_report
-from cluster.models import RequestClass
+from penstock.v1 import types_pb2 as types
+from penstock.values.models import RequestClass
 from router.admission import ChatPrompt, Message, TextPrompt, TokenPrompt
 from router.tokens.guess import likely_tokens
 from tests.support.stack import request, running_stack

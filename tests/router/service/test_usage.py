@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
-from penstock.v1 import admin_pb2
 
+from penstock.v1 import admin_pb2
 from tests.cluster.queue.servers import running
 from tests.router.service.test_identity import refusal
 from tests.support.keys import Keys, bearer

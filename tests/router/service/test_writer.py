@@ -10,16 +10,16 @@ from unittest.mock import Mock
 
 import grpc
 import pytest
-from penstock.v1 import inference_pb2 as api
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import types_pb2 as types
 
 from cluster.errors import SlowReaderError
-from cluster.models import RequestClass
 from cluster.queue.entries import Grant, QueueEntry
 from cluster.secret import ClusterSecret
 from cluster.settings import MergingSettings
 from cluster.ticket import ResumeTicket
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
+from penstock.values.models import RequestClass
 from router.calls import Call
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.contract import Placement

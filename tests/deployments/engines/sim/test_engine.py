@@ -9,17 +9,11 @@ import pytest_asyncio
 
 from cluster.clock import ManualClock
 from cluster.errors import EngineDeadError, EngineRequestError
-from cluster.models import (
-    ConstraintKind,
-    FinishReason,
-    GenerationSpec,
-    ResumeRecord,
-    SamplingParams,
-    StructuredOutput,
-)
+from cluster.models import GenerationSpec, ResumeRecord
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.sim import SimEngine
 from deployments.engines.sim.engine import step_seconds
+from penstock.values.models import ConstraintKind, FinishReason, SamplingParams, StructuredOutput
 from tests.deployments.engines.recorder import Recorder, begin, generate, greedy
 
 PROMPT = (40, 41, 42)

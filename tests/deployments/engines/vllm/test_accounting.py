@@ -9,18 +9,11 @@ from typing import Any
 import pytest
 
 from cluster.errors import EngineDeadError, EngineRequestError
-from cluster.models import (
-    ConstraintKind,
-    FinishReason,
-    GenerationSpec,
-    PositionLogprobs,
-    SamplingParams,
-    SequenceEnd,
-    StructuredOutput,
-)
+from cluster.models import GenerationSpec, SequenceEnd
 from cluster.settings import PoolSettings
 from deployments.engines.vllm.engine import VllmEngine
 from deployments.engines.vllm.sequence import VllmSequence
+from penstock.values.models import ConstraintKind, FinishReason, PositionLogprobs, SamplingParams, StructuredOutput
 
 STEP_S = 0.02
 

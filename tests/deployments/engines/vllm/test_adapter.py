@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cluster.errors import EngineRequestError
-from cluster.models import FinishReason, GenerationSpec, SamplingParams
+from cluster.models import GenerationSpec
+from penstock.values.models import FinishReason, SamplingParams
 from tests.deployments.engines.recorder import Recorder
 
 pytestmark = [

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.models import GenerationSpec, SamplingParams, SequenceEnd
+from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.vllm.release import SlotRelease
 from deployments.engines.vllm.sequence import VllmSequence
+from penstock.values.models import SamplingParams
 
 
 class _Engine:

@@ -7,7 +7,8 @@ from unittest.mock import Mock
 import pytest
 
 from cluster.errors import EngineRequestError
-from cluster.models import ConstraintKind, GenerationSpec, ResumeRecord, SamplingParams, StructuredOutput
+from cluster.models import GenerationSpec, ResumeRecord
+from penstock.values.models import ConstraintKind, SamplingParams, StructuredOutput
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 

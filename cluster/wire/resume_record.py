@@ -1,0 +1,30 @@
+"""Conversion of resume records, which links carry."""
+
+from __future__ import annotations
+
+from cluster.models import ResumeRecord
+from penstock.v1 import replica_pb2
+
+
+def resume_record_to_wire(record: ResumeRecord) -> replica_pb2.ResumeRecord:
+    """Convert a record."""
+    return replica_pb2.ResumeRecord(
+        prior_token_ids=record.prior_token_ids,
+        prior_text_length=record.prior_text_length,
+        model_digest=record.model_digest,
+        prior_text=record.prior_text,
+        delta_tokens=[tokens for tokens, _ in record.prior_deltas],
+        delta_characters=[characters for _, characters in record.prior_deltas],
+    )
+
+
+def resume_record_from_wire(record: replica_pb2.ResumeRecord) -> ResumeRecord:
+    """Convert a record."""
+    prior = tuple(record.prior_token_ids)
+    deltas = tuple(zip(record.delta_tokens, record.delta_characters, strict=False))
+    if (sum(tokens for tokens, _ in deltas), sum(characters for _, characters in deltas)) != (
+        len(prior),
+        len(record.prior_text),
+    ):
+        deltas = ()
+    return ResumeRecord(prior, record.prior_text_length, record.model_digest, record.prior_text, deltas)

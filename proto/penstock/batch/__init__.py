@@ -1,0 +1,1 @@
+"""Files in the OpenAI batch format: requests in, results out."""

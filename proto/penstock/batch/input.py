@@ -1,0 +1,325 @@
+"""Reads files in the OpenAI batch input format: one JSON object per line, {"custom_id", "method", "url", "body"}.
+
+Pure, and strict: a field that would not be honoured is an error unless the caller wants it ignored, and then it is
+listed. Bodies may also use the names that vLLM's server adds: top_k, min_p, repetition_penalty, min_tokens,
+stop_token_ids, ignore_eos, and guided decoding by regex, choice and grammar.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.batch.fields import INT64, UINT32, BatchFileError, Fields, is_int, is_number, shown, within
+from penstock.values.jobs import JobItem
+from penstock.values.models import StructuredOutput
+from penstock.values.requests import Message, Prompt, Sampling, grammar, json_schema, one_of, regex
+
+CHAT_URL = "/v1/chat/completions"
+COMPLETIONS_URL = "/v1/completions"
+COMPLETIONS_MAX_TOKENS = 16
+"""What a completion without max_tokens gets in OpenAI's API; a chat gets the rest of the context."""
+
+_FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_COUNTS = ("n", "top_k", "min_tokens")
+_WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {"stream": (False,), "echo": (False,), "best_of": (1,)}
+"""Fields that are fine with these values, because they then change nothing."""
+_MOST_DIGITS = len(str(UINT32[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """Is one request of a file."""
+
+    model: str
+    item: JobItem
+    ignored: tuple[str, ...]
+    """Paths of fields that were left out because the caller wanted it so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Is a whole file."""
+
+    model: str
+    items: tuple[JobItem, ...]
+    ignored: Mapping[str, int]
+    """Fields that were left out, and on how many lines."""
+
+
+def read_batch(lines: Iterable[str], *, ignore_unknown: bool = False) -> Batch:
+    """Read a file; empty lines do not count.
+
+    Raises:
+        BatchFileError: a line is wrong, has the custom_id of an earlier one or another model, or there is none.
+    """
+    model = ""
+    items: list[JobItem] = []
+    first_line: dict[str, int] = {}
+    ignored: dict[str, int] = {}
+    number = 0
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        line = read_line(text, number, ignore_unknown=ignore_unknown)
+        model = model or line.model
+        if line.model != model:
+            raise BatchFileError(number, "body.model", f"must be {model!r} as on the lines before, got {line.model!r}")
+        earlier = first_line.setdefault(line.item.custom_id, number)
+        if earlier != number:
+            raise BatchFileError(number, "custom_id", f"{line.item.custom_id!r} is on line {earlier} already")
+        for field in line.ignored:
+            ignored[field] = ignored.get(field, 0) + 1
+        items.append(line.item)
+    if not items:
+        raise BatchFileError(max(1, number), "", "the file has no requests")
+    return Batch(model, tuple(items), ignored)
+
+
+def read_line(text: str, number: int, *, ignore_unknown: bool = False) -> BatchLine:
+    """Read one line; `number` is for errors.
+
+    Raises:
+        BatchFileError: it is no request that can be served as written.
+    """
+    try:
+        return _read_line(text, number, ignore_unknown)
+    except RecursionError:
+        # What can just be read may be too deep to be written, which errors and schemas take.
+        raise BatchFileError(number, "", "is nested too deeply") from None
+
+
+def _read_line(text: str, number: int, ignore_unknown: bool) -> BatchLine:
+    try:
+        line = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BatchFileError(number, "", f"is no JSON: {error.msg} at column {error.colno}") from None
+    except ValueError:
+        # Python refuses to read whole numbers of more than some thousand digits.
+        raise BatchFileError(number, "", "has a number with too many digits") from None
+    if "\\ud" in text.lower() and not _is_unicode(line):
+        raise BatchFileError(number, "", "has half of a surrogate pair, which is no character")
+    if not isinstance(line, dict):
+        raise BatchFileError(number, "", f"must be an object, got {shown(line)}")
+    fields = Fields(number, "", line, ignore_unknown)
+    custom_id = fields.text("custom_id")
+    if not custom_id:
+        raise fields.wrong("custom_id", "is required")
+    method, url = fields.text("method"), fields.text("url")
+    if method != "POST":
+        raise fields.wrong("method", f'must be "POST", got {shown(method)}')
+    if url not in (CHAT_URL, COMPLETIONS_URL):
+        raise fields.wrong("url", f"must be {CHAT_URL} or {COMPLETIONS_URL}, got {shown(url)}")
+    body = fields.object("body")
+    if body is None:
+        raise fields.wrong("body", "is required")
+    model = body.text("model")
+    if not model:
+        raise body.wrong("model", "is required")
+    prompt = _chat_prompt(body) if url == CHAT_URL else _completion_prompt(body)
+    sampling = _sampling(body, chat=url == CHAT_URL)
+    ignored = (*fields.leftovers(), *body.leftovers())
+    return BatchLine(model, JobItem(custom_id, prompt, sampling), ignored)
+
+
+def _is_unicode(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# --- prompts ----------------------------------------------------------------------------------------------------------
+
+
+def _chat_prompt(body: Fields) -> Prompt:
+    messages = body.take("messages")
+    if not isinstance(messages, list) or not messages:
+        raise body.wrong("messages", f"must be a list of at least one message, got {shown(messages)}")
+    return [_message(body, index, message) for index, message in enumerate(messages)]
+
+
+def _message(body: Fields, index: int, message: object) -> Message:
+    where = f"messages[{index}]"
+    if not isinstance(message, dict):
+        raise body.wrong(where, f"must be an object, got {shown(message)}")
+    fields = body.child(where, message)
+    role = fields.text("role")
+    if not role:
+        raise fields.wrong("role", "is required")
+    content = fields.take("content")
+    if isinstance(content, list):
+        content = "".join(_text_part(fields, number, part) for number, part in enumerate(content))
+    if not isinstance(content, str):
+        raise fields.wrong("content", f"must be text or a list of text parts, got {shown(content)}")
+    body.also_ignored(fields.leftovers())
+    return Message(role, content)
+
+
+def _text_part(message: Fields, number: int, part: object) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    raise message.wrong(f"content[{number}]", f'must be {{"type": "text", "text": ...}}, got {shown(part)}')
+
+
+def _completion_prompt(body: Fields) -> Prompt:
+    prompt = body.take("prompt")
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, list) and prompt and all(is_int(token) for token in prompt):
+        for token in prompt:
+            within(body, "prompt", token, UINT32)
+        return prompt
+    raise body.wrong("prompt", f"must be one text or one list of token ids, got {shown(prompt)}")
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+
+
+def _sampling(body: Fields, *, chat: bool) -> Sampling:
+    values: dict[str, Any] = {name: body.number(name) for name in _FLOATS}
+    values |= {name: body.count(name) for name in _COUNTS}
+    for name, fine in _WITHOUT_EFFECT.items():
+        value = body.take(name)
+        if value is not None and value not in fine:
+            raise body.wrong(name, f"must be {json.dumps(fine[0])} or absent, got {shown(value)}")
+    return Sampling(
+        **values,
+        max_tokens=_max_tokens(body, chat=chat),
+        seed=body.count("seed", INT64),
+        stop=_stop(body),
+        stop_token_ids=tuple(_ints(body, "stop_token_ids")),
+        ignore_eos=body.flag("ignore_eos"),
+        logprobs=_logprobs(body, chat=chat),
+        logit_bias=_logit_bias(body),
+        structured=_structured(body),
+    )
+
+
+def _max_tokens(body: Fields, *, chat: bool) -> int | None:
+    tokens = body.count("max_tokens")
+    newer = body.count("max_completion_tokens") if chat else None
+    if tokens is not None and newer is not None and tokens != newer:
+        raise body.wrong("max_completion_tokens", f"must equal max_tokens where both are given, got {newer}")
+    if newer is not None:
+        return newer
+    return COMPLETIONS_MAX_TOKENS if tokens is None and not chat else tokens
+
+
+def _stop(body: Fields) -> tuple[str, ...]:
+    stop = body.take("stop")
+    if stop is None:
+        return ()
+    if isinstance(stop, str):
+        return (stop,)
+    if isinstance(stop, list) and all(isinstance(text, str) for text in stop):
+        return tuple(stop)
+    raise body.wrong("stop", f"must be text or a list of texts, got {shown(stop)}")
+
+
+def _ints(body: Fields, name: str) -> list[int]:
+    value = body.take(name)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(is_int(entry) for entry in value):
+        raise body.wrong(name, f"must be a list of whole numbers, got {shown(value)}")
+    for entry in value:
+        within(body, name, entry, UINT32)
+    return value
+
+
+def _logprobs(body: Fields, *, chat: bool) -> int | None:
+    if not chat:
+        return body.count("logprobs")
+    top = body.count("top_logprobs")
+    if body.flag("logprobs"):
+        return top or 0
+    if top:
+        raise body.wrong("top_logprobs", "needs logprobs to be true")
+    return None
+
+
+def _logit_bias(body: Fields) -> dict[int, float]:
+    value = body.take("logit_bias")
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise body.wrong("logit_bias", f"must be an object of token ids and numbers, got {shown(value)}")
+    biases: dict[int, float] = {}
+    for token, bias in value.items():
+        if not _is_token_id(token) or not is_number(bias):
+            raise body.wrong("logit_bias", f"must map token ids to numbers, got {shown({token: bias})}")
+        try:
+            biases[int(token)] = float(bias)
+        except OverflowError:
+            raise body.wrong("logit_bias", f"must be numbers below 1.8e308, got {shown({token: bias})}") from None
+    return biases
+
+
+def _is_token_id(text: str) -> bool:
+    # Python reads no number with thousands of digits.
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) <= UINT32[1]
+
+
+def _structured(body: Fields) -> StructuredOutput | None:
+    found = [
+        constraint
+        for constraint in (
+            _response_format(body),
+            _guided(body, "guided_json", dict, json_schema),
+            _guided(body, "guided_regex", str, regex),
+            _guided(body, "guided_grammar", str, grammar),
+            _guided_choice(body),
+        )
+        if constraint is not None
+    ]
+    if len(found) > 1:
+        raise body.wrong("response_format", "only one constraint on the output can be given")
+    return found[0] if found else None
+
+
+def _guided(body: Fields, name: str, kind: type, build: Callable[[Any], StructuredOutput]) -> StructuredOutput | None:
+    value = body.take(name)
+    if value is None:
+        return None
+    if not isinstance(value, kind):
+        raise body.wrong(name, f"must be of type {kind.__name__}, got {shown(value)}")
+    return build(value)
+
+
+def _guided_choice(body: Fields) -> StructuredOutput | None:
+    values = body.take("guided_choice")
+    if values is None:
+        return None
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise body.wrong("guided_choice", f"must be a list of texts, got {shown(values)}")
+    return one_of(*values)
+
+
+def _response_format(body: Fields) -> StructuredOutput | None:
+    wanted = body.object("response_format")
+    if wanted is None:
+        return None
+    constraint = None
+    match wanted.text("type"):
+        case "text":
+            pass
+        case "json_object":
+            constraint = json_schema({"type": "object"})
+        case "json_schema":
+            described = wanted.object("json_schema")
+            schema = described.take("schema") if described is not None else None
+            if described is None or not isinstance(schema, dict):
+                raise wanted.wrong("json_schema.schema", f"must be a JSON Schema, got {shown(schema)}")
+            for without_effect in ("name", "description", "strict"):
+                # The output always follows the schema.
+                described.take(without_effect)
+            wanted.also_ignored(described.leftovers())
+            constraint = json_schema(schema)
+        case other:
+            raise wanted.wrong("type", f"must be text, json_object or json_schema, got {shown(other)}")
+    body.also_ignored(wanted.leftovers())
+    return constraint

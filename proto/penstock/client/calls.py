@@ -1,0 +1,183 @@
+"""Each call as a value: its method, its request and how to read its answer. Both clients run these."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from penstock.client.connection import Stubs
+from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
+from penstock.values.decisions import DecisionList, point_from_proto, point_to_proto
+from penstock.values.durations import duration_field
+from penstock.values.jobs import Job, JobPage, Upload
+from penstock.values.requests import GenerateOptions, Prompt, ResumePoint, Sampling, prompt_to_proto, request_to_proto
+from penstock.values.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
+from penstock.values.slo import OperatingPoint
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryCall(Generic[Result]):
+    """Is a call with one answer."""
+
+    method: Callable[[Stubs], Any]
+    request: Any
+    convert: Callable[[Any], Result]
+
+
+def generate(
+    model: str, prompt: Prompt, sampling: Sampling | None, options: GenerateOptions | None
+) -> UnaryCall[Completion]:
+    """Describe Generate."""
+    request = request_to_proto(model, prompt, sampling, options)
+    return UnaryCall(lambda stubs: stubs.inference.Generate, request, Completion.from_proto)
+
+
+def rest_of(call: UnaryCall[Completion], token: bytes) -> inference_pb2.StreamGenerateRequest:
+    """Build the request of the stream that goes on with a generation that broke."""
+    return inference_pb2.StreamGenerateRequest(generate=call.request, resume=inference_pb2.Resume(resume_token=token))
+
+
+def cancel(request_id: str, idempotency_key: str) -> UnaryCall[str]:
+    """Describe Cancel.
+
+    Raises:
+        ValueError: not exactly one name is given.
+    """
+    if bool(request_id) == bool(idempotency_key):
+        raise ValueError("give exactly one of request_id and idempotency_key")
+    request = (
+        inference_pb2.CancelRequest(request_id=request_id)
+        if request_id
+        else inference_pb2.CancelRequest(idempotency_key=idempotency_key)
+    )
+    return UnaryCall(lambda stubs: stubs.inference.Cancel, request, lambda answer: str(answer.request_id))
+
+
+def list_models() -> UnaryCall[tuple[ModelDescription, ...]]:
+    """Describe ListModels."""
+    return UnaryCall(
+        lambda stubs: stubs.inference.ListModels,
+        inference_pb2.ListModelsRequest(),
+        lambda answer: tuple(map(ModelDescription.from_proto, answer.models)),
+    )
+
+
+def get_model(model: str) -> UnaryCall[ModelDescription]:
+    """Describe GetModel."""
+    return UnaryCall(
+        lambda stubs: stubs.inference.GetModel,
+        inference_pb2.GetModelRequest(model=model),
+        lambda answer: ModelDescription.from_proto(answer.model),
+    )
+
+
+def count_tokens(model: str, prompt: Prompt) -> UnaryCall[TokenCount]:
+    """Describe CountTokens."""
+    request = inference_pb2.CountTokensRequest(model=model, prompt=prompt_to_proto(prompt))
+    return UnaryCall(lambda stubs: stubs.inference.CountTokens, request, TokenCount.from_proto)
+
+
+def cluster_status() -> UnaryCall[ClusterStatus]:
+    """Describe GetClusterStatus."""
+    return UnaryCall(
+        lambda stubs: stubs.admin.GetClusterStatus, admin_pb2.GetClusterStatusRequest(), ClusterStatus.from_proto
+    )
+
+
+def usage(
+    tenant: str, all_tenants: bool, pool: str, first_day: datetime.date | None, last_day: datetime.date | None
+) -> UnaryCall[UsageReport]:
+    """Describe GetUsage.
+
+    Raises:
+        ValueError: a tenant and all of them are asked for.
+    """
+    if tenant and all_tenants:
+        raise ValueError("give one of tenant and all_tenants")
+    request = admin_pb2.GetUsageRequest(
+        pool=pool,
+        first_day=first_day.isoformat() if first_day is not None else "",
+        last_day=last_day.isoformat() if last_day is not None else "",
+    )
+    if all_tenants:
+        request.all_tenants = True
+    elif tenant:
+        request.tenant = tenant
+    return UnaryCall(lambda stubs: stubs.admin.GetUsage, request, UsageReport.from_proto)
+
+
+def list_decisions(pool: str, limit: int) -> UnaryCall[DecisionList]:
+    """Describe ListDecisions."""
+    request = admin_pb2.ListDecisionsRequest(pool=pool, limit=limit)
+    return UnaryCall(lambda stubs: stubs.admin.ListDecisions, request, DecisionList.from_proto)
+
+
+def set_operating_point(pool: str, point: OperatingPoint | None) -> UnaryCall[OperatingPoint]:
+    """Describe SetOperatingPoint."""
+    request = admin_pb2.SetOperatingPointRequest(pool=pool)
+    if point is not None:
+        request.operating_point.CopyFrom(point_to_proto(point))
+    return UnaryCall(
+        lambda stubs: stubs.admin.SetOperatingPoint, request, lambda reply: point_from_proto(reply.operating_point)
+    )
+
+
+def stream_request(
+    model: str,
+    prompt: Prompt,
+    sampling: Sampling | None,
+    options: GenerateOptions | None,
+    flush_interval: float | None,
+    resume: ResumePoint | None,
+) -> inference_pb2.StreamGenerateRequest:
+    """Build the request of a stream; `flush_interval` is in seconds; None leaves it to the router.
+
+    Raises:
+        TypeError: the prompt is of no known form.
+        ValueError: a number does not fit its type on the wire.
+    """
+    request = inference_pb2.StreamGenerateRequest(generate=request_to_proto(model, prompt, sampling, options))
+    if flush_interval is not None:
+        request.flush_interval.CopyFrom(duration_field("flush_interval", flush_interval))
+    if resume is not None:
+        request.resume.resume_token = resume.token
+        request.resume.received_tokens.extend(resume.received_tokens)
+    return request
+
+
+def submit_job(upload: Upload) -> UnaryCall[Job]:
+    """Describe SubmitJob."""
+
+    def method(stubs: Stubs) -> Any:
+        # An attempt needs an iterator of its own.
+        return lambda request, **options: stubs.jobs.SubmitJob(iter(request), **options)
+
+    return UnaryCall(method, upload, lambda answer: Job.from_proto(answer.job))
+
+
+def get_job(job_id: str) -> UnaryCall[Job]:
+    """Describe GetJob."""
+    request = jobs_pb2.GetJobRequest(job_id=job_id)
+    return UnaryCall(lambda stubs: stubs.jobs.GetJob, request, lambda answer: Job.from_proto(answer.job))
+
+
+def list_jobs(page_size: int, page_token: str) -> UnaryCall[JobPage]:
+    """Describe ListJobs."""
+    request = jobs_pb2.ListJobsRequest(page_size=page_size, page_token=page_token)
+    return UnaryCall(lambda stubs: stubs.jobs.ListJobs, request, JobPage.from_proto)
+
+
+def cancel_job(job_id: str) -> UnaryCall[Job]:
+    """Describe CancelJob."""
+    request = jobs_pb2.CancelJobRequest(job_id=job_id)
+    return UnaryCall(lambda stubs: stubs.jobs.CancelJob, request, lambda answer: Job.from_proto(answer.job))
+
+
+def delete_job(job_id: str) -> UnaryCall[None]:
+    """Describe DeleteJob."""
+    request = jobs_pb2.DeleteJobRequest(job_id=job_id)
+    return UnaryCall(lambda stubs: stubs.jobs.DeleteJob, request, lambda _answer: None)

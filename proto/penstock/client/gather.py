@@ -1,0 +1,69 @@
+"""Puts the events of a stream together to a completion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import grpc
+
+from penstock.values.errors import CancelledError, DeadlineExceededError, ErrorDetails
+from penstock.values.events import ChoiceEnd, Delta, Event, Finished
+from penstock.values.models import FinishReason, PositionLogprobs
+from penstock.values.results import Choice, Completion
+
+
+@dataclass(slots=True)
+class _Parts:
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[PositionLogprobs] = field(default_factory=list)
+
+
+class Gathering:
+    """Adds up a stream from its first token."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, _Parts] = {}
+        self._finished: Finished | None = None
+
+    def add(self, event: Event) -> None:
+        """Take one event."""
+        match event:
+            case Delta():
+                parts = self._parts.setdefault(event.choice_index, _Parts())
+                parts.texts.append(event.text)
+                parts.token_ids.extend(event.token_ids)
+                parts.logprobs.extend(event.logprobs)
+            case Finished():
+                self._finished = event
+
+    def completion(self) -> Completion:
+        """Return the result of a stream that ended well.
+
+        Raises:
+            DeadlineExceededError, CancelledError: it was stopped from outside: a partial answer must not look complete.
+        """
+        finished = self._finished
+        if finished is None:
+            raise ValueError("the stream has not ended")
+        reasons = {end.finish_reason for end in finished.choices}
+        if FinishReason.DEADLINE in reasons:
+            details = ErrorDetails(reason="DEADLINE")
+            raise DeadlineExceededError("the deadline passed", grpc.StatusCode.DEADLINE_EXCEEDED, details)
+        if FinishReason.CANCELLED in reasons:
+            raise CancelledError(
+                "the request was cancelled", grpc.StatusCode.CANCELLED, ErrorDetails(reason="CANCELLED")
+            )
+        choices = tuple(self._choice(end) for end in finished.choices)
+        return Completion(finished.request_id, choices, finished.usage, finished.receipt)
+
+    def _choice(self, end: ChoiceEnd) -> Choice:
+        parts = self._parts.get(end.index) or _Parts()
+        return Choice(
+            index=end.index,
+            text="".join(parts.texts),
+            token_ids=tuple(parts.token_ids),
+            logprobs=tuple(parts.logprobs),
+            finish_reason=end.finish_reason,
+            stop_match=end.stop_match,
+        )

@@ -1,0 +1,100 @@
+"""The state that a client keeps of a stream."""
+
+from __future__ import annotations
+
+from penstock.client.retry import Attempts
+from penstock.v1 import inference_pb2
+from penstock.values.errors import MODEL_CHANGED, PenstockClientError, protocol_error
+from penstock.values.events import Delta, Event, Finished, Queued, Resumed, Started, event_from_proto
+from penstock.values.requests import ResumePoint
+
+
+class StreamState:
+    """Follows one stream over all its calls: what it is called, how far each choice is, whether routers keep their
+    promises, and what to do when a call fails. Pure: time and chance are in `attempts`.
+    """
+
+    def __init__(self, request: inference_pb2.StreamGenerateRequest, attempts: Attempts) -> None:
+        """`request` starts the stream, or goes on with one."""
+        self.request_id = ""
+        self.resume_token = request.resume.resume_token
+        self._request = request
+        self._attempts = attempts
+        self._begun = False
+        """An event was delivered; the call must not be repeated from the start."""
+        self._received = dict(enumerate(request.resume.received_tokens))
+        self._finished = False
+
+    @property
+    def resume_point(self) -> ResumePoint | None:
+        """Return where another stream may go on; None before the first event."""
+        return ResumePoint(self.resume_token, self.received_tokens) if self.resume_token else None
+
+    def request(self) -> inference_pb2.StreamGenerateRequest:
+        """Return what the next call asks for: the stream, or the rest of it."""
+        if not self._begun:
+            return self._request
+        rest = inference_pb2.StreamGenerateRequest()
+        rest.CopyFrom(self._request)
+        rest.resume.resume_token = self.resume_token
+        rest.resume.received_tokens[:] = self.received_tokens
+        return rest
+
+    def time_left(self) -> float | None:
+        """Return the seconds until the stream's deadline; None without one."""
+        return self._attempts.time_left()
+
+    def failed(self, error: PenstockClientError) -> float | None:
+        """Note that a call failed; return the seconds until the next one, or None when the error is final."""
+        # What waited and never ran is asked for anew.
+        if error.reason == MODEL_CHANGED and not any(self._received.values()):
+            self._request.ClearField("resume")
+            self._begun, self.resume_token = False, b""
+        if self.resume_token:
+            return self._attempts.wait_to_resume(error)
+        return None if self._begun else self._attempts.wait_after(error)
+
+    @property
+    def received_tokens(self) -> tuple[int, ...]:
+        """Return the output tokens received per choice."""
+        return tuple(self._received.get(index, 0) for index in range(max(self._received, default=-1) + 1))
+
+    def accept(self, wire: inference_pb2.StreamGenerateResponse) -> Event | None:
+        """Convert and follow an event; None for a kind that is not known here.
+
+        Raises:
+            InternalError: tokens are missing or repeated, or something follows `finished`.
+        """
+        event = event_from_proto(wire)
+        if self._finished:
+            raise protocol_error("the stream went on after its last event")
+        match event:
+            case Delta():
+                expected = self._received.get(event.choice_index, 0)
+                if event.offset != expected:
+                    raise protocol_error(
+                        f"choice {event.choice_index} continues at token {event.offset}, expected {expected}"
+                    )
+                self._received[event.choice_index] = expected + len(event.token_ids)
+            case Queued() | Started():
+                self.request_id, self.resume_token = event.request_id, event.resume_token
+            case Resumed():
+                self.resume_token = event.resume_token or self.resume_token
+            case Finished():
+                self._finished = True
+                self.request_id = event.request_id or self.request_id
+            case _:
+                pass
+        if event is not None:
+            self._begun = True
+            self._attempts.progressed()
+        return event
+
+    def end(self) -> None:
+        """Note that the stream ended OK.
+
+        Raises:
+            InternalError: it had no `finished`.
+        """
+        if not self._finished:
+            raise protocol_error("the stream ended without its last event")

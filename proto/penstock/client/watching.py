@@ -1,0 +1,82 @@
+"""The state of a watch over all its connections. Pure: time comes from outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from penstock.client.retry import OnWait, doubled
+from penstock.v1 import jobs_pb2
+from penstock.values.errors import PenstockClientError, UnavailableError, protocol_error
+from penstock.values.jobs import Job, JobResult, JobUpdate
+
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 2.0
+
+
+class WatchState:
+    """Turns messages into updates, each result once, and decides about reconnects.
+
+    A watch may last for days, so it is not bounded by a number of attempts but by how long no connection brought news.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        resume_token: bytes,
+        progress_only: bool,
+        patience: float,
+        *,
+        on_wait: OnWait | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.ended = False
+        """Whether the last update was given."""
+        self._job_id = job_id
+        self._token = resume_token
+        self._progress_only = progress_only
+        self._patience = patience
+        self._on_wait = on_wait
+        self._now = now
+        self._failing_since = 0.0
+        self._failures = 0
+        self._seen: set[int] = set()
+
+    def request(self) -> jobs_pb2.WatchJobRequest:
+        """Build the request of the next connection."""
+        return jobs_pb2.WatchJobRequest(
+            job_id=self._job_id, resume_token=self._token, progress_only=self._progress_only
+        )
+
+    def accept(self, message: jobs_pb2.WatchJobResponse) -> JobUpdate:
+        """Take a message."""
+        self._failures = 0
+        self._token = message.resume_token
+        # After a rewind the results that were not lost come again.
+        fresh = [result for result in message.results if result.index not in self._seen]
+        self._seen.update(result.index for result in fresh)
+        job = Job.from_proto(message.job)
+        self.ended = job.state.ended
+        return JobUpdate(job, tuple(map(JobResult.from_proto, fresh)), message.resume_token, message.rewound)
+
+    def closed(self) -> None:
+        """Note that the router ended the stream well.
+
+        Raises:
+            InternalError: the job has not ended.
+        """
+        if not self.ended:
+            raise protocol_error("the watch ended before the job did")
+
+    def failed(self, error: PenstockClientError) -> float | None:
+        """Return the seconds until the next connection, or None when the error is final."""
+        if self._failures == 0:
+            # Not since the last news: a job that waits has none for hours.
+            self._failing_since = self._now()
+        if not isinstance(error, UnavailableError) or self._now() - self._failing_since > self._patience:
+            return None
+        self._failures += 1
+        wait = max(error.retry_after or 0.0, doubled(_FIRST_WAIT_S, self._failures, _LONGEST_WAIT_S))
+        if self._on_wait is not None:
+            self._on_wait(wait, error)
+        return wait

@@ -1,0 +1,181 @@
+"""What the autoscaler decided, and what it is run for, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.duration_pb2 import Duration
+
+from penstock.v1 import admin_pb2
+from penstock.values.durations import duration_field
+from penstock.values.models import RequestClass
+from penstock.values.slo import ClassSlo, OperatingPoint
+from penstock.values.steps import Counterfactual, Relief, Step
+from penstock.wire import duration_from_wire, request_class_from_wire
+
+_MODES = {
+    admin_pb2.CONTROL_MODE_OFF: "off",
+    admin_pb2.CONTROL_MODE_ADVISORY: "advisory",
+    admin_pb2.CONTROL_MODE_ACTIVE: "active",
+}
+_RELIEFS = {
+    admin_pb2.RELIEF_LATENCY: Relief.LATENCY,
+    admin_pb2.RELIEF_PREEMPT_BATCH: Relief.PREEMPT_BATCH,
+    admin_pb2.RELIEF_SHED: Relief.SHED,
+}
+_CLASSES = ("interactive", "standard", "batch")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassDemand:
+    """Is what one class asked of a pool."""
+
+    request_class: RequestClass
+    rate: float
+    """Requests per second."""
+    prompt_tokens: float
+    """Mean of a request, as the next two."""
+    cached_tokens: float
+    output_tokens: float
+    queued: int
+    oldest_wait: float
+    """Seconds."""
+    deadline: float | None = None
+    """Seconds in which what is queued, a job's items, is to be done; None for requests that clients wait for."""
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.ClassDemand) -> ClassDemand:
+        """Convert from the wire."""
+        return cls(
+            request_class_from_wire(wire.request_class),
+            wire.rate,
+            wire.prompt_tokens,
+            wire.cached_tokens,
+            wire.output_tokens,
+            wire.queued,
+            duration_from_wire(wire.oldest_wait),
+            duration_from_wire(wire.deadline) if wire.HasField("deadline") else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Is one decision on a pool's number of replicas, with what it rests on."""
+
+    number: int
+    """Grows by one with each decision of the pool."""
+    at_ms: int
+    """Milliseconds since the Unix epoch."""
+    mode: str
+    """"active" decisions are carried out; "advisory" ones are not."""
+    leader: str
+    fence: int
+    replicas_before: int
+    replicas: int
+    needed: int
+    """Before hysteresis and rails."""
+    relief: Relief
+    reason: str
+    steps: tuple[Step, ...]
+    counterfactuals: tuple[Counterfactual, ...]
+    alarms: tuple[str, ...]
+    ready: int
+    starting: int
+    draining: int
+    running: float
+    waiting: float
+    kv_usage: float
+    """0 to 1."""
+    age: float
+    """Of the oldest value, seconds."""
+    cold_start: float
+    """Seconds."""
+    failed_starts: int
+    attainment: float | None
+    """0 to 1; None where too few requests ended."""
+    demands: tuple[ClassDemand, ...]
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.Decision) -> Decision:
+        """Convert from the wire."""
+        seen = wire.seen
+        return cls(
+            number=wire.number,
+            at_ms=wire.at_ms,
+            mode=_MODES.get(wire.mode, "unknown"),
+            leader=wire.leader,
+            fence=wire.fence,
+            replicas_before=wire.replicas_before,
+            replicas=wire.replicas,
+            needed=wire.needed,
+            relief=_RELIEFS.get(wire.relief, Relief.NONE),
+            reason=wire.reason,
+            steps=tuple(Step(step.name, step.value, step.reason) for step in wire.steps),
+            counterfactuals=tuple(Counterfactual(one.without, one.replicas) for one in wire.counterfactuals),
+            alarms=tuple(wire.alarms),
+            ready=seen.ready,
+            starting=seen.starting,
+            draining=seen.draining,
+            running=seen.running,
+            waiting=seen.waiting,
+            kv_usage=seen.kv_usage,
+            age=duration_from_wire(seen.age),
+            cold_start=duration_from_wire(seen.cold_start),
+            failed_starts=seen.failed_starts,
+            attainment=seen.attainment if seen.HasField("attainment") else None,
+            demands=tuple(map(ClassDemand.from_proto, seen.demands)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionList:
+    """Is what an autoscaler decided lately."""
+
+    decisions: tuple[Decision, ...]
+    """Newest first."""
+    operating_point: OperatingPoint
+    """In force now."""
+    operating_point_set: bool
+    """Whether it differs from the settings because somebody set it."""
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.ListDecisionsResponse) -> DecisionList:
+        """Convert from the wire."""
+        return cls(
+            tuple(map(Decision.from_proto, wire.decisions)),
+            point_from_proto(wire.operating_point),
+            wire.operating_point_set,
+        )
+
+
+def point_from_proto(wire: admin_pb2.OperatingPoint) -> OperatingPoint:
+    """Convert an operating point from the wire."""
+    budget = wire.budget_per_hour if wire.HasField("budget_per_hour") else None
+    attainment = wire.attainment if wire.HasField("attainment") else OperatingPoint().attainment
+    slos = _slo(wire.interactive), _slo(wire.standard), _slo(wire.batch)
+    return OperatingPoint(*slos, attainment, wire.price_per_gpu_hour, budget)
+
+
+def point_to_proto(point: OperatingPoint) -> admin_pb2.OperatingPoint:
+    """Convert an operating point to the wire; the router checks it.
+
+    Raises:
+        ValueError: a time does not fit its type on the wire.
+    """
+    wire = admin_pb2.OperatingPoint(attainment=point.attainment, price_per_gpu_hour=point.price_per_gpu_hour)
+    if point.budget_per_hour is not None:
+        wire.budget_per_hour = point.budget_per_hour
+    for name in _CLASSES:
+        slo, target = getattr(point, name), getattr(wire, name)
+        if slo.ttft_p99_s is not None:
+            target.ttft_p99.CopyFrom(duration_field(f"{name}.ttft_p99_s", slo.ttft_p99_s))
+        if slo.itl_p95_s is not None:
+            target.itl_p95.CopyFrom(duration_field(f"{name}.itl_p95_s", slo.itl_p95_s))
+    return wire
+
+
+def _slo(wire: admin_pb2.ClassSlo) -> ClassSlo:
+    def seconds(field: str, duration: Duration) -> float | None:
+        return duration_from_wire(duration) if wire.HasField(field) else None  # type: ignore[arg-type]
+
+    return ClassSlo(seconds("ttft_p99", wire.ttft_p99), seconds("itl_p95", wire.itl_p95))

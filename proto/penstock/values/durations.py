@@ -1,0 +1,23 @@
+"""Seconds that a caller gives, on the wire."""
+
+from __future__ import annotations
+
+import math
+
+from google.protobuf.duration_pb2 import Duration
+
+from penstock.wire import duration_to_wire
+
+LONGEST_S = 315_576_000_000
+"""What a `google.protobuf.Duration` holds: 10,000 years."""
+
+
+def duration_field(name: str, seconds: float) -> Duration:
+    """Convert a field's seconds; whether they make sense is the router's to say.
+
+    Raises:
+        ValueError: they are not finite, or more than a duration holds; names the field.
+    """
+    if not math.isfinite(seconds) or abs(seconds) > LONGEST_S:
+        raise ValueError(f"{name} must be finite seconds, at most {LONGEST_S:g}, got {seconds!r}; None sets none")
+    return duration_to_wire(seconds)

@@ -1,0 +1,178 @@
+"""What a caller may ask for, and how it becomes a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from penstock.v1 import inference_pb2, types_pb2
+from penstock.values.durations import duration_field
+from penstock.values.models import ConstraintKind, RequestClass, StructuredOutput
+from penstock.wire import request_class_to_wire, structured_to_wire
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Is one chat message; `role` is "system", "user", "assistant" or what else the model's template knows."""
+
+    role: str
+    content: str
+
+
+Prompt = str | Sequence[Message] | Sequence[int]
+"""Is text, a conversation (oldest message first), or token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Says how tokens are drawn. None takes the default; ranges are checked by the router, which names wrong fields."""
+
+    max_tokens: int | None = None
+    """Output tokens per choice; default: the rest of the context."""
+    min_tokens: int | None = None
+    temperature: float | None = None
+    """0 is greedy; default 1."""
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | Sequence[str] = ()
+    """Ends a choice; the match is not returned. A string alone is one of them, not its letters."""
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    """Alternatives per token; 0 gives the drawn token's log probability only, None gives nothing."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    structured: StructuredOutput | None = None
+    """From `json_schema`, `regex`, `one_of` or `grammar`."""
+    n: int | None = None
+    """Independent choices; default 1."""
+
+    def to_proto(self) -> types_pb2.SamplingParams:
+        """Convert to the wire.
+
+        Raises:
+            ValueError: a number does not fit its type on the wire; names it.
+            TypeError: a value is of another type; names it.
+        """
+        plain = {name: value for name in _PLAIN_FIELDS if (value := getattr(self, name)) is not None}
+        if isinstance(self.stop, str):
+            plain["stop"] = (self.stop,)
+        try:
+            wire = types_pb2.SamplingParams(**plain)
+        except (ValueError, TypeError):
+            for name, value in plain.items():
+                _check_fits(name, value)
+            raise
+        if self.structured is not None:
+            wire.structured_output.CopyFrom(structured_to_wire(self.structured))
+        return wire
+
+
+def _check_fits(name: str, value: Any) -> None:
+    try:
+        types_pb2.SamplingParams(**{name: value})
+    except (ValueError, TypeError) as error:
+        # Protobuf says neither which field nor which numbers would do. Its error for text that is no Unicode takes no
+        # message.
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"sampling.{name}: {value!r} is not possible: {error}") from None
+
+
+_PLAIN_FIELDS = tuple(f.name for f in fields(Sampling) if f.name != "structured")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOptions:
+    """Says everything about a request that is neither prompt nor sampling."""
+
+    request_class: RequestClass = RequestClass.STANDARD
+    queue_timeout: float | None = None
+    """Seconds after which the request must not start any more."""
+    idempotency_key: str = ""
+    """The caller's own name for the request, for `cancel`."""
+    lora_adapter: str = ""
+    session_id: str = ""
+    """Groups requests that share a long prefix."""
+    continue_final_message: bool = False
+    """Chat only: continue the last message instead of answering it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """Says where a stream goes on: its newest token, and per choice how many output tokens were received."""
+
+    token: bytes
+    received_tokens: tuple[int, ...] = ()
+
+
+def json_schema(schema: str | Mapping[str, Any]) -> StructuredOutput:
+    """Constrain output to JSON that a schema describes."""
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    return StructuredOutput(ConstraintKind.JSON_SCHEMA, text)
+
+
+def regex(pattern: str) -> StructuredOutput:
+    """Constrain output to what a regular expression matches as a whole."""
+    return StructuredOutput(ConstraintKind.REGEX, pattern)
+
+
+def one_of(*values: str) -> StructuredOutput:
+    """Constrain output to exactly one of some strings."""
+    return StructuredOutput(ConstraintKind.CHOICE, choices=values)
+
+
+def grammar(text: str) -> StructuredOutput:
+    """Constrain output to a context-free grammar in the engine's EBNF dialect."""
+    return StructuredOutput(ConstraintKind.GRAMMAR, text)
+
+
+def prompt_to_proto(prompt: Prompt, *, continue_final_message: bool = False) -> types_pb2.Prompt:
+    """Convert a prompt.
+
+    Raises:
+        TypeError: it is neither text, nor messages only, nor ids only.
+    """
+    if isinstance(prompt, str):
+        return types_pb2.Prompt(text=prompt)
+    if isinstance(prompt, bytes | bytearray | memoryview):
+        # They are sequences of numbers, which would pass for token ids.
+        raise TypeError(f"a prompt is text, not {type(prompt).__name__}: decode it")
+    messages = [item for item in prompt if isinstance(item, Message)]
+    if messages and len(messages) == len(prompt):
+        turns = [types_pb2.ChatMessage(role=message.role, content=message.content) for message in messages]
+        chat = types_pb2.ChatPrompt(messages=turns, continue_final_message=continue_final_message)
+        return types_pb2.Prompt(chat=chat)
+    ids = [item for item in prompt if isinstance(item, int)]
+    if len(ids) != len(prompt):
+        raise TypeError("a prompt is text, a sequence of Message, or a sequence of token ids")
+    return types_pb2.Prompt(tokens=types_pb2.TokenPrompt(ids=ids))
+
+
+def request_to_proto(
+    model: str, prompt: Prompt, sampling: Sampling | None, options: GenerateOptions | None
+) -> inference_pb2.GenerateRequest:
+    """Build a request.
+
+    Raises:
+        TypeError: the prompt is of no known form.
+        ValueError: a number does not fit its type on the wire.
+    """
+    options = options or GenerateOptions()
+    request = inference_pb2.GenerateRequest(
+        model=model,
+        prompt=prompt_to_proto(prompt, continue_final_message=options.continue_final_message),
+        sampling=(sampling or Sampling()).to_proto(),
+        request_class=request_class_to_wire(options.request_class),
+        idempotency_key=options.idempotency_key,
+        lora_adapter=options.lora_adapter,
+        session_id=options.session_id,
+    )
+    if options.queue_timeout is not None:
+        request.queue_timeout.CopyFrom(duration_field("queue_timeout", options.queue_timeout))
+    return request

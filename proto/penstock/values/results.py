@@ -1,0 +1,325 @@
+"""What comes back from calls: plain values with `from_proto` beside the fields it fills. All times are seconds."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+from penstock.v1 import admin_pb2, inference_pb2, types_pb2
+from penstock.values.models import Capabilities, FinishReason, PositionLogprobs, ReplicaState
+from penstock.wire import (
+    capabilities_from_wire,
+    duration_from_wire,
+    finish_reason_from_wire,
+    logprobs_from_wire,
+    replica_state_from_wire,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Counts tokens."""
+
+    prompt_tokens: int
+    output_tokens: int
+    """Over all choices, end-of-sequence tokens included."""
+    cached_tokens: int
+    """Prompt tokens found in a prefix cache."""
+
+    @classmethod
+    def from_proto(cls, wire: types_pb2.Usage) -> Usage:
+        """Convert from the wire."""
+        return cls(wire.prompt_tokens, wire.output_tokens, wire.cached_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptReceipt:
+    """Explains one execution of one choice on one replica."""
+
+    choice_index: int
+    replica_id: str
+    group_id: str
+    queue_time: float
+    prefill_time: float
+    """From the grant of a slot to the first token."""
+    decode_time: float
+    engine_wait_time: float
+    """The part of prefill_time that was spent waiting inside the engine."""
+    output_tokens: int
+    cached_tokens: int
+    gpu_seconds: float
+    lost_time: float = 0.0
+    """Of an attempt that was lost: from its last output, or its grant, to when that was known."""
+
+    @classmethod
+    def from_proto(cls, wire: types_pb2.AttemptReceipt) -> AttemptReceipt:
+        """Convert from the wire."""
+        return cls(
+            choice_index=wire.choice_index,
+            replica_id=wire.replica_id,
+            group_id=wire.group_id,
+            queue_time=duration_from_wire(wire.queue_time),
+            prefill_time=duration_from_wire(wire.prefill_time),
+            decode_time=duration_from_wire(wire.decode_time),
+            engine_wait_time=duration_from_wire(wire.engine_wait_time),
+            output_tokens=wire.output_tokens,
+            cached_tokens=wire.cached_tokens,
+            gpu_seconds=wire.gpu_seconds,
+            lost_time=duration_from_wire(wire.lost_time),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Explains a request's latency and cost."""
+
+    attempts: tuple[AttemptReceipt, ...]
+    """Several per choice only where a choice was resumed."""
+    total_time: float
+    """From the first call that asked for it, where the client came back to what waited or ran."""
+    time_to_first_token: float | None
+    """None when no token came."""
+    admission_time: float
+    gpu_seconds: float
+    cost: float
+    exact: bool
+    """The output is what an undisturbed run would have given, up to the engine's rounding."""
+    router_id: str
+
+    @classmethod
+    def from_proto(cls, wire: types_pb2.Receipt) -> Receipt:
+        """Convert from the wire."""
+        first = duration_from_wire(wire.time_to_first_token) if wire.HasField("time_to_first_token") else None
+        return cls(
+            attempts=tuple(map(AttemptReceipt.from_proto, wire.attempts)),
+            total_time=duration_from_wire(wire.total_time),
+            time_to_first_token=first,
+            admission_time=duration_from_wire(wire.admission_time),
+            gpu_seconds=wire.gpu_seconds,
+            cost=wire.cost,
+            exact=wire.exact,
+            router_id=wire.router_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Is one finished output."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[PositionLogprobs, ...]
+    """One per token when asked for."""
+    finish_reason: FinishReason
+    stop_match: str
+    """The stop string, or the decimal stop token id, that ended it; empty otherwise."""
+
+    @classmethod
+    def from_proto(cls, wire: inference_pb2.Choice) -> Choice:
+        """Convert from the wire."""
+        return cls(
+            index=wire.index,
+            text=wire.text,
+            token_ids=tuple(wire.token_ids),
+            logprobs=tuple(map(logprobs_from_wire, wire.logprobs)),
+            finish_reason=finish_reason_from_wire(wire.finish_reason),
+            stop_match=wire.stop_match,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Is the complete result of a generation."""
+
+    request_id: str
+    choices: tuple[Choice, ...]
+    usage: Usage
+    receipt: Receipt
+
+    @property
+    def text(self) -> str:
+        """Return the first choice's text."""
+        return self.choices[0].text
+
+    @classmethod
+    def from_proto(cls, wire: inference_pb2.GenerateResponse) -> Completion:
+        """Convert from the wire."""
+        return cls(
+            request_id=wire.request_id,
+            choices=tuple(map(Choice.from_proto, wire.choices)),
+            usage=Usage.from_proto(wire.usage),
+            receipt=Receipt.from_proto(wire.receipt),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Is a prompt as the model sees it."""
+
+    tokens: int
+    token_ids: tuple[int, ...]
+
+    @classmethod
+    def from_proto(cls, wire: inference_pb2.CountTokensResponse) -> TokenCount:
+        """Convert from the wire."""
+        return cls(wire.tokens, tuple(wire.token_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """Describes a model and what its engines can do."""
+
+    name: str
+    max_context_tokens: int
+    """Prompt plus output; 0 while no replica has ever reported."""
+    vocabulary_size: int
+    lora_adapters: tuple[str, ...]
+    capabilities: Capabilities
+    chat: bool
+    """Conversations can be rendered."""
+    ready_replicas: int
+    digest: str
+
+    @classmethod
+    def from_proto(cls, wire: inference_pb2.Model) -> ModelDescription:
+        """Convert from the wire."""
+        return cls(
+            name=wire.name,
+            max_context_tokens=wire.max_context_tokens,
+            vocabulary_size=wire.vocabulary_size,
+            lora_adapters=tuple(wire.lora_adapters),
+            capabilities=capabilities_from_wire(wire.capabilities),
+            chat=wire.capabilities.chat,
+            ready_replicas=wire.ready_replicas,
+            digest=wire.digest,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """Is what the answering router knows of a replica."""
+
+    replica_id: str
+    group_id: str
+    state: ReplicaState
+    address: str
+    running: int
+    batch_limit: int
+    kv_usage: float
+    """0 to 1."""
+    heartbeat_age: float
+    linked: bool
+    metrics_port: int
+    """0 when off."""
+    output_tokens: int
+    accepted_draft_tokens: int
+    kv_tokens: int = 0
+    """Room of its KV cache; 0 from a router that does not tell."""
+    prefill_window_tokens: int = 0
+    """Bound of the prompt tokens that it has been given and not yet computed."""
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.ReplicaStatus) -> ReplicaStatus:
+        """Convert from the wire."""
+        return cls(
+            replica_id=wire.replica_id,
+            group_id=wire.group_id,
+            state=replica_state_from_wire(wire.state),
+            address=wire.address,
+            running=wire.running,
+            batch_limit=wire.batch_limit,
+            kv_usage=wire.kv_usage,
+            heartbeat_age=duration_from_wire(wire.heartbeat_age),
+            linked=wire.linked,
+            metrics_port=wire.metrics_port,
+            output_tokens=wire.output_tokens,
+            accepted_draft_tokens=wire.accepted_draft_tokens,
+            kv_tokens=wire.kv_tokens,
+            prefill_window_tokens=wire.prefill_window_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """Is the state of one model's queue and replicas."""
+
+    name: str
+    waiting: int
+    running: int
+    replicas: tuple[ReplicaStatus, ...]
+    router_ids: tuple[str, ...]
+    reachable: bool
+    """False while Redis does not answer; the numbers then mean nothing."""
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.PoolStatus) -> PoolStatus:
+        """Convert from the wire."""
+        return cls(
+            name=wire.name,
+            waiting=wire.waiting,
+            running=wire.running,
+            replicas=tuple(map(ReplicaStatus.from_proto, wire.replicas)),
+            router_ids=tuple(wire.router_ids),
+            reachable=wire.reachable,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """Is the cluster as one router sees it."""
+
+    pools: tuple[PoolStatus, ...]
+    version: str
+    router_id: str
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.GetClusterStatusResponse) -> ClusterStatus:
+        """Convert from the wire."""
+        return cls(tuple(map(PoolStatus.from_proto, wire.pools)), wire.version, wire.router_id)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLine:
+    """Is what a tenant used of a pool on one day."""
+
+    day: datetime.date
+    """UTC."""
+    pool: str
+    tenant: str
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    gpu_seconds: float
+    cost: float
+    """In the operator's currency."""
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.UsageLine) -> UsageLine:
+        """Convert from the wire."""
+        return cls(
+            datetime.date.fromisoformat(wire.day),
+            wire.pool,
+            wire.tenant,
+            wire.requests,
+            wire.prompt_tokens,
+            wire.output_tokens,
+            wire.cached_tokens,
+            wire.gpu_seconds,
+            wire.cost,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """Is what was used, by day, pool and tenant."""
+
+    lines: tuple[UsageLine, ...]
+    truncated: bool
+    """There are more lines: ask for fewer days."""
+
+    @classmethod
+    def from_proto(cls, wire: admin_pb2.GetUsageResponse) -> UsageReport:
+        """Convert from the wire."""
+        return cls(tuple(map(UsageLine.from_proto, wire.lines)), wire.truncated)

@@ -1,0 +1,45 @@
+"""Conversions between `penstock.v1` and plain values, both directions side by side.
+
+They check nothing: the router validates before it converts, and routers and replicas trust each other's frames.
+"""
+
+from penstock.wire.durations import duration_from_wire, duration_to_wire
+from penstock.wire.enums import (
+    finish_reason_from_wire,
+    finish_reason_to_wire,
+    replica_state_from_wire,
+    replica_state_to_wire,
+    request_class_from_wire,
+    request_class_to_wire,
+)
+from penstock.wire.output import LOGPROB_FLOOR, logprobs_from_wire, logprobs_to_wire
+from penstock.wire.sampling import (
+    capabilities_from_wire,
+    capabilities_to_wire,
+    clear_defaults,
+    sampling_from_wire,
+    sampling_to_wire,
+    structured_from_wire,
+    structured_to_wire,
+)
+
+__all__ = [
+    "LOGPROB_FLOOR",
+    "capabilities_from_wire",
+    "capabilities_to_wire",
+    "clear_defaults",
+    "duration_from_wire",
+    "duration_to_wire",
+    "finish_reason_from_wire",
+    "finish_reason_to_wire",
+    "logprobs_from_wire",
+    "logprobs_to_wire",
+    "replica_state_from_wire",
+    "replica_state_to_wire",
+    "request_class_from_wire",
+    "request_class_to_wire",
+    "sampling_from_wire",
+    "sampling_to_wire",
+    "structured_from_wire",
+    "structured_to_wire",
+]

@@ -1,0 +1,67 @@
+"""Converts enums. An enum on the wire is open: a newer peer may send a number that this build does not know."""
+
+from __future__ import annotations
+
+from penstock.v1 import admin_pb2, types_pb2
+from penstock.values.models import FinishReason, ReplicaState, RequestClass
+
+_CLASS_TO_WIRE = {
+    RequestClass.INTERACTIVE: types_pb2.REQUEST_CLASS_INTERACTIVE,
+    RequestClass.STANDARD: types_pb2.REQUEST_CLASS_STANDARD,
+    RequestClass.BATCH: types_pb2.REQUEST_CLASS_BATCH,
+}
+_CLASS_FROM_WIRE = {number: name for name, number in _CLASS_TO_WIRE.items()}
+
+_FINISH_TO_WIRE = {
+    FinishReason.STOP: types_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
+    FinishReason.CANCELLED: types_pb2.FINISH_REASON_CANCELLED,
+    FinishReason.DEADLINE: types_pb2.FINISH_REASON_DEADLINE,
+    FinishReason.ERROR: types_pb2.FINISH_REASON_ERROR,
+}
+_FINISH_FROM_WIRE = {number: name for name, number in _FINISH_TO_WIRE.items()}
+
+_STATE_TO_WIRE = {
+    ReplicaState.STARTING: admin_pb2.REPLICA_STATE_STARTING,
+    ReplicaState.READY: admin_pb2.REPLICA_STATE_READY,
+    ReplicaState.DRAINING: admin_pb2.REPLICA_STATE_DRAINING,
+}
+_STATE_FROM_WIRE = {number: name for name, number in _STATE_TO_WIRE.items()}
+
+
+def request_class_to_wire(request_class: RequestClass) -> types_pb2.RequestClass.ValueType:
+    """Convert a class."""
+    return _CLASS_TO_WIRE[request_class]
+
+
+def request_class_from_wire(number: types_pb2.RequestClass.ValueType) -> RequestClass:
+    """Convert a class; unset is STANDARD.
+
+    Raises:
+        ValueError: the number is unknown. Guessing would give a request another urgency than was asked for.
+    """
+    if number == types_pb2.REQUEST_CLASS_UNSPECIFIED:
+        return RequestClass.STANDARD
+    if number not in _CLASS_FROM_WIRE:
+        raise ValueError(f"unknown request class {number}")
+    return _CLASS_FROM_WIRE[number]
+
+
+def finish_reason_to_wire(reason: FinishReason) -> types_pb2.FinishReason.ValueType:
+    """Convert a reason."""
+    return _FINISH_TO_WIRE[reason]
+
+
+def finish_reason_from_wire(number: types_pb2.FinishReason.ValueType) -> FinishReason:
+    """Convert a reason; an unknown number is ERROR, so that nobody takes the output for complete."""
+    return _FINISH_FROM_WIRE.get(number, FinishReason.ERROR)
+
+
+def replica_state_to_wire(state: ReplicaState) -> admin_pb2.ReplicaState.ValueType:
+    """Convert a state."""
+    return _STATE_TO_WIRE[state]
+
+
+def replica_state_from_wire(number: admin_pb2.ReplicaState.ValueType) -> ReplicaState:
+    """Convert a state; an unknown number is STARTING, which takes no work."""
+    return _STATE_FROM_WIRE.get(number, ReplicaState.STARTING)

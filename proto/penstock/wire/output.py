@@ -1,0 +1,34 @@
+"""Conversion of log probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.v1 import types_pb2
+from penstock.values.models import PositionLogprobs, TokenLogprob
+
+LOGPROB_FLOOR = -9999.0
+"""Stands for minus infinity, which JSON and several client languages cannot carry, and for what is not known."""
+
+
+def logprobs_to_wire(position: PositionLogprobs) -> types_pb2.PositionLogprobs:
+    """Convert one position. Values are brought into [LOGPROB_FLOOR, 0]: rounding can leave an engine above 0."""
+    return types_pb2.PositionLogprobs(chosen=_token_to_wire(position.chosen), top=map(_token_to_wire, position.top))
+
+
+def logprobs_from_wire(position: types_pb2.PositionLogprobs) -> PositionLogprobs:
+    """Convert one position."""
+    return PositionLogprobs(
+        chosen=TokenLogprob(position.chosen.token_id, position.chosen.logprob),
+        top=_tokens_from_wire(position.top),
+    )
+
+
+def _token_to_wire(token: TokenLogprob) -> types_pb2.TokenLogprob:
+    # Written so that NaN, which compares false with everything, becomes the floor.
+    logprob = min(token.logprob, 0.0) if token.logprob > LOGPROB_FLOOR else LOGPROB_FLOOR
+    return types_pb2.TokenLogprob(token_id=token.token_id, logprob=logprob)
+
+
+def _tokens_from_wire(tokens: Iterable[types_pb2.TokenLogprob]) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(token.token_id, token.logprob) for token in tokens)

@@ -1,0 +1,130 @@
+"""Converts what a request asks for and what engines can do."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import lru_cache
+
+from penstock.v1 import inference_pb2, types_pb2
+from penstock.values.models import Capabilities, ConstraintKind, SamplingParams, StructuredOutput
+
+_SCALARS = (
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "logprobs",
+)
+"""Fields that have the same name on both sides and presence on the wire."""
+_DEFAULTS = {field.name: field.default for field in fields(SamplingParams) if field.name in _SCALARS}
+RECENT = 256
+"""Different parameters that are remembered: an application asks for the same ones with every request."""
+RECENT_BYTES = 512
+"""Larger ones are not remembered."""
+_CAPABILITIES = tuple(field.name for field in fields(Capabilities))
+
+
+def sampling_to_wire(params: SamplingParams) -> types_pb2.SamplingParams:
+    """Convert parameters; fields at their default stay unset, except max_tokens."""
+    if not params.small:
+        return _written(params)
+    wire = types_pb2.SamplingParams()
+    wire.CopyFrom(_written_recently(params))
+    return wire
+
+
+def _written(params: SamplingParams) -> types_pb2.SamplingParams:
+    wire = types_pb2.SamplingParams(
+        max_tokens=params.max_tokens,
+        stop=params.stop,
+        stop_token_ids=params.stop_token_ids,
+        ignore_eos=params.ignore_eos,
+        logit_bias=params.logit_bias,
+    )
+    for name, default in _DEFAULTS.items():
+        value = getattr(params, name)
+        if value != default:
+            setattr(wire, name, value)
+    if params.structured is not None:
+        wire.structured_output.CopyFrom(structured_to_wire(params.structured))
+    return wire
+
+
+_written_recently = lru_cache(maxsize=RECENT)(_written)
+
+
+def sampling_from_wire(wire: types_pb2.SamplingParams, *, max_tokens: int) -> SamplingParams:
+    """Convert parameters of one choice; `n` is not looked at.
+
+    Args:
+        wire: as it came; floats have single precision.
+        max_tokens: what an unset max_tokens means.
+    """
+    if wire.ByteSize() > RECENT_BYTES:
+        return _read(wire, max_tokens)
+    return _read_recently(wire.SerializeToString(deterministic=True), max_tokens)
+
+
+def _read(wire: types_pb2.SamplingParams, max_tokens: int) -> SamplingParams:
+    scalars = {name: getattr(wire, name) for name in _SCALARS if wire.HasField(name)}  # type: ignore[arg-type]
+    return SamplingParams(
+        max_tokens=wire.max_tokens if wire.HasField("max_tokens") else max_tokens,
+        stop=tuple(wire.stop),
+        stop_token_ids=tuple(wire.stop_token_ids),
+        ignore_eos=wire.ignore_eos,
+        logit_bias=dict(wire.logit_bias),
+        structured=structured_from_wire(wire.structured_output) if wire.HasField("structured_output") else None,
+        **scalars,
+    )
+
+
+@lru_cache(maxsize=RECENT)
+def _read_recently(data: bytes, max_tokens: int) -> SamplingParams:
+    return _read(types_pb2.SamplingParams.FromString(data), max_tokens)
+
+
+def clear_defaults(wire: types_pb2.SamplingParams) -> None:
+    """Clear fields that say what their absence means."""
+    for name, default in _DEFAULTS.items():
+        if default is not None and wire.HasField(name) and getattr(wire, name) == default:  # type: ignore[arg-type]
+            wire.ClearField(name)  # type: ignore[arg-type]
+    if wire.HasField("n") and wire.n == 1:
+        wire.ClearField("n")
+
+
+def structured_to_wire(structured: StructuredOutput) -> types_pb2.StructuredOutput:
+    """Convert a constraint."""
+    match structured.kind:
+        case ConstraintKind.JSON_SCHEMA:
+            return types_pb2.StructuredOutput(json_schema=structured.text)
+        case ConstraintKind.REGEX:
+            return types_pb2.StructuredOutput(regex=structured.text)
+        case ConstraintKind.GRAMMAR:
+            return types_pb2.StructuredOutput(grammar=structured.text)
+        case ConstraintKind.CHOICE:
+            return types_pb2.StructuredOutput(choice=types_pb2.ChoiceConstraint(values=structured.choices))
+
+
+def structured_from_wire(wire: types_pb2.StructuredOutput) -> StructuredOutput | None:
+    """Convert a constraint; None when the message holds none."""
+    kind = wire.WhichOneof("constraint")
+    if kind is None:
+        return None
+    if kind == "choice":
+        return StructuredOutput(ConstraintKind.CHOICE, choices=tuple(wire.choice.values))
+    return StructuredOutput(ConstraintKind(kind), text=getattr(wire, kind))
+
+
+def capabilities_to_wire(capabilities: Capabilities, *, chat: bool) -> inference_pb2.Capabilities:
+    """Convert capabilities; `chat` says whether the model has a chat template, which the tokenizer knows."""
+    return inference_pb2.Capabilities(chat=chat, **{name: getattr(capabilities, name) for name in _CAPABILITIES})
+
+
+def capabilities_from_wire(wire: inference_pb2.Capabilities) -> Capabilities:
+    """Convert capabilities; `chat` is no property of the engine and is left out."""
+    return Capabilities(**{name: getattr(wire, name) for name in _CAPABILITIES})

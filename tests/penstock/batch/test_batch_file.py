@@ -1,0 +1,272 @@
+"""The OpenAI batch file format, both ways."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from penstock.client import (
+    BatchFileError,
+    Choice,
+    Completion,
+    Job,
+    JobItem,
+    JobItemError,
+    JobResult,
+    JobState,
+    JobTotals,
+    Message,
+    Receipt,
+    Sampling,
+    Usage,
+    grammar,
+    json_schema,
+    one_of,
+    read_batch,
+    read_line,
+    regex,
+    result_line,
+    result_object,
+)
+from penstock.values.models import FinishReason, PositionLogprobs, RequestClass, TokenLogprob
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+def line(custom_id: str = "a", url: str = CHAT, **body: Any) -> str:
+    """Write a line; chat unless told otherwise."""
+    base: dict[str, Any] = {"model": "demo", "messages": MESSAGES} if url == CHAT else {"model": "demo", "prompt": "Hi"}
+    return json.dumps({"custom_id": custom_id, "method": "POST", "url": url, "body": {**base, **body}})
+
+
+def sampling(url: str = CHAT, **body: Any) -> Sampling:
+    """Return what a body is read as."""
+    read = read_line(line(url=url, **body), 1).item.sampling
+    assert read is not None
+    return read
+
+
+def test_the_example_of_openais_documentation_is_read() -> None:
+    text = (
+        '{"custom_id": "request-1", "method": "POST", "url": "/v1/chat/completions", "body": '
+        '{"model": "gpt-3.5-turbo-0125", '
+        '"messages": [{"role": "system", "content": "You are a helpful assistant."},'
+        '{"role": "user", "content": "Hello world!"}],"max_tokens": 1000}}'
+    )
+    read = read_line(text, 1)
+    turns = [Message("system", "You are a helpful assistant."), Message("user", "Hello world!")]
+    assert ("gpt-3.5-turbo-0125", JobItem("request-1", turns, Sampling(max_tokens=1000)), ()) == (
+        read.model,
+        read.item,
+        read.ignored,
+    )
+
+
+def test_every_sampling_field_finds_its_place() -> None:
+    read = sampling(
+        max_completion_tokens=5, temperature=0, top_p=0.5, n=2, seed=-7, stop=["a", "b"], presence_penalty=1,
+        frequency_penalty=-1.5, logprobs=True, top_logprobs=3, logit_bias={"7": -100}, top_k=4, min_p=0.1, min_tokens=1,
+        repetition_penalty=1.1, stop_token_ids=[2], ignore_eos=True, stream=False, best_of=1,
+    )  # fmt: skip
+    assert read == Sampling(
+        max_tokens=5, temperature=0.0, top_p=0.5, n=2, seed=-7, stop=("a", "b"), presence_penalty=1.0,
+        frequency_penalty=-1.5, logprobs=3, logit_bias={7: -100.0}, top_k=4, min_p=0.1, min_tokens=1,
+        repetition_penalty=1.1, stop_token_ids=(2,), ignore_eos=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({"stop": "x"}, Sampling(stop=("x",))),
+        ({"logprobs": True}, Sampling(logprobs=0)),
+        ({"logprobs": False}, Sampling()),
+        ({"max_tokens": 3, "max_completion_tokens": 3}, Sampling(max_tokens=3)),
+        ({"temperature": None, "stop": None, "user": None}, Sampling()),
+        ({"response_format": {"type": "text"}}, Sampling()),
+        ({"response_format": {"type": "json_object"}}, Sampling(structured=json_schema({"type": "object"}))),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"strict": True, "schema": {"a": 1}}}},
+            Sampling(structured=json_schema({"a": 1})),
+        ),
+        ({"guided_json": {"a": 1}}, Sampling(structured=json_schema({"a": 1}))),
+        ({"guided_regex": "a+"}, Sampling(structured=regex("a+"))),
+        ({"guided_grammar": "g"}, Sampling(structured=grammar("g"))),
+        ({"guided_choice": ["a", "b"]}, Sampling(structured=one_of("a", "b"))),
+    ],
+)  # fmt: skip
+def test_forms_of_a_field(body: dict[str, Any], expected: Sampling) -> None:
+    assert expected == sampling(**body)
+
+
+def test_completions_take_text_or_ids_and_have_their_own_defaults() -> None:
+    assert "Hi" == read_line(line(url=TEXT), 1).item.prompt
+    assert [1, 2] == read_line(line(url=TEXT, prompt=[1, 2]), 1).item.prompt
+    assert Sampling(max_tokens=16) == sampling(TEXT)
+    assert Sampling(max_tokens=9, logprobs=2) == sampling(TEXT, max_tokens=9, logprobs=2)
+
+
+def test_text_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "Hello "}, {"type": "text", "text": "world"}]
+    read = read_line(line(messages=[{"role": "user", "content": parts}]), 1)
+    assert [Message("user", "Hello world")] == read.item.prompt
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "problem"),
+    [
+        ("{", "", "is no JSON: Expecting property name enclosed in double quotes at column 2"),
+        ("[1]", "", "must be an object, got [1]"),
+        (json.dumps({"method": "POST"}), "custom_id", "is required"),
+        (json.dumps({"custom_id": 7}), "custom_id", "must be text, got 7"),
+        (json.dumps({"custom_id": "a", "method": "GET"}), "method", 'must be "POST", got "GET"'),
+        (line(url="/v1/embeddings"), "url", "must be /v1/chat/completions or /v1/completions, got"),
+        (json.dumps({"custom_id": "a", "method": "POST", "url": CHAT}), "body", "is required"),
+        (line(model=""), "body.model", "is required"),
+        (line(messages=[]), "body.messages", "must be a list of at least one message, got []"),
+        (line(messages=[{"content": "x"}]), "body.messages[0].role", "is required"),
+        (line(messages=[{"role": "user", "content": None}]), "body.messages[0].content", "must be text or a list"),
+        (line(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "body.messages[0].content[0]", "must"),
+        (line(messages=[{"role": "user", "content": "x", "name": "n"}]), "body.messages[0].name", "is not supported"),
+        (line(url=TEXT, prompt=["a", "b"]), "body.prompt", "must be one text or one list of token ids"),
+        (line(url=TEXT, prompt=[-1]), "body.prompt", "must be at least 0 and at most 4294967295, got -1"),
+        (line(temperature="hot"), "body.temperature", 'must be a number, got "hot"'),
+        (line(temperature=True), "body.temperature", "must be a number, got true"),
+        (line(max_tokens=1.5), "body.max_tokens", "must be a whole number, got 1.5"),
+        (line(max_tokens=-1), "body.max_tokens", "must be at least 0 and at most 4294967295, got -1"),
+        (line(seed=2**63), "body.seed", "must be at least -9223372036854775808 and at most 9223372036854775807, got"),
+        (line(max_tokens=1, max_completion_tokens=2), "body.max_completion_tokens", "must equal max_tokens"),
+        (line(top_logprobs=3), "body.top_logprobs", "needs logprobs to be true"),
+        (line(logprobs=5), "body.logprobs", "must be true or false, got 5"),
+        (line(stop=[1]), "body.stop", "must be text or a list of texts, got [1]"),
+        (line(stream=True), "body.stream", "must be false or absent, got true"),
+        (line(logit_bias={"x": 1}), "body.logit_bias", 'must map token ids to numbers, got {"x": 1}'),
+        (line(logit_bias={"7": 10**400}), "body.logit_bias", "must be numbers below 1.8e308, got"),
+        (line(logit_bias={"7" * 5000: 1}), "body.logit_bias", "must map token ids to numbers, got"),
+        (line(tools=[]), "body.tools", "is not supported"),
+        (line(response_format={"type": "xml"}), "body.response_format.type", "must be text, json_object or"),
+        (line(response_format={"type": "json_schema"}), "body.response_format.json_schema.schema", "must be a JSON"),
+        (line(guided_choice=["a", True]), "body.guided_choice", 'must be a list of texts, got ["a", true]'),
+        (line(guided_choice="a"), "body.guided_choice", 'must be a list of texts, got "a"'),
+        (line(guided_regex="a", guided_choice=["b"]), "body.response_format", "only one constraint"),
+        (line().replace("Hi", "\\ud800"), "", "has half of a surrogate pair"),
+        (line(temperature=10**400), "body.temperature", "must be a number below 1.8e308, got 1000000"),
+        (line(seed=0).replace('"seed": 0', '"seed": 1' + "0" * 5000), "", "has a number with too many digits"),
+        ("[" * 100_000, "", "is nested too deeply"),
+    ],
+    ids=lambda value: value[:40],
+)  # fmt: skip
+def test_a_wrong_line_says_which_field_and_why(text: str, field: str, problem: str) -> None:
+    with pytest.raises(BatchFileError) as caught:
+        read_line(text, 12)
+    assert (12, field) == (caught.value.line, caught.value.field)
+    assert caught.value.problem.startswith(problem)
+    assert str(caught.value).startswith("line 12: ")
+
+
+def test_no_depth_is_worse_than_an_error() -> None:
+    """Some can be read and not be written again, for an error or as a schema."""
+    for text in (line(stop="deep"), line(guided_json={"a": "deep"})):
+        for depth in range(900, 1010):
+            with contextlib.suppress(BatchFileError):
+                read_line(text.replace('"deep"', '{"a":' * depth + "1" + "}" * depth), 1)
+
+
+def test_unknown_fields_are_ignored_only_on_request_and_then_listed() -> None:
+    messages = [{"role": "user", "content": "x", "name": "n"}]
+    texts = [line("a", user="me", messages=messages), line("b", user="me", response_format={"type": "text", "x": 1})]
+    with pytest.raises(BatchFileError, match=r"^line 1: body\.messages\[0\]\.name: is not supported$"):
+        read_batch(texts)
+    batch = read_batch(texts, ignore_unknown=True)
+    assert {"body.messages[0].name": 1, "body.user": 2, "body.response_format.x": 1} == batch.ignored
+
+
+def test_a_file_has_one_model_and_unique_ids() -> None:
+    batch = read_batch(["", line("a"), "  \n", line("b") + "\n"])
+    assert ("demo", ["a", "b"], {}) == (batch.model, [item.custom_id for item in batch.items], batch.ignored)
+    with pytest.raises(BatchFileError, match=r"^line 3: custom_id: 'a' is on line 1 already$"):
+        read_batch([line("a"), line("b"), line("a")])
+    with pytest.raises(BatchFileError, match=r"^line 2: body\.model: must be 'demo' as on the lines before, got 'x'$"):
+        read_batch([line("a"), line("b", model="x")])
+    with pytest.raises(BatchFileError, match="the file has no requests"):
+        read_batch(["", "\n"])
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+TOTALS = JobTotals(0, 0, 0, 0, 0)
+JOB = Job(
+    "demo.1", "demo", JobState.RUNNING, RequestClass.BATCH, "", 1.0, 2.0, None, 9.0, 2, 1, 0, TOTALS, ""
+)  # fmt: skip
+RECEIPT = Receipt((), 1.0, None, 0.0, 0.0, 0.0, True, "router-1")
+
+
+def result(*, chat: bool = True, logprobs: tuple[PositionLogprobs, ...] = ()) -> JobResult:
+    choice = Choice(0, "Hello é", (), logprobs, FinishReason.LENGTH, "")
+    return JobResult(3, "a", 1700000000.9, chat, Completion("req", (choice,), Usage(5, 2, 1), RECEIPT), None)
+
+
+def test_a_chat_result_has_openais_form() -> None:
+    assert {
+        "id": "batch_req_demo.1_3",
+        "custom_id": "a",
+        "response": {
+            "status_code": 200,
+            "request_id": "req",
+            "body": {
+                "id": "chatcmpl-req",
+                "object": "chat.completion",
+                "created": 1700000000,
+                "model": "demo",
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {"role": "assistant", "content": "Hello é", "refusal": None},
+                        "logprobs": None,
+                        "finish_reason": "length",
+                    }
+                ],
+                "usage": {
+                    "prompt_tokens": 5,
+                    "completion_tokens": 2,
+                    "total_tokens": 7,
+                    "prompt_tokens_details": {"cached_tokens": 1},
+                },
+            },
+        },
+        "error": None,
+    } == json.loads(result_line(JOB, result()))
+    assert "é" in result_line(JOB, result())
+    assert "\n" not in result_line(JOB, result())
+
+
+def test_a_completion_result_has_openais_form() -> None:
+    body = result_object(JOB, result(chat=False))["response"]["body"]
+    assert ("cmpl-req", "text_completion") == (body["id"], body["object"])
+    assert [{"index": 0, "text": "Hello é", "logprobs": None, "finish_reason": "length"}] == body["choices"]
+
+
+def test_log_probabilities_name_tokens_by_id() -> None:
+    position = PositionLogprobs(TokenLogprob(7, -0.5), (TokenLogprob(7, -0.5), TokenLogprob(8, -1.5)))
+    chat = result_object(JOB, result(logprobs=(position,)))["response"]["body"]["choices"][0]["logprobs"]
+    assert {"token": "token_id:8", "logprob": -1.5, "bytes": None} == chat["content"][0]["top_logprobs"][1]
+    text = result_object(JOB, result(chat=False, logprobs=(position,)))["response"]["body"]["choices"][0]["logprobs"]
+    assert {
+        "tokens": ["token_id:7"],
+        "token_logprobs": [-0.5],
+        "top_logprobs": [{"token_id:7": -0.5, "token_id:8": -1.5}],
+    } == text
+
+
+def test_a_failed_item_has_an_error_and_no_response() -> None:
+    failed = JobResult(0, "a", 1.0, True, None, JobItemError(3, "INVALID_REQUEST", "prompt: is too long"))
+    assert {
+        "id": "batch_req_demo.1_0",
+        "custom_id": "a",
+        "response": None,
+        "error": {"code": "invalid_request", "message": "prompt: is too long"},
+    } == result_object(JOB, failed)
