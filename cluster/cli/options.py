@@ -1,4 +1,4 @@
-"""Turns command line flags into settings."""
+"""Flags that say which cluster, and the settings that flags give."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from typing import Any
 
 from cluster.errors import SettingsError
 from cluster.settings import Settings, load_settings
+from cluster.terminal.values import folder, word
+
+
+def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say where settings and state are."""
+    parser.add_argument("--settings", type=word, help="TOML file with the settings tree")
+    parser.add_argument("--state-dir", type=folder, help="where Redis, the secret and logs live (default ~/.penstock)")
 
 
 def settings_from(options: argparse.Namespace) -> Settings:

@@ -1,32 +1,44 @@
-"""`penstock up` and `penstock down`."""
+"""`penstock up`."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import ipaddress
-import os
 import shlex
-import signal
-import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
 from cluster.addresses import bare_host, host_port
 from cluster.bootstrap.local import LocalCluster
-from cluster.bootstrap.state_dir import claimed, holder, is_held
-from cluster.cli.console import screen
-from cluster.cli.options import settings_from
-from cluster.cli.progress import StepDisplay
-from cluster.cli.target import KEY_VARIABLE
-from cluster.errors import BootstrapError
+from cluster.bootstrap.state_dir import claimed
+from cluster.cli.options import add_cluster_flags, settings_from
 from cluster.lifecycle import stop_signals
 from cluster.settings import Settings
 from cluster.telemetry.logs import configure_logging
+from cluster.terminal.command import KEY_VARIABLE
+from cluster.terminal.console import screen
+from cluster.terminal.progress import StepDisplay
+from cluster.terminal.values import word
 
-DOWN_TIMEOUT_S = 180.0
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
+    add_cluster_flags(parser)
+    parser.add_argument("--engine", choices=("vllm", "sim"), help="engine of the pool")
+    parser.add_argument("--model", type=word, help="local folder, hub id, or demo")
+    parser.add_argument(
+        "--pool",
+        type=word,
+        help="pool that the flags describe; its name is the model's name in requests (default: the only one)",
+    )
+    parser.add_argument("--tp", type=int, help="tensor parallel size")
+    parser.add_argument("--replicas", type=int, help="number of replicas")
+    parser.add_argument("--redis-url", type=word, help="an existing Redis instead of the embedded one")
+    parser.add_argument("--port", type=int, help="gRPC port (default 50051)")
+    parser.add_argument("--routers", type=int, help="router processes that share the port")
+    parser.set_defaults(run=run_up)
 
 
 def run_up(options: argparse.Namespace) -> int:
@@ -106,29 +118,3 @@ def _dialled(target: str) -> str:
     if not address.is_unspecified:
         return target
     return host_port("127.0.0.1" if address.version == 4 else "::1", int(port))
-
-
-def run_down(options: argparse.Namespace) -> int:
-    """Ask a running `penstock up` to stop and wait until it has."""
-    console = screen()
-    folder = Path(options.state_dir) if options.state_dir else settings_from(options).cluster.state_dir
-    folder = folder.expanduser()
-    if not is_held(folder):
-        console.print(f"no cluster runs in {escape(str(folder))}", highlight=False, soft_wrap=True)
-        return 0
-    pid = holder(folder)
-    try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        # It ended by itself in this moment.
-        pass
-    except PermissionError as error:
-        raise BootstrapError("cluster", f"process {pid} is another user's") from error
-    deadline = time.monotonic() + DOWN_TIMEOUT_S
-    with console.status(f"waiting for process {pid} to drain and stop"):
-        while is_held(folder):
-            if time.monotonic() > deadline:
-                raise BootstrapError("cluster", f"process {pid} still runs after {DOWN_TIMEOUT_S:.0f} s")
-            time.sleep(0.1)
-    console.print("stopped")
-    return 0

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from cluster.cli.console import screen
-from cluster.cli.tables import add_columns, print_table
+from cluster.terminal.console import screen
+from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
 from loadtest.plan.command import show_scores

@@ -21,9 +21,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster.bootstrap.local import LocalCluster
-from cluster.cli.console import screen
-from cluster.cli.tables import add_columns, print_table
 from cluster.settings import EngineKind, Settings, load_settings
+from cluster.terminal.console import screen
+from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.ending import end
 from loadtest.load.arrivals import Pattern
 from loadtest.load.runner import Run, run_scenario

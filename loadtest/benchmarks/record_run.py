@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from cluster.bootstrap.local import LocalCluster
-from cluster.cli.console import screen
 from cluster.settings import EngineKind, Settings, load_settings
+from cluster.terminal.console import screen
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.drive import Served, drive
 from loadtest.benchmarks.ending import end

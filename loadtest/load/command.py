@@ -20,14 +20,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from cluster.cli.console import messages, print_problem, screen
-from cluster.cli.tables import add_columns, print_table
 from cluster.errors import PenstockError, SettingsError
+from cluster.terminal.command import KEY_VARIABLE
+from cluster.terminal.console import messages, print_problem, screen
+from cluster.terminal.tables import add_columns, print_table
 from cluster.words import counted
 from loadtest.load.asserts import Bound, check_kinds, failures, parse_bounds
 from loadtest.load.attainment import attainment, course_of
 from loadtest.load.html import page, run_page
-from loadtest.load.options import KEY_VARIABLE, scenario_of
+from loadtest.load.options import scenario_of
 from loadtest.load.pipes import without_pipes
 from loadtest.load.plan import plan
 from loadtest.load.runner import Run, run_scenario

@@ -9,13 +9,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from cluster.cli.values import MOST_TIME
 from cluster.errors import SettingsError
+from cluster.terminal.command import KEY_VARIABLE
+from cluster.terminal.values import MOST_TIME
 from loadtest.load.arrivals import PATTERNS, Pattern
 from loadtest.load.scenario import SCENARIOS, Scenario, find_scenario, scenario_fields, scenario_from
 from loadtest.load.target import Target, split_routers
 
-KEY_VARIABLE = "PENSTOCK_API_KEY"
 DEFAULT_SCENARIO = "chat"
 DEFAULT_USER_RATE = 0.2
 DEFAULT_DRAIN_S = 30.0

@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cluster.cli.console import screen
-from cluster.cli.tables import add_columns, print_table
+from cluster.terminal.console import screen
+from cluster.terminal.tables import add_columns, print_table
 from loadtest.load.record import point
 from loadtest.load.scenario import scenario_fields
 from loadtest.load.session import LoadTest

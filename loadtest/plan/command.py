@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cluster.cli.console import messages, screen
-from cluster.cli.tables import add_columns, print_table
 from cluster.errors import SettingsError, plain_reason
+from cluster.terminal.console import messages, screen
+from cluster.terminal.tables import add_columns, print_table
 from cluster.words import counted
 from loadtest.plan.architectures import load_shape
 from loadtest.plan.gpus import GPUS, Gpu, find_gpu, load_gpu

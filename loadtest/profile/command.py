@@ -18,18 +18,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from cluster.bootstrap.ahead import check_model
-from cluster.cli.console import messages, screen
 from cluster.cli.options import settings_from
-from cluster.cli.tables import add_columns, print_table
-from cluster.cli.target import report_call_errors
 from cluster.errors import SettingsError
 from cluster.settings import PoolSettings, Settings, load_settings
+from cluster.terminal.console import messages, screen
+from cluster.terminal.tables import add_columns, print_table
 from deployments.engines.factory import build_engine
 from loadtest.load.command import target_from
 from loadtest.profile.cluster import profile_cluster
 from loadtest.profile.drive import TIMEOUT_S, Tell, profile
 from loadtest.profile.stored import Profile
 from penstock.client import AsyncClient
+from router.commands.target import report_call_errors
 
 ROUNDS = 3
 

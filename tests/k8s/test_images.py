@@ -62,7 +62,7 @@ class Absent(MetaPathFinder):
 
 ABSENT = set(sys.argv[1].split(","))
 sys.meta_path.insert(0, Absent())
-import router.__main__, cluster.cli.main, cluster.cli.generate, penstock.client, uvloop
+import router.__main__, cluster.cli.main, router.commands.generate, penstock.client, uvloop
 """
 
 

@@ -43,7 +43,7 @@ def commands(program: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("arguments", commands("penstock"), ids=" ".join)
 def test_commands_have_the_flags_that_are_shown(arguments: list[str]) -> None:
-    build_parser().parse_args(arguments)
+    build_parser(whole=True).parse_args(arguments)
 
 
 @pytest.mark.parametrize("arguments", commands("grpcurl"), ids=lambda each: each[-1])

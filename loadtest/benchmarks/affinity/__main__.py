@@ -15,11 +15,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from cluster.cli.console import screen
-from cluster.cli.tables import add_columns, print_table
 from cluster.models import Windows
 from cluster.queue.beats import ReplicaRecord
 from cluster.settings import AffinitySettings, SimSettings
+from cluster.terminal.console import screen
+from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.affinity.simulation import Load, Result, Simulation
 from loadtest.benchmarks.affinity.trace import TraceRequest, ideal_hit_rate, load_trace
 from loadtest.benchmarks.data import check_there, data_folder

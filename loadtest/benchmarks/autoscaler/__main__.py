@@ -12,9 +12,9 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cluster.cli.console import messages, screen
-from cluster.cli.tables import print_table
 from cluster.errors import SettingsError
+from cluster.terminal.console import messages, screen
+from cluster.terminal.tables import print_table
 from loadtest.benchmarks.autoscaler.contest import (
     NOWCAST,
     NOWCASTS,

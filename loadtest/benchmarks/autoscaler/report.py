@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from cluster.cli.tables import add_columns
+from cluster.terminal.tables import add_columns
 from loadtest.benchmarks.autoscaler.contest import ORACLE, TUNED, Result
 
 OURS = "penstock"

@@ -14,8 +14,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cluster.bootstrap.redis_server import EmbeddedRedis
-from cluster.cli.console import screen
-from cluster.cli.tables import add_columns, print_table
+from cluster.terminal.console import screen
+from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.ending import end
 from loadtest.benchmarks.reconnect import clients as herd
 

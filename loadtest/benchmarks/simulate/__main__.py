@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from cluster.cli.console import screen
-from cluster.cli.tables import add_columns, print_table
 from cluster.settings import SimSettings
+from cluster.terminal.console import screen
+from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
 from loadtest.simulate.figures import figures_of

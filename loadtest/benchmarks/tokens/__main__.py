@@ -20,8 +20,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from cluster.cli.console import screen
-from cluster.cli.tables import add_columns, print_table
+from cluster.terminal.console import screen
+from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.ending import end
 from loadtest.benchmarks.tokens import load
 from loadtest.benchmarks.tokens.cpu import cpu_seconds, descendants

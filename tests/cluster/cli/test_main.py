@@ -17,17 +17,17 @@ from rich.console import Console
 
 from cluster.bootstrap.ahead import check_ahead
 from cluster.bootstrap.process import ChildProcess
-from cluster.cli import target
-from cluster.cli.console import WIDE, screen
-from cluster.cli.generate import prompt_from, show_event
 from cluster.cli.main import build_parser, main
 from cluster.cli.options import settings_from
-from cluster.cli.target import report_call_errors
 from cluster.cli.up import _try
 from cluster.clock import ManualClock
 from cluster.errors import BootstrapError, SettingsError
 from cluster.settings import load_settings
+from cluster.terminal.console import WIDE, screen
 from penstock.client import DeadlineExceededError, Delta, UnavailableError
+from router.commands import target
+from router.commands.generate import prompt_from, show_event
+from router.commands.target import report_call_errors
 from tests.support.certificates import Authority
 
 
@@ -72,7 +72,7 @@ def test_a_file_that_is_missing_is_named_once(
 )
 def test_flags_that_make_no_sense_are_refused(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        build_parser().parse_args(["generate", "hi", *flags])
+        build_parser(whole=True).parse_args(["generate", "hi", *flags])
     assert 2 == caught.value.code
     assert flags[0] in capsys.readouterr().err
 
@@ -86,14 +86,14 @@ def test_flags_that_make_no_sense_are_refused(flags: tuple[str, ...], capsys: py
 )
 def test_a_flag_says_what_it_takes(flags: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        build_parser().parse_args(flags)
+        build_parser(whole=True).parse_args(flags)
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--model", "--pool", "--redis-url", "--settings", "--state-dir"])
 def test_a_cluster_is_not_started_for_a_variable_that_is_not_set(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        build_parser().parse_args(["up", flag, ""])
+        build_parser(whole=True).parse_args(["up", flag, ""])
     assert f"argument {flag}: must not be empty, got ''" in capsys.readouterr().err
 
 
@@ -101,9 +101,9 @@ def test_a_cluster_is_not_started_for_a_variable_that_is_not_set(flag: str, caps
 def test_a_file_is_no_state_folder(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit):
-        build_parser().parse_args([command, "--state-dir", str(tmp_path / "file")])
+        build_parser(whole=True).parse_args([command, "--state-dir", str(tmp_path / "file")])
     assert "argument --state-dir: must be a folder, got" in capsys.readouterr().err
-    build_parser().parse_args([command, "--state-dir", str(tmp_path / "new")])
+    build_parser(whole=True).parse_args([command, "--state-dir", str(tmp_path / "new")])
 
 
 def test_letters_that_the_locale_lacks_are_written_as_escapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_letters_that_the_locale_lacks_are_written_as_escapes(tmp_path: Path, mo
 def test_a_prompt_of_standard_input_is_utf_8_whatever_the_locale(
     encoding: str, errors: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = build_parser().parse_args(["generate", "-"])
+    options = build_parser(whole=True).parse_args(["generate", "-"])
     for text, expected in (("café".encode(), contextlib.nullcontext()), (b"caf\xe9", pytest.raises(SettingsError))):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text), encoding=encoding, errors=errors))
         with expected:
@@ -168,7 +168,7 @@ def test_tables_are_wide_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def up(*flags: str) -> argparse.Namespace:
-    return build_parser().parse_args(["up", *flags])
+    return build_parser(whole=True).parse_args(["up", *flags])
 
 
 def test_flags_describe_the_only_pool(tmp_path: Path) -> None:
@@ -284,10 +284,10 @@ def test_what_takes_everything_back_goes_with_no_change(capsys: pytest.CaptureFi
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "many"])
 def test_a_limit_that_no_router_takes_is_refused(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        build_parser().parse_args(["decisions", "--limit", limit])
+        build_parser(whole=True).parse_args(["decisions", "--limit", limit])
     assert 2 == caught.value.code
     assert "--limit: must be a whole number of at" in capsys.readouterr().err
-    assert 1000 == build_parser().parse_args(["decisions", "--limit", "1000"]).limit
+    assert 1000 == build_parser(whole=True).parse_args(["decisions", "--limit", "1000"]).limit
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "1e300", "soon"])
@@ -301,7 +301,7 @@ def test_a_limit_that_no_router_takes_is_refused(limit: str, capsys: pytest.Capt
 )
 def test_a_time_that_no_message_holds_is_refused(command: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        build_parser().parse_args([*command.split(), value])
+        build_parser(whole=True).parse_args([*command.split(), value])
     assert 2 == caught.value.code
     assert f"got '{value}'" in capsys.readouterr().err
 
@@ -310,13 +310,13 @@ def test_a_time_that_no_message_holds_is_refused(command: str, value: str, capsy
 @pytest.mark.parametrize("value", ["nan", "inf", "-1"])
 def test_a_point_has_no_number_that_is_none(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        build_parser().parse_args(["operating-point", "--pool", "demo", f"{flag}={value}"])
+        build_parser(whole=True).parse_args(["operating-point", "--pool", "demo", f"{flag}={value}"])
     assert f"{flag}: must be a number of at least 0, got '{value}'" in capsys.readouterr().err
 
 
 def test_a_part_of_the_requests_is_at_most_all(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        build_parser().parse_args(["operating-point", "--pool", "demo", "--attainment", "99"])
+        build_parser(whole=True).parse_args(["operating-point", "--pool", "demo", "--attainment", "99"])
     assert "--attainment: must be a number of at most 1, got '99'" in capsys.readouterr().err
 
 
@@ -361,7 +361,7 @@ def test_a_load_test_that_could_not_end_or_do_anything_is_refused(
     flag: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
-        build_parser().parse_args(["loadtest", flag, value])
+        build_parser(whole=True).parse_args(["loadtest", flag, value])
     assert 2 == caught.value.code
     assert f"argument {flag}: must be a" in (said := capsys.readouterr().err)
     assert f"got '{value}'" in said

@@ -21,11 +21,12 @@ from cluster.bootstrap.local import LocalCluster, RouterProcess
 from cluster.bootstrap.state_dir import PID_FILE, claimed, is_held
 from cluster.cli import demo, up
 from cluster.cli import main as command_line
-from cluster.cli.console import screen
 from cluster.cli.demo import run_demo
-from cluster.cli.up import _show, run_down, run_up
+from cluster.cli.down import run_down
+from cluster.cli.up import _show, run_up
 from cluster.errors import BootstrapError
 from cluster.settings import Settings, load_settings
+from cluster.terminal.console import screen
 
 
 class Watched(LocalCluster):

@@ -107,7 +107,7 @@ def _parser(command: list[str]) -> tuple[argparse.ArgumentParser | None, list[st
     if command[:3] == ["python", "-m", "router"]:
         return router_parser(), command[3:]
     if command[0] == "penstock":
-        return penstock_parser(), command[1:]
+        return penstock_parser(whole=True), command[1:]
     return None, []
 
 

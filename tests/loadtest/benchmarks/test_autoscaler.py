@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import loadtest.benchmarks.autoscaler.__main__ as bench
-from cluster.cli.tables import print_table
+from cluster.terminal.tables import print_table
 from loadtest.benchmarks.autoscaler.__main__ import jobs_of, tuned_as_ours
 from loadtest.benchmarks.autoscaler.contest import NOWCAST, ORACLE, POLICIES, TUNED, Policy, Result, contend
 from loadtest.benchmarks.autoscaler.oracle import _kept, plan

@@ -14,20 +14,18 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cluster.cli.console import screen
-from cluster.cli.tables import add_columns, print_table
-from cluster.cli.target import add_target_flags, open_client, report_call_errors
-from cluster.cli.values import whole
+from cluster.terminal.console import screen
+from cluster.terminal.tables import add_columns, print_table
+from cluster.terminal.values import whole
 from cluster.words import counted
+from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
-    from cluster.cli.main import Commands
     from penstock.client import Decision, DecisionList, OperatingPoint
 
 
-def add_decisions(commands: Commands) -> None:
-    """Describe the command."""
-    parser = commands.add_parser("decisions", help="show what the autoscaler decided, and why")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
     add_target_flags(parser)
     parser.add_argument("--pool", default="", help="the pool (default: the only one)")
     parser.add_argument(

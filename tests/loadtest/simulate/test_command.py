@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cluster.cli.main import main
-from cluster.cli.simulate import ENGINE_FLAGS
 from cluster.settings import SimSettings
+from loadtest.simulate.flags import ENGINE_FLAGS
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.cli.decisions import point_text
 from cluster.cli.main import build_parser
-from cluster.cli.operating_point import with_flags
 from penstock.values.slo import ClassSlo, OperatingPoint
+from router.commands.decisions import point_text
+from router.commands.operating_point import with_flags
 
 POINT = OperatingPoint(
     interactive=ClassSlo(ttft_p99_s=2.0, itl_p95_s=0.05), batch=ClassSlo(ttft_p99_s=60.0), budget_per_hour=9.0
@@ -31,7 +31,7 @@ POINT = OperatingPoint(
     ],
 )
 def test_flags_change_what_they_name(flags: str, expected: OperatingPoint) -> None:
-    options = build_parser().parse_args(["operating-point", "--pool", "demo", *flags.split()])
+    options = build_parser(whole=True).parse_args(["operating-point", "--pool", "demo", *flags.split()])
 
     assert expected == with_flags(POINT, options)
 

@@ -13,12 +13,19 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cluster.cli.console import screen
-from cluster.cli.tables import add_columns, print_table
-from cluster.cli.target import open_client, report_call_errors
+from cluster.terminal.console import screen
+from cluster.terminal.tables import add_columns, print_table
+from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
     from penstock.client import ClusterStatus, PoolStatus
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
+    add_target_flags(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run_status)
 
 
 def run_status(options: argparse.Namespace) -> int:

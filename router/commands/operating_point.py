@@ -10,25 +10,21 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from cluster.cli.console import screen
-from cluster.cli.decisions import point_text
-from cluster.cli.target import add_target_flags, open_client, report_call_errors
-from cluster.cli.values import from_zero, time_from_zero, up_to
 from cluster.errors import SettingsError
+from cluster.terminal.console import screen
+from cluster.terminal.values import from_zero, time_from_zero, up_to
+from router.commands.decisions import point_text
+from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
-    from cluster.cli.main import Commands
     from penstock.client import OperatingPoint
 
 
 _CHANGES = ("ttft_p99_s", "itl_p95_ms", "attainment", "price_per_gpu_hour", "budget_per_hour")
 
 
-def add_operating_point(commands: Commands) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "operating-point", help="show or change what a running pool promises, and what it may cost"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
     add_target_flags(parser)
     parser.add_argument("--pool", default="", help="the pool (default: the only one)")
     classes = ("interactive", "standard", "batch")

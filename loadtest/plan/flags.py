@@ -1,19 +1,14 @@
-"""`penstock plan` and `penstock profile`: their flags; the work is in `loadtest.plan` and `loadtest.profile`."""
+"""Flags of `penstock plan`."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TypeAlias
 
-from cluster.cli.target import add_target_flags
-from cluster.cli.values import above_zero, folder, from_zero, whole
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from cluster.terminal.values import above_zero, folder, from_zero, whole
 
 
-def add_plan(commands: Commands) -> None:
-    """Describe `penstock plan`."""
-    parser = commands.add_parser("plan", help="how many GPUs a model, a load and an SLO need, and how sure that is")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
     what = parser.add_argument_group("model")
     what.add_argument("--model", help="a folder, a config.json, demo, or a well-known name such as llama-3.1-70b")
     what.add_argument(
@@ -64,28 +59,6 @@ def add_plan(commands: Commands) -> None:
     parser.set_defaults(run=_plan)
 
 
-def add_profile(commands: Commands) -> None:
-    """Describe `penstock profile`."""
-    parser = commands.add_parser(
-        "profile",
-        help="measure an engine's step times, for `penstock plan --profile`",
-        description="Starts an engine and measures it. With --target it measures the one replica of a running cluster, "
-        "as clients see it; nobody else may use it meanwhile.",
-    )
-    add_target_flags(parser)
-    parser.set_defaults(target=None)
-    parser.add_argument("--settings", help="TOML file with the settings tree")
-    parser.add_argument("--state-dir", type=folder, help="where profiles are kept (default ~/.penstock)")
-    parser.add_argument("--pool", help="pool that is measured (default: the only one)")
-    parser.add_argument("--engine", choices=("vllm", "sim"), help="its engine")
-    parser.add_argument("--model", help="local folder, hub id, or demo")
-    parser.add_argument("--tp", type=whole(1), help="tensor parallel size")
-    parser.add_argument("--rounds", type=whole(1), default=3, help="through the grid (default %(default)s)")
-    parser.add_argument("--out", metavar="DIR", help="keep the profile below this folder instead")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=_profile)
-
-
 def _part(text: str) -> float:
     """Read a number above 0 and below 1; a percentage is a slip."""
     value = above_zero(text)
@@ -98,9 +71,3 @@ def _plan(options: argparse.Namespace) -> int:
     from loadtest.plan.command import run_plan
 
     return run_plan(options)
-
-
-def _profile(options: argparse.Namespace) -> int:
-    from loadtest.profile.command import run_profile
-
-    return run_profile(options)

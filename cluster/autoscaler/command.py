@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cluster.autoscaler.autoscaler import Autoscaler
-    from cluster.cli.main import Commands
     from cluster.settings import Settings
 
 
-def add_autoscaler(commands: Commands) -> None:
-    """Describe the command."""
-    parser = commands.add_parser(
-        "autoscaler", help="decide how many replicas pools have; several may run, one leads per pool"
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
     parser.add_argument("--settings", type=Path, help="TOML file with the settings tree")
     parser.add_argument("--settings-json", type=Path, help="a whole settings tree as JSON; wins over --settings")
     parser.add_argument("--ray-address", help="dashboard of the Ray cluster (default: the setting cluster.ray_address)")

@@ -1,24 +1,19 @@
-"""`penstock simulate`: its flags; the work is in `loadtest.simulate`."""
+"""Flags of `penstock simulate`."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TypeAlias
 
-from cluster.cli.values import above_zero, span, time_from_zero, up_to, whole
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
+from cluster.terminal.values import above_zero, span, time_from_zero, up_to, whole
 
 MOST_REPLICAS, MOST_ROUTERS = 10_000, 1_000
 """More take minutes to set up, and then memory."""
 POLICIES = ("static", "hpa", "ray", "dynamo", "wva", "penstock", "penstock-fast", "penstock-slow")
 
 
-def add_simulate(commands: Commands) -> None:
-    """Describe the command."""
-    parser = commands.add_parser("simulate", help="replay a recorded load on a simulated cluster")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
     load = parser.add_argument_group("load")
     load.add_argument("--trace", help="a file with the fields of an Azure, BurstGPT, Mooncake, CSV or JSONL trace")
     load.add_argument("--limit", type=whole(1), help="only the first requests")

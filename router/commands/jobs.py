@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeAlias
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,24 +18,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from cluster.cli.console import messages, print_problem, screen, standard_input
-from cluster.cli.tables import add_columns, print_table
-from cluster.cli.target import add_target_flags, open_client, report_call_errors
-from cluster.cli.values import time_of, whole
 from cluster.errors import SettingsError, plain_reason
+from cluster.terminal.command import Subcommands
+from cluster.terminal.console import messages, print_problem, screen, standard_input
+from cluster.terminal.tables import add_columns, print_table
+from cluster.terminal.values import time_of, whole
 from cluster.words import counted
+from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
     from penstock.client import Batch, Client, Job, JobItemError, JobUpdate
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _CLASSES = ("interactive", "standard", "batch")
 
 
-def add_jobs(commands: Commands) -> None:
-    """Describe the subcommands."""
-    parser = commands.add_parser("jobs", help="run files of requests in the background")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     submit = _action(actions, "submit", "store a file in the OpenAI batch format as a job and follow it")
@@ -66,7 +65,7 @@ def add_jobs(commands: Commands) -> None:
     _action(actions, "delete", "delete a job with its bodies and results", job=True).set_defaults(run=run_delete)
 
 
-def _action(actions: Commands, name: str, text: str, *, job: bool = False) -> argparse.ArgumentParser:
+def _action(actions: Subcommands, name: str, text: str, *, job: bool = False) -> argparse.ArgumentParser:
     parser = actions.add_parser(name, help=text)
     add_target_flags(parser)
     if job:

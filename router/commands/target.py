@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.cli.console import print_problem, print_wait
 from cluster.errors import SettingsError
+from cluster.terminal.command import KEY_VARIABLE
+from cluster.terminal.console import print_problem, print_wait
 
 if TYPE_CHECKING:
     from penstock.client import Client, PenstockClientError, Tls
-
-KEY_VARIABLE = "PENSTOCK_API_KEY"
-"""Not a flag: other users of a machine can read command lines."""
-
 
 _HOST_ALONE = re.compile(r"\[[^]]*\]|[^:/,]+")
 """gRPC would take port 443 without a word, which only TLS makes likely."""

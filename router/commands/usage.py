@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -11,15 +12,35 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from cluster.cli.console import messages, screen
-from cluster.cli.tables import add_columns, print_table
-from cluster.cli.target import open_client, report_call_errors
+from cluster.terminal.console import messages, screen
+from cluster.terminal.tables import add_columns, print_table
+from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
     from penstock.client import UsageLine, UsageReport
 
 
 _KEYS = ("day", "pool", "tenant")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
+    add_target_flags(parser)
+    whose = parser.add_mutually_exclusive_group()
+    whose.add_argument("--tenant", default="", help="another tenant, for operators (default: the key's own)")
+    whose.add_argument("--all-tenants", action="store_true", help="every tenant, for operators")
+    parser.add_argument("--pool", default="", help="one pool (default: all)")
+    for flag, default in (("--first-day", "as far back as it is kept"), ("--last-day", "today")):
+        parser.add_argument(flag, type=_day, metavar="DAY", help=f"such as 2026-01-31 (default: {default})")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run_usage)
+
+
+def _day(text: str) -> datetime.date:
+    try:
+        return datetime.date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a day such as 2026-01-31, got {text!r}") from None
 
 
 def run_usage(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cluster.cli.tables import add_columns, print_table
+from cluster.terminal.tables import add_columns, print_table
 
 if TYPE_CHECKING:
     from penstock.client import Finished

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from cluster.cli.console import messages, standard_input
-from cluster.cli.receipt import print_receipt
-from cluster.cli.target import open_client, report_call_errors
 from cluster.errors import SettingsError, plain_reason
+from cluster.terminal.console import messages, standard_input
+from cluster.terminal.receipt import print_receipt
+from cluster.terminal.values import time_of
+from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
     from penstock.client import Client, Event, GenerateOptions, Message, Sampling
@@ -23,6 +24,49 @@ _PLAIN_FLAGS = (
     "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "seed", "logprobs", "n",
 )  # fmt: skip
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
+    add_target_flags(parser)
+    parser.add_argument("prompt", help="the prompt; - reads it from standard input")
+    parser.add_argument("--model", help="model name (default: the only one)")
+    parser.add_argument("--chat", action="store_true", help="send the prompt as a user's chat message")
+    parser.add_argument("--system", help="system message; implies --chat")
+    parser.add_argument("--lora-adapter", default="", metavar="NAME", help="one of the model's adapters")
+    parser.add_argument(
+        "--class", dest="request_class", choices=("interactive", "standard", "batch"), default="standard",
+        help="how urgent it is (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print one JSON object per event")
+    parser.add_argument("--timeout", type=time_of, default=120.0, help="deadline in seconds (default %(default)s)")
+    for flag, kind, text in SAMPLING_FLAGS:
+        parser.add_argument(f"--{flag}", type=kind, help=text)
+    parser.add_argument("--stop", action="append", default=[], help="stop string; may be given several times")
+    parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-sequence token")
+    constraint = parser.add_mutually_exclusive_group()
+    constraint.add_argument(
+        "--json-schema", metavar="JSON", help="constrain the output to this JSON Schema, or to that of @FILE"
+    )
+    constraint.add_argument("--regex", help="constrain the output to this regular expression")
+    constraint.add_argument("--choice", action="append", default=[], help="allowed answer; may be given several times")
+    parser.set_defaults(run=run_generate)
+
+
+SAMPLING_FLAGS: tuple[tuple[str, type, str], ...] = (
+    ("max-tokens", int, "most output tokens"),
+    ("min-tokens", int, "fewest output tokens"),
+    ("temperature", float, "0 is greedy"),
+    ("top-p", float, "nucleus sampling"),
+    ("top-k", int, "keep the k most likely tokens"),
+    ("min-p", float, "drop tokens less likely than this times the most likely"),
+    ("presence-penalty", float, "-2 to 2"),
+    ("frequency-penalty", float, "-2 to 2"),
+    ("repetition-penalty", float, "above 0 to 2"),
+    ("seed", int, "seeds the draws"),
+    ("logprobs", int, "alternatives per token, 0 to 20; shown with --json"),
+    ("n", int, "number of choices"),
+)
 
 
 def run_generate(options: argparse.Namespace) -> int:

@@ -11,16 +11,17 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from cluster.cli import jobs, receipt, status, usage
-from cluster.cli.console import messages, screen
-from cluster.cli.decisions import show_decisions
-from cluster.cli.progress import StepDisplay
-from cluster.cli.tables import add_columns, print_table
+from cluster.terminal import receipt
+from cluster.terminal.console import messages, screen
+from cluster.terminal.progress import StepDisplay
+from cluster.terminal.tables import add_columns, print_table
 from penstock.client import Decision, DecisionList, Finished, Job, JobState, OperatingPoint, UsageLine, UsageReport
 from penstock.values.decisions import Relief, Step
 from penstock.values.jobs import JobTotals
 from penstock.values.models import ReplicaState, RequestClass
 from penstock.values.results import AttemptReceipt, PoolStatus, Receipt, ReplicaStatus, Usage
+from router.commands import jobs, status, usage
+from router.commands.decisions import show_decisions
 
 NASTY = "none of [bf16, fp8] in [/models/a] :fire: [red]"
 

@@ -1,4 +1,4 @@
-"""`penstock loadtest`: its flags; the work is in `loadtest.load`."""
+"""Flags of `penstock loadtest`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
-from cluster.cli.target import add_target_flags
-from cluster.cli.values import time_from_zero, time_of, whole
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from cluster.terminal.values import time_from_zero, time_of, whole
+from router.commands.target import add_target_flags
 
 
-def add_loadtest(commands: Commands) -> None:
-    """Describe the command."""
-    parser = commands.add_parser("loadtest", help="send a load with Locust and report what clients saw")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
     add_target_flags(parser)
     load = parser.add_argument_group("load")
     for flag, text in LOAD_FLAGS:

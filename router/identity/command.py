@@ -13,14 +13,33 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from cluster.cli.console import messages, standard_input
 from cluster.errors import SettingsError
+from cluster.terminal.console import messages, standard_input
 from cluster.words import counted
 
 if TYPE_CHECKING:
     from router.identity.table import Entry
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Describe the flags."""
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    new = actions.add_parser("new", help="print a new key and add its hash to the keys file")
+    check = actions.add_parser("check", help="check the keys file, or one key")
+    for action in (new, check):
+        action.add_argument("--file", help="the keys file (default: the setting auth.keys_file)")
+        action.add_argument("--settings", help="TOML file with the settings tree")
+    new.add_argument("--tenant", required=True, help="whose requests and quotas the key's calls are")
+    new.add_argument("--role", choices=("user", "operator", "admin"), default="user", help="default %(default)s")
+    new.add_argument("--models", metavar="A,B", help="models it may use (default: all)")
+    new.add_argument("--classes", metavar="A,B", help="of interactive, standard and batch (default: all)")
+    new.add_argument("--not-before", metavar="WHEN", help="when it begins to count (default: at once)")
+    new.add_argument("--expires", metavar="WHEN", help="such as 90d or 2027-01-31T12:00 (default: never)")
+    new.set_defaults(run=run_new)
+    check.add_argument("--stdin", action="store_true", help="read one key from standard input and look it up")
+    check.set_defaults(run=run_check)
 
 
 def run_new(options: argparse.Namespace) -> int:
