@@ -49,7 +49,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from cluster.words import counted
+from cluster.plural import counted
 from penstock.values.models import FieldViolation
 
 

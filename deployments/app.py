@@ -11,16 +11,16 @@ from typing import Any
 from ray import serve
 
 from cluster.autoscaler.redis_store import RedisControlStore
-from cluster.bootstrap.serve_config import DEPLOYMENT
 from cluster.errors import EngineDeadError, QueueUnavailableError
-from cluster.heap import settle_heap
+from cluster.gc_tuning import settle_heap
 from cluster.queue.redis_queue import RedisQueue
 from cluster.queue.settings import limits_from
-from cluster.registry import replica_name
-from cluster.secret import ClusterSecret
+from cluster.ray_serve.config import DEPLOYMENT
 from cluster.settings import Settings, load_settings
 from cluster.settings.load import parse_settings
 from cluster.telemetry import configure_logging
+from cluster.trust.announcement import replica_name
+from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 

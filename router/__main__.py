@@ -16,12 +16,12 @@ from router import polling  # noqa: F401 - before anything that imports gRPC
 # isort: split
 
 from cluster.errors import SetupError
-from cluster.heap import settle_heap
+from cluster.gc_tuning import settle_heap
 from cluster.lifecycle import stop_signals
-from cluster.secret import ClusterSecret
 from cluster.settings import Settings
 from cluster.settings.load import read_settings
 from cluster.telemetry import configure_logging
+from cluster.trust.secret import ClusterSecret
 from router.server import Router
 from router.stores import redis_factory
 

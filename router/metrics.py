@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from cluster.queue.entries import Settlement
 from cluster.telemetry.metrics import LATENCY_BUCKETS
-from cluster.tls import ROUTER_TLS
+from cluster.trust.tls import ROUTER_TLS
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.steps import Relief

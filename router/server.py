@@ -22,14 +22,14 @@ from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
 from cluster.addresses import host_port
-from cluster.channels import SERVER_OPTIONS
 from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableError
+from cluster.grpc_options import SERVER_OPTIONS
 from cluster.lifecycle import TaskOwner
 from cluster.queue.base import Bell
-from cluster.secret import ClusterSecret
 from cluster.settings import Settings
 from cluster.telemetry import MetricsServer
-from cluster.tls import LinkDialer, TlsFiles
+from cluster.trust.secret import ClusterSecret
+from cluster.trust.tls import LinkDialer, TlsFiles
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 from router.admission import RequestLimits
 from router.affinity import CacheSalts

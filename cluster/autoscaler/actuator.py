@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from cluster.bootstrap.serve_api import ServeApi
-from cluster.bootstrap.serve_config import app_name
 from cluster.errors import ActuatorError, BootstrapError
-from cluster.registry import replica_name
+from cluster.ray_serve.api import ServeApi
+from cluster.ray_serve.config import app_name
+from cluster.trust.announcement import replica_name
 
 BAD_STATES = ("DEPLOY_FAILED", "UNHEALTHY")
 

@@ -18,8 +18,8 @@ from cluster.control.settings import ControlMode
 from cluster.errors import QueueUnavailableError, SettingsError
 from cluster.lifecycle import TaskOwner
 from cluster.queue.base import Queue
-from cluster.secret import ClusterSecret
 from cluster.settings import Settings
+from cluster.trust.secret import ClusterSecret
 
 _LOG = logging.getLogger(__name__)
 

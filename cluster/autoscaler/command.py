@@ -44,12 +44,12 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
     from cluster.autoscaler.actuator import ServeActuator
     from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores, scaled_pools
     from cluster.autoscaler.redis_store import RedisControlStore
-    from cluster.bootstrap.serve_api import ServeApi
     from cluster.errors import SettingsError
     from cluster.lifecycle import stop_signals
     from cluster.queue.redis_queue import RedisQueue
     from cluster.queue.settings import limits_from
-    from cluster.secret import ClusterSecret
+    from cluster.ray_serve.api import ServeApi
+    from cluster.trust.secret import ClusterSecret
 
     redis, address = settings.redis, options.ray_address or settings.cluster.ray_address
     if not redis.url:

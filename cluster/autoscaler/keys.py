@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.queue.keys import pool_key
+from cluster.redis.keys import pool_key
 
 
 def control_keys(pool: str) -> tuple[str, str]:

@@ -9,9 +9,9 @@ from cluster.autoscaler.keys import control_keys, fits_key
 from cluster.autoscaler.scripts import load_control_scripts
 from cluster.clock import Clock
 from cluster.errors import LeadershipLostError
-from cluster.queue.connections import ConnectionSource, RedisTarget
-from cluster.queue.lane import Lane
-from cluster.queue.scripts import Script
+from cluster.redis.connections import ConnectionSource, RedisTarget
+from cluster.redis.pipeline import ScriptPipeline
+from cluster.redis.script import Script
 
 DEFAULT_TIMEOUT_S = 2.0
 _PLAIN = Script("command", b"", "")
@@ -36,7 +36,7 @@ class RedisControlStore:
         self._clock = clock
         self._scripts = load_control_scripts()
         self._keys = control_keys(pool)
-        self._lane = Lane(ConnectionSource(target, timeout_s, self._keys[0]), timeout_s)
+        self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, self._keys[0]), timeout_s)
 
     async def lead(self, holder: str, lease_s: float) -> Leadership:
         """See `ControlStore.lead`."""
@@ -96,17 +96,17 @@ class RedisControlStore:
 
     async def close(self) -> None:
         """See `ControlStore.close`."""
-        await self._lane.close()
+        await self._pipeline.close()
 
     async def _run(self, name: str, *arguments: str | bytes | float) -> Any:
         script = self._scripts[name]
         now = "" if self._clock is None else self._clock.wall_ms()
-        return await self._lane.call(
+        return await self._pipeline.call(
             script, _pack("EVALSHA", script.sha, len(self._keys), *self._keys, now, *arguments)
         )
 
     async def _command(self, *words: str | bytes | float) -> Any:
-        return await self._lane.call(_PLAIN, _pack(*words))
+        return await self._pipeline.call(_PLAIN, _pack(*words))
 
 
 def _pack(*words: str | bytes | float) -> bytes:

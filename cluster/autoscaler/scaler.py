@@ -33,9 +33,9 @@ from cluster.control.step_model import StepModel
 from cluster.errors import ActuatorError, LeadershipLostError
 from cluster.queue.base import Queue
 from cluster.queue.beats import PoolView
-from cluster.registry import Announcement
-from cluster.secret import ClusterSecret
 from cluster.settings import AutoscalerSettings, AutoscaleSettings, PoolSettings
+from cluster.trust.announcement import Announcement
+from cluster.trust.secret import ClusterSecret
 from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
-from cluster.queue.scripts import Script
+from cluster.redis.script import Script
 
 SCRIPTS = ("lead", "resign", "commit", "set_point", "note_failure")
 

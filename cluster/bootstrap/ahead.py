@@ -8,10 +8,10 @@ from pathlib import Path
 
 from cluster.addresses import family_of, listening_host
 from cluster.errors import SettingsError
-from cluster.queue.connections import ConnectionSource
+from cluster.redis.connections import ConnectionSource
 from cluster.settings import PoolSettings, Settings
-from cluster.tls import TlsFiles
-from cluster.watched import read_bytes
+from cluster.trust.file_watch import read_bytes
+from cluster.trust.tls import TlsFiles
 
 _FOLDERS = ("/", "./", "../", "~")
 """A model that begins like this is meant to be a folder, not a name on a hub."""

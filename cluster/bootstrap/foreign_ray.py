@@ -7,9 +7,9 @@ import logging
 import time
 
 from cluster.bootstrap.ready import POLL_S, Progress
-from cluster.bootstrap.serve_api import ServeApi
-from cluster.bootstrap.serve_config import STOP_MARGIN_S, app_name, serve_config
 from cluster.errors import BootstrapError
+from cluster.ray_serve.api import ServeApi
+from cluster.ray_serve.config import STOP_MARGIN_S, app_name, serve_config
 from cluster.settings import Settings
 
 _LOG = logging.getLogger(__name__)

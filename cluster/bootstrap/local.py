@@ -25,14 +25,14 @@ from cluster.bootstrap.foreign_ray import join_ray, leave_ray
 from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.ready import POLL_S, Progress, unlinked, wait_file
 from cluster.bootstrap.redis_server import EmbeddedRedis
-from cluster.bootstrap.serve_api import ServeApi
-from cluster.bootstrap.serve_config import app_name, serve_config
 from cluster.bootstrap.supervisor import supervise
 from cluster.errors import BootstrapError
 from cluster.lifecycle import side_by_side
-from cluster.secret import ClusterSecret
+from cluster.plural import counted
+from cluster.ray_serve.api import ServeApi
+from cluster.ray_serve.config import app_name, serve_config
 from cluster.settings import EngineKind, Settings, access_of
-from cluster.words import counted
+from cluster.trust.secret import ClusterSecret
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.addresses import host_port, listening_host
-from cluster.bootstrap.inside import INSIDE
 from cluster.bootstrap.process import ChildProcess
 from cluster.errors import BootstrapError
+from cluster.ray_serve.inside import INSIDE
 
 Progress = Callable[[str, str], None]
 """Called with a step's name and how it goes; the texts "ready" and "stopped" end the step."""

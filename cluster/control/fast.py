@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from cluster.control.replay import Replay, itl_of
 from cluster.control.snapshot import BatchSnapshot
 from cluster.control.step_model import BatchMix, StepModel, StepSample
-from cluster.words import counted
+from cluster.plural import counted
 from penstock.values.steps import Relief, Step
 
 ITL_PART = 0.95

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from cluster.control.snapshot import GroupSnapshot
-from cluster.words import counted
+from cluster.plural import counted
 from penstock.values.steps import Step
 
 _MOST_DOUBLINGS = 60

@@ -10,7 +10,7 @@ from cluster.control.lengths import longer_work
 from cluster.control.load import Need, burst_work, growth, steady_window_s, steady_work
 from cluster.control.slow_rules import SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
-from cluster.words import counted
+from cluster.plural import counted
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Step
 

@@ -20,7 +20,7 @@ from cluster.control.relief import relief_of, relief_without_model
 from cluster.control.sizing import Sizing
 from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
-from cluster.words import counted
+from cluster.plural import counted
 from penstock.values.models import RequestClass
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Counterfactual, Relief, Step

@@ -6,7 +6,7 @@ clock, so nothing vanishes half, and a bound that was reserved is always given b
 
 from __future__ import annotations
 
-from cluster.queue.keys import pool_key
+from cluster.redis.keys import pool_key
 
 JOB_KEYS = (
     "record",  # HASH: the job's fields. From the first byte of the upload until deletion.

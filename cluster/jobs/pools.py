@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from cluster.jobs.commands import PLAIN, pack
-from cluster.queue.connections import ConnectionSource, RedisTarget
-from cluster.queue.keys import PREFIX
-from cluster.queue.lane import Lane
+from cluster.redis.connections import ConnectionSource, RedisTarget
+from cluster.redis.keys import PREFIX
+from cluster.redis.pipeline import ScriptPipeline
+from cluster.redis.script import PLAIN, pack
 
 JOB_POOLS_KEY = f"{PREFIX}:jobs:pools"
 """SET: names of pools. For ever; a few names. Belongs to no pool, so it may lie on another server than theirs."""
@@ -34,21 +34,21 @@ class RedisJobPools:
     """Remembers them in Redis. Connects at the first call."""
 
     def __init__(self, target: RedisTarget, timeout_s: float = 2.0) -> None:
-        self._lane = Lane(ConnectionSource(target, timeout_s, JOB_POOLS_KEY), timeout_s)
+        self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, JOB_POOLS_KEY), timeout_s)
 
     async def add(self, names: Collection[str]) -> None:
         """See `JobPools.add`."""
         if names:
-            await self._lane.call(PLAIN, pack("SADD", JOB_POOLS_KEY, *sorted(names)))
+            await self._pipeline.call(PLAIN, pack("SADD", JOB_POOLS_KEY, *sorted(names)))
 
     async def names(self) -> frozenset[str]:
         """See `JobPools.names`."""
-        found = await self._lane.call(PLAIN, pack("SMEMBERS", JOB_POOLS_KEY))
+        found = await self._pipeline.call(PLAIN, pack("SMEMBERS", JOB_POOLS_KEY))
         return frozenset(name.decode() for name in found)
 
     async def close(self) -> None:
         """See `JobPools.close`."""
-        await self._lane.close()
+        await self._pipeline.close()
 
 
 class MemoryJobPools:

@@ -21,12 +21,12 @@ from cluster.jobs.base import (
 )
 from cluster.jobs.blob import pack_blob, pack_block, unpack_blob, unpack_block
 from cluster.jobs.checks import check_names
-from cluster.jobs.commands import PLAIN, pack
 from cluster.jobs.keys import job_keys, shared_key
 from cluster.jobs.scripts import load_job_scripts
 from cluster.jobs.steps import ClockSteps
-from cluster.queue.connections import ConnectionSource, RedisTarget
-from cluster.queue.lane import Lane
+from cluster.redis.connections import ConnectionSource, RedisTarget
+from cluster.redis.pipeline import ScriptPipeline
+from cluster.redis.script import PLAIN, pack
 
 DEFAULT_TIMEOUT_S = 2.0
 _LOOKED_AT = 64
@@ -64,7 +64,7 @@ class RedisJobStore:
         self.limits = limits or JobLimits()
         self._clock = clock
         self._steps = ClockSteps(self.limits.lease_ms)
-        self._lane = Lane(ConnectionSource(target, timeout_s, shared_key(pool, "open")), timeout_s)
+        self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, shared_key(pool, "open")), timeout_s)
         self._scripts = load_job_scripts()
 
     # --- uploading ----------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class RedisJobStore:
 
     async def close(self) -> None:
         """See `JobStore.close`."""
-        await self._lane.close()
+        await self._pipeline.close()
 
     # --- transport ----------------------------------------------------------------------------------------------------
 
@@ -236,10 +236,10 @@ class RedisJobStore:
         script = self._scripts[name]
         now = "" if self._clock is None else self._clock.wall_ms()
         keys = job_keys(self.pool, job_id)
-        return await self._lane.call(script, pack("EVALSHA", script.sha, len(keys), *keys, now, job_id, *arguments))
+        return await self._pipeline.call(script, pack("EVALSHA", script.sha, len(keys), *keys, now, job_id, *arguments))
 
     async def _command(self, *words: str | bytes | float) -> Any:
-        return await self._lane.call(PLAIN, pack(*words))
+        return await self._pipeline.call(PLAIN, pack(*words))
 
 
 def _bounded(reply: Sequence[bytes]) -> None:

@@ -19,7 +19,7 @@ class ReplicaRecord:
 
     replica_id: str
     record: bytes
-    """Signed by the replica, opaque to the queue: address, model, group (see `cluster.registry`)."""
+    """Signed by the replica, opaque to the queue: address, model, group (see `cluster.trust.announcement`)."""
     state: ReplicaState
     windows: Windows
     sequences: int

@@ -10,7 +10,7 @@ process leaves behind is removed by `reap`, judged by pool time, which grants a 
 
 from __future__ import annotations
 
-PREFIX = "penstock:1"
+from cluster.redis.keys import PREFIX, pool_key
 
 POOL_KEYS = (
     "pool",  # STRING: clock, counters, registry version. For ever; a handful of numbers.
@@ -49,11 +49,6 @@ POOL_KEYS = (
     "control",  # HASH: the autoscaler's lease, state and orders. For ever; a dozen fields, written by its own scripts.
     "quarantined",  # HASH: contents that kill engines; a field lives for `router.quarantine_s`, and until one is added.
 )
-
-
-def pool_key(pool: str, name: str) -> str:
-    """Name one key of a pool."""
-    return f"{PREFIX}:{{{pool}}}:{name}"
 
 
 def pool_keys(pool: str) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from redis import exceptions
 
 from cluster.errors import QueueUnavailableError
 from cluster.queue.checks import check_id
-from cluster.queue.connections import CONNECTION_ERRORS, ConnectionSource, RedisTarget
 from cluster.queue.keys import bell_channel
+from cluster.redis.connections import CONNECTION_ERRORS, ConnectionSource, RedisTarget
 
 _LOG = logging.getLogger(__name__)
 _PING_S = 5.0

@@ -9,7 +9,6 @@ from cluster.clock import Clock
 from cluster.queue import codec
 from cluster.queue.beats import PoolView, ReplicaBeat, ReplicaBeatReply, RouterBeat, RouterBeatReply
 from cluster.queue.checks import check_entry, check_id, check_mark, check_router_beat
-from cluster.queue.connections import ConnectionSource, RedisTarget
 from cluster.queue.entries import (
     Adopted,
     Holdings,
@@ -24,8 +23,10 @@ from cluster.queue.entries import (
     UsageLine,
 )
 from cluster.queue.keys import pool_keys
-from cluster.queue.lane import Lane
-from cluster.queue.scripts import Script, load_scripts
+from cluster.queue.scripts import load_scripts
+from cluster.redis.connections import ConnectionSource, RedisTarget
+from cluster.redis.pipeline import ScriptPipeline
+from cluster.redis.script import Script
 
 DEFAULT_TIMEOUT_S = 2.0
 
@@ -61,7 +62,7 @@ class RedisQueue:
         self.limits = limits or QueueLimits()
         self._clock = clock
         self._run_id = run_id
-        self._lane = Lane(ConnectionSource(target, timeout_s, pool_keys(pool)[0]), timeout_s)
+        self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, pool_keys(pool)[0]), timeout_s)
         self._scripts = load_scripts()
         self._heads = self._command_heads()
         self._live = clock is not None or run_id is not None
@@ -169,14 +170,14 @@ class RedisQueue:
 
     async def close(self) -> None:
         """See `Queue.close`."""
-        await self._lane.close()
+        await self._pipeline.close()
 
     async def _call(self, name: str, arguments: bytes) -> Any:
         script, head = self._heads[name]
         if self._live:
             head = self._head(script)
         command = b"%b$%d\r\n%b\r\n" % (head, len(arguments), arguments)
-        return await self._lane.call(script, command)
+        return await self._pipeline.call(script, command)
 
     def _command_heads(self) -> Mapping[str, tuple[Script, bytes]]:
         return {name: (script, self._head(script)) for name, script in self._scripts.items()}

@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
+
+from cluster.redis.script import Script
 
 SCRIPTS = (
     "submit",
@@ -41,15 +42,6 @@ _CONSTANT = re.compile(r"^([A-Z][A-Z_]+) = (\d+)", re.MULTILINE)
 _FUNCTION = re.compile(r"^function Q\.(\w+)\([^\n]*?(?: end|(?:\n(?!end$)[^\n]*)*\nend)$", re.MULTILINE)
 _USE = re.compile(r"\bQ\.(\w+)\(")
 _WORD = re.compile(r"(?<![\w'.])[A-Z][A-Z_]+(?![\w'])")
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """Is a script as Redis gets it."""
-
-    name: str
-    source: bytes
-    sha: str
 
 
 @cache

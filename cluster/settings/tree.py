@@ -8,9 +8,9 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from cluster.redis.url import check_redis_url
 from cluster.settings.pools import PoolSettings
 from cluster.settings.queue import QueueSettings, TenantSettings
-from cluster.settings.redis_url import check_redis_url
 from cluster.settings.replica import ReplicaSettings
 from cluster.settings.router import AuthSettings, JobsSettings, RouterSettings
 from cluster.settings.section import FilePath, Host, PoolName, Section, TenantName

@@ -19,20 +19,20 @@ import grpc
 from cluster.addresses import host_port
 from cluster.autoscaler.base import ControlStore
 from cluster.autoscaler.point import point_in_force
-from cluster.channels import MAX_INNER_MESSAGE, SERVER_OPTIONS
 from cluster.clock import Clock, SystemClock
 from cluster.control.settings import operating_point
 from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableError
-from cluster.keeper import LeaseKeeper
+from cluster.grpc_options import MAX_INNER_MESSAGE, SERVER_OPTIONS
+from cluster.lease_keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.models import GenerationSpec, SequenceEnd
 from cluster.queue.base import Queue
 from cluster.queue.beats import ReplicaBeat, ReplicaBeatReply
-from cluster.registry import Announcement
-from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings
 from cluster.telemetry import MetricsServer
-from cluster.tls import TlsFiles
+from cluster.trust.announcement import Announcement
+from cluster.trust.secret import ClusterSecret
+from cluster.trust.tls import TlsFiles
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.governor import Governor

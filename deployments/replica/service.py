@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 
-from cluster.link_auth import check_caller
-from cluster.secret import ClusterSecret
+from cluster.trust.link_proof import check_caller
+from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.link import PROTOCOL_VERSIONS, LinkSession

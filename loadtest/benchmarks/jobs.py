@@ -24,8 +24,8 @@ from rich.table import Table
 
 from cluster.bootstrap.redis_server import EmbeddedRedis
 from cluster.queue import RedisQueue, limits_from
-from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
+from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 from loadtest.benchmarks.ending import end

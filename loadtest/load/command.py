@@ -21,10 +21,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.errors import PenstockError, SettingsError
+from cluster.plural import counted
 from cluster.terminal.command import KEY_VARIABLE
 from cluster.terminal.console import messages, print_problem, screen
 from cluster.terminal.tables import add_columns, print_table
-from cluster.words import counted
 from loadtest.load.asserts import Bound, check_kinds, failures, parse_bounds
 from loadtest.load.attainment import attainment, course_of
 from loadtest.load.html import page, run_page

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from cluster.errors import PenstockError, SettingsError
-from cluster.heap import settle_heap
+from cluster.gc_tuning import settle_heap
 from cluster.lifecycle import TaskOwner
 from loadtest.load.frames import Unframer, frame
 from loadtest.load.plan import Planned

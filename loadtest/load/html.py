@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from cluster.words import counted
+from cluster.plural import counted
 from loadtest.load.scatter import Points, scatter
 from loadtest.simulate.chart import Line, chart
 

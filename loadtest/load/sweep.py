@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cluster.errors import SettingsError
-from cluster.words import counted
+from cluster.plural import counted
 from loadtest.load.attainment import Attainment, Course, attainment, majority
 
 SPARE_TRIALS = 2

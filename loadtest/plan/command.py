@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.errors import SettingsError, plain_reason
+from cluster.plural import counted
 from cluster.terminal.console import messages, screen
 from cluster.terminal.tables import add_columns, print_table
-from cluster.words import counted
 from loadtest.plan.architectures import load_shape
 from loadtest.plan.gpus import GPUS, Gpu, find_gpu, load_gpu
 from loadtest.plan.option import Engine, Promise

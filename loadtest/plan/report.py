@@ -14,8 +14,8 @@ from rich.markup import escape as as_it_is
 from rich.table import Table
 from rich.text import Text
 
+from cluster.plural import counted
 from cluster.terminal.tables import add_columns, print_table
-from cluster.words import counted
 from loadtest.plan.option import Promise
 from loadtest.plan.scatter import Mark, scatter
 from loadtest.plan.search import Candidate, Planned, Rejected, priced

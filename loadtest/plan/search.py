@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cluster.words import counted
+from cluster.plural import counted
 from loadtest.plan.gpus import Gpu
 from loadtest.plan.least import find_least
 from loadtest.plan.memory import Sizing, size

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from cluster.words import counted
+from cluster.plural import counted
 from loadtest.plan.elastic import elastic
 from loadtest.plan.gpus import Gpu
 from loadtest.plan.option import Engine, Promise

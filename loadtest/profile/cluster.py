@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cluster.errors import SettingsError
-from cluster.words import counted
+from cluster.plural import counted
 from deployments.engines.limits import PREFILL_WINDOW_STEPS
 from loadtest.profile.drive import Facts, Tell, measure
 from loadtest.profile.source import RouterSource

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.control.step_model import StepModel, StepSample
 from cluster.errors import EngineError
-from cluster.words import counted
+from cluster.plural import counted
 from deployments.engines.base import Engine, EngineIdentity
 from loadtest.profile.fit import fit_cells
 from loadtest.profile.source import EngineSource, Source, Told, steps_seen

@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cluster.errors import SettingsError
+from cluster.plural import counted
 from cluster.settings import AffinitySettings, SimSettings
 from cluster.terminal.console import messages, screen
-from cluster.words import counted
 from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.figures import Figures, figures_of
 from loadtest.simulate.imitations import Dynamo, Wva

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from cluster.words import counted
+from cluster.plural import counted
 from loadtest.simulate.chart import chart
 from loadtest.simulate.figures import Figures, Spread
 from loadtest.simulate.outcome import Run

@@ -6,8 +6,8 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
+from cluster.plural import counted
 from cluster.terminal.tables import add_columns
-from cluster.words import counted
 from loadtest.simulate.figures import Figures, Spread
 from loadtest.simulate.validate import Errors
 

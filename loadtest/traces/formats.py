@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.words import counted
+from cluster.plural import counted
 from penstock.values.models import RequestClass
 
 MOONCAKE_BLOCK_TOKENS = 512

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from cluster.errors import TraceError, plain_reason
-from cluster.words import counted
+from cluster.plural import counted
 from loadtest.traces.formats import FORMATS, FieldError, Fields, Format, Record, shown
 from loadtest.traces.request import TraceRequest
 

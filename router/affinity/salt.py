@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from cluster.secret import ClusterSecret
+from cluster.trust.secret import ClusterSecret
 
 _PURPOSE = "cache-salt"
 _TENANTS = 4_096

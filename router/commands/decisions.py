@@ -14,10 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from cluster.plural import counted
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import whole
-from cluster.words import counted
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:

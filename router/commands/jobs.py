@@ -19,11 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.errors import SettingsError, plain_reason
+from cluster.plural import counted
 from cluster.terminal.command import Subcommands
 from cluster.terminal.console import messages, print_problem, screen, standard_input
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import time_of, whole
-from cluster.words import counted
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from cluster.errors import (
     QueueTimeoutError,
     TakenOverError,
 )
+from cluster.plural import counted
 from cluster.queue.entries import Grant, QueueEntry
-from cluster.ticket import TicketChoice
-from cluster.words import counted
+from cluster.trust.resume_token import TicketChoice
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.dispatch.account import Account, Prices

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
-from cluster.secret import ClusterSecret
-from cluster.ticket import ResumeTicket
+from cluster.trust.resume_token import ResumeTicket
+from cluster.trust.secret import ClusterSecret
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_to_wire

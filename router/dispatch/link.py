@@ -14,12 +14,12 @@ from typing import Any
 
 import grpc
 
-from cluster.channels import INNER_CHANNEL_OPTIONS
 from cluster.errors import LinkError, LinkLostError, LinkRefusedError
+from cluster.grpc_options import INNER_CHANNEL_OPTIONS
 from cluster.lifecycle import TaskOwner, slept_awake
-from cluster.link_auth import caller_metadata
-from cluster.secret import ClusterSecret
-from cluster.tls import LinkDialer
+from cluster.trust.link_proof import caller_metadata
+from cluster.trust.secret import ClusterSecret
+from cluster.trust.tls import LinkDialer
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import replica_pb2_grpc as pb_grpc
 from router.dispatch.left_behind import LeftBehind

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from cluster.errors import QueueUnavailableError
-from cluster.keeper import LeaseKeeper
+from cluster.lease_keeper import LeaseKeeper
 from cluster.queue.base import Queue
 from cluster.queue.beats import RouterBeat, RouterBeatReply
 from cluster.settings import QueueSettings

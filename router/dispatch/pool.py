@@ -22,9 +22,9 @@ from cluster.lifecycle import TaskOwner
 from cluster.queue.base import Queue
 from cluster.queue.beats import RouterBeat, RouterBeatReply
 from cluster.queue.entries import Adopted, Grant, KnownRequest, Mail, Settlement, UsageLine, choice_ids
-from cluster.secret import ClusterSecret
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
-from cluster.tls import LinkDialer
+from cluster.trust.secret import ClusterSecret
+from cluster.trust.tls import LinkDialer
 from router.affinity import Affinity
 from router.dispatch.account import Prices
 from router.dispatch.audit import Audit

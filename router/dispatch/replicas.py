@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from cluster.lifecycle import TaskOwner
 from cluster.queue.beats import ReplicaRecord
-from cluster.registry import Announcement
-from cluster.secret import ClusterSecret
-from cluster.tls import LinkDialer
+from cluster.trust.announcement import Announcement
+from cluster.trust.secret import ClusterSecret
+from cluster.trust.tls import LinkDialer
 from penstock.values.models import ReplicaState
 from router.dispatch.breaker import Breaker, BreakerLimits
 from router.dispatch.contract import Placement

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from cluster.clock import Clock, SystemClock
 from cluster.errors import UnauthenticatedError
 from cluster.settings import Settings, access_of
-from cluster.watched import OnReload, Watched
+from cluster.trust.file_watch import OnReload, Watched
 from router.identity.caller import ANONYMOUS, Caller, Role
 from router.identity.keys_file import read_keys_file
 from router.identity.table import Entry, KeyTable, Validity

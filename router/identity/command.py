@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from cluster.errors import SettingsError
+from cluster.plural import counted
 from cluster.terminal.console import messages, standard_input
-from cluster.words import counted
 
 if TYPE_CHECKING:
     from router.identity.table import Entry

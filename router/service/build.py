@@ -7,8 +7,8 @@ import time
 from functools import partial
 
 from cluster.queue.entries import QueueEntry
-from cluster.secret import ClusterSecret
-from cluster.ticket import ResumeTicket
+from cluster.trust.resume_token import ResumeTicket
+from cluster.trust.secret import ClusterSecret
 from penstock.v1 import replica_pb2 as pb
 from penstock.wire import request_class_to_wire, sampling_to_wire
 from router.admission import choice_sampling

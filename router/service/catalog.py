@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cluster.errors import LinkError, ModelNotFoundError, NoReplicaError
 from cluster.models import ModelInfo
-from cluster.registry import model_from_fields
 from cluster.settings import LimitSettings
+from cluster.trust.announcement import model_from_fields
 from penstock.v1 import inference_pb2 as api
 from penstock.wire import capabilities_to_wire
 from router.admission import Prompt

@@ -14,8 +14,8 @@ from cluster.errors import (
 )
 from cluster.lifecycle import uninterrupted
 from cluster.queue.entries import Adopted, KnownRequest
-from cluster.secret import ClusterSecret
-from cluster.ticket import ResumeTicket, TicketChoice
+from cluster.trust.resume_token import ResumeTicket, TicketChoice
+from cluster.trust.secret import ClusterSecret
 from router.admission import ResumePoint
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.generation import Generation

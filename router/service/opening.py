@@ -19,7 +19,7 @@ from cluster.errors import (
 )
 from cluster.lifecycle import uninterrupted
 from cluster.queue.entries import KnownRequest
-from cluster.secret import ClusterSecret
+from cluster.trust.secret import ClusterSecret
 from router.admission import CheckedRequest, ResumePoint, check_received, resolve
 from router.affinity import CacheSalts
 from router.dispatch.choice import Choice, ChoiceState

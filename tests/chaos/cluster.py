@@ -19,8 +19,8 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from cluster.queue.keys import pool_keys
-from cluster.secret import ClusterSecret
 from cluster.settings import EngineKind, load_settings
+from cluster.trust.secret import ClusterSecret
 from deployments.engines.vllm.processes import end_all
 from tests.chaos.golden import Golden
 from tests.chaos.history import Failed

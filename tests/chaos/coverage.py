@@ -51,8 +51,8 @@ ROWS = (
     Row(
         27,
         "starvation of CPU, memory, files; disk full at Redis (MISCONF)",
-        "descriptors and disk here; a loop that stands still: tests/cluster/test_keeper.py, probes of a busy router: "
-        "tests/router/service/test_probes.py; memory needs a cgroup, which tests can't set everywhere",
+        "descriptors and disk here; a loop that stands still: tests/cluster/test_lease_keeper.py, probes of a busy "
+        "router: tests/router/service/test_probes.py; memory needs a cgroup, which tests can't set everywhere",
     ),
     Row(28, "certificates that change or expire", "need no fault: tests/router/service/test_tls.py"),
     Row(

@@ -25,11 +25,11 @@ from cluster.lifecycle import stop_signals
 from cluster.models import EngineStats, GenerationSpec, SequenceEnd
 from cluster.queue import limits_from
 from cluster.queue.redis_queue import RedisQueue
-from cluster.registry import Announcement
-from cluster.secret import ClusterSecret
 from cluster.settings import Settings
 from cluster.settings.load import parse_settings
 from cluster.telemetry import configure_logging
+from cluster.trust.announcement import Announcement
+from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine, EngineIdentity, TokenSink
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan

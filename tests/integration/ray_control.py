@@ -6,8 +6,8 @@ from collections import Counter
 
 import psutil
 
-from cluster.bootstrap.serve_config import app_name
 from cluster.errors import BootstrapError
+from cluster.ray_serve.config import app_name
 from penstock.client import Client, Delta, Event, Finished, PenstockClientError, RetryPolicy, Sampling
 from tests.support.running import ClusterThread
 

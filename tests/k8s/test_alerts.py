@@ -14,7 +14,7 @@ from google.rpc import code_pb2  # type: ignore[import-untyped]  # no py.typed m
 
 from cluster import errors
 from cluster.control.settings import ControlMode
-from cluster.tls import ROUTER_TLS
+from cluster.trust.tls import ROUTER_TLS
 from k8s.render import dashboards
 from penstock.values.models import RequestClass
 from router.dispatch.arrivals import Verdict

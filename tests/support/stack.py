@@ -29,8 +29,8 @@ from cluster.jobs import (
 )
 from cluster.queue import MemoryBell, MemoryQueue, MemoryStore, RedisBell, RedisQueue, limits_from
 from cluster.queue.base import Bell, Queue
-from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
+from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
 from deployments.engines.sim.engine import SimEngine

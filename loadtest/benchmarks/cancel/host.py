@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from cluster.heap import settle_heap
+from cluster.gc_tuning import settle_heap
 from loadtest.benchmarks.cancel.testbed import Stand
 
 _LINE = 1 << 20

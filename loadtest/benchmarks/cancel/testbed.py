@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 
 from cluster.queue import RedisQueue, limits_from
-from cluster.secret import ClusterSecret
 from cluster.settings import load_settings
+from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 from router.dispatch.pool import Pool

@@ -12,11 +12,11 @@ from typing import Any
 
 import psutil
 
-from cluster.heap import settle_heap
+from cluster.gc_tuning import settle_heap
 from cluster.queue import RedisQueue, limits_from
-from cluster.secret import ClusterSecret
 from cluster.settings import Settings, load_settings
 from cluster.telemetry.logs import configure_logging
+from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 from router.server import Router

@@ -13,8 +13,8 @@ from cluster.autoscaler.scaler import PoolScaler
 from cluster.errors import ActuatorError
 from cluster.models import Windows
 from cluster.queue import ReplicaBeat, RouterBeat
-from cluster.secret import ClusterSecret
 from cluster.settings import AutoscalerSettings, PoolSettings
+from cluster.trust.secret import ClusterSecret
 from penstock.values.models import ReplicaState, RequestClass
 from tests.cluster.autoscaler.conftest import Backend
 

@@ -17,8 +17,8 @@ import pytest
 from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
 from cluster.autoscaler.scaler import PoolScaler
 from cluster.errors import SettingsError
-from cluster.secret import ClusterSecret
 from cluster.settings import AutoscalerSettings, PoolSettings, Settings
+from cluster.trust.secret import ClusterSecret
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.queue.servers import Server
 from tests.support.waiting import until

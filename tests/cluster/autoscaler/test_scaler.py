@@ -12,7 +12,7 @@ from cluster.autoscaler.record import DecisionRecord
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
 from cluster.models import ModelInfo
-from cluster.registry import Announcement
+from cluster.trust.announcement import Announcement
 from penstock.values.models import Capabilities, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief

@@ -17,8 +17,8 @@ import pytest
 
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.process import ChildProcess
-from cluster.bootstrap.serve_api import ServeApi
 from cluster.errors import BootstrapError
+from cluster.ray_serve.api import ServeApi
 from cluster.settings import load_settings
 
 

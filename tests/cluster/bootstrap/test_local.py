@@ -15,10 +15,10 @@ from cluster.bootstrap import local
 from cluster.bootstrap.back_off import BackOff
 from cluster.bootstrap.local import LocalCluster, RouterProcess
 from cluster.bootstrap.process import ChildProcess
-from cluster.bootstrap.serve_api import ServeApi
 from cluster.bootstrap.state_dir import claimed, is_held
 from cluster.bootstrap.supervisor import supervise
 from cluster.errors import BootstrapError
+from cluster.ray_serve.api import ServeApi
 from cluster.settings import load_settings
 from tests.support.waiting import until
 

@@ -6,7 +6,7 @@ import contextlib
 
 from cluster.models import Windows
 from cluster.queue import QueueLimits, Settlement
-from cluster.queue.keys import pool_key
+from cluster.redis.keys import pool_key
 from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry
 

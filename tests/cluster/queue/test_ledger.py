@@ -9,7 +9,7 @@ import pytest
 
 from cluster.models import Windows
 from cluster.queue import QueueLimits, Settlement, UsageLine
-from cluster.queue.keys import pool_key
+from cluster.redis.keys import pool_key
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry
 
 WIDE = Windows(64, 10**6, 10**6)

@@ -33,7 +33,7 @@ from cluster.queue import (
     Submitted,
 )
 from cluster.queue.entries import Mail
-from cluster.queue.keys import pool_key
+from cluster.redis.keys import pool_key
 from penstock.values.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import KEPT_WHEN_IDLE, POOL, flush, memory_sizes, redis_sizes
 from tests.cluster.queue.servers import KINDS, Server

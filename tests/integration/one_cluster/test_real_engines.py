@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.bootstrap.serve_config import app_name
-from cluster.secret import ClusterSecret
+from cluster.ray_serve.config import app_name
 from cluster.settings import AuthSettings
+from cluster.trust.secret import ClusterSecret
 from deployments.demo_model import known_answers
 from penstock.client import (
     AsyncClient,

@@ -12,8 +12,8 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from cluster.bootstrap.serve_api import ServeApi
 from cluster.errors import BootstrapError
+from cluster.ray_serve.api import ServeApi
 from tests.k8s.charts import one
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.pod import Pod, PodError, http_ok

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from cluster.autoscaler.autoscaler import scaled_pools
-from cluster.bootstrap.serve_config import STOP_MARGIN_S, serve_config
 from cluster.cli.main import build_parser as penstock_parser
 from cluster.errors import SettingsError
+from cluster.ray_serve.config import STOP_MARGIN_S, serve_config
 from cluster.settings import Settings, access_of, load_settings
 from router.__main__ import build_parser as router_parser
 from router.server import PARTING_S

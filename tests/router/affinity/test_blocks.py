@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.secret import ClusterSecret
+from cluster.trust.secret import ClusterSecret
 from router.affinity import CacheSalts, Trail, trail_of
 from router.affinity.blocks import block_ends
 

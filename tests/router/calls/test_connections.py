@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
-from cluster.channels import SERVER_OPTIONS
+from cluster.grpc_options import SERVER_OPTIONS
 from router.calls import connections, open_server
 from router.calls.connections import Address, Connections, address_of, peer_of, set_cork, sockets
 from router.calls.server import DirectServer

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import grpc
 import pytest
 
-from cluster.channels import SERVER_OPTIONS
+from cluster.grpc_options import SERVER_OPTIONS
 from router.calls import CallServer, open_server
 from router.calls.call import Call
 from router.calls.completions import Completions

@@ -12,13 +12,13 @@ from typing import Any
 import grpc
 import pytest
 
-from cluster.channels import INNER_CHANNEL_OPTIONS
-from cluster.link_auth import caller_metadata, check_caller
+from cluster.grpc_options import INNER_CHANNEL_OPTIONS
 from cluster.queue.beats import ReplicaBeat
-from cluster.registry import Announcement
-from cluster.secret import ClusterSecret
 from cluster.settings import ReplicaTlsSettings
-from cluster.tls import LinkDialer
+from cluster.trust.announcement import Announcement
+from cluster.trust.link_proof import caller_metadata, check_caller
+from cluster.trust.secret import ClusterSecret
+from cluster.trust.tls import LinkDialer
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import replica_pb2_grpc as pb_grpc
 from router.dispatch.link import ReplicaLink

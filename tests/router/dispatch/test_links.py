@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
-from cluster.link_auth import caller_metadata
-from cluster.secret import ClusterSecret
-from cluster.tls import LinkDialer
+from cluster.trust.link_proof import caller_metadata
+from cluster.trust.secret import ClusterSecret
+from cluster.trust.tls import LinkDialer
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import replica_pb2_grpc as pb_grpc

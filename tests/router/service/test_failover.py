@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cluster.queue.keys import pool_key
+from cluster.redis.keys import pool_key
 from tests.router.service.test_limits import refused
 from tests.support.redis_clusters import RedisCluster, running_redis_cluster
 from tests.support.sentinels import Sentinels, running_sentinels

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from cluster.channels import SERVER_OPTIONS
+from cluster.grpc_options import SERVER_OPTIONS
 from penstock.client.connection import CHANNEL_OPTIONS
 from tests.chaos.proxy import ChaosProxy, Toxic
 

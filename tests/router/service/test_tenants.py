@@ -10,7 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from cluster.ticket import ResumeTicket
+from cluster.trust.resume_token import ResumeTicket
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from tests.cluster.queue.servers import running

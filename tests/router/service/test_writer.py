@@ -13,9 +13,9 @@ import pytest
 
 from cluster.errors import SlowReaderError
 from cluster.queue.entries import Grant, QueueEntry
-from cluster.secret import ClusterSecret
 from cluster.settings import MergingSettings
-from cluster.ticket import ResumeTicket
+from cluster.trust.resume_token import ResumeTicket
+from cluster.trust.secret import ClusterSecret
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types

@@ -47,7 +47,7 @@ async def test_calls_of_one_turn_share_a_pipeline(redis_backend: Backend) -> Non
     # The first call of a script in this process loads it, on round trips of its own.
     await queue.submit("A", entry("first"))
     sent = []
-    connection = queue._lane._connection
+    connection = queue._pipeline._connection
     send = connection.send_packed_command
 
     async def count(command: list[bytes], **options: bool) -> None:
@@ -108,7 +108,7 @@ async def test_one_failing_script_does_not_fail_its_neighbours(redis_backend: Ba
     broken = head + b"$1\r\n\xc1\r\n"  # not msgpack
 
     good = asyncio.create_task(queue.submit("A", entry("q1")))
-    bad = queue._lane.call(script, broken)
+    bad = queue._pipeline.call(script, broken)
     also_good = asyncio.create_task(queue.submit("A", entry("q2")))
 
     with pytest.raises(PenstockError) as raised:
@@ -125,7 +125,7 @@ async def test_a_server_that_stops_answering_fails_calls_in_time_and_comes_back(
     try:
         began = time.monotonic()
         first = asyncio.create_task(queue.submit("A", entry("q1")))
-        await until(lambda: bool(queue._lane._in_flight))
+        await until(lambda: bool(queue._pipeline._in_flight))
         behind = asyncio.create_task(queue.submit("A", entry("q2")))
         results = await asyncio.gather(first, behind, return_exceptions=True)
         took = time.monotonic() - began
@@ -223,7 +223,7 @@ async def test_closing_ends_calls_in_flight_and_refuses_new_ones(own_server: Ser
     os.kill(own_server.process.pid, signal.SIGSTOP)
     try:
         waiting = asyncio.create_task(queue.submit("A", entry("q1")))
-        await until(lambda: bool(queue._lane._in_flight))
+        await until(lambda: bool(queue._pipeline._in_flight))
         began = time.monotonic()
         await queue.close()
         with pytest.raises(QueueUnavailableError):
@@ -238,7 +238,7 @@ async def test_closing_ends_calls_in_flight_and_refuses_new_ones(own_server: Ser
 
 async def test_too_many_calls_are_refused_instead_of_kept(own_server: Server) -> None:
     queue = RedisQueue(own_server.url, "demo")
-    queue._lane._max_pending = 10
+    queue._pipeline._max_pending = 10
     await _up(queue)
 
     results = await asyncio.gather(*(queue.submit("A", entry(f"q{i}")) for i in range(30)), return_exceptions=True)

@@ -11,8 +11,8 @@ import pytest
 from cluster.errors import InvalidRequestError
 from cluster.models import ModelInfo
 from cluster.queue.codec import _read_record
-from cluster.registry import Announcement
-from cluster.ticket import ResumeTicket, TicketChoice
+from cluster.trust.announcement import Announcement
+from cluster.trust.resume_token import ResumeTicket, TicketChoice
 from penstock.values.models import Capabilities, ReplicaState
 from tests.support.stack import SECRET
 

@@ -14,8 +14,8 @@ from typing import Any
 from redis import exceptions
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue.connections import CONNECTION_ERRORS, ConnectionSource, is_demoted, translate, unavailable
-from cluster.queue.scripts import Script
+from cluster.redis.connections import CONNECTION_ERRORS, ConnectionSource, is_demoted, translate, unavailable
+from cluster.redis.script import Script
 
 _LOG = logging.getLogger(__name__)
 _MAX_BATCH = 512
@@ -31,7 +31,7 @@ class _Call:
     reply: asyncio.Future[Any]
 
 
-class Lane:
+class ScriptPipeline:
     """Owns a connection and the task that uses it.
 
     Callers only wait for futures, so cancelling one never leaves a reply behind for the next. A pipeline that is not
@@ -56,7 +56,7 @@ class Lane:
         """Send a packed EVALSHA of `script`; the future gives its reply.
 
         Raises:
-            QueueUnavailableError: too many calls wait already, or the lane is closed. The future raises it when Redis
+            QueueUnavailableError: too many calls wait already, or the pipeline is closed. The future raises it when Redis
                 does not answer.
         """
         if self._closing:
@@ -65,7 +65,7 @@ class Lane:
             raise QueueUnavailableError(f"{self._max_pending} queue calls wait already")
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._run(), name="queue-lane")
+            self._task = loop.create_task(self._run(), name="redis-pipeline")
         reply: asyncio.Future[Any] = loop.create_future()
         self._pending.append(_Call(script, command, reply))
         self._wake.set()

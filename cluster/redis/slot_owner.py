@@ -11,7 +11,7 @@ from redis import exceptions
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.crc import key_slot
 
-from cluster.settings.redis_url import ClusterUrl
+from cluster.redis.url import ClusterUrl
 
 _PARTS = 4
 """Servers that may fail to answer within the time for one call."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import SettingsError
+from cluster.redis.url import ClusterUrl, SentinelUrl
 from cluster.settings import load_settings
-from cluster.settings.redis_url import ClusterUrl, SentinelUrl
 
 
 def test_a_sentinel_address_is_taken_apart() -> None:

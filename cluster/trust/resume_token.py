@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgpack
 
 from cluster.errors import InvalidRequestError
-from cluster.secret import ClusterSecret
+from cluster.trust.secret import ClusterSecret
 
 _PURPOSE = "resume/1"
 _PARTS = 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import SettingsError
-from cluster.secret import ClusterSecret
+from cluster.trust.secret import ClusterSecret
 
 
 def test_a_file_is_made_once(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from cluster.models import ModelInfo
-from cluster.secret import ClusterSecret
+from cluster.trust.secret import ClusterSecret
 from penstock.values.models import Capabilities
 
 if TYPE_CHECKING:

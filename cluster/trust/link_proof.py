@@ -12,7 +12,7 @@ import base64
 import secrets
 from collections.abc import Iterable, Sequence
 
-from cluster.secret import ClusterSecret
+from cluster.trust.secret import ClusterSecret
 
 ROUTER_HEADER = "penstock-router"
 NONCE_HEADER = "penstock-nonce"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cluster.bootstrap.serve_config import actor_options, placement, serve_config
+from cluster.ray_serve.config import actor_options, placement, serve_config
 from cluster.settings import EngineKind, PoolSettings, load_settings
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.bootstrap.inside import INSIDE
-from cluster.bootstrap.serve_config import DEPLOYMENT, app_name
 from cluster.errors import BootstrapError
+from cluster.ray_serve.config import DEPLOYMENT, app_name
+from cluster.ray_serve.inside import INSIDE
 
 TIMEOUT_S = 30.0
 _HTTP_OK = 300

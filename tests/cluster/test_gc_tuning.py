@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.heap import FULL_SHARE, FullCollections
+from cluster.gc_tuning import FULL_SHARE, FullCollections
 
 
 class Clock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.errors import QueueFullError
-from cluster.words import counted
+from cluster.plural import counted
 from loadtest.plan.report import _said
 from loadtest.plan.what_if import WhatIf
 

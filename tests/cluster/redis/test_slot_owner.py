@@ -15,9 +15,9 @@ from cluster.errors import QueueUnavailableError
 from cluster.jobs.redis_store import RedisJobStore
 from cluster.models import Windows
 from cluster.queue import RedisBell, RedisQueue, ReplicaBeat, RouterBeat, Settlement
-from cluster.queue.keys import pool_key
-from cluster.queue.slot_owner import SlotOwner
-from cluster.settings.redis_url import ClusterUrl
+from cluster.redis.keys import pool_key
+from cluster.redis.slot_owner import SlotOwner
+from cluster.redis.url import ClusterUrl
 from penstock.values.models import ReplicaState
 from tests.cluster.queue.backends import POOL, entry
 from tests.cluster.queue.servers import launch, require_binary, wait_answer

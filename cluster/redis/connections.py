@@ -12,8 +12,8 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from cluster.errors import PenstockError, QueueUnavailableError, SettingsError
-from cluster.queue.slot_owner import SlotOwner
-from cluster.settings.redis_url import ClusterUrl, SentinelUrl, is_cluster, is_sentinel
+from cluster.redis.slot_owner import SlotOwner
+from cluster.redis.url import ClusterUrl, SentinelUrl, is_cluster, is_sentinel
 
 RedisTarget: TypeAlias = "str | Any"
 """A URL or a `redis.asyncio.Redis`."""
@@ -22,7 +22,7 @@ CONNECTION_ERRORS = (exceptions.ConnectionError, exceptions.TimeoutError, OSErro
 
 
 class ConnectionSource:
-    """Opens connections for one owner. Accepts the URLs that `cluster.settings.redis_url` describes, or a
+    """Opens connections for one owner. Accepts the URLs that `cluster.redis.url` describes, or a
     `redis.asyncio.Redis` client, whose pool then says how to connect; its pooled connections are not used.
     """
 

@@ -14,7 +14,7 @@ import grpc
 
 from cluster.errors import SettingsError
 from cluster.settings import ReplicaTlsSettings, RouterTlsSettings
-from cluster.watched import OnReload, Watched, read_bytes
+from cluster.trust.file_watch import OnReload, Watched, read_bytes
 
 ROUTER_TLS = "router.tls"
 """Name of the router's certificate files in logs and metrics."""

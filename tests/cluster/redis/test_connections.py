@@ -6,7 +6,7 @@ import pytest
 from redis import exceptions
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue.connections import is_demoted, translate
+from cluster.redis.connections import is_demoted, translate
 
 FULL = "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk."
 

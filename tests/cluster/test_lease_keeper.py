@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cluster.keeper import LeaseKeeper
+from cluster.lease_keeper import LeaseKeeper
 from tests.support.waiting import until
 
 PERIOD_S, LEASE_S = 0.05, 0.4

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import SettingsError
-from cluster.watched import Watched
+from cluster.trust.file_watch import Watched
 
 
 class Reader:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.bootstrap.serve_api import ServeApi
 from cluster.errors import BootstrapError
+from cluster.ray_serve.api import ServeApi
 
 
 @pytest.mark.parametrize(
