@@ -10,10 +10,10 @@ from typing import Any
 
 from ray import serve
 
-from cluster.autoscaler.redis_store import RedisControlStore
+from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.errors import EngineDeadError, QueueUnavailableError
 from cluster.gc_tuning import settle_heap
-from cluster.queue.redis_queue import RedisQueue
+from cluster.queue.redis.queue import RedisQueue
 from cluster.queue.settings import limits_from
 from cluster.ray_serve.config import DEPLOYMENT
 from cluster.settings import Settings, load_settings

@@ -25,7 +25,7 @@ from cluster.addresses import host_port
 from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableError
 from cluster.grpc_options import SERVER_OPTIONS
 from cluster.lifecycle import TaskOwner
-from cluster.queue.base import Bell
+from cluster.queue.contract import Bell
 from cluster.settings import Settings
 from cluster.telemetry import MetricsServer
 from cluster.trust.secret import ClusterSecret

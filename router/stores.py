@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.autoscaler.base import ControlStore
-from cluster.autoscaler.redis_store import RedisControlStore
-from cluster.jobs import JobPools, JobStore, RedisJobPools, RedisJobStore, job_limits_from
-from cluster.queue import RedisBell, RedisQueue, limits_from
-from cluster.queue.base import Bell, Queue
+from cluster.autoscaler.redis.store import RedisControlStore
+from cluster.autoscaler.store import ControlStore
+from cluster.jobs.contract import JobStore
+from cluster.jobs.pools import JobPools, RedisJobPools
+from cluster.jobs.redis.store import RedisJobStore
+from cluster.jobs.settings import job_limits_from
+from cluster.queue.contract import Bell, Queue
+from cluster.queue.redis.bell import RedisBell
+from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.settings import limits_from
 from cluster.settings import Settings
 
 

@@ -1,1 +1,1 @@
-"""The slow loop's host: looks at pools, decides with `cluster.control.slow`, and has replicas started and stopped."""
+"""The autoscaler: it looks at pools, decides with `cluster.control.replica_policy`, and starts and stops replicas."""

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cluster.autoscaler.actuator import Actuator
-from cluster.autoscaler.base import ControlStore
 from cluster.autoscaler.metrics import AutoscalerMetrics
 from cluster.autoscaler.scaler import PoolScaler
 from cluster.autoscaler.server import ObservedServer
+from cluster.autoscaler.store import ControlStore
 from cluster.control.settings import ControlMode
 from cluster.errors import QueueUnavailableError, SettingsError
 from cluster.lifecycle import TaskOwner
-from cluster.queue.base import Queue
+from cluster.queue.contract import Queue
 from cluster.settings import Settings
 from cluster.trust.secret import ClusterSecret
 

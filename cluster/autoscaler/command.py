@@ -43,10 +43,10 @@ def run_autoscaler(options: argparse.Namespace) -> int:
 async def _run(settings: Settings, options: argparse.Namespace, token_file: Path) -> None:
     from cluster.autoscaler.actuator import ServeActuator
     from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores, scaled_pools
-    from cluster.autoscaler.redis_store import RedisControlStore
+    from cluster.autoscaler.redis.store import RedisControlStore
     from cluster.errors import SettingsError
     from cluster.lifecycle import stop_signals
-    from cluster.queue.redis_queue import RedisQueue
+    from cluster.queue.redis.queue import RedisQueue
     from cluster.queue.settings import limits_from
     from cluster.ray_serve.api import ServeApi
     from cluster.trust.secret import ClusterSecret

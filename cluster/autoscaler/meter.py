@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cluster.autoscaler.report import ClassCounts, Counts
+from cluster.autoscaler.router_report import ClassCounts, Counts
 from cluster.control.step_model import Shape
 from penstock.values.models import RequestClass
 

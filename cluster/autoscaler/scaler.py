@@ -15,24 +15,24 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cluster.autoscaler.actuator import Actual, Actuator
-from cluster.autoscaler.base import Commit, ControlStore, Leadership
-from cluster.autoscaler.group import GroupFacts, assemble, ready_records
-from cluster.autoscaler.memory import PoolMemory
-from cluster.autoscaler.point import point_in_force, who_set
-from cluster.autoscaler.record import DecisionRecord
-from cluster.autoscaler.report import Counts, Report, unpack_report
+from cluster.autoscaler.assemble import GroupFacts, assemble, ready_records
+from cluster.autoscaler.decision_record import DecisionRecord
+from cluster.autoscaler.leader_state import PoolMemory
+from cluster.autoscaler.operating_point import point_in_force, who_set
+from cluster.autoscaler.router_report import Counts, Report, unpack_report
 from cluster.autoscaler.starts import Starts
-from cluster.control.guard import RailRules
-from cluster.control.load import LoadRules
+from cluster.autoscaler.store import Commit, ControlStore, Leadership
+from cluster.control.load_forecast import LoadRules
+from cluster.control.rails import RailRules
+from cluster.control.replica_policy import SlowDecision, decide
+from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.settings import ControlMode, operating_point
-from cluster.control.slow import SlowDecision, decide
-from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
 from cluster.errors import ActuatorError, LeadershipLostError
-from cluster.queue.base import Queue
-from cluster.queue.beats import PoolView
+from cluster.queue.contract import Queue
+from cluster.queue.heartbeats import PoolView
 from cluster.settings import AutoscalerSettings, AutoscaleSettings, PoolSettings
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret

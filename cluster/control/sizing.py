@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 
 from cluster.control.demand import Demand, demand_of, mean_shape
-from cluster.control.lengths import longer_work
-from cluster.control.load import Need, burst_work, growth, steady_window_s, steady_work
-from cluster.control.slow_rules import SlowRules, SlowState
+from cluster.control.length_shift import longer_work
+from cluster.control.load_forecast import Need, burst_work, growth, steady_window_s, steady_work
+from cluster.control.replica_rules import SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
 from cluster.plural import counted
 from penstock.values.slo import OperatingPoint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.jobs.base import JobLimits
+from cluster.jobs.contract import JobLimits
 from cluster.settings import JobsSettings
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from cluster.queue.beats import POSITIONS, RouterBeat
 from cluster.queue.entries import Mark, QueueEntry
+from cluster.queue.heartbeats import POSITIONS, RouterBeat
 from cluster.settings.queue import LEAST_WEIGHT
 
 _ID = re.compile(r"[A-Za-z0-9._/-]{1,256}")

@@ -10,6 +10,9 @@ from penstock.values.models import RequestClass
 MAX_CHOICES = 16
 """Most choices of one request."""
 
+RETRY_FULL_S = 1.0
+"""When clients may come again to a full line, seconds."""
+
 
 def choice_ids(request_id: str) -> tuple[str, ...]:
     """Name the entries that a request of several choices may have; a request of one has its own id."""

@@ -56,8 +56,8 @@ class ScriptPipeline:
         """Send a packed EVALSHA of `script`; the future gives its reply.
 
         Raises:
-            QueueUnavailableError: too many calls wait already, or the pipeline is closed. The future raises it when Redis
-                does not answer.
+            QueueUnavailableError: too many calls wait already, or the pipeline is closed. The future raises it when
+                Redis does not answer.
         """
         if self._closing:
             raise QueueUnavailableError("the queue client is closed")

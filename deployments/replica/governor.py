@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cluster.clock import Clock
-from cluster.control.fast import ITL_PART, FastBounds, FastDecision, FastState, decide, rules_under
+from cluster.control.batch_policy import ITL_PART, FastBounds, FastDecision, FastState, decide, rules_under
 from cluster.control.replay import itl_of
 from cluster.control.settings import ControlMode, batch_control_mode, operating_point
 from cluster.control.snapshot import BatchSnapshot

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 import cluster
-from cluster.autoscaler.base import ControlStore
+from cluster.autoscaler.store import ControlStore
 from cluster.control.step_fit import FittedStep, GroupKey
 from cluster.errors import QueueUnavailableError
 from cluster.settings import EngineKind, PoolSettings

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import grpc
 
 from cluster.addresses import host_port
-from cluster.autoscaler.base import ControlStore
-from cluster.autoscaler.point import point_in_force
+from cluster.autoscaler.operating_point import point_in_force
+from cluster.autoscaler.store import ControlStore
 from cluster.clock import Clock, SystemClock
 from cluster.control.settings import operating_point
 from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableError
@@ -26,8 +26,8 @@ from cluster.grpc_options import MAX_INNER_MESSAGE, SERVER_OPTIONS
 from cluster.lease_keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.models import GenerationSpec, SequenceEnd
-from cluster.queue.base import Queue
-from cluster.queue.beats import ReplicaBeat, ReplicaBeatReply
+from cluster.queue.contract import Queue
+from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply
 from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings
 from cluster.telemetry import MetricsServer
 from cluster.trust.announcement import Announcement

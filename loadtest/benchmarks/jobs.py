@@ -23,7 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.bootstrap.redis_server import EmbeddedRedis
-from cluster.queue import RedisQueue, limits_from
+from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.settings import limits_from
 from cluster.settings import Settings, load_settings
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cluster.control.slow_rules import GroupBounds
+from cluster.control.replica_rules import GroupBounds
 from loadtest.plan.option import Promise
 from loadtest.plan.search import Candidate
 from loadtest.plan.traffic import Load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from cluster.control.fast import FastRules
+from cluster.control.batch_policy import FastRules
 from cluster.control.step_model import Shape
 from loadtest.plan.prior import StepPrior
 from loadtest.plan.steady import ARRIVAL_S, STEPS_BEFORE, itl_of, prefill_s

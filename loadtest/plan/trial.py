@@ -13,7 +13,7 @@ from statistics import fmean
 import numpy as np
 
 from cluster.control.step_model import Experts
-from cluster.queue import QueueLimits
+from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.plan.option import Engine, Operation, Promise
 from loadtest.plan.traffic import Load

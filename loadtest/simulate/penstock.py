@@ -12,10 +12,11 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from cluster.control import fast, slow
-from cluster.control.fast import FastBounds, FastState
-from cluster.control.slow import SlowDecision
-from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
+from cluster.control import batch_policy as fast
+from cluster.control import replica_policy as slow
+from cluster.control.batch_policy import FastBounds, FastState
+from cluster.control.replica_policy import SlowDecision
+from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import BatchSnapshot, ClassDemand, GroupSnapshot
 from cluster.control.step_fit import StepFit
 from cluster.control.step_model import Shape, StepModel, StepSample

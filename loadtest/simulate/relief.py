@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from cluster.autoscaler.base import Commit
-from cluster.autoscaler.memory_store import MemoryControlStore
+from cluster.autoscaler.memory.store import MemoryControlStore
 from cluster.autoscaler.scaler import RELIEF_TICKS
-from cluster.queue import MemoryStore
+from cluster.autoscaler.store import Commit
+from cluster.queue.memory.queue import MemoryStore
 from loadtest.simulate.loop import now
 from loadtest.simulate.policies import SlowPolicy
 from penstock.values.slo import OperatingPoint

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from cluster.models import Windows
-from cluster.queue.beats import ReplicaBeat
+from cluster.queue.heartbeats import ReplicaBeat
 from cluster.settings import SimSettings
 from deployments.engines.sim import BatchCore, CoreLimits, Turn
 from deployments.engines.sim.engine import sim_windows

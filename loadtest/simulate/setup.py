@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cluster.errors import SettingsError
-from cluster.queue import QueueLimits
+from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
 from penstock.values.models import RequestClass
 

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from cluster.clock import ManualClock
-from cluster.queue import MemoryQueue, MemoryStore, RouterBeat
+from cluster.queue.heartbeats import RouterBeat
+from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from loadtest.simulate.fleet import Change, Fleet, Member
 from loadtest.simulate.loop import EventLoop, now
 from loadtest.simulate.outcome import Run

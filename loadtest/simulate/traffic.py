@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.errors import RequestError
-from cluster.queue import MemoryQueue, QueueEntry, Settlement
-from cluster.queue.beats import ReplicaRecord
-from cluster.queue.entries import Grant, Mail
+from cluster.queue.entries import Grant, Mail, QueueEntry, Settlement
+from cluster.queue.heartbeats import ReplicaRecord
+from cluster.queue.memory.queue import MemoryQueue
 from loadtest.simulate.fleet import Fleet, Member
 from loadtest.simulate.loop import EventLoop, now
 from loadtest.simulate.outcome import End, Outcome, completed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cluster.queue.beats import ReplicaRecord
+from cluster.queue.heartbeats import ReplicaRecord
 from penstock.values.models import ReplicaState
 from router.affinity.rendezvous import Rendezvous
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from cluster.queue.beats import ReplicaRecord
+from cluster.queue.heartbeats import ReplicaRecord
 from cluster.settings import AffinitySettings
 from router.affinity.blocks import Trail, block_ends, trail_of
 from router.affinity.index import BlockIndex

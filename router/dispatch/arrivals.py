@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from cluster.autoscaler.report import JobWork, empty_counts, pack_report
+from cluster.autoscaler.router_report import JobWork, empty_counts, pack_report
 from cluster.errors import InvalidRequestError, QuarantinedError, SlowReaderError
 from penstock.v1 import types_pb2 as types
 from penstock.values.models import RequestClass

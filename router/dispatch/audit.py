@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue.base import Queue
+from cluster.queue.contract import Queue
 from cluster.queue.entries import Holding, Settlement, Where
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.returns import Returns

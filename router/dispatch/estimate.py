@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.queue.beats import RouterBeatReply
+from cluster.queue.heartbeats import RouterBeatReply
 from penstock.values.models import ReplicaState, RequestClass
 
 MEMORY_S = 10.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from cluster.errors import QuarantinedError, QueueUnavailableError
 from cluster.lifecycle import TaskOwner
-from cluster.queue.base import Queue
+from cluster.queue.contract import Queue
 from cluster.queue.entries import Mark
 from router.dispatch.choice import Choice, ChoiceState
 from router.dispatch.poison import Suspects

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from cluster.errors import QueueUnavailableError
 from cluster.lease_keeper import LeaseKeeper
-from cluster.queue.base import Queue
-from cluster.queue.beats import RouterBeat, RouterBeatReply
+from cluster.queue.contract import Queue
+from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
 from cluster.settings import QueueSettings
 
 _LOG = logging.getLogger(__name__)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.autoscaler.point import point_in_force
+from cluster.autoscaler.operating_point import point_in_force
 from cluster.control.settings import operating_point
-from cluster.queue.beats import RouterBeatReply
+from cluster.queue.heartbeats import RouterBeatReply
 from cluster.settings import PoolSettings
 from penstock.values.models import RequestClass
 from penstock.values.steps import Relief

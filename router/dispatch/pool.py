@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from cluster.autoscaler.report import JobWork
+from cluster.autoscaler.router_report import JobWork
 from cluster.errors import (
     KeyReusedError,
     NoReplicaError,
@@ -19,9 +19,9 @@ from cluster.errors import (
     TakenOverError,
 )
 from cluster.lifecycle import TaskOwner
-from cluster.queue.base import Queue
-from cluster.queue.beats import RouterBeat, RouterBeatReply
+from cluster.queue.contract import Queue
 from cluster.queue.entries import Adopted, Grant, KnownRequest, Mail, Settlement, UsageLine, choice_ids
+from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from cluster.queue.beats import POSITIONS
+from cluster.queue.heartbeats import POSITIONS
 from router.dispatch.choice import Choice, ChoiceState
 
 

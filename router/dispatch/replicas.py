@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from cluster.lifecycle import TaskOwner
-from cluster.queue.beats import ReplicaRecord
+from cluster.queue.heartbeats import ReplicaRecord
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer

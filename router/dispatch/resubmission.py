@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
-from cluster.queue.base import Queue
+from cluster.queue.contract import Queue
 from cluster.queue.entries import NO_QUOTA, Grant, QueueEntry, Submitted
 from router.dispatch.choice import Choice, ChoiceState
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from cluster.errors import QueueUnavailableError
 from cluster.lifecycle import TaskOwner
-from cluster.queue.base import Queue
+from cluster.queue.contract import Queue
 from cluster.queue.entries import Mail, Settlement
 
 _LOG = logging.getLogger(__name__)

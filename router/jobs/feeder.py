@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from cluster.autoscaler.report import JobWork
+from cluster.autoscaler.router_report import JobWork
 from cluster.errors import PenstockError, QueueUnavailableError
-from cluster.jobs import JobStore
+from cluster.jobs.contract import JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from router.jobs.execute import Execute

@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
 from cluster.errors import InvalidRequestError
-from cluster.jobs import ItemResult, JobCursor, JobRecord, JobState, JobUsage
+from cluster.jobs.contract import ItemResult, JobCursor, JobRecord, JobState, JobUsage
 from penstock.v1 import inference_pb2
 from penstock.v1 import jobs_pb2 as api
 from penstock.wire import request_class_to_wire

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cluster.jobs import Backlog
+from cluster.jobs.contract import Backlog
 
 
 @dataclass(frozen=True, slots=True)

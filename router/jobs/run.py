@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from cluster.autoscaler.report import JobWork
+from cluster.autoscaler.router_report import JobWork
 from cluster.errors import JobLeaseLostError, JobLimitError, QueueUnavailableError
-from cluster.jobs import ItemResult, JobClaim, JobStore
+from cluster.jobs.contract import ItemResult, JobClaim, JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from penstock.v1 import jobs_pb2 as api

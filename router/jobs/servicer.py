@@ -16,7 +16,7 @@ from cluster.errors import (
     QueueUnavailableError,
     ShuttingDownError,
 )
-from cluster.jobs import JobRecord, JobState, JobStore
+from cluster.jobs.contract import JobRecord, JobState, JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from penstock.v1 import jobs_pb2 as api

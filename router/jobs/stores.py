@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from cluster.errors import PenstockError, QueueUnavailableError
-from cluster.jobs import JobPools, JobStore
+from cluster.jobs.contract import JobStore
+from cluster.jobs.pools import JobPools
 from cluster.lifecycle import TaskOwner
 
 _LOG = logging.getLogger(__name__)

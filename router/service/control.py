@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 from google.protobuf.duration_pb2 import Duration
 
-from cluster.autoscaler.base import ControlStore, StoredRecord
-from cluster.autoscaler.point import PointRecord, point_in_force
-from cluster.autoscaler.record import DecisionRecord, DemandRecord
+from cluster.autoscaler.decision_record import DecisionRecord, DemandRecord
+from cluster.autoscaler.operating_point import PointRecord, point_in_force
+from cluster.autoscaler.store import ControlStore, StoredRecord
 from cluster.clock import Clock, SystemClock
 from cluster.control.settings import ControlMode, operating_point
 from cluster.errors import InvalidRequestError

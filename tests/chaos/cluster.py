@@ -18,7 +18,7 @@ import psutil
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from cluster.queue.keys import pool_keys
+from cluster.queue.redis.keys import pool_keys
 from cluster.settings import EngineKind, load_settings
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.vllm.processes import end_all

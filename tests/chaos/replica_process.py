@@ -23,8 +23,8 @@ from cluster.control.step_model import StepSample
 from cluster.errors import EngineDeadError
 from cluster.lifecycle import stop_signals
 from cluster.models import EngineStats, GenerationSpec, SequenceEnd
-from cluster.queue import limits_from
-from cluster.queue.redis_queue import RedisQueue
+from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.settings import limits_from
 from cluster.settings import Settings
 from cluster.settings.load import parse_settings
 from cluster.telemetry import configure_logging

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cluster.clock import ManualClock
-from cluster.queue import MemoryStore
+from cluster.queue.memory.queue import MemoryStore
 from tests.cluster.queue.backends import Backend, Scene, flush
 from tests.cluster.queue.servers import KINDS, Server
 

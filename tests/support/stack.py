@@ -13,22 +13,20 @@ from typing import Any
 import grpc
 
 from cluster.addresses import host_port
-from cluster.autoscaler.base import ControlStore
-from cluster.autoscaler.memory_store import MemoryControlStore
-from cluster.autoscaler.redis_store import RedisControlStore
+from cluster.autoscaler.memory.store import MemoryControlStore
+from cluster.autoscaler.redis.store import RedisControlStore
+from cluster.autoscaler.store import ControlStore
 from cluster.clock import SystemClock
-from cluster.jobs import (
-    JobPools,
-    JobStore,
-    MemoryJobPools,
-    MemoryJobs,
-    MemoryJobStore,
-    RedisJobPools,
-    RedisJobStore,
-    job_limits_from,
-)
-from cluster.queue import MemoryBell, MemoryQueue, MemoryStore, RedisBell, RedisQueue, limits_from
-from cluster.queue.base import Bell, Queue
+from cluster.jobs.contract import JobStore
+from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
+from cluster.jobs.pools import JobPools, MemoryJobPools, RedisJobPools
+from cluster.jobs.redis.store import RedisJobStore
+from cluster.jobs.settings import job_limits_from
+from cluster.queue.contract import Bell, Queue
+from cluster.queue.memory.queue import MemoryBell, MemoryQueue, MemoryStore
+from cluster.queue.redis.bell import RedisBell
+from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.settings import limits_from
 from cluster.settings import Settings, load_settings
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine

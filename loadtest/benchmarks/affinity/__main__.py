@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cluster.models import Windows
-from cluster.queue.beats import ReplicaRecord
+from cluster.queue.heartbeats import ReplicaRecord
 from cluster.settings import AffinitySettings, SimSettings
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cluster.clock import ManualClock
-from cluster.queue import MemoryQueue, MemoryStore, QueueEntry, QueueLimits, RouterBeat, Settlement
-from cluster.queue.beats import ReplicaRecord
-from cluster.queue.entries import Grant
+from cluster.queue.entries import Grant, QueueEntry, QueueLimits, Settlement
+from cluster.queue.heartbeats import ReplicaRecord, RouterBeat
+from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from cluster.settings import SimSettings
 from loadtest.benchmarks.affinity.trace import BLOCK_TOKENS
 from loadtest.simulate.replica import Running, SimReplica

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from cluster.control.slow_rules import SlowRules
+from cluster.control.replica_rules import SlowRules
 from loadtest.benchmarks.autoscaler.oracle import Plan, plan
 from loadtest.benchmarks.autoscaler.scenarios import Case, Scenario
 from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe

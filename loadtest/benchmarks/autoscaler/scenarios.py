@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from cluster.control.step_model import Shape, StepModel
-from cluster.queue import QueueLimits
+from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.simulate.penstock import point_of
 from loadtest.simulate.setup import Death, Setup, Slo

@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 
-from cluster.queue import RedisQueue, limits_from
+from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.settings import limits_from
 from cluster.settings import load_settings
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine

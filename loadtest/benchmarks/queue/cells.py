@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psutil
 import redis.asyncio
 
-from cluster.queue.keys import pool_keys
+from cluster.queue.redis.keys import pool_keys
 from cluster.redis.keys import pool_key
 from loadtest.benchmarks.queue.clients import ROUTERS, SEQUENCES, Crew
 from loadtest.benchmarks.queue.meter import Cost, Meter

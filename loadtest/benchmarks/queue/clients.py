@@ -9,17 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cluster.models import Windows
-from cluster.queue import (
-    POSITIONS,
-    Grant,
-    Mail,
-    QueueEntry,
-    QueueLimits,
-    RedisQueue,
-    ReplicaBeat,
-    RouterBeat,
-    Settlement,
-)
+from cluster.queue.entries import Grant, Mail, QueueEntry, QueueLimits, Settlement
+from cluster.queue.heartbeats import POSITIONS, ReplicaBeat, RouterBeat
+from cluster.queue.redis.queue import RedisQueue
 from penstock.values.models import ReplicaState, RequestClass
 
 SEQUENCES = 64

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 
 from cluster.lifecycle import TaskOwner
 from cluster.models import Windows
-from cluster.queue import RedisQueue, ReplicaBeat
+from cluster.queue.heartbeats import ReplicaBeat
+from cluster.queue.redis.queue import RedisQueue
 from loadtest.benchmarks.queue.meter import Meter
 from loadtest.benchmarks.queue.router_process import Counts
 from penstock.values.models import ReplicaState

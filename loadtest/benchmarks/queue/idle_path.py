@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.models import Windows
-from cluster.queue import RedisQueue, ReplicaBeat, RouterBeat, Settlement
+from cluster.queue.entries import Settlement
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
+from cluster.queue.redis.queue import RedisQueue
 from loadtest.benchmarks.queue.clients import entry
 from loadtest.benchmarks.queue.meter import Meter
 from penstock.values.models import ReplicaState

@@ -13,7 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cluster.lifecycle import TaskOwner
-from cluster.queue import POSITIONS, Grant, Mail, RedisBell, RedisQueue, RouterBeat, Settlement
+from cluster.queue.entries import Grant, Mail, Settlement
+from cluster.queue.heartbeats import POSITIONS, RouterBeat
+from cluster.queue.redis.bell import RedisBell
+from cluster.queue.redis.queue import RedisQueue
 from loadtest.benchmarks.queue.clients import entry
 
 _BEAT_S = 1.0

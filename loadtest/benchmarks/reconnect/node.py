@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 
 from cluster.gc_tuning import settle_heap
-from cluster.queue import RedisQueue, limits_from
+from cluster.queue.redis.queue import RedisQueue
+from cluster.queue.settings import limits_from
 from cluster.settings import Settings, load_settings
 from cluster.telemetry.logs import configure_logging
 from cluster.trust.secret import ClusterSecret

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from cluster.autoscaler.memory_store import MemoryControlStore
-from cluster.autoscaler.redis_store import RedisControlStore
+from cluster.autoscaler.memory.store import MemoryControlStore
+from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.clock import ManualClock
-from cluster.queue import MemoryQueue, MemoryStore, RedisQueue
+from cluster.queue.memory.queue import MemoryQueue, MemoryStore
+from cluster.queue.redis.queue import RedisQueue
 from tests.cluster.queue.backends import POOL, flush
 from tests.cluster.queue.servers import KINDS, Server
 

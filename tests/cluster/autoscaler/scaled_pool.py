@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from cluster.autoscaler.actuator import Actual
-from cluster.autoscaler.record import DecisionRecord
-from cluster.autoscaler.report import ClassCounts, empty_counts, pack_report
+from cluster.autoscaler.decision_record import DecisionRecord
+from cluster.autoscaler.router_report import ClassCounts, empty_counts, pack_report
 from cluster.autoscaler.scaler import PoolScaler
 from cluster.errors import ActuatorError
 from cluster.models import Windows
-from cluster.queue import ReplicaBeat, RouterBeat
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from cluster.settings import AutoscalerSettings, PoolSettings
 from cluster.trust.secret import ClusterSecret
 from penstock.values.models import ReplicaState, RequestClass

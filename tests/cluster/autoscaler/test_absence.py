@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from cluster.autoscaler.actuator import Actual
-from cluster.autoscaler.memory import PoolMemory
+from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.meter import SILENT_ROUTERS, Meter
-from cluster.autoscaler.report import ClassCounts, Counts
-from cluster.control.slow import decide
-from cluster.control.slow_rules import GroupBounds
+from cluster.autoscaler.router_report import ClassCounts, Counts
+from cluster.control.replica_policy import decide
+from cluster.control.replica_rules import GroupBounds
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
 from cluster.errors import QueueUnavailableError
 from cluster.models import Windows
-from cluster.queue import ReplicaBeat
+from cluster.queue.heartbeats import ReplicaBeat
 from cluster.settings import AutoscalerSettings, PoolSettings
 from penstock.values.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
@@ -206,7 +206,7 @@ def test_the_grace_after_a_shortage_is_the_same_where_memory_is_kept(through_mem
 
 def twin() -> Backend:
     from cluster.clock import ManualClock
-    from cluster.queue import MemoryStore
+    from cluster.queue.memory.queue import MemoryStore
 
     clock = ManualClock()
     return Backend(clock, None, MemoryStore(clock))

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from cluster.autoscaler.group import UNKNOWN_SHAPE, GroupFacts, assemble
-from cluster.autoscaler.memory import PoolMemory
+from cluster.autoscaler.assemble import UNKNOWN_SHAPE, GroupFacts, assemble
+from cluster.autoscaler.leader_state import PoolMemory
 from cluster.autoscaler.meter import ClassRates, Meter
-from cluster.autoscaler.point import PointRecord, point_in_force
-from cluster.autoscaler.report import ClassCounts, Counts, JobWork, empty_counts, pack_report, unpack_report
+from cluster.autoscaler.operating_point import PointRecord, point_in_force
+from cluster.autoscaler.router_report import ClassCounts, Counts, JobWork, empty_counts, pack_report, unpack_report
 from cluster.autoscaler.starts import Starts
-from cluster.control.guard import Move
-from cluster.control.load import Need
-from cluster.control.slow_rules import SlowState
+from cluster.control.load_forecast import Need
+from cluster.control.rails import Move
+from cluster.control.replica_rules import SlowState
 from cluster.control.step_model import Shape, StepModel
 from cluster.models import Windows
-from cluster.queue.beats import PoolView, ReplicaRecord, RouterReport
+from cluster.queue.heartbeats import PoolView, ReplicaRecord, RouterReport
 from penstock.values.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief

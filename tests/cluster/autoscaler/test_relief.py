@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.autoscaler.base import Commit
+from cluster.autoscaler.store import Commit
 from cluster.models import Windows
-from cluster.queue import ReplicaBeat, RouterBeat, Settlement
+from cluster.queue.entries import Settlement
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from penstock.values.models import ReplicaState, RequestClass
 from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
+from cluster.autoscaler.decision_record import DecisionRecord
 from cluster.autoscaler.metrics import AutoscalerMetrics
-from cluster.autoscaler.point import PointRecord
-from cluster.autoscaler.record import DecisionRecord
+from cluster.autoscaler.operating_point import PointRecord
 from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
 from cluster.models import ModelInfo

@@ -8,10 +8,10 @@ import pytest
 
 from cluster.autoscaler.actuator import Actual
 from cluster.autoscaler.metrics import AutoscalerMetrics
-from cluster.autoscaler.point import PointRecord
-from cluster.autoscaler.report import ClassCounts
+from cluster.autoscaler.operating_point import PointRecord
+from cluster.autoscaler.router_report import ClassCounts
 from cluster.models import Windows
-from cluster.queue import ReplicaBeat
+from cluster.queue.heartbeats import ReplicaBeat
 from cluster.settings import AutoscalerSettings
 from penstock.values.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint

@@ -7,12 +7,12 @@ from importlib.resources import files
 
 import pytest
 
-from cluster.autoscaler.base import Commit, StoredRecord
-from cluster.autoscaler.keys import control_keys, fits_key
-from cluster.autoscaler.scripts import SCRIPTS
+from cluster.autoscaler.redis.keys import control_keys, fits_key
+from cluster.autoscaler.redis.scripts import SCRIPTS
+from cluster.autoscaler.store import Commit, StoredRecord
 from cluster.errors import LeadershipLostError
 from cluster.models import Windows
-from cluster.queue import ReplicaBeat, RouterBeat
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from penstock.values.models import ReplicaState
 from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend
@@ -158,7 +158,7 @@ def test_all_keys_are_in_the_pools_slot() -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_builds_no_key_and_says_what_it_takes(name: str) -> None:
-    text = (files("cluster.autoscaler") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+    text = (files("cluster.autoscaler.redis") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
 
     assert "-- Keys: " in text
     assert "-- Reply: " in text

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from cluster.control import slow
-from cluster.control.load import Need
-from cluster.control.slow import SlowDecision
-from cluster.control.slow_rules import GroupBounds, SlowRules, SlowState
+from cluster.control import replica_policy as slow
+from cluster.control.load_forecast import Need
+from cluster.control.replica_policy import SlowDecision
+from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
 from penstock.values.models import RequestClass

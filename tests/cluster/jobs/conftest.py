@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from cluster.clock import ManualClock
-from cluster.jobs import JobLimits, MemoryJobs, MemoryJobStore, RedisJobStore
+from cluster.jobs.contract import JobLimits
+from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
+from cluster.jobs.redis.store import RedisJobStore
 from tests.cluster.queue.backends import flush
 from tests.cluster.queue.servers import KINDS, Server, running
 

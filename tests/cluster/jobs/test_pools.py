@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.errors import QueueUnavailableError
-from cluster.jobs import JobPools, MemoryJobPools, RedisJobPools
+from cluster.jobs.pools import JobPools, MemoryJobPools, RedisJobPools
 from tests.cluster.jobs.conftest import Backend
 
 

@@ -7,13 +7,14 @@ from importlib.resources import files
 
 import pytest
 
-from cluster.jobs import JobLimits, job_limits_from
 from cluster.jobs.blob import pack_blob, pack_block, unpack_blob, unpack_block
-from cluster.jobs.keys import JOB_KEYS, SHARED_KEYS, job_keys
-from cluster.jobs.scripts import SCRIPTS, load_job_scripts
+from cluster.jobs.contract import JobLimits
+from cluster.jobs.redis.keys import JOB_KEYS, SHARED_KEYS, job_keys
+from cluster.jobs.redis.scripts import SCRIPTS, load_job_scripts
+from cluster.jobs.settings import job_limits_from
 from cluster.settings import JobsSettings
 
-LUA = files("cluster.jobs") / "lua"
+LUA = files("cluster.jobs.redis") / "lua"
 
 
 def test_every_key_has_the_pool_as_its_hash_tag_and_none_is_shared_between_jobs() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cluster.errors import JobLeaseLostError, JobLimitError, JobNotFoundError, QueueUnavailableError
-from cluster.jobs import ItemResult, JobClaim, JobCursor, JobLimits, JobRecord, JobState, JobUsage
 from cluster.jobs.blob import pack_blob
+from cluster.jobs.contract import ItemResult, JobClaim, JobCursor, JobLimits, JobRecord, JobState, JobUsage
 from tests.cluster.jobs.conftest import Backend
 from tests.support.waiting import until
 
@@ -161,7 +161,7 @@ async def test_streams_are_served_while_a_large_result_is_packed(
         assert served.wait(5), "nobody was served"
         return pack_blob(body)
 
-    monkeypatch.setattr("cluster.jobs.redis_store.pack_blob", pack)
+    monkeypatch.setattr("cluster.jobs.redis.store.pack_blob", pack)
     storing = asyncio.create_task(store.store(claim, 0, ItemResult(b"x" * 100_000)))
     await until(began.is_set)
     served.set()

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from cluster.clock import ManualClock
 from cluster.errors import PenstockError
-from cluster.jobs import ItemResult, JobClaim, JobLimits, JobState, JobUsage, MemoryJobs, MemoryJobStore, RedisJobStore
-from cluster.jobs.keys import shared_key
+from cluster.jobs.contract import ItemResult, JobClaim, JobLimits, JobState, JobUsage
+from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
+from cluster.jobs.redis.keys import shared_key
+from cluster.jobs.redis.store import RedisJobStore
 from tests.cluster.jobs.conftest import POOL
 from tests.cluster.queue.backends import flush
 from tests.cluster.queue.servers import KINDS, Server

@@ -11,19 +11,12 @@ import redis
 
 from cluster.clock import ManualClock
 from cluster.models import Windows
-from cluster.queue import (
-    MemoryBell,
-    MemoryQueue,
-    MemoryStore,
-    QueueEntry,
-    QueueLimits,
-    RedisBell,
-    RedisQueue,
-    ReplicaBeat,
-    RouterBeat,
-    RouterBeatReply,
-)
-from cluster.queue.keys import pool_keys
+from cluster.queue.entries import QueueEntry, QueueLimits
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat, RouterBeatReply
+from cluster.queue.memory.queue import MemoryBell, MemoryQueue, MemoryStore
+from cluster.queue.redis.bell import RedisBell
+from cluster.queue.redis.keys import pool_keys
+from cluster.queue.redis.queue import RedisQueue
 from penstock.values.models import ReplicaState, RequestClass
 from tests.cluster.queue.servers import Server
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.errors import QueueFullError, QuotaExceededError
-from cluster.queue import Grant, QueueEntry, Settlement
+from cluster.queue.entries import Grant, QueueEntry, Settlement
 from tests.cluster.queue.backends import Scene, entry
 
 ROUTERS = ("A", "B")

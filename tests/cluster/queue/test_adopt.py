@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.models import Windows
-from cluster.queue import Quota, Settlement
+from cluster.queue.entries import Quota, Settlement
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 ONE = Windows(1, 10**6, 10**6)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.models import Windows
-from cluster.queue import QueueLimits, Settlement
+from cluster.queue.entries import QueueLimits, Settlement
 from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import Backend, Scene, entry
 

@@ -10,8 +10,9 @@ import pytest
 
 from cluster.errors import QueueUnavailableError
 from cluster.models import Windows
-from cluster.queue import RedisBell, Settlement
-from cluster.queue.keys import bell_channel
+from cluster.queue.entries import Settlement
+from cluster.queue.redis.bell import RedisBell
+from cluster.queue.redis.keys import bell_channel
 from tests.cluster.queue import servers
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry, turns
 from tests.support.waiting import until

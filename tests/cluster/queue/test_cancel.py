@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.models import Windows
-from cluster.queue import MAX_CHOICES, Mail, Order, Settlement
+from cluster.queue.entries import MAX_CHOICES, Mail, Order, Settlement
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)

@@ -7,9 +7,9 @@ import contextlib
 from typing import Any
 
 from cluster.models import Windows
-from cluster.queue import QueueLimits, Settlement
-from cluster.queue.codec import pack
-from cluster.queue.scripts import load_constants
+from cluster.queue.entries import QueueLimits, Settlement
+from cluster.queue.redis.codec import pack
+from cluster.queue.redis.scripts import load_constants
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 CHUNK = int(load_constants()["CHUNK"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from cluster.models import Windows
-from cluster.queue import QueueLimits, Settlement
+from cluster.queue.entries import QueueLimits, Settlement
 from cluster.redis.keys import pool_key
 from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from cluster.models import Windows
-from cluster.queue import QueueLimits, Settlement
+from cluster.queue.entries import QueueLimits, Settlement
 from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import Backend, Scene, entry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue import Mark, QueueLimits, Settlement
+from cluster.queue.entries import Mark, QueueLimits, Settlement
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from cluster.errors import QueueFullError
 from cluster.models import Windows
-from cluster.queue import Grant, QueueLimits, Settlement
+from cluster.queue.entries import Grant, QueueLimits, Settlement
 from penstock.values.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry
 

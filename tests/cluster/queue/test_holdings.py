@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.models import Windows
-from cluster.queue import Holding, Settlement, Where
+from cluster.queue.entries import Holding, Settlement, Where
 from tests.cluster.queue.backends import Scene, entry
 
 TWO = Windows(2, 10**6, 10**6)

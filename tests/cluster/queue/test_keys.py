@@ -8,7 +8,7 @@ import pytest
 
 from cluster.errors import KeyReusedError, QuotaExceededError
 from cluster.models import Windows
-from cluster.queue import QueueLimits, Quota, Settlement, Submitted
+from cluster.queue.entries import QueueLimits, Quota, Settlement, Submitted
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 WIDE = Windows(64, 10**6, 10**6)

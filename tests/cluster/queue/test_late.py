@@ -8,9 +8,9 @@ import msgpack
 import redis
 
 from cluster.models import Windows
-from cluster.queue import Grant, Settlement
-from cluster.queue.keys import pool_keys
-from cluster.queue.memory_state import LATE_LEAST, LATE_PER_CALL
+from cluster.queue.entries import Grant, Settlement
+from cluster.queue.memory.state import LATE_LEAST, LATE_PER_CALL
+from cluster.queue.redis.keys import pool_keys
 from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cluster.models import Windows
-from cluster.queue import Grant, QueueEntry, Settlement
+from cluster.queue.entries import Grant, QueueEntry, Settlement
 from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import Scene, entry
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from cluster.models import Windows
-from cluster.queue import Order, QueueLimits, Settlement
+from cluster.queue.entries import Order, QueueLimits, Settlement
 from cluster.settings import QueueSettings
 from penstock.values.models import ReplicaState
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry

@@ -8,7 +8,7 @@ import msgpack
 import pytest
 
 from cluster.models import Windows
-from cluster.queue import QueueLimits, Settlement, UsageLine
+from cluster.queue.entries import QueueLimits, Settlement, UsageLine
 from cluster.redis.keys import pool_key
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry
 

@@ -9,7 +9,9 @@ import pytest
 
 from cluster.clock import ManualClock
 from cluster.models import Windows
-from cluster.queue import Grant, MemoryStore, QueueLimits, ReplicaBeat, RouterBeat, Settlement
+from cluster.queue.entries import Grant, QueueLimits, Settlement
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
+from cluster.queue.memory.queue import MemoryStore
 from penstock.values.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import Backend, entry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.models import Windows
-from cluster.queue import Mark
+from cluster.queue.entries import Mark
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.models import Windows
-from cluster.queue import Grant, QueueLimits, Settlement
+from cluster.queue.entries import Grant, QueueLimits, Settlement
 from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import Backend, Scene, entry
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cluster.models import Windows
-from cluster.queue import QueueLimits, Settlement
-from cluster.queue.entries import Grant
+from cluster.queue.entries import Grant, QueueLimits, Settlement
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 WINDOW = 8_192

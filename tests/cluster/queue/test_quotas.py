@@ -9,7 +9,7 @@ import pytest
 
 from cluster.errors import QueueFullError, QuotaExceededError
 from cluster.models import Windows
-from cluster.queue import Quota, Settlement
+from cluster.queue.entries import Quota, Settlement
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 WIDE = Windows(sequences=64, kv_tokens=10**9, prefill_tokens=10**9)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import redis
 
-from cluster.queue import RedisQueue, ReplicaBeat, RouterBeat, Settlement
+from cluster.queue.entries import Settlement
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
+from cluster.queue.redis.queue import RedisQueue
 from penstock.values.models import ReplicaState
 from tests.cluster.queue.backends import WIDE, Backend, entry
 

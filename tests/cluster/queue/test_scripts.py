@@ -7,12 +7,13 @@ from importlib.resources import files
 
 import pytest
 
-from cluster.queue import MAX_CHOICES, QueueLimits, limits_from
-from cluster.queue.keys import POOL_KEYS, bell_channel, pool_keys
-from cluster.queue.scripts import SCRIPTS, SHARED, load_constants, load_scripts
+from cluster.queue.entries import MAX_CHOICES, QueueLimits
+from cluster.queue.redis.keys import POOL_KEYS, bell_channel, pool_keys
+from cluster.queue.redis.scripts import SCRIPTS, SHARED, load_constants, load_scripts
+from cluster.queue.settings import limits_from
 from cluster.settings import QueueSettings
 
-LUA = files("cluster.queue") / "lua"
+LUA = files("cluster.queue.redis") / "lua"
 
 
 def test_every_key_has_the_pool_as_its_hash_tag() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from cluster.models import Windows
-from cluster.queue import Quota, Settlement
+from cluster.queue.entries import Quota, Settlement
 from cluster.settings.queue import LEAST_WEIGHT
 from tests.cluster.queue.backends import Backend, Scene, entry
 from tests.cluster.queue.shop import Shop, service_s

@@ -16,23 +16,10 @@ from hypothesis import strategies as st
 from cluster.clock import ManualClock
 from cluster.errors import KeyReusedError, QueueFullError, QuotaExceededError
 from cluster.models import Windows
-from cluster.queue import (
-    NO_QUOTA,
-    Grant,
-    Mark,
-    MemoryQueue,
-    MemoryStore,
-    QueueEntry,
-    QueueLimits,
-    Quota,
-    RedisQueue,
-    ReplicaBeat,
-    RouterBeat,
-    RouterBeatReply,
-    Settlement,
-    Submitted,
-)
-from cluster.queue.entries import Mail
+from cluster.queue.entries import NO_QUOTA, Grant, Mail, Mark, QueueEntry, QueueLimits, Quota, Settlement, Submitted
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat, RouterBeatReply
+from cluster.queue.memory.queue import MemoryQueue, MemoryStore
+from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.keys import pool_key
 from penstock.values.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import KEPT_WHEN_IDLE, POOL, flush, memory_sizes, redis_sizes

@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 from cluster.models import Windows
-from cluster.queue import QueueLimits, Settlement
+from cluster.queue.entries import QueueLimits, Settlement
 from penstock.values.models import RequestClass
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry
 

@@ -17,7 +17,9 @@ import redis.asyncio
 
 from cluster.errors import PenstockError, QueueUnavailableError, SettingsError
 from cluster.models import Windows
-from cluster.queue import RedisQueue, ReplicaBeat, RouterBeat, Settlement
+from cluster.queue.entries import Settlement
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
+from cluster.queue.redis.queue import RedisQueue
 from penstock.values.models import ReplicaState
 from tests.cluster.queue import servers
 from tests.cluster.queue.backends import Backend, Scene, entry

@@ -10,11 +10,14 @@ import pytest
 import redis
 from redis import exceptions
 
-from cluster.autoscaler.redis_store import RedisControlStore
+from cluster.autoscaler.redis.store import RedisControlStore
 from cluster.errors import QueueUnavailableError
-from cluster.jobs.redis_store import RedisJobStore
+from cluster.jobs.redis.store import RedisJobStore
 from cluster.models import Windows
-from cluster.queue import RedisBell, RedisQueue, ReplicaBeat, RouterBeat, Settlement
+from cluster.queue.entries import Settlement
+from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
+from cluster.queue.redis.bell import RedisBell
+from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.keys import pool_key
 from cluster.redis.slot_owner import SlotOwner
 from cluster.redis.url import ClusterUrl

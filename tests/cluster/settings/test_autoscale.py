@@ -6,7 +6,7 @@ import pytest
 
 from cluster.autoscaler.autoscaler import scaled_pools
 from cluster.autoscaler.scaler import slow_rules
-from cluster.control.slow_rules import SlowRules
+from cluster.control.replica_rules import SlowRules
 from cluster.errors import SettingsError
 from cluster.settings import AutoscaleSettings, load_settings
 

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.errors import InvalidRequestError
 from cluster.models import ModelInfo
-from cluster.queue.codec import _read_record
+from cluster.queue.redis.codec import _read_record
 from cluster.trust.announcement import Announcement
 from cluster.trust.resume_token import ResumeTicket, TicketChoice
 from penstock.values.models import Capabilities, ReplicaState

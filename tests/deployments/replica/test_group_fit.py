@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.autoscaler.memory_store import MemoryControlStore
-from cluster.queue import MemoryStore
+from cluster.autoscaler.memory.store import MemoryControlStore
+from cluster.queue.memory.queue import MemoryStore
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.factory import build_engine
 from deployments.replica.group_fit import GroupFit, engine_version

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import redis.asyncio
 
-from cluster.queue.memory_state import LATE_FROM
+from cluster.queue.memory.state import LATE_FROM
 from loadtest.benchmarks.queue import cells
 from loadtest.benchmarks.queue.cells import Ground
 from loadtest.benchmarks.queue.clients import SEQUENCES, entry

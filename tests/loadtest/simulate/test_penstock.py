@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.control.slow_rules import GroupBounds
+from cluster.control.replica_rules import GroupBounds
 from cluster.control.step_model import Shape, StepModel
-from cluster.queue import QueueLimits
+from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.simulate.figures import figures_of
 from loadtest.simulate.imitations import Dynamo, Wva

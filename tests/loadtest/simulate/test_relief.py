@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from cluster.clock import ManualClock
-from cluster.control.slow_rules import GroupBounds
-from cluster.queue import MemoryQueue, MemoryStore, RouterBeat
+from cluster.control.replica_rules import GroupBounds
+from cluster.queue.heartbeats import RouterBeat
+from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from cluster.settings import SimSettings
 from loadtest.simulate.figures import Figures, figures_of
 from loadtest.simulate.loop import now

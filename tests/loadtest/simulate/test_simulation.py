@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from cluster.errors import SettingsError
-from cluster.queue import MemoryQueue, QueueLimits
-from cluster.queue.beats import ReplicaBeat, ReplicaBeatReply
+from cluster.queue.entries import QueueLimits
+from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply
+from cluster.queue.memory.queue import MemoryQueue
 from cluster.settings import AffinitySettings, SimSettings
 from loadtest.simulate.figures import figures_of
 from loadtest.simulate.outcome import End, Run

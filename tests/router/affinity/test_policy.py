@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from cluster.models import Windows
-from cluster.queue.beats import ReplicaRecord
+from cluster.queue.heartbeats import ReplicaRecord
 from cluster.settings import AffinitySettings
 from penstock.values.models import ReplicaState
 from router.affinity import Affinity

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from cluster.autoscaler.report import unpack_report
+from cluster.autoscaler.router_report import unpack_report
 from cluster.errors import PenstockError, QuarantinedError, QueueTimeoutError, SlowReaderError
 from cluster.queue.entries import Grant
 from penstock.v1 import replica_pb2 as pb

@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue import Adopted, Grant, Holding, Holdings, Mail, Where
+from cluster.queue.entries import Adopted, Grant, Holding, Holdings, Mail, Where
 from deployments.replica.attempts import Refused
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cluster.models import Windows
-from cluster.queue.beats import ReplicaRecord, RouterBeatReply
 from cluster.queue.entries import Mail
+from cluster.queue.heartbeats import ReplicaRecord, RouterBeatReply
 from penstock.values.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo
 from penstock.values.steps import Relief

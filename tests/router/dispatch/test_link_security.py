@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from cluster.grpc_options import INNER_CHANNEL_OPTIONS
-from cluster.queue.beats import ReplicaBeat
+from cluster.queue.heartbeats import ReplicaBeat
 from cluster.settings import ReplicaTlsSettings
 from cluster.trust.announcement import Announcement
 from cluster.trust.link_proof import caller_metadata, check_caller

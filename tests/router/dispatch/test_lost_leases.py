@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue import RouterBeat, RouterBeatReply
+from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
 from deployments.replica.replica import Replica
 from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from cluster.models import GenerationSpec
-from cluster.queue import Mark
+from cluster.queue.entries import Mark
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.base import TokenSink
 from deployments.engines.factory import resolve_model

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import router.dispatch.positions
-from cluster.queue.beats import POSITIONS
+from cluster.queue.heartbeats import POSITIONS
 from router.dispatch.choice import ChoiceState
 from router.dispatch.positions import Positions
 from tests.support.stack import request, running_stack, sim_pool, stream_request

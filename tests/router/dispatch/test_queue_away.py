@@ -15,7 +15,7 @@ from grpc_status import rpc_status
 
 from cluster.clock import SystemClock
 from cluster.errors import QueueUnavailableError
-from cluster.queue import Mail, QueueEntry, Settlement, Submitted
+from cluster.queue.entries import Mail, QueueEntry, Settlement, Submitted
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from tests.support.stack import collect, ids_of, request, running_stack, stream_request

@@ -8,7 +8,9 @@ import pytest
 
 from cluster.clock import ManualClock
 from cluster.models import Windows
-from cluster.queue import MemoryQueue, MemoryStore, QueueLimits, Quota, RouterBeat
+from cluster.queue.entries import QueueLimits, Quota
+from cluster.queue.heartbeats import RouterBeat
+from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from penstock.v1 import replica_pb2 as pb
 from router.dispatch.choice import Choice
 from router.dispatch.resubmission import Resubmission

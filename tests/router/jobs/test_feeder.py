@@ -17,7 +17,8 @@ from cluster.errors import (
     QueueFullError,
     QueueUnavailableError,
 )
-from cluster.jobs import JobLimits, JobState, MemoryJobs, MemoryJobStore
+from cluster.jobs.contract import JobLimits, JobState
+from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
 from cluster.settings import JobsSettings
 from penstock.v1 import inference_pb2, types_pb2
 from penstock.v1 import jobs_pb2 as api

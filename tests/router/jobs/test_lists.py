@@ -11,7 +11,9 @@ import pytest
 
 from cluster.clock import ManualClock
 from cluster.errors import InvalidRequestError, QueueUnavailableError, UnavailableError
-from cluster.jobs import ItemResult, JobRecord, MemoryJobPools, MemoryJobs, MemoryJobStore
+from cluster.jobs.contract import ItemResult, JobRecord
+from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
+from cluster.jobs.pools import MemoryJobPools
 from cluster.settings import JobsSettings
 from penstock.client import AsyncClient, Client, JobItem, RetryPolicy, Sampling
 from penstock.v1 import jobs_pb2 as api

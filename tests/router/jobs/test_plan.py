@@ -15,7 +15,7 @@ from cluster.errors import (
     QueueFullError,
     QueueUnavailableError,
 )
-from cluster.jobs import Backlog
+from cluster.jobs.contract import Backlog
 from router.jobs.plan import BlockPlan, plan
 from router.jobs.verdict import Again, Final, judge
 from router.status import to_rpc_status

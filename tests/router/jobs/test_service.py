@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
-from cluster.autoscaler.report import JobWork, unpack_report
+from cluster.autoscaler.router_report import JobWork, unpack_report
 from cluster.errors import PermissionDeniedError
 from penstock.v1 import inference_pb2, types_pb2
 from penstock.v1 import jobs_pb2 as api

@@ -9,7 +9,9 @@ import pytest
 
 from cluster.clock import ManualClock
 from cluster.errors import JobNotFoundError, ModelNotFoundError, QueueUnavailableError
-from cluster.jobs import JobLimits, MemoryJobPools, MemoryJobs, MemoryJobStore
+from cluster.jobs.contract import JobLimits
+from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
+from cluster.jobs.pools import MemoryJobPools
 from cluster.settings import JobsSettings
 from penstock.client import AsyncClient, JobItem, Sampling
 from penstock.v1 import jobs_pb2 as api

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue import Mail
+from cluster.queue.entries import Mail
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.dispatch.pool import Pool

@@ -17,8 +17,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from cluster.autoscaler.report import unpack_report
-from cluster.queue import Mail
+from cluster.autoscaler.router_report import unpack_report
+from cluster.queue.entries import Mail
 from tests.router.dispatch.test_queue_away import SteppedClock
 from tests.support.stack import collect, request, running_stack, stream_request
 from tests.support.waiting import until

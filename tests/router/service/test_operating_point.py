@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from cluster.autoscaler.actuator import Actual
 from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
-from cluster.autoscaler.base import Commit
-from cluster.autoscaler.point import PointRecord
+from cluster.autoscaler.operating_point import PointRecord
+from cluster.autoscaler.store import Commit
 from cluster.cli.main import main
 from penstock.client import AsyncClient, ClassSlo, InvalidArgumentError, OperatingPoint, PermissionDeniedError
 from penstock.v1 import admin_pb2 as api

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cluster.autoscaler.report import unpack_report
+from cluster.autoscaler.router_report import unpack_report
 from penstock.v1 import types_pb2 as types
 from penstock.values.models import RequestClass
 from router.admission import ChatPrompt, Message, TextPrompt, TokenPrompt

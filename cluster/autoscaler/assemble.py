@@ -1,0 +1,158 @@
+"""Puts a group's snapshot together from what routers, replicas and the queue report. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.autoscaler.meter import ClassRates, Meter
+from cluster.autoscaler.router_report import JobWork
+from cluster.autoscaler.starts import Starts
+from cluster.control.snapshot import ClassDemand, GroupSnapshot
+from cluster.control.step_model import Shape, StepModel
+from cluster.queue.heartbeats import PoolView, ReplicaRecord
+from penstock.values.models import ReplicaState, RequestClass
+
+UNKNOWN_SHAPE = Shape(prompt_tokens=512, output_tokens=256)
+"""Of requests that wait before any was counted."""
+MOST_SPREAD = 3.0
+"""A 95th percentile further above the mean than this comes from disturbances, which no batch size changes."""
+_REFERENCE = (64, 64_000)
+"""Tokens and context of the step by which models are put in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """Is what the settings say of a group."""
+
+    cold_start_s: float
+    """Until one was measured."""
+    gpus_per_replica: int
+
+
+def assemble(
+    view: PoolView,
+    meter: Meter,
+    starts: Starts,
+    facts: GroupFacts,
+    stored_model: StepModel | None = None,
+    jobs: Sequence[JobWork] = (),
+) -> GroupSnapshot:
+    """Build the snapshot.
+
+    Args:
+        view: the queue's state.
+        meter: updated with the view's reports.
+        starts: updated with the view's replicas.
+        facts: the settings.
+        stored_model: what earlier replicas of the group learned.
+        jobs: what is left of the jobs that routers feed.
+    """
+    ready = ready_records(view)
+    at = view.time_ms / 1000
+    return GroupSnapshot(
+        at=at,
+        ready=len(ready),
+        starting=len(starts.asked),
+        draining=sum(record.state is ReplicaState.DRAINING for record in view.replicas),
+        demands=(*_demands(view, meter, jobs), *_due(jobs, meter)),
+        model=_model(ready, stored_model),
+        spread=_spread(ready),
+        live_batch=_live_batch(ready),
+        max_sequences=_median([record.stats.get("largest_batch", record.windows.sequences) for record in ready], 256),
+        # Replicas of the last release do not say.
+        step_tokens=_median([record.stats.get("step_tokens", 0) for record in ready], 0),
+        kv_tokens=_median([record.windows.kv_tokens for record in ready], 0),
+        running=float(view.running),
+        waiting=float(sum(view.waiting) - sum(_fed(view, jobs, each) for each in RequestClass)),
+        kv_usage=statistics.fmean(record.stats.get("kv_usage", 0.0) for record in ready) if ready else 0.0,
+        age_s=_age(at, view, meter),
+        cold_start_s=starts.cold_start_s(facts.cold_start_s),
+        failed_starts=starts.failed,
+        last_failure_at=starts.last_failure_at,
+        attainment=meter.attainment,
+        arrived_at=meter.arrived_at,
+        gpus_per_replica=facts.gpus_per_replica,
+    )
+
+
+def ready_records(view: PoolView) -> list[ReplicaRecord]:
+    """Return the replicas that take work."""
+    return [record for record in view.replicas if record.state is ReplicaState.READY]
+
+
+def _fed(view: PoolView, jobs: Sequence[JobWork], request_class: RequestClass) -> int:
+    """Return how many of those that wait may be items of jobs: a feeder keeps a few there."""
+    return min(view.waiting[request_class], sum(job.in_flight for job in jobs if job.request_class is request_class))
+
+
+def _due(jobs: Sequence[JobWork], meter: Meter) -> tuple[ClassDemand, ...]:
+    """Describe what is left of jobs. An item is like those of its job that are done, or like other requests."""
+    found = []
+    for job in sorted(jobs, key=lambda job: job.left_s):
+        shape = Shape(job.prompt_tokens, job.output_tokens, job.cached_tokens)
+        rates = meter.rates.get(job.request_class)
+        if job.output_tokens <= 0:
+            shape = rates.shape if rates is not None and rates.shape is not None else UNKNOWN_SHAPE
+        if job.items:
+            found.append(ClassDemand(job.request_class, 0.0, shape, job.items, deadline_s=job.left_s))
+    return tuple(found)
+
+
+def _demands(view: PoolView, meter: Meter, jobs: Sequence[JobWork]) -> tuple[ClassDemand, ...]:
+    known = [rates.shape for rates in meter.rates.values() if rates.shape is not None]
+    found = []
+    for request_class in RequestClass:
+        rates = meter.rates.get(request_class, ClassRates())
+        queued = view.waiting[request_class] - _fed(view, jobs, request_class)
+        if rates.shape is None and not queued:
+            continue
+        found.append(
+            ClassDemand(
+                request_class,
+                rates.requests,
+                rates.shape or (known[0] if known else UNKNOWN_SHAPE),
+                queued,
+                view.longest_wait_ms[request_class] / 1000 if queued else 0.0,
+            )
+        )
+    return tuple(found)
+
+
+def _model(ready: Sequence[ReplicaRecord], stored: StepModel | None) -> StepModel | None:
+    """Choose the middle one of the replicas' models. One that nobody measured yet is taken from the group's past; but
+    where replicas have measured and none trusts its model, there is none.
+    """
+    stats = [record.stats for record in ready]
+    models = [StepModel(one["step_a"], one["step_b"], one["step_g"]) for one in stats if "step_a" in one]
+    if models:
+        return sorted(models, key=lambda model: model.predict(*_REFERENCE))[(len(models) - 1) // 2]
+    return None if any("step_error" in one for one in stats) else stored
+
+
+def _spread(ready: Sequence[ReplicaRecord]) -> float:
+    ratios = [
+        record.stats["itl_p95_s"] / record.stats["itl_mean_s"]
+        for record in ready
+        if record.stats.get("itl_mean_s", 0.0) > 0 and record.stats.get("itl_p95_s", 0.0) > 0
+    ]
+    return min(MOST_SPREAD, max(1.0, statistics.median(ratios))) if ratios else 1.0
+
+
+def _live_batch(ready: Sequence[ReplicaRecord]) -> float | None:
+    limits = [record.stats["live_batch"] for record in ready if "live_batch" in record.stats]
+    return statistics.median(limits) if limits else None
+
+
+def _age(at: float, view: PoolView, meter: Meter) -> float:
+    """Return the age of the oldest value; what a lease keeps alive although it does not report is old, too."""
+    ages = [record.heartbeat_age_ms / 1000 for record in view.replicas]
+    ages += [report.age_ms / 1000 for report in view.reports]
+    if not view.reports and meter.reported_at is not None:
+        ages.append(at - meter.reported_at)
+    return max(ages, default=0.0)
+
+
+def _median(values: Sequence[float], default: int) -> int:
+    return int(statistics.median_low(values)) if values else default

@@ -1,0 +1,125 @@
+"""A decision as it is stored and shown: what was seen, what was decided, and why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cluster.control.replica_policy import SlowDecision
+from cluster.control.settings import ControlMode
+from cluster.control.snapshot import ClassDemand, GroupSnapshot
+from penstock.values.models import RequestClass
+from penstock.values.steps import Counterfactual, Relief, Step
+
+
+@dataclass(frozen=True, slots=True)
+class DemandRecord:
+    """Is what one class asked for."""
+
+    request_class: RequestClass
+    rate: float
+    """Requests per second."""
+    prompt_tokens: float
+    """Per request, as the next two."""
+    cached_tokens: float
+    output_tokens: float
+    queued: int
+    oldest_wait_s: float
+    deadline_s: float | None = None
+    """What is queued is to be done in so long; None for requests that clients wait for."""
+
+    @classmethod
+    def of(cls, seen: ClassDemand) -> DemandRecord:
+        """Take it from a snapshot."""
+        shape = seen.shape
+        tokens = (shape.prompt_tokens, shape.cached_tokens, shape.output_tokens)
+        return cls(seen.request_class, seen.rate, *tokens, seen.queued, seen.oldest_wait_s, seen.deadline_s)
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """Is one decision, with what it rests on."""
+
+    at_ms: int
+    """Pool time, which is Redis' clock."""
+    leader: str
+    fence: int
+    mode: ControlMode
+    """Only `active` decisions are carried out."""
+    before: int
+    """Replicas that the platform was told to have."""
+    replicas: int
+    needed: int
+    """Before hysteresis and rails."""
+    relief: Relief
+    reason: str
+    steps: tuple[Step, ...]
+    counterfactuals: tuple[Counterfactual, ...]
+    alarms: tuple[str, ...]
+    ready: int
+    starting: int
+    draining: int
+    running: float
+    waiting: float
+    kv_usage: float
+    age_s: float
+    cold_start_s: float
+    failed_starts: int
+    attainment: float | None
+    demands: tuple[DemandRecord, ...]
+    number: int = 0
+    """Grows by one with each decision of the pool; 0 before it is stored."""
+
+    @classmethod
+    def of(
+        cls, seen: GroupSnapshot, made: SlowDecision, *, leader: str, fence: int, mode: ControlMode, before: int
+    ) -> DecisionRecord:
+        """Put it together."""
+        return cls(
+            at_ms=round(seen.at * 1000),
+            leader=leader,
+            fence=fence,
+            mode=mode,
+            before=before,
+            replicas=made.replicas,
+            needed=made.needed,
+            relief=made.relief,
+            reason=made.reason,
+            steps=made.steps,
+            counterfactuals=made.counterfactuals,
+            alarms=made.alarms,
+            ready=seen.ready,
+            starting=seen.starting,
+            draining=seen.draining,
+            running=seen.running,
+            waiting=seen.waiting,
+            kv_usage=seen.kv_usage,
+            age_s=seen.age_s,
+            cold_start_s=seen.cold_start_s,
+            failed_starts=seen.failed_starts,
+            attainment=seen.attainment,
+            demands=tuple(map(DemandRecord.of, seen.demands)),
+        )
+
+    def to_bytes(self) -> bytes:
+        """Write as JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes, number: int) -> DecisionRecord:
+        """Read what `to_bytes` wrote; raises ValueError, KeyError or TypeError for anything else."""
+        fields: dict[str, Any] = json.loads(text)
+        fields |= {
+            "number": number,
+            "mode": ControlMode(fields["mode"]),
+            "relief": Relief(fields["relief"]),
+            "steps": tuple(Step(**step) for step in fields["steps"]),
+            "counterfactuals": tuple(Counterfactual(**one) for one in fields["counterfactuals"]),
+            "alarms": tuple(fields["alarms"]),
+            "demands": tuple(
+                DemandRecord(**{**one, "request_class": RequestClass(one["request_class"])})
+                for one in fields["demands"]
+            ),
+        }
+        return cls(**fields)

@@ -1,0 +1,131 @@
+"""What a leader remembers of a pool, and hands to the next one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, replace
+from typing import Any
+
+from cluster.autoscaler.meter import ClassRates, Meter
+from cluster.autoscaler.router_report import ClassCounts
+from cluster.autoscaler.starts import Starts
+from cluster.control.load_forecast import Check, Need
+from cluster.control.rails import Move
+from cluster.control.replica_rules import SlowRules, SlowState
+from cluster.control.step_model import Shape
+from penstock.values.models import RequestClass
+from penstock.values.steps import Relief
+
+_RULES = SlowRules()
+_GRACE_S = _RULES.attainment_s - _RULES.fill_period_s
+"""So far ahead the slow loop sets the time of its last look at the fill on purpose, after a shortage."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolMemory:
+    """Is all of it."""
+
+    slow: SlowState = field(default_factory=SlowState)
+    meter: Meter = field(default_factory=Meter)
+    starts: Starts = field(default_factory=Starts)
+    group: str = ""
+    """Whose step model holds while there are no replicas: that of the last ones; empty where there never were any."""
+
+    def up_to(self, at: float) -> PoolMemory:
+        """Forget what lies ahead: a store that replaced another one may be behind its time."""
+        slow, starts = self.slow, self.starts
+        fill_at = None if slow.fill_at is None else slow.fill_at - _GRACE_S
+        known = (fill_at, slow.active_at, slow.regretted_at, starts.last_failure_at)
+        ahead = [one for one in known if one is not None]
+        times = [*ahead, *(need.at for need in slow.needs), *(move.at for move in slow.moves), *starts.asked]
+        if max(times, default=at) <= at:
+            return self
+        return replace(
+            self,
+            slow=replace(
+                slow,
+                needs=tuple(need for need in slow.needs if need.at <= at),
+                moves=tuple(move for move in slow.moves if move.at <= at),
+                fill_at=_clamped(slow.fill_at, at + _GRACE_S),
+                active_at=_clamped(slow.active_at, at),
+                regretted_at=_clamped(slow.regretted_at, at),
+            ),
+            starts=replace(
+                starts,
+                asked=tuple(min(asked, at) for asked in starts.asked),
+                last_failure_at=_clamped(starts.last_failure_at, at),
+            ),
+        )
+
+    def after_break(self, at: float, break_s: float, start_timeout_s: float) -> PoolMemory:
+        """Leave out what would take a time without a leader for a time in which nobody came, or for a cold start.
+
+        Args:
+            at: now.
+            break_s: a longer time since the last tick is such a time.
+            start_timeout_s: starts from before a time as long as this are forgotten: what became of them is not known.
+        """
+        if self.meter.at is None or at - self.meter.at <= break_s:
+            return self
+        starts = replace(self.starts, asked=(), unseen=0) if at - self.meter.at > start_timeout_s else self.starts
+        slow = self.slow if self.slow.active_at is None else replace(self.slow, active_at=at)
+        return replace(self, slow=slow, starts=starts)
+
+    def to_bytes(self) -> bytes:
+        """Write as JSON. The needs of two hours are most of it, some 35 KB."""
+        slow, starts = asdict(self.slow), asdict(self.starts)
+        slow["needs"] = [_need_fields(need) for need in self.slow.needs]
+        slow["moves"] = [[move.at, move.replicas, move.before] for move in self.slow.moves]
+        starts["known"] = sorted(self.starts.known)
+        fields = {"slow": slow, "meter": asdict(self.meter), "starts": starts, "group": self.group}
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> PoolMemory:
+        """Read what `to_bytes` wrote; raises ValueError, KeyError or TypeError for anything else."""
+        fields = json.loads(text)
+        slow, starts = fields["slow"], fields["starts"]
+        slow["needs"] = tuple(map(_need, slow["needs"]))
+        slow["moves"] = tuple(Move(*move) for move in slow["moves"])
+        slow["check"] = Check(**slow.get("check", {}))
+        slow["relief"] = Relief.of(slow.get("relief", ""))
+        starts["known"] = frozenset(starts["known"])
+        for name in ("asked", "samples"):
+            starts[name] = tuple(starts[name])
+        # A release that did not know groups may have led before.
+        group = str(fields.get("group", ""))
+        return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts), group)
+
+
+def _need_fields(need: Need) -> list[float]:
+    shape = () if need.shape is None else astuple(need.shape)
+    return [round(need.at, 3), _short(need.work), need.replicas, _short(need.requests), *map(_short, shape)]
+
+
+def _need(fields: Sequence[float]) -> Need:
+    # A release that did not write the last ones down may have led before.
+    at, work, replicas, *more = fields
+    return Need(at, work, int(replicas), more[0] if more else 0.0, Shape(*more[1:]) if more[1:] else None)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _clamped(value: float | None, most: float) -> float | None:
+    return None if value is None else min(value, most)
+
+
+def _meter(fields: Mapping[str, Any]) -> Meter:
+    counters = {
+        router: {RequestClass(int(number)): ClassCounts(**counts) for number, counts in classes.items()}
+        for router, classes in fields["counters"].items()
+    }
+    rates = {
+        RequestClass(int(number)): ClassRates(
+            rate["requests"], Shape(**rate["shape"]) if rate["shape"] is not None else None
+        )
+        for number, rate in fields["rates"].items()
+    }
+    return Meter(**{**fields, "counters": counters, "rates": rates})

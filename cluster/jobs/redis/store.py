@@ -1,0 +1,285 @@
+"""The job store in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.clock import Clock, SystemClock
+from cluster.errors import JobLeaseLostError, JobLimitError, JobNotFoundError
+from cluster.jobs.blob import pack_blob, pack_block, unpack_blob, unpack_block
+from cluster.jobs.checks import check_names
+from cluster.jobs.contract import Backlog, ItemResult, JobClaim, JobCursor, JobLimits, JobRecord, JobState, JobUsage
+from cluster.jobs.redis.keys import job_keys, shared_key
+from cluster.jobs.redis.scripts import load_job_scripts
+from cluster.jobs.steps import ClockSteps
+from cluster.redis.connections import ConnectionSource, RedisTarget
+from cluster.redis.pipeline import ScriptPipeline
+from cluster.redis.script import PLAIN, pack
+
+DEFAULT_TIMEOUT_S = 2.0
+_LOOKED_AT = 64
+"""Jobs that are named at once for a `claim` or `sweep`."""
+_LOOKS = 16
+"""Of one `claim`, where all that are named are of tenants that are fed enough: they are put off for a second."""
+_LARGE = 32 << 10
+"""Bytes that take a good part of a millisecond to compress."""
+
+
+class RedisJobStore:
+    """Is one pool's job store in Redis (6.2 or later). Belongs to the event loop that makes the first call, and has a
+    connection of its own, so that blocks of bodies never stand in front of the queue's calls.
+    """
+
+    def __init__(
+        self,
+        target: RedisTarget,
+        pool: str,
+        limits: JobLimits | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        """Connects at the first call.
+
+        Args:
+            target: a URL as in the setting redis.url, or a client whose pool says how to connect.
+            pool: the pool's name; must not contain braces.
+            limits: the same at every router of the pool.
+            timeout_s: how long a call may wait for Redis, in seconds.
+            clock: for tests: replaces Redis' own time.
+        """
+        self.pool = pool
+        self.limits = limits or JobLimits()
+        self._clock = clock
+        self._steps = ClockSteps(self.limits.lease_ms)
+        self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, shared_key(pool, "open")), timeout_s)
+        self._scripts = load_job_scripts()
+
+    # --- uploading ----------------------------------------------------------------------------------------------------
+
+    async def create(self, job_id: str, tenant: str, header: bytes) -> None:
+        """See `JobStore.create`."""
+        check_names(job_id, tenant)
+        limits = self.limits
+        _bounded(
+            await self._run("create", job_id, tenant, header, limits.upload_ms, limits.tenant_jobs, limits.max_jobs)
+        )
+
+    async def append(self, job_id: str, at: int, items: Sequence[bytes]) -> None:
+        """See `JobStore.append`."""
+        limits = self.limits
+        bounds = (limits.tenant_items, limits.max_items, limits.tenant_bytes, limits.max_bytes)
+        large = sum(map(len, items)) > _LARGE
+        # The caller's loop has streams to serve.
+        block = await asyncio.to_thread(pack_block, items) if large else pack_block(items)
+        reply = await self._run("append", job_id, at, len(items), block, limits.upload_ms, *bounds)
+        if reply is None:
+            raise JobNotFoundError(job_id)
+        _bounded(reply)
+
+    async def seal(self, job_id: str, key: str, digest: str, run_within_ms: int) -> JobRecord:
+        """See `JobStore.seal`."""
+        winner = await self._run("seal", job_id, key, digest, run_within_ms)
+        record = None if winner is None else await self.get(winner.decode())
+        if record is None:
+            raise JobNotFoundError(job_id)
+        return record
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        """See `JobStore.get`."""
+        return _record(job_id, await self._command("HGETALL", self._key(job_id, 0)))
+
+    async def find(self, tenant: str, key: str) -> JobRecord | None:
+        """See `JobStore.find`."""
+        found = await self._command("HGET", shared_key(self.pool, "names"), f"{tenant}\0{key}")
+        return None if found is None else await self.get(found.decode())
+
+    async def list_jobs(self, tenant: str, before: JobCursor | None, limit: int) -> list[JobRecord]:
+        """See `JobStore.list_jobs`."""
+        start = f"({_member(tenant, before)}" if before is not None else f"({tenant}\x01"
+        index = shared_key(self.pool, "index")
+        found: list[JobRecord] = []
+        while (left := limit - len(found)) > 0:
+            members = await self._command("ZREVRANGEBYLEX", index, start, f"[{tenant}\0", "LIMIT", 0, left)
+            ids = [member.decode().rsplit("\0", 1)[1] for member in members]
+            records = await asyncio.gather(*(self.get(job_id) for job_id in ids))
+            found += [record for record in records if record is not None]
+            if len(members) < left:
+                break
+            # What was deleted meanwhile must not make it look like the end of the list.
+            start = f"({members[-1].decode()}"
+        return found
+
+    async def results(self, job_id: str, offset: int, limit: int) -> list[bytes]:
+        """See `JobStore.results`."""
+        found = await self._command("HMGET", self._key(job_id, 3), *range(offset, offset + limit))
+        # The first gap is the end: offsets have none.
+        end = next((index for index, blob in enumerate(found) if blob is None), len(found))
+        return [unpack_blob(blob) for blob in found[:end]]
+
+    # --- feeding ------------------------------------------------------------------------------------------------------
+
+    async def claim(self, holder: str, *, takeover: bool) -> JobClaim | None:
+        """See `JobStore.claim`."""
+        token = secrets.token_hex(12)
+        before: list[bytes] = []
+        for _ in range(_LOOKS):
+            candidates, _due, now = await self._run("look", "", _LOOKED_AT, self.limits.lease_ms)
+            takeover &= self._steps.believes(now, (self._clock or SystemClock()).monotonic())
+            for candidate in candidates:
+                job_id = candidate.decode()
+                options = (self.limits.lease_ms, int(takeover), self.limits.tenant_feeding)
+                if await self._run("claim", job_id, holder, token, *options) == 1:
+                    record = await self.get(job_id)
+                    return None if record is None else JobClaim(record, token)
+            if len(candidates) < _LOOKED_AT or candidates == before:
+                break
+            before = candidates
+        return None
+
+    async def renew(self, claim: JobClaim) -> JobRecord:
+        """See `JobStore.renew`."""
+        job_id = claim.record.job_id
+        # Both leave in one pipeline, in this order.
+        renewed, record = await asyncio.gather(
+            self._run("renew", job_id, claim.token, self.limits.lease_ms), self.get(job_id)
+        )
+        if renewed != 1 or record is None:
+            raise JobLeaseLostError(job_id)
+        return record
+
+    async def release(self, claim: JobClaim) -> None:
+        """See `JobStore.release`."""
+        await self._run("release", claim.record.job_id, claim.token)
+
+    async def backlog(self, job_id: str) -> Backlog:
+        """See `JobStore.backlog`."""
+        sizes, done = await asyncio.gather(
+            self._command("LRANGE", self._key(job_id, 2), 0, -1), self._command("GET", self._key(job_id, 4))
+        )
+        return Backlog(tuple(map(int, sizes)), done or b"")
+
+    async def block(self, job_id: str, number: int) -> list[bytes]:
+        """See `JobStore.block`."""
+        blob = await self._command("HGET", self._key(job_id, 1), number)
+        return [] if blob is None else unpack_block(blob)
+
+    async def store(self, claim: JobClaim, item: int, result: ItemResult) -> bool:
+        """See `JobStore.store`."""
+        job_id, used = claim.record.job_id, result.usage
+        tokens = (used.prompt_tokens, used.output_tokens, used.cached_tokens)
+        floats = (f"{used.gpu_seconds:.9f}", f"{used.cost:.12f}")
+        body = result.body
+        blob = await asyncio.to_thread(pack_blob, body) if len(body) > _LARGE else pack_blob(body)
+        stored = await self._run(
+            "store",
+            job_id,
+            claim.token,
+            item,
+            blob,
+            int(result.failed),
+            *tokens,
+            *floats,
+            self.limits.ttl_ms,
+            self.limits.tenant_bytes,
+            self.limits.max_bytes,
+        )
+        if isinstance(stored, list):
+            _bounded(stored)
+        return bool(_held(job_id, stored))
+
+    async def count_failure(self, claim: JobClaim, item: int) -> int:
+        """See `JobStore.count_failure`."""
+        job_id = claim.record.job_id
+        return _held(job_id, await self._run("fail", job_id, claim.token, item))
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    async def cancel(self, job_id: str) -> None:
+        """See `JobStore.cancel`."""
+        await self._run("cancel", job_id, self.limits.ttl_ms)
+
+    async def delete(self, job_id: str) -> None:
+        """See `JobStore.delete`."""
+        await self._run("delete", job_id)
+
+    async def sweep(self) -> int:
+        """See `JobStore.sweep`."""
+        _candidates, due, _now = await self._run("look", "", _LOOKED_AT, self.limits.lease_ms)
+        done = await asyncio.gather(*(self._run("expire", job_id.decode(), self.limits.ttl_ms) for job_id in due))
+        return sum(done)
+
+    async def close(self) -> None:
+        """See `JobStore.close`."""
+        await self._pipeline.close()
+
+    # --- transport ----------------------------------------------------------------------------------------------------
+
+    def _key(self, job_id: str, number: int) -> str:
+        return job_keys(self.pool, job_id)[number]
+
+    async def _run(self, name: str, job_id: str, *arguments: str | bytes | float) -> Any:
+        script = self._scripts[name]
+        now = "" if self._clock is None else self._clock.wall_ms()
+        keys = job_keys(self.pool, job_id)
+        return await self._pipeline.call(script, pack("EVALSHA", script.sha, len(keys), *keys, now, job_id, *arguments))
+
+    async def _command(self, *words: str | bytes | float) -> Any:
+        return await self._pipeline.call(PLAIN, pack(*words))
+
+
+def _bounded(reply: Sequence[bytes]) -> None:
+    if reply:
+        raise JobLimitError(reply[0].decode(), int(reply[1]))
+
+
+def _held(job_id: str, reply: int) -> int:
+    if reply < 0:
+        raise JobLeaseLostError(job_id)
+    return reply
+
+
+def _member(tenant: str, cursor: JobCursor) -> str:
+    return f"{tenant}\0{cursor.created_ms:016d}\0{cursor.job_id}"
+
+
+def _record(job_id: str, flat: Sequence[bytes]) -> JobRecord | None:
+    if not flat:
+        return None
+    fields = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+    def text(name: str) -> str:
+        return fields.get(name, b"").decode()
+
+    def number(name: str) -> int:
+        return int(fields.get(name, 0) or 0)
+
+    return JobRecord(
+        job_id=job_id,
+        tenant=text("tenant"),
+        state=JobState(text("state")),
+        header=fields.get("header", b""),
+        key=text("key"),
+        digest=text("digest"),
+        created_ms=number("created"),
+        started_ms=number("started"),
+        ended_ms=number("ended"),
+        due_ms=number("due"),
+        items=number("items"),
+        blocks=number("blocks"),
+        results=number("results"),
+        failed=number("failed"),
+        holder=text("holder"),
+        usage=JobUsage(
+            prompt_tokens=number("prompt"),
+            output_tokens=number("output"),
+            cached_tokens=number("cached"),
+            gpu_seconds=float(fields.get("gpu", 0)),
+            cost=float(fields.get("cost", 0)),
+        ),
+    )

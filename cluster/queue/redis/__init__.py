@@ -1,0 +1,1 @@
+"""The waiting room in Redis, for production."""

@@ -1,0 +1,325 @@
+"""Translates between the queue's values and what the scripts take and return."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+
+from cluster.errors import KeyReusedError, QueueFullError, QuotaExceededError
+from cluster.models import Windows
+from cluster.queue.entries import (
+    RETRY_FULL_S,
+    Adopted,
+    Grant,
+    Holding,
+    Holdings,
+    KnownRequest,
+    Mail,
+    Mark,
+    Marks,
+    Order,
+    QueueEntry,
+    QueueLimits,
+    Settlement,
+    Submitted,
+    UsageLine,
+    Where,
+)
+from cluster.queue.heartbeats import (
+    PoolView,
+    ReplicaBeat,
+    ReplicaBeatReply,
+    ReplicaRecord,
+    RouterBeat,
+    RouterBeatReply,
+    RouterReport,
+)
+from penstock.values.models import ReplicaState
+
+_ORDER_KINDS = {b"c": "cancel", b"d": "moved", b"e": "expired", b"f": "preempt"}
+_QUOTAS = {1: "tokens_per_minute", 2: "requests_per_minute", 3: "concurrency"}
+
+
+def pack_limits(limits: QueueLimits) -> tuple[bytes, ...]:
+    """Write the limits as the scripts' leading arguments."""
+    numbers = (limits.lease_ms, limits.attach_grace_ms, limits.max_waiting, limits.lookahead, limits.grant_heartbeats)
+    more = (
+        limits.preempt_after_ms,
+        limits.preempt_quantum_ms,
+        limits.max_preemptions,
+        limits.result_ms,
+        limits.max_result_bytes,
+        limits.ledger_days,
+    )
+    shares = (repr(share).encode() for share in limits.class_shares)
+    return (*(b"%d" % n for n in numbers), *shares, *(b"%d" % n for n in more))
+
+
+def pack(*values: object) -> bytes:
+    """Write a script's own arguments. Text and bytes get the same old raw type, the only one that all servers read."""
+    return msgpack.packb(values, use_bin_type=False)  # type: ignore[no-any-return]
+
+
+def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
+    """Write the arguments of `submit`."""
+    preferred = entry.preferred_replicas
+    return pack(
+        router_id,
+        entry.request_id,
+        entry.attempt_base,
+        entry.tenant,
+        int(entry.request_class),
+        entry.prompt_tokens,
+        entry.expected_tokens,
+        entry.kv_tokens,
+        entry.start_within_ms,
+        entry.client_key,
+        "\0".join(("", *preferred, "")) if preferred else "",
+        entry.weight,
+        int(entry.resume),
+        entry.max_tokens,
+        entry.quota.max_waiting,
+        (
+            entry.quota.tokens_per_minute,
+            entry.quota.requests_per_minute,
+            entry.quota.concurrency,
+            int(entry.quota.strict),
+        ),
+        entry.digest,
+        entry.late_after_ms,
+        entry.choices,
+    )
+
+
+def pack_settlement(router_id: str, request_id: str, attempt: str, settlement: Settlement) -> bytes:
+    """Write the arguments of `release`."""
+    return pack(router_id, request_id, attempt, *_used(settlement))
+
+
+def pack_withdrawal(router_id: str, request_id: str, used: Settlement | None) -> bytes:
+    """Write the arguments of `withdraw`."""
+    return pack(router_id, request_id, int(used is not None), *_used(used or Settlement(0)))
+
+
+def _used(settlement: Settlement) -> tuple[float, ...]:
+    once = (settlement.output_tokens, settlement.requests, settlement.prompt_tokens, settlement.cached_tokens)
+    return *once, settlement.gpu_seconds, settlement.cost
+
+
+def pack_router_beat(beat: RouterBeat) -> bytes:
+    """Write the arguments of `heartbeat_router`."""
+    started = _flat(beat.started)
+    return pack(
+        beat.router_id,
+        beat.connected,
+        started,
+        beat.registry_version,
+        beat.report,
+        beat.positions_of,
+        int(beat.busy),
+    )
+
+
+def pack_replica_beat(beat: ReplicaBeat) -> bytes:
+    """Write the arguments of `heartbeat_replica`."""
+    windows = beat.windows
+    return pack(
+        beat.replica_id,
+        beat.record,
+        beat.state.value,
+        windows.sequences,
+        windows.kv_tokens,
+        windows.prefill_tokens,
+        -1 if beat.kv_tokens is None else beat.kv_tokens,
+        msgpack.packb(dict(beat.stats)),
+        _flat(beat.running),
+        beat.prefilled,
+        beat.produced,
+        -1 if beat.batch_slots is None else beat.batch_slots,
+    )
+
+
+def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequence[Any]) -> Submitted:
+    """Read the answer of `submit`, and raise the error that it is."""
+    match reply:
+        case [1, attempt, replica, marks]:
+            return Submitted(Grant(entry.request_id, attempt.decode(), replica.decode()), 0, marks=marks)
+        case [0, position, marks]:
+            return Submitted(None, position, marks=marks)
+        case [2, request_id, result, live]:
+            return Submitted(None, 0, KnownRequest(request_id.decode(), result, bool(live)))
+        case [-2, which, retry_ms, limit]:
+            quota = _QUOTAS[which]
+            if retry_ms >= 0:
+                raise QuotaExceededError(pool, entry.tenant, quota, limit, retry_ms / 1000)
+            # Only a strict quota of tokens is too small for any request, and that takes all that may come.
+            each = entry.prompt_tokens + entry.max_tokens if quota == "tokens_per_minute" else 1
+            raise QuotaExceededError(pool, entry.tenant, quota, limit, None, each * entry.choices)
+        case [-3]:
+            raise QueueFullError(pool, entry.quota.max_waiting, RETRY_FULL_S, tenant=entry.tenant)
+        case [-4, request_id]:
+            raise KeyReusedError(entry.client_key, request_id.decode())
+        case [-5]:
+            return Submitted(None, 0, elsewhere=True)
+        case _:
+            raise QueueFullError(pool, max_waiting, RETRY_FULL_S)
+
+
+def read_known(client_key: str, reply: Sequence[Any] | None) -> KnownRequest | None:
+    """Read the answer of `find_key`, and raise the error that it is."""
+    match reply:
+        case [2, request_id, result, live]:
+            return KnownRequest(request_id.decode(), result, bool(live))
+        case [_, request_id]:
+            raise KeyReusedError(client_key, request_id.decode())
+        case _:
+            return None
+
+
+def read_adopted(request_id: str, reply: Sequence[Any] | None) -> Adopted | None:
+    """Read the answer of `adopt`."""
+    match reply:
+        case [1, age_ms, attempt, replica, started]:
+            return Adopted(Grant(request_id, attempt.decode(), replica.decode()), 0, bool(started), age_ms)
+        case [_, age_ms, position]:
+            return Adopted(None, position, age_ms=age_ms)
+        case _:
+            return None
+
+
+def read_usage(reply: Sequence[Any]) -> tuple[bytes, list[UsageLine]]:
+    """Read the answer of `usage`: where the next call goes on, empty at the end, and lines."""
+    following, fields = reply
+    lines = []
+    for field, packed in fields:
+        day, tenant = field.decode().split("\0")
+        lines.append(UsageLine(int(day), tenant, *msgpack.unpackb(packed)))
+    return following, lines
+
+
+def read_marks(reply: Sequence[Any]) -> Marks:
+    """Read the answer of `quarantine`."""
+    count, flat = reply
+    marks = sorted(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+    return Marks(count, tuple(Mark(content, incident.decode(), left) for content, incident, left in marks))
+
+
+def read_grants(reply: Sequence[Sequence[bytes]]) -> Mail:
+    """Read the grants that `release` and `refuse` return."""
+    return Mail(tuple(Grant(i.decode(), a.decode(), r.decode()) for i, a, r in reply)) if reply else _NO_MAIL
+
+
+def read_mailbox(reply: Sequence[bytes]) -> Mail:
+    """Read a mailbox: members of `owners` that are mail, NUL-separated (see lua/names.lua)."""
+    grants, orders = [], []
+    for member in reply:
+        _, letter, request_id, *rest = member.split(b"\0")
+        if letter == b"g":
+            grants.append(Grant(request_id.decode(), rest[0].decode(), rest[1].decode()))
+        else:
+            orders.append(Order(request_id.decode(), _ORDER_KINDS[letter]))
+    return Mail(tuple(grants), tuple(orders))
+
+
+def read_router_reply(reply: Sequence[Any]) -> RouterBeatReply:
+    """Read the answer of `heartbeat_router`."""
+    mail, replicas, version, waiting, running, routers, positions, run_id, granted, time_ms, *told = reply
+    return RouterBeatReply(
+        mail=read_mailbox(mail),
+        replicas=None if replicas is None else _records(replicas),
+        registry_version=version,
+        waiting=tuple(waiting),
+        running=running,
+        routers=_names(routers),
+        positions={name.decode(): ahead for name, ahead in zip(positions[::2], positions[1::2], strict=True)},
+        run_id=run_id.decode(),
+        granted=tuple(granted),
+        time_ms=time_ms,
+        point=told[0],
+        relief=told[1].decode(),
+        marks=told[2],
+    )
+
+
+def read_replica_reply(reply: Sequence[Any]) -> ReplicaBeatReply:
+    """Read the answer of `heartbeat_replica`."""
+    return ReplicaBeatReply(_names(reply[0]), reply[1].decode(), reply[2], reply[3].decode())
+
+
+_WHERE = {b"w": Where.LINE, b"p": Where.LINE, b"g": Where.GRANT, b"r": Where.SLOT}
+
+
+def read_holdings(reply: Sequence[Any]) -> Holdings:
+    """Read the answer of `holdings`."""
+    last, found = reply
+    page = zip(found[::3], found[1::3], found[2::3], strict=True)
+    return Holdings(
+        tuple(
+            Holding(name.decode(), _WHERE.get(letter, Where.MAIL), attempt.decode()) for letter, name, attempt in page
+        ),
+        last,
+    )
+
+
+def read_view(reply: Sequence[Any]) -> PoolView:
+    """Read the answer of `observe`."""
+    time_ms, run_id, replicas, reports, waiting, longest, running, point, routers = reply
+    return PoolView(
+        time_ms=time_ms,
+        run_id=run_id.decode(),
+        replicas=_records(replicas),
+        reports=tuple(
+            sorted(
+                (
+                    RouterReport(name.decode(), age, report)
+                    for name, age, report in zip(reports[::3], reports[1::3], reports[2::3], strict=True)
+                ),
+                key=lambda one: one.router_id,
+            )
+        ),
+        waiting=tuple(waiting),
+        longest_wait_ms=tuple(longest),
+        running=running,
+        point=point,
+        routers=_names(routers),
+    )
+
+
+def _records(replies: Sequence[Sequence[Any]]) -> tuple[ReplicaRecord, ...]:
+    return tuple(sorted(map(_read_record, replies), key=lambda record: record.replica_id))
+
+
+def _read_record(fields: Sequence[Any]) -> ReplicaRecord:
+    name, record, state, sequences, kv, prefill, held, used_kv, used_prefill, age, stats = fields
+    return ReplicaRecord(
+        replica_id=name.decode(),
+        record=record,
+        state=_state(state.decode()),
+        windows=Windows(sequences, kv, prefill),
+        sequences=held,
+        kv_tokens=used_kv,
+        prefill_tokens=used_prefill,
+        heartbeat_age_ms=age,
+        stats=msgpack.unpackb(stats),
+    )
+
+
+def _state(name: str) -> ReplicaState:
+    try:
+        return ReplicaState(name)
+    except ValueError:
+        # One of a later release gets no work from this one, and is linked for what runs there.
+        return ReplicaState.DRAINING
+
+
+def _flat(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    return [part for pair in pairs for part in pair]
+
+
+def _names(reply: Sequence[bytes]) -> tuple[str, ...]:
+    return tuple(sorted(name.decode() for name in reply))
+
+
+_NO_MAIL = Mail()
