@@ -15,9 +15,11 @@ from loadtest.simulate.steps import StepTimes
 
 Column: TypeAlias = npt.NDArray[np.float64]
 _START = StepTimes(0.015, 80e-6, 0.08e-6)
-_STEPS = (*[0.5] * 12, *[0.3] * 12, *[0.15] * 12)
+_STAGES = (0.5, 0.3, 0.15)
 """How much of the way to each new model is gone: the schedule moves with the model, and the whole way may swing. Near
-the most that an engine carries even half of it does."""
+the most that an engine carries even half of it does. Each stage begins at the best model so far: where the one before
+ends depends on the last bits of a processor's sums."""
+_STEPS_PER_STAGE = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +47,20 @@ def fit(run: RecordedRun, first: int, last: int) -> StepTimes:
     real = _measured(run, chosen)
     times = best = _START
     best_misfit = float("inf")
-    for step in _STEPS:
-        done = replay(run.trace, run.engine, times)
-        predicted = _predicted(run, done, chosen)
-        misfit = float(
-            np.abs(predicted.e2e / real.e2e - 1).mean() + np.abs(predicted.ttft - real.ttft).sum() / real.ttft.sum()
-        )
-        if misfit < best_misfit:
-            best, best_misfit = times, misfit
-        features, seconds = _spans(done, chosen, real)
-        found = _not_negative(features / seconds[:, None], np.ones(len(seconds)))
-        old = (times.base_s, times.per_token_s, times.per_kv_token_s)
-        times = StepTimes(*(was + step * (float(now) - was) for was, now in zip(old, found, strict=True)))
+    for step in _STAGES:
+        times = best
+        for _ in range(_STEPS_PER_STAGE):
+            done = replay(run.trace, run.engine, times)
+            predicted = _predicted(run, done, chosen)
+            misfit = float(
+                np.abs(predicted.e2e / real.e2e - 1).mean() + np.abs(predicted.ttft - real.ttft).sum() / real.ttft.sum()
+            )
+            if misfit < best_misfit:
+                best, best_misfit = times, misfit
+            features, seconds = _spans(done, chosen, real)
+            found = _not_negative(features / seconds[:, None], np.ones(len(seconds)))
+            old = (times.base_s, times.per_token_s, times.per_kv_token_s)
+            times = StepTimes(*(was + step * (float(now) - was) for was, now in zip(old, found, strict=True)))
     return best
 
 
