@@ -19,9 +19,9 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.steps import Relief
 from penstock.wire import duration_from_wire
-from router.dispatch.choice import Choice
-from router.dispatch.generation import Generation
 from router.dispatch.pool import Pool
+from router.generation.choice import Choice
+from router.generation.generation import Generation
 from router.identity.authenticator import KEYS_FILE
 
 MAX_TENANTS = 100

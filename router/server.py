@@ -31,21 +31,21 @@ from cluster.telemetry import MetricsServer
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer, TlsFiles
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
-from router.admission import RequestLimits
+from router.admin.control import ControlDesk
+from router.admin.servicer import AdminServicer
 from router.affinity import CacheSalts
-from router.calls import CallServer, open_server
+from router.catalog import Catalog
 from router.dispatch.pool import Pool
+from router.grpc_server import CallServer, open_server
+from router.handlers import service_handler
 from router.identity import Authenticator, TenantPolicies
+from router.inference.admit import Opening
+from router.inference.coalescing import Pace
+from router.inference.servicer import InferenceServicer
 from router.jobs import Executor, JobFeeder, JobServicer, JobStores
 from router.metrics import RouterMetrics
-from router.service.admin import AdminServicer
-from router.service.catalog import Catalog
-from router.service.control import ControlDesk
-from router.service.handlers import service_handler
-from router.service.inference import InferenceServicer
-from router.service.opening import Opening
-from router.service.pace import Pace
 from router.stores import QueueFactory
+from router.validation import RequestLimits
 
 _LOG = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from loadtest.traces import TraceRequest
 from penstock.values.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief
+from router.admission.estimate import PoolEstimate
+from router.admission.shedding import SHED, TimeBounds, late_after_s, refusal, shed_after_s
 from router.affinity import Affinity, Trail
-from router.dispatch.estimate import PoolEstimate
-from router.dispatch.in_time import SHED, TimeBounds, late_after_s, refusal, shed_after_s
 
 
 @dataclass(slots=True, eq=False)

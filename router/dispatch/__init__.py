@@ -1,1 +1,1 @@
-"""From an admitted request to its output: queue, links to replicas, and the streams in between."""
+"""A pool as a router serves it: its queue, its membership there, and the choices that wait or run."""

@@ -25,21 +25,21 @@ from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
+from router.admission.admission_control import Outlook
 from router.affinity import Affinity
-from router.dispatch.account import Prices
-from router.dispatch.audit import Audit
-from router.dispatch.breaker import BreakerLimits
-from router.dispatch.choice import Choice, ChoiceState
-from router.dispatch.contract import Placement
-from router.dispatch.isolation import Isolation
 from router.dispatch.membership import Membership
-from router.dispatch.outlook import Outlook
 from router.dispatch.positions import Positions
-from router.dispatch.recovery import Failure, RecoveryLimits
-from router.dispatch.replicas import ReplicaSet
-from router.dispatch.resubmission import Resubmission
-from router.dispatch.returns import Returns
-from router.dispatch.slow_readers import SlowReaders
+from router.dispatch.quarantine import Isolation
+from router.dispatch.reconcile import Audit
+from router.dispatch.releases import Returns
+from router.dispatch.resubmit import Resubmission
+from router.generation.choice import Choice, ChoiceState
+from router.generation.metering import Prices
+from router.generation.slow_readers import SlowReaders
+from router.links.breaker import BreakerLimits
+from router.links.failure import Failure, RecoveryLimits
+from router.links.placement import Placement
+from router.links.replicas import ReplicaSet
 
 _LOG = logging.getLogger(__name__)
 
@@ -357,7 +357,7 @@ class Pool:
         self.slow_readers.follow(choice)
         used = choice.account.final(choice.tokens)
         if not choice.account.closed:
-            choice.account.teach(self.outlook.estimate)
+            self.outlook.learn(choice.account)
             self.outlook.arrivals.over(choice)
             self.on_settled(choice, used)
         self.returns.release(request_id, choice.attempt, used or Settlement(choice.tokens))

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Mapping
 
 from cluster.queue.heartbeats import POSITIONS
-from router.dispatch.choice import Choice, ChoiceState
+from router.generation.choice import Choice, ChoiceState
 
 
 class Positions:

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from penstock.v1 import inference_pb2 as api
-from router.admission import RequestLimits, check_request
 from router.identity import Caller
+from router.inference.admit import Opening
+from router.inference.collect import Collector
+from router.inference.servicer import raise_if_stopped
 from router.metrics import RouterMetrics
-from router.service.collect import Collector
-from router.service.inference import raise_if_stopped
-from router.service.opening import Opening
+from router.validation import RequestLimits, check_request
 
 Execute: TypeAlias = Callable[[str, api.GenerateRequest], Awaitable[api.GenerateResponse]]
 """Takes a tenant and a whole request; raises what a call of Generate would end with."""

@@ -20,12 +20,12 @@ from cluster.jobs.contract import JobRecord, JobState, JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from penstock.v1 import jobs_pb2 as api
-from router.admission import RequestLimits
-from router.admission.violations import Violations
 from router.identity import Caller, may_use, require_class, require_model
 from router.jobs.messages import WatchPlace, job_message, page_token, parse_page_token
 from router.jobs.stores import JobStores
 from router.jobs.upload import Upload, check_header, class_of
+from router.validation import RequestLimits
+from router.validation.violations import Violations
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from penstock.v1 import jobs_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.models import FieldViolation, RequestClass
 from penstock.wire import duration_from_wire, request_class_from_wire
-from router.admission import RequestLimits, check_request
-from router.admission.validation import MAX_KEY_BYTES, MAX_MODEL_BYTES
-from router.admission.violations import MAX_VIOLATIONS, Violations, shown
+from router.validation import RequestLimits, check_request
+from router.validation.validation import MAX_KEY_BYTES, MAX_MODEL_BYTES
+from router.validation.violations import MAX_VIOLATIONS, Violations, shown
 
 MAX_CUSTOM_ID_BYTES = 512
 BLOCK_ITEMS = 32

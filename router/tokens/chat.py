@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from cluster.errors import InvalidRequestError
 from cluster.settings import LimitSettings
-from router.admission import Message
+from router.validation import Message
 
 TEMPLATE_FILE = "chat_template.jinja"
 CONFIG_FILE = "tokenizer_config.json"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from router.admission import Prompt
-from router.admission.values import ChatPrompt, TextPrompt
+from router.validation import Prompt
+from router.validation.values import ChatPrompt, TextPrompt
 
 BYTES_PER_TOKEN = 4
 """Of English; other languages and code have fewer."""

@@ -13,8 +13,8 @@ import tokenizers
 
 from cluster.errors import InvalidRequestError
 from cluster.settings import LimitSettings
-from router.admission import ChatPrompt, Message, Prompt, TextPrompt
 from router.tokens.chat import ChatTemplate
+from router.validation import ChatPrompt, Message, Prompt, TextPrompt
 
 TOKENIZER_FILE = "tokenizer.json"
 INLINE_CHARACTERS = 2_048

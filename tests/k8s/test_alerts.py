@@ -17,9 +17,9 @@ from cluster.control.settings import ControlMode
 from cluster.trust.tls import ROUTER_TLS
 from k8s.render import dashboards
 from penstock.values.models import RequestClass
-from router.dispatch.arrivals import Verdict
-from router.dispatch.recovery import Failure
+from router.admission.demand import Verdict
 from router.identity.authenticator import KEYS_FILE
+from router.links.failure import Failure
 from tests.k8s.alerts import alerts, matchers, names
 from tests.k8s.kubelet.prometheus import require
 

@@ -15,8 +15,8 @@ from cluster.errors import ModelNotFoundError, RequestNotFoundError
 from penstock.v1 import admin_pb2, admin_pb2_grpc, types_pb2
 from penstock.v1 import inference_pb2 as pb
 from penstock.v1 import inference_pb2_grpc as services
-from router.admission import RequestLimits, check_cancel, check_count, check_get_model, check_request, check_stream
 from router.status import abort
+from router.validation import RequestLimits, check_cancel, check_count, check_get_model, check_request, check_stream
 
 MODEL = pb.Model(
     name="demo",

@@ -12,8 +12,8 @@ import pytest
 
 import router.dispatch.positions
 from cluster.queue.heartbeats import POSITIONS
-from router.dispatch.choice import ChoiceState
 from router.dispatch.positions import Positions
+from router.generation.choice import ChoiceState
 from tests.support.stack import request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 

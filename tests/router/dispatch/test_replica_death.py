@@ -13,7 +13,7 @@ import pytest
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from router.dispatch.recovery import Failure
+from router.links.failure import Failure
 from tests.router.dispatch.streams import (
     LONG,
     SIM,
@@ -25,8 +25,8 @@ from tests.router.dispatch.streams import (
     replica_of,
     resumed_of,
 )
-from tests.router.dispatch.test_links import RelayedReplica, read_until
 from tests.router.dispatch.test_lost_leases import lose_lease
+from tests.router.links.test_links import RelayedReplica, read_until
 from tests.support.stack import collect, ids_of, running_stack, stream_request, text_of
 from tests.support.waiting import until
 

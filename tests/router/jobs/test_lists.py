@@ -17,9 +17,9 @@ from cluster.jobs.pools import MemoryJobPools
 from cluster.settings import JobsSettings
 from penstock.client import AsyncClient, Client, JobItem, RetryPolicy, Sampling
 from penstock.v1 import jobs_pb2 as api
-from router.admission import RequestLimits
 from router.identity import Caller
 from router.jobs import JobServicer, JobStores
+from router.validation import RequestLimits
 from tests.support.stack import request, running_stack
 
 ME = Caller("me")

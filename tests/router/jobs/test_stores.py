@@ -15,10 +15,10 @@ from cluster.jobs.pools import MemoryJobPools
 from cluster.settings import JobsSettings
 from penstock.client import AsyncClient, JobItem, Sampling
 from penstock.v1 import jobs_pb2 as api
-from router.admission import RequestLimits
 from router.identity import Caller
 from router.jobs import JobServicer, JobStores
 from router.server import Router
+from router.validation import RequestLimits
 from tests.support.stack import SECRET, running_stack
 from tests.support.waiting import until
 

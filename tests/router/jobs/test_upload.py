@@ -7,8 +7,8 @@ import pytest
 from cluster.errors import InvalidRequestError
 from cluster.settings import JobsSettings
 from penstock.v1 import jobs_pb2 as api
-from router.admission import RequestLimits
 from router.jobs.upload import Upload
+from router.validation import RequestLimits
 from tests.support.stack import request
 
 

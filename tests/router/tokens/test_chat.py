@@ -5,9 +5,9 @@ import json
 import pytest
 
 from cluster.errors import InvalidRequestError
-from router.admission import Message
 from router.tokens import ChatTemplate
 from router.tokens import chat as chat_module
+from router.validation import Message
 
 CHAT = [Message("system", "Be <kind>."), Message("user", "  Hi & bye \n"), Message("assistant", "Hello")]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -6,9 +6,9 @@ import pytest
 from tokenizers import Tokenizer as Encoder
 
 from cluster.errors import InvalidRequestError
-from router.admission import ChatPrompt, Message, TextPrompt, TokenPrompt
 from router.tokens import Tokenizer
 from router.tokens.tokenizer import INLINE_CHARACTERS
+from router.validation import ChatPrompt, Message, TextPrompt, TokenPrompt
 
 LONG = "the wheel turns " * 1_000
 

@@ -9,7 +9,7 @@ import pytest
 import xgrammar
 
 from cluster.settings import LimitSettings
-from router.admission.schema import schema_problem
+from router.validation.schema import schema_problem
 
 END = 256
 AB = {"a": {"type": "integer"}, "b": {"type": "integer"}}

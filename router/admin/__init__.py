@@ -1,0 +1,1 @@
+"""AdminService: pools, usage, and the autoscaler's decisions."""

@@ -1,0 +1,84 @@
+"""AdminService."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import cluster
+from penstock.v1 import admin_pb2 as api
+from penstock.wire import duration_to_wire, replica_state_to_wire
+from router.admin.control import ControlDesk
+from router.admin.usage import read_usage
+from router.dispatch.pool import Pool
+from router.identity import Caller, may_use
+
+
+class AdminServicer:
+    """Shows the cluster to operators, and tenants what they used."""
+
+    def __init__(self, pools: Mapping[str, Pool], router_id: str, desk: ControlDesk) -> None:
+        self._pools = pools
+        self._desk = desk
+        self._router_id = router_id
+
+    async def GetClusterStatus(  # noqa: N802
+        self, request: api.GetClusterStatusRequest, context: Any, caller: Caller
+    ) -> api.GetClusterStatusResponse:
+        """Report what the newest heartbeats said."""
+        return api.GetClusterStatusResponse(
+            pools=[self._pool(self._pools[name]) for name in sorted(self._pools) if may_use(caller, name)],
+            version=cluster.__version__,
+            router_id=self._router_id,
+        )
+
+    async def GetUsage(  # noqa: N802
+        self, request: api.GetUsageRequest, context: Any, caller: Caller
+    ) -> api.GetUsageResponse:
+        """Report what tenants used."""
+        return await read_usage(self._pools, request, caller, "AdminService/GetUsage")
+
+    async def ListDecisions(  # noqa: N802
+        self, request: api.ListDecisionsRequest, context: Any, caller: Caller
+    ) -> api.ListDecisionsResponse:
+        """Report what the autoscaler decided."""
+        return await self._desk.list_decisions(request, caller)
+
+    async def SetOperatingPoint(  # noqa: N802
+        self, request: api.SetOperatingPointRequest, context: Any, caller: Caller
+    ) -> api.SetOperatingPointResponse:
+        """Change what a pool is run for."""
+        return await self._desk.set_operating_point(request, caller)
+
+    def _pool(self, pool: Pool) -> api.PoolStatus:
+        beat = pool.beat
+        if beat is None:
+            return api.PoolStatus(name=pool.name, reachable=False)
+        return api.PoolStatus(
+            name=pool.name,
+            waiting=sum(beat.waiting),
+            running=beat.running,
+            replicas=[self._replica(pool, replica_id) for replica_id in sorted(pool.replicas.records)],
+            router_ids=beat.routers,
+            reachable=pool.available,
+        )
+
+    def _replica(self, pool: Pool, replica_id: str) -> api.ReplicaStatus:
+        record = pool.replicas.records[replica_id]
+        announcement = pool.replicas.announcements[replica_id]
+        return api.ReplicaStatus(
+            replica_id=replica_id,
+            group_id=announcement.group_id,
+            state=replica_state_to_wire(record.state),
+            address=announcement.address,
+            running=record.sequences,
+            batch_limit=record.windows.sequences,
+            kv_usage=record.stats.get("kv_usage", 0.0),
+            heartbeat_age=duration_to_wire(record.heartbeat_age_ms / 1000),
+            linked=pool.replicas.link(replica_id) is not None,
+            metrics_port=announcement.metrics_port,
+            output_tokens=int(record.stats.get("output_tokens", 0)),
+            accepted_draft_tokens=int(record.stats.get("accepted_draft_tokens", 0)),
+            kv_tokens=record.windows.kv_tokens,
+            prefill_window_tokens=record.windows.prefill_tokens,
+        )

@@ -1,0 +1,133 @@
+"""Counts what clients ask of a pool, at the moment they ask, for whoever decides on the number of replicas."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from cluster.autoscaler.router_report import JobWork, empty_counts, pack_report
+from cluster.errors import InvalidRequestError, QuarantinedError, SlowReaderError
+from penstock.v1 import types_pb2 as types
+from penstock.values.models import RequestClass
+from penstock.values.slo import OperatingPoint
+from router.generation.choice import Choice
+
+_CLIENTS_OWN = (InvalidRequestError, QuarantinedError, SlowReaderError)
+_COMPLETE = (types.FINISH_REASON_STOP, types.FINISH_REASON_LENGTH)
+
+LEARNING = 0.02
+"""Weight of a new request in the averages."""
+
+
+class Verdict(enum.Enum):
+    """Is what became of a promise to one choice of a request."""
+
+    MET = "met"
+    TTFT = "ttft"
+    """The first token came too late."""
+    ITL = "itl"
+    """The tokens came too slowly."""
+    BOTH = "ttft_and_itl"
+    NOT_SERVED = "not_served"
+    """Refused for want of room, or failed."""
+
+
+class Arrivals:
+    """Belongs to the router's loop; `report` may be called from another thread.
+
+    Output lengths and cached prompts are only known at the end, so what is counted for a new request is what those
+    of its class turned out to be lately.
+    """
+
+    def __init__(self, point: OperatingPoint) -> None:
+        self.point = point
+        """What is promised now."""
+        self.verdicts = {(each, verdict): 0 for each in RequestClass for verdict in Verdict}
+        """Of all choices that were promised something, since the start."""
+        self._counts = empty_counts()
+        self._outputs: dict[RequestClass, float] = {}
+        self._cached: dict[RequestClass, float] = {}
+        """Found part of the prompt."""
+
+    def arrived(
+        self, request_class: RequestClass, prompt_tokens: int, max_tokens: int, usual_tokens: int, choices: int
+    ) -> None:
+        """Count a request.
+
+        Args:
+            request_class: its class.
+            prompt_tokens: its prompt.
+            max_tokens: the most that a choice may produce.
+            usual_tokens: what one is taken to produce while nothing was learned.
+            choices: sequences that it asks for.
+        """
+        mine = self._counts[request_class]
+        mine.requests += choices
+        mine.prompt_tokens += choices * prompt_tokens
+        mine.cached_tokens += choices * prompt_tokens * self._cached.get(request_class, 0.0)
+        mine.output_tokens += choices * min(max_tokens, self._outputs.get(request_class, usual_tokens))
+
+    def ended(self, request_class: RequestClass, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
+        """Learn from a choice that ended well."""
+        self._outputs[request_class] = _mixed(self._outputs.get(request_class), output_tokens)
+        if prompt_tokens > 0:
+            share = min(1.0, cached_tokens / prompt_tokens)
+            self._cached[request_class] = _mixed(self._cached.get(request_class), share)
+
+    def judge(self, request_class: RequestClass, ttft_s: float | None, itl_s: float | None) -> None:
+        """Hold a request that ended against what was promised; None where it had no such time.
+
+        Args:
+            request_class: its class.
+            ttft_s: arrival to the first token.
+            itl_s: mean time between its tokens. The promise is about their 95th percentile, which nobody keeps per
+                request; replicas hold that one.
+        """
+        slo = self.point.of(request_class)
+        if slo.empty:
+            return
+        late = slo.ttft_p99_s is not None and ttft_s is not None and ttft_s > slo.ttft_p99_s
+        slow = slo.itl_p95_s is not None and itl_s is not None and itl_s > slo.itl_p95_s
+        match late, slow:
+            case True, True:
+                verdict = Verdict.BOTH
+            case True, False:
+                verdict = Verdict.TTFT
+            case False, True:
+                verdict = Verdict.ITL
+            case _:
+                verdict = Verdict.MET
+        self._count(request_class, verdict)
+
+    def over(self, choice: Choice) -> None:
+        """Learn from a choice that is over. What a client or its deadline stopped says nothing, nor what ended by its
+        client's own fault.
+        """
+        end, request_class = choice.end, choice.entry.request_class
+        if isinstance(choice.error, _CLIENTS_OWN):
+            return
+        if choice.error is not None:
+            self.turned_away(request_class)
+        elif end is not None and end.finish_reason in _COMPLETE:
+            self.ended(request_class, choice.entry.prompt_tokens, choice.account.cached_tokens, choice.tokens)
+            ttft_s = choice.first_token_at - choice.arrived_at if choice.first_token_at else None
+            itl_s = end.decode_s / (end.output_tokens - 1) if end.output_tokens > 1 else None
+            self.judge(request_class, ttft_s, itl_s)
+
+    def turned_away(self, request_class: RequestClass) -> None:
+        """Count a request that was refused for want of room, or failed: a miss."""
+        if not self.point.of(request_class).empty:
+            self._count(request_class, Verdict.NOT_SERVED)
+
+    def _count(self, request_class: RequestClass, verdict: Verdict) -> None:
+        self.verdicts[request_class, verdict] += 1
+        self._counts[request_class].judged += 1
+        self._counts[request_class].met += verdict is Verdict.MET
+
+    def report(self, jobs: Sequence[JobWork] = ()) -> bytes:
+        """Write what was counted since the start, and what is left of jobs now."""
+        return pack_report(self._counts, jobs)
+
+
+def _mixed(old: float | None, new: float) -> float:
+    return new if old is None else old + LEARNING * (new - old)

@@ -1,6 +1,0 @@
-"""gRPC calls of the public API: a server whose writes cost less than those of grpc.aio, and the same to handlers."""
-
-from router.calls.call import Call
-from router.calls.opening import CallServer, open_server
-
-__all__ = ["Call", "CallServer", "open_server"]

@@ -1,0 +1,156 @@
+"""The models that this router can admit requests for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from cluster.errors import LinkError, ModelNotFoundError, NoReplicaError
+from cluster.models import ModelInfo
+from cluster.settings import LimitSettings
+from cluster.trust.announcement import model_from_fields
+from penstock.v1 import inference_pb2 as api
+from penstock.wire import capabilities_to_wire
+from router.dispatch.pool import Pool
+from router.identity import Caller, may_use, require_model
+from router.tokens import Tokenizer, TokenizerStore
+from router.tokens.fair_turns import Turns
+from router.validation import Prompt
+
+_LOG = logging.getLogger(__name__)
+
+ENCODERS = 2
+"""Threads that encode long prompts."""
+
+
+class Catalog:
+    """Knows each pool's model and tokenizer, also while the pool has no replica: what a replica once announced is kept
+    on disk beside the tokenizer.
+    """
+
+    def __init__(self, pools: Mapping[str, Pool], cache_dir: Path, limits: LimitSettings) -> None:
+        self._pools = pools
+        self._cache_dir = cache_dir
+        self._max_logprobs = limits.max_logprobs
+        self._store = TokenizerStore(
+            cache_dir / "tokenizers", threads=ENCODERS, max_rendered_characters=limits.max_rendered_characters
+        )
+        self._turns = Turns(ENCODERS)
+        self._models: dict[str, ModelInfo] = {}
+        self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}
+        """By pool, with their digests: those of earlier models are for the store to keep or forget."""
+
+    def pool(self, model: str, caller: Caller) -> Pool:
+        """Return the pool that serves a model.
+
+        Raises:
+            PermissionDeniedError: the caller may not use it.
+            ModelNotFoundError: there is none.
+        """
+        require_model(caller, model)
+        pool = self._pools.get(model)
+        if pool is None:
+            raise ModelNotFoundError(model, [name for name in sorted(self._pools) if may_use(caller, name)])
+        return pool
+
+    async def model(self, pool: Pool) -> tuple[ModelInfo, Tokenizer]:
+        """Return what is needed to admit a request.
+
+        Raises:
+            NoReplicaError: no replica of the pool has ever been seen.
+        """
+        info = self.known(pool)
+        if info is None:
+            raise NoReplicaError(f"no replica of {pool.name!r} has reported yet, so its tokenizer is not known", 2.0)
+        tokenizer = self._tokenizer(pool, info)
+        if tokenizer is None:
+            tokenizer = await self._load(pool, info)
+            self._tokenizers[pool.name] = info.tokenizer_digest, tokenizer
+        return info, tokenizer
+
+    async def encode(self, tokenizer: Tokenizer, prompt: Prompt, tenant: str) -> Sequence[int]:
+        """Encode a prompt. Tenants take turns with long ones, which have no quota yet.
+
+        Raises:
+            InvalidRequestError: as `Tokenizer.encode_prompt`.
+        """
+        if tokenizer.is_quick(prompt):
+            return await tokenizer.encode_prompt(prompt)
+        async with self._turns.turn(tenant):
+            return await tokenizer.encode_prompt(prompt)
+
+    def _tokenizer(self, pool: Pool, info: ModelInfo) -> Tokenizer | None:
+        digest, tokenizer = self._tokenizers.get(pool.name, ("", None))
+        return tokenizer if digest == info.tokenizer_digest else None
+
+    def known(self, pool: Pool) -> ModelInfo | None:
+        """Return what is known of a pool's model; None while no replica has ever been seen."""
+        announcement = pool.replicas.any_announcement()
+        if announcement is not None:
+            if self._models.get(pool.name) != announcement.model:
+                self._models[pool.name] = announcement.model
+                self._write(pool, announcement.model)
+        elif pool.name not in self._models and (stored := self._read(pool)) is not None:
+            self._models[pool.name] = stored
+        return self._models.get(pool.name)
+
+    async def _load(self, pool: Pool, info: ModelInfo) -> Tokenizer:
+        async def fetch() -> Mapping[str, bytes]:
+            for replica_id in pool.replicas.connected():
+                if (link := pool.replicas.link(replica_id)) is not None:
+                    return await link.fetch_tokenizer(info.tokenizer_digest)
+            raise NoReplicaError(f"no replica of {pool.name!r} can be asked for its tokenizer now", 1.0)
+
+        try:
+            return await self._store.get(info.tokenizer_digest, fetch)
+        except LinkError as error:
+            raise NoReplicaError(str(error), 1.0) from error
+
+    async def close(self) -> None:
+        """Give up what is being loaded, and end the threads that encode."""
+        await self._store.close()
+
+    def describe(self, pool: Pool) -> api.Model:
+        """Describe a pool's model for clients."""
+        info = self.known(pool)
+        if info is None:
+            return api.Model(name=pool.name)
+        tokenizer = self._tokenizer(pool, info)
+        chat = tokenizer is not None and tokenizer.has_chat_template
+        able = replace(info.capabilities, max_logprobs=min(info.capabilities.max_logprobs, self._max_logprobs))
+        return api.Model(
+            name=pool.name,
+            max_context_tokens=info.max_context_tokens,
+            vocabulary_size=info.vocabulary_size,
+            lora_adapters=info.lora_adapters,
+            capabilities=capabilities_to_wire(able, chat=chat),
+            ready_replicas=pool.replicas.ready(),
+            digest=info.digest,
+        )
+
+    def _file(self, pool: Pool) -> Path:
+        return self._cache_dir / "models" / f"{pool.name}.json"
+
+    def _write(self, pool: Pool, info: ModelInfo) -> None:
+        path = self._file(pool)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Of its own: the router's other processes write the same file, at the same time.
+            partial = path.with_suffix(f".{secrets.token_hex(4)}.partial")
+            partial.write_text(json.dumps({"of": pool.settings.model, "info": asdict(info)}), encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            # The cache only helps while there is no replica.
+            _LOG.warning("catalog.not_stored", extra={"pool": pool.name, "error": str(error)})
+
+    def _read(self, pool: Pool) -> ModelInfo | None:
+        try:
+            stored = json.loads(self._file(pool).read_text(encoding="utf-8"))
+            # The settings may name another model by now, whose engines still load.
+            return model_from_fields(stored["info"]) if stored["of"] == pool.settings.model else None
+        except (OSError, ValueError, TypeError, KeyError):
+            return None

@@ -1,0 +1,146 @@
+"""Runs the suspects of an engine's death one at a time, and turns away what was convicted, by whichever router."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from cluster.errors import QuarantinedError, QueueUnavailableError
+from cluster.lifecycle import TaskOwner
+from cluster.queue.contract import Queue
+from cluster.queue.entries import Mark
+from router.dispatch.suspects import Suspects
+from router.generation.choice import Choice, ChoiceState
+
+_LOG = logging.getLogger(__name__)
+
+
+class Isolation:
+    """Belongs to one pool of one router. Held choices keep their slots on dead engines until they may run."""
+
+    def __init__(
+        self,
+        router_id: str,
+        queue: Queue,
+        owner: TaskOwner,
+        quarantine_s: float,
+        choices: Mapping[str, Choice],
+        requeue: Callable[[Choice], None],
+    ) -> None:
+        """`quarantine_s` of 0 holds and turns away nobody; `choices` are those that wait or run, `owner` has tasks."""
+        self._router_id = router_id
+        self._queue = queue
+        self._owner = owner
+        self._quarantine_s = quarantine_s
+        self._choices = choices
+        self._requeue = requeue
+        self._suspects = Suspects()
+        self._dying: list[str] = []
+        """Choices that lost their engine in this turn of the loop."""
+        self.held: set[str] = set()
+        """Choices whose slots are not given back yet."""
+        self.marks = 0
+        """Which marks of the pool's routers are known; see `Marks.count`."""
+
+    def check(self, choice: Choice) -> None:
+        """Let a new choice pass.
+
+        Raises:
+            QuarantinedError: its content killed engines.
+        """
+        if (error := self._turned_away(choice)) is not None:
+            raise error
+
+    def _turned_away(self, choice: Choice) -> QuarantinedError | None:
+        if not self._suspects.watchful:
+            return None
+        now = time.monotonic()
+        known = self._suspects.turned_away(choice.content(), now)
+        return None if known is None else QuarantinedError(known.incident, known.until - now)
+
+    # --- suspects -----------------------------------------------------------------------------------------------------
+
+    def suspect(self, choice: Choice) -> None:
+        """Hold a choice, and judge it together with the others that lost their engine in the same turn of the loop."""
+        if not self._quarantine_s:
+            self._requeue(choice)
+            return
+        if not self._dying:
+            asyncio.get_running_loop().call_soon(self._judge)
+        self._dying.append(choice.entry.request_id)
+        self.held.add(choice.entry.request_id)
+
+    def clear(self, choice: Choice) -> None:
+        """Suspect a choice no more, and let the next one run."""
+        self._suspects.clear(choice.entry.request_id)
+        self._run_canary()
+
+    def leave(self, request_id: str) -> bool:
+        """Forget a choice that is over; says whether it was held and still has its slot."""
+        was_held = request_id in self.held
+        self.held.discard(request_id)
+        return was_held
+
+    def _judge(self) -> None:
+        names, self._dying = self._dying, []
+        # Some may have been cancelled since, and a copy of what was convicted meanwhile accuses nobody beside it.
+        left = [name for name in names if (choice := self._choices.get(name)) is not None and not self._dismiss(choice)]
+        convicted = self._suspects.death(left)
+        if convicted is not None and (choice := self._choices.get(convicted)) is not None:
+            mark = Mark(choice.content(), secrets.token_hex(8), round(self._quarantine_s * 1000))
+            self._owner.spawn(self._convict(convicted, mark), "convict")
+        self._run_canary()
+
+    def _run_canary(self) -> None:
+        while (name := self._suspects.next_canary()) is not None:
+            choice = self._choices.get(name)
+            if choice is not None and not self._dismiss(choice):
+                self.held.discard(name)
+                self._requeue(choice)
+                return
+            self.held.discard(name)
+            self._suspects.clear(name)
+
+    # --- the convicted ------------------------------------------------------------------------------------------------
+
+    async def _convict(self, name: str, mark: Mark) -> None:
+        """Have all routers turn a content away, and only then tell its client, who may turn to another router."""
+        _LOG.error("request.quarantined", extra={"request": name, "incident": mark.incident})
+        self._learn((mark,), besides=name)
+        try:
+            await self._queue.quarantine(self._router_id, mark)
+        except QueueUnavailableError as error:
+            _LOG.warning("quarantine.not_shared", extra={"incident": mark.incident, "error": str(error)})
+        if (choice := self._choices.get(name)) is not None:
+            self._dismiss(choice)
+
+    async def follow(self) -> None:
+        """Learn what other routers turned away.
+
+        Raises:
+            QueueUnavailableError: the queue does not answer.
+        """
+        found = await self._queue.quarantine(self._router_id)
+        self.marks = found.count
+        if self._quarantine_s:
+            self._learn(found.marks)
+
+    def _learn(self, marks: Iterable[Mark], besides: str = "") -> None:
+        now = time.monotonic()
+        for mark in marks:
+            self._suspects.quarantine(mark.content, mark.incident, now + mark.left_ms / 1000)
+        for name, choice in list(self._choices.items()):
+            if name != besides:
+                self._dismiss(choice)
+
+    def _dismiss(self, choice: Choice) -> bool:
+        """End a choice that waits, had no output and is turned away by now; says whether it was."""
+        if choice.state is not ChoiceState.WAITING or choice.tokens:
+            return False
+        error = self._turned_away(choice)
+        if error is not None:
+            choice.convict(error)
+        return error is not None

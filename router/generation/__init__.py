@@ -1,0 +1,1 @@
+"""A request that runs: its choices, their attempts and output."""

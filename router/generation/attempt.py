@@ -1,0 +1,87 @@
+"""One attempt of a choice: where it runs, since when, and what is known of it when it is over."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
+from router.generation.metering import Ran
+from router.links.placement import Placement
+from router.links.receiver import Receiver
+
+
+class Run:
+    """Has a receiver's number on its replica's link from `open` to `close`. Moments are of the monotonic clock."""
+
+    __slots__ = ("_queued_at", "began_at", "granted_at", "place", "sink", "tokens_before", "yielding")
+
+    def __init__(self, place: Placement, queued_at: float, tokens_before: int, *, granted: bool) -> None:
+        """`queued_at`: since when its choice waited for the slot; `granted`: whether this router got it."""
+        self.place = place
+        self.sink = 0
+        """0 while it has none."""
+        self.tokens_before = tokens_before
+        """Output tokens of the choice before this attempt."""
+        self.granted_at = time.monotonic() if granted else 0.0
+        """0 where another router got the slot."""
+        self.began_at = 0.0
+        """First token; 0 before that."""
+        self.yielding = False
+        """It was told to give way, and is being stopped."""
+        self._queued_at = queued_at
+
+    # --- on the link --------------------------------------------------------------------------------------------------
+
+    def start(self, receiver: Receiver, request_id: str, attempt: str, start: pb.Start) -> None:
+        """Have the replica start it."""
+        self.sink = self.place.link.open_sink(receiver, request_id, attempt, self.tokens_before)
+        self.place.link.send_start(self.sink, start)
+
+    def attach(self, receiver: Receiver, request_id: str, attempt: str, deadline: float | None) -> None:
+        """Take over what another router, or another call, has started."""
+        until = math.inf if deadline is None else deadline
+        self.sink = self.place.link.open_sink(receiver, request_id, attempt, self.tokens_before, deadline=until)
+        self.place.link.send_attach(self.sink)
+
+    def abort(self, *, final: bool = False) -> None:
+        """Have it stopped; its end still comes. `final`: its choice does not go on elsewhere."""
+        self.place.link.send_abort(self.sink, final=final)
+
+    def close(self, *, acknowledge: bool) -> None:
+        """Receive nothing more; `acknowledge`: the client has everything, and the replica may forget it."""
+        if self.sink:
+            self.place.link.close_sink(self.sink, acknowledge=acknowledge)
+            self.sink = 0
+
+    # --- its times ----------------------------------------------------------------------------------------------------
+
+    @property
+    def queue_s(self) -> float:
+        """How long its choice waited for the slot; 0 where another router got it."""
+        return self.granted_at - self._queued_at if self.granted_at else 0.0
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing was heard of it."""
+        heard_at = self.place.link.output_at if self.began_at else self.granted_at
+        return max(0.0, time.monotonic() - heard_at) if heard_at else 0.0
+
+    def over(self, end: pb.AttemptEnd, lost_s: float = 0.0) -> Ran:
+        """Describe it at its end."""
+        timed = self.granted_at and self.began_at
+        prefill_s = self.began_at - self.granted_at if timed else end.prefill_s
+        place = self.place
+        return Ran(place.link.replica_id, place.group_id, self.queue_s, prefill_s, end, place.price_per_s, lost_s)
+
+    def lost(self, tokens: int) -> Ran:
+        """Describe it where its replica does not: what it used of the accelerator is not known, and counts as none.
+        `tokens` are the choice's by now.
+        """
+        end = pb.AttemptEnd(
+            finish_reason=types.FINISH_REASON_ERROR,
+            output_tokens=tokens - self.tokens_before,
+            decode_s=max(0.0, self.place.link.output_at - self.began_at) if self.began_at else 0.0,
+        )
+        return self.over(end, self.silent_s)

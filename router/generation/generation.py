@@ -1,0 +1,376 @@
+"""A request with all its choices, as its one writer sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
+
+from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
+from cluster.trust.resume_token import ResumeTicket
+from cluster.trust.secret import ClusterSecret
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import types_pb2 as types
+from penstock.wire import duration_to_wire
+from router.generation.choice import Choice, ChoiceState
+from router.generation.unread import delta_event
+
+QUEUED_PERIOD_S = 1.0
+"""How often a waiting client hears its position."""
+UNHURRIED_S = 0.5
+"""How long output collects for who does not stream it."""
+_ANY_NUMBER = 1 << 30
+
+
+class WayOut(Protocol):
+    """Takes output past the reader."""
+
+    @property
+    def ready(self) -> Callable[[], bool]:
+        """Says whether an event would leave now."""
+        ...
+
+    def write(self, event: api.StreamGenerateResponse, tokens: int) -> None:
+        """Send a delta of so many tokens while `ready`, and say how the next ones collect; does not raise."""
+        ...
+
+
+class Generation:
+    """Collects the events of its choices. `wait` and `take` are for one reader only."""
+
+    def __init__(
+        self,
+        ticket: ResumeTicket,
+        choices: Sequence[Choice],
+        secret: ClusterSecret,
+        router_id: str,
+        wait_s: Callable[[Choice], float | None],
+        *,
+        arrived_at: float,
+        admitted_at: float,
+    ) -> None:
+        """`wait_s` estimates the rest of a choice's wait; `arrived_at` and `admitted_at` are monotonic seconds."""
+        self.request_id = ticket.request_id
+        self.pool = ticket.pool
+        self.tenant = ticket.tenant
+        self.choices = tuple(choices)
+        self._ticket = ticket
+        self._secret = secret
+        self._router_id = router_id
+        self._wait_s = wait_s
+        self._arrived_at = arrived_at
+        self._admitted_at = admitted_at
+        self._news = asyncio.Event()
+        self._news.set()
+        self._queued_at = float("-inf")
+        self._hurried = True
+        """Somebody reads as it comes: positions are told, and no choice's first token waits."""
+        self._finished = False
+        self._enough = 1
+        """Tokens of a choice that are worth a message."""
+        self._patience_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        """Runs while output collects."""
+        self._way: WayOut | None = None
+        for choice in self.choices:
+            choice.bind(self._wake, self._end_collecting)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def wait(self) -> None:
+        """Wait until `take` has something: output, a change, or the time to tell the position again."""
+        news = self._news
+        if self._streams_one() or not (self._hurried and self._waiting()):
+            if not news.is_set():
+                await news.wait()
+            news.clear()
+            return
+        try:
+            # Not wait_for: before Python 3.12 it swallows a cancel that comes together with the news, and the client's
+            # leaving would never be heard of again.
+            async with asyncio.timeout(max(0.0, self._queued_at + QUEUED_PERIOD_S - time.monotonic())):
+                await news.wait()
+        except TimeoutError:
+            return
+        news.clear()
+
+    def collect(self, tokens: int, seconds: float, from_now: bool = False) -> None:
+        """Let output collect before `wait` returns: until a choice has so many tokens, or one ends, or the first of
+        them has waited for so long (`from_now`: until then, whether there is output or not).
+        """
+        self._enough, self._patience_s = tokens, seconds
+        if from_now and tokens > 1:
+            self._stop_timer()
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._collected)
+
+    @property
+    def collects(self) -> bool:
+        """Whether output may collect now."""
+        return self._enough != 1
+
+    def write_through(self, way: WayOut | None) -> None:
+        """Write output to `way`, when it is ready, before `wait` returns for it; None stops that. Only output in the
+        middle of a stream with one choice goes there, and none that something else has to leave before.
+        """
+        self._way = way
+        first = self.choices[0]
+        if len(self.choices) == 1:
+            first.output.through = self._pass if way is not None and first.error is None else None
+
+    def _pass(self, offset: int, token_ids: Sequence[int], text: str) -> bool:
+        way = self._way
+        if way is None or self._enough != 1 or self._news.is_set() or not way.ready():
+            return False
+        way.write(delta_event(self.choices[0].index, offset, token_ids, text), len(token_ids))
+        return True
+
+    def _pass_collected(self) -> bool:
+        way, first = self._way, self.choices[0]
+        if way is None or not self._streams_one() or first.error is not None or self._news.is_set() or not way.ready():
+            return False
+        self._stop_timer()
+        self._enough = 1
+        tokens = first.output.pending_tokens
+        way.write(first.output.take(), tokens)
+        return True
+
+    def _wake(self) -> None:
+        if self._enough == 1 or self._news.is_set():
+            self._news.set()
+            return
+        # Runs per token while output collects.
+        enough, firsts = False, self._hurried and len(self.choices) > 1
+        for choice in self.choices:
+            if not choice.announced or choice.state is ChoiceState.WAITING or choice.error is not None:
+                self._news.set()
+                return
+            unread = choice.output.pending_tokens
+            enough = enough or unread >= self._enough
+            if firsts and unread and unread == choice.tokens:
+                self._news.set()
+                return
+        if enough:
+            if not self._pass_collected():
+                self._news.set()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._collected)
+
+    def _collected(self) -> None:
+        self._enough = 1
+        self._stop_timer()
+        if any(choice.output.pending for choice in self.choices) and not self._pass_collected():
+            self._news.set()
+
+    def _end_collecting(self) -> None:
+        self._enough = 1
+        self._news.set()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def take(self) -> list[api.StreamGenerateResponse]:
+        """Return the pending events in order; the last one ever is `finished`.
+
+        Raises:
+            PenstockError: a choice failed; what was delivered before stays valid.
+        """
+        self._stop_timer()
+        if self._streams_one() and self.choices[0].output.pending:
+            # Nearly every call: one choice in the middle of its output.
+            return [self.choices[0].output.take()]
+        events: list[api.StreamGenerateResponse] = []
+        for choice in self.choices:
+            if not choice.announced and not choice.continuity.broken:
+                choice.announced = True
+                events.append(api.StreamGenerateResponse(started=self._started(choice)))
+            elif not choice.announced and choice.begun:
+                # With its first token only: a place that turns out to be dead or full has resumed nothing.
+                choice.announced = True
+                events.append(api.StreamGenerateResponse(resumed=self._resumed(choice)))
+            if choice.output.pending:
+                events.append(choice.output.take())
+        if self._hurried and self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
+            self._queued_at = time.monotonic()
+            events.append(api.StreamGenerateResponse(queued=self._queued()))
+        if all(choice.state is ChoiceState.ENDED for choice in self.choices):
+            if not events and (error := self.error) is not None:
+                raise self._with_usage(error)
+            if self.error is None:
+                self._finished = True
+                events.append(api.StreamGenerateResponse(finished=self._end()))
+            else:
+                self._news.set()
+        elif (error := self.error) is not None:
+            # One choice failed: the others can't make the request whole.
+            self.stop(error)
+        return events
+
+    async def unhurried(self) -> AsyncIterator[api.StreamGenerateResponse]:
+        """Yield what is left, up to `finished`, to who needs no stream: output collects for a while, and nobody is told
+        positions.
+
+        Raises:
+            PenstockError: as `take`.
+        """
+        self._hurried = False
+        for choice in self.choices:
+            choice.watched = False
+        while not self._finished:
+            await self.wait()
+            events = self.take()
+            self.collect(_ANY_NUMBER, UNHURRIED_S)
+            for event in events:
+                yield event
+
+    @property
+    def finished(self) -> bool:
+        """Whether `finished` was taken."""
+        return self._finished
+
+    @property
+    def error(self) -> PenstockError | None:
+        """Why the request cannot be completed."""
+        return next((choice.error for choice in self.choices if choice.error is not None), None)
+
+    def stop(self, error: PenstockError) -> None:
+        """End all choices because of one: where that was left to whoever comes back, the others are as well. Where it
+        went to another call, so do they, a moment later: what was cancelled here would be cancelled under that call.
+        """
+        if not (self.left or isinstance(error, TakenOverError)):
+            self.cancel()
+            return
+        for choice in self.choices:
+            choice.leave(error)
+
+    @property
+    def left(self) -> bool:
+        """Whether its attempts were left to whoever comes back for them."""
+        return any(choice.left for choice in self.choices)
+
+    def _with_usage(self, error: PenstockError) -> PenstockError:
+        """Let a failure tell what the whole request has delivered."""
+        if not isinstance(error, GenerationFailedError):
+            return error
+        tokens = sum(choice.tokens for choice in self.choices)
+        prompt_tokens = self._ticket.prompt_tokens
+        return GenerationFailedError(self.request_id, tokens, error.attempts, prompt_tokens, error.detail)
+
+    def _streams_one(self) -> bool:
+        first = self.choices[0]
+        return first.state is ChoiceState.RUNNING and first.announced and len(self.choices) == 1
+
+    def _waiting(self) -> bool:
+        return any(choice.state is ChoiceState.WAITING for choice in self.choices)
+
+    # --- control ------------------------------------------------------------------------------------------------------
+
+    def park(self, error: PenstockError) -> None:
+        """Leave all choices to other routers; the call ends with `error` once what is pending was delivered."""
+        for choice in self.choices:
+            choice.park(error)
+
+    def cancel(self) -> None:
+        """Stop all choices; their ends still come."""
+        for choice in self.choices:
+            choice.cancel()
+
+    def close(self) -> None:
+        """Forget everything; cancels what still waits or runs. Every generation is closed exactly once, last."""
+        self._stop_timer()
+        if isinstance(error := self.error, TakenOverError):
+            self.stop(error)
+        for choice in self.choices:
+            choice.abandon()
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def token(self) -> bytes:
+        """Return the resume token as things stand."""
+        ticket = ResumeTicket(
+            self._ticket.request_id,
+            self._ticket.pool,
+            self._ticket.tenant,
+            self._ticket.prompt_tokens,
+            tuple(choice.ticket() for choice in self.choices),
+        )
+        return ticket.seal(self._secret)
+
+    def _queued(self) -> api.Queued:
+        position = max(choice.position for choice in self.choices if choice.state is ChoiceState.WAITING)
+        queued = api.Queued(request_id=self.request_id, resume_token=self.token(), position=position)
+        waiting = [choice for choice in self.choices if choice.state is ChoiceState.WAITING]
+        for choice in waiting:
+            choice.watched = True
+        waits = [self._predict(choice) for choice in waiting]
+        known = [wait for wait in waits if wait is not None]
+        if known and len(known) == len(waits):
+            queued.eta.CopyFrom(duration_to_wire(max(known)))
+        return queued
+
+    def _predict(self, choice: Choice) -> float | None:
+        wait_s = self._wait_s(choice)
+        if wait_s is not None and choice.predicted_wait_s is None:
+            choice.predicted_wait_s = time.monotonic() - choice.submitted_at + wait_s
+        return wait_s
+
+    def _started(self, choice: Choice) -> api.Started:
+        return api.Started(
+            request_id=self.request_id,
+            resume_token=self.token(),
+            choice_index=choice.index,
+            replica_id=choice.link.replica_id if choice.link is not None else "",
+            queue_time=duration_to_wire(choice.queue_s),
+            prompt_tokens=self._ticket.prompt_tokens,
+        )
+
+    def _resumed(self, choice: Choice) -> api.Resumed:
+        return api.Resumed(
+            choice_index=choice.index,
+            offset=choice.tokens - choice.output.pending_tokens,
+            exact=choice.continuity.exact,
+            resume_token=self.token(),
+            replica_id=choice.link.replica_id if choice.link is not None else "",
+        )
+
+    def _end(self) -> api.Finished:
+        ends = [choice.end for choice in self.choices]
+        return api.Finished(
+            request_id=self.request_id,
+            choices=[
+                api.ChoiceEnd(
+                    index=index,
+                    finish_reason=end.finish_reason,
+                    stop_match=end.stop_match,
+                    output_tokens=self.choices[index].tokens,
+                )
+                for index, end in enumerate(ends)
+                if end is not None
+            ],
+            usage=types.Usage(
+                prompt_tokens=self._ticket.prompt_tokens,
+                output_tokens=sum(choice.tokens for choice in self.choices),
+                cached_tokens=sum(choice.account.cached_tokens for choice in self.choices),
+            ),
+            receipt=self._receipt(),
+        )
+
+    def _receipt(self) -> types.Receipt:
+        attempts = [attempt for choice in self.choices for attempt in choice.account.receipts()]
+        # A call that took it over is the last of several.
+        first_arrived_at = min(self._arrived_at, *(choice.first_arrived_at for choice in self.choices))
+        receipt = types.Receipt(
+            attempts=attempts,
+            total_time=duration_to_wire(time.monotonic() - first_arrived_at),
+            admission_time=duration_to_wire(self._admitted_at - self._arrived_at),
+            gpu_seconds=sum(choice.account.gpu_seconds for choice in self.choices),
+            cost=sum(choice.account.cost(choice.tokens) for choice in self.choices),
+            exact=all(choice.continuity.exact for choice in self.choices),
+            router_id=self._router_id,
+        )
+        firsts = [choice.first_token_at for choice in self.choices if choice.first_token_at]
+        if firsts:
+            receipt.time_to_first_token.CopyFrom(duration_to_wire(min(firsts) - self._arrived_at))
+        return receipt

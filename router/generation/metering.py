@@ -1,0 +1,141 @@
+"""What a choice has used, over all its attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.queue.entries import Settlement
+from cluster.settings import PoolSettings
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
+from penstock.wire import duration_to_wire
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Is what tokens cost, in the currency of the settings per token; accelerators are priced by their replicas."""
+
+    prompt: float = 0.0
+    cached: float = 0.0
+    output: float = 0.0
+
+    @classmethod
+    def of(cls, settings: PoolSettings) -> Prices:
+        """Take a pool's prices."""
+        prompt = settings.price_per_million_prompt_tokens / 1e6
+        cached = settings.price_per_million_cached_tokens
+        return cls(
+            prompt=prompt,
+            cached=prompt if cached is None else cached / 1e6,
+            output=settings.price_per_million_output_tokens / 1e6,
+        )
+
+    def tokens(self, prompt: int, cached: int, output: int) -> float:
+        """Price tokens; `cached` are part of `prompt`."""
+        return (prompt - cached) * self.prompt + cached * self.cached + output * self.output
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Is one attempt that is over. Times are seconds; the end holds the replica's own."""
+
+    replica_id: str
+    group_id: str
+    queue_s: float
+    prefill_s: float
+    end: pb.AttemptEnd
+    price_per_s: float
+    lost_s: float = 0.0
+    """From the last that was heard of it to when it was known to be lost."""
+
+
+class Account:
+    """Adds up attempts. The tokens of the prompt are the first attempt's: later ones read them again, but not for the
+    client.
+    """
+
+    def __init__(self, choice_index: int, prompt_tokens: int, prices: Prices) -> None:
+        self._choice_index = choice_index
+        self._all_prompt_tokens = prompt_tokens
+        self._prompt_tokens = prompt_tokens if choice_index == 0 else 0
+        self._prices = prices
+        self._attempts: list[Ran] = []
+        self._settled = 0
+        """Attempts that the ledger has."""
+        self.closed = False
+        """Whether the store has had the choice's end, as it says: who told it has counted that."""
+
+    def add(self, ran: Ran) -> None:
+        """Note an attempt."""
+        self._attempts.append(ran)
+
+    @property
+    def attempts(self) -> Sequence[Ran]:
+        """All attempts that are over."""
+        return self._attempts
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens found in the prefix cache."""
+        return self._attempts[0].end.cached_tokens if self._attempts else 0
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Of all attempts."""
+        return sum(ran.end.gpu_seconds for ran in self._attempts)
+
+    def cost(self, output_tokens: int) -> float:
+        """Of all attempts; choice 0 carries the prompt."""
+        return sum(ran.end.gpu_seconds * ran.price_per_s for ran in self._attempts) + self._token_cost(output_tokens)
+
+    def partial(self, output_tokens: int) -> Settlement:
+        """Settle the last attempt of a choice that goes on elsewhere."""
+        last, self._settled = self._attempts[-1], len(self._attempts)
+        return Settlement(output_tokens, gpu_seconds=last.end.gpu_seconds, cost=last.end.gpu_seconds * last.price_per_s)
+
+    def final(self, output_tokens: int) -> Settlement | None:
+        """Settle the end of the choice: its last attempt, unless that was settled when the choice went on, and its
+        tokens. None where nothing ran.
+        """
+        if not self._attempts:
+            return None
+        last = self._attempts[-1]
+        gpu_seconds = last.end.gpu_seconds if len(self._attempts) > self._settled else 0.0
+        return Settlement(
+            output_tokens,
+            requests=int(self._choice_index == 0),
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            gpu_seconds=gpu_seconds,
+            cost=gpu_seconds * last.price_per_s + self._token_cost(output_tokens),
+        )
+
+    def _token_cost(self, output_tokens: int) -> float:
+        cached = min(self.cached_tokens, self._prompt_tokens)
+        return self._prices.tokens(self._prompt_tokens, cached, output_tokens)
+
+    @property
+    def fresh_prompt_tokens(self) -> int:
+        """Prompt tokens that the last attempt computed."""
+        cached = self._attempts[-1].end.cached_tokens if self._attempts else 0
+        return max(0, self._all_prompt_tokens - cached)
+
+    def receipts(self) -> list[types.AttemptReceipt]:
+        """Explain the attempts."""
+        return [
+            types.AttemptReceipt(
+                choice_index=self._choice_index,
+                replica_id=ran.replica_id,
+                group_id=ran.group_id,
+                queue_time=duration_to_wire(ran.queue_s),
+                prefill_time=duration_to_wire(ran.prefill_s),
+                decode_time=duration_to_wire(ran.end.decode_s),
+                engine_wait_time=duration_to_wire(ran.end.engine_wait_s),
+                output_tokens=ran.end.output_tokens,
+                cached_tokens=ran.end.cached_tokens,
+                gpu_seconds=ran.end.gpu_seconds,
+                lost_time=duration_to_wire(ran.lost_s),
+            )
+            for ran in self._attempts
+        ]

@@ -1,0 +1,108 @@
+"""What a choice has produced over all its attempts: what is known of it, and what its client has not taken yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cluster.errors import InvalidRequestError
+from penstock.v1 import inference_pb2 as api
+from penstock.v1 import replica_pb2 as pb
+from router.generation.history import History
+from router.generation.unread import Dropped, Unread
+
+NO_END = "must be the end of a delta, got {}"
+"""What is wrong with an offset that a client comes back with."""
+
+WriteThrough = Callable[[int, Sequence[int], str], bool]
+"""Sends a delta at once (its offset, token ids and text), or says that it did not."""
+
+
+class Output:
+    """Takes deltas in order. Offsets count output tokens from the choice's first one."""
+
+    __slots__ = ("_index", "_remembers", "_unread", "history", "prefix", "through", "tokens")
+
+    def __init__(self, index: int, *, logprobs: bool) -> None:
+        """`logprobs`: they were asked for. They are not remembered, so nobody else can have this output whole."""
+        self.tokens = 0
+        """Handed on or pending."""
+        self.history = History()
+        """All output, where it is known."""
+        self.prefix: api.Delta | None = None
+        """What the client had before it came here."""
+        self.through: WriteThrough | None = None
+        """Is offered plain output that nothing is pending before."""
+        self._index = index
+        self._remembers = not logprobs
+        self._unread = Unread()
+
+    @property
+    def known(self) -> bool:
+        """Whether all of it is known here; not so where another router had the first part and did not hand it on."""
+        return self.tokens == len(self.history)
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    def add(self, token_ids: Sequence[int], text: str, logprobs: Sequence[object], *, plain: bool) -> bool:
+        """Append a delta; returns whether it is pending. `plain`: nothing else has to leave before it."""
+        offset = self.tokens
+        self.history.add(token_ids, text)
+        self.tokens = offset + len(token_ids)
+        through = self.through
+        if through and plain and not logprobs and not self._unread and through(offset, token_ids, text):
+            # Nearly every token.
+            return False
+        self._unread.add(token_ids, text, logprobs)
+        return True
+
+    def remember(self, history: pb.History) -> None:
+        """Take what the client had before it came here."""
+        self.history.add_all(history)
+        if self._remembers:
+            self.prefix = api.Delta(choice_index=self._index, token_ids=history.token_ids, text=history.text)
+
+    def inherits(self, old: Output) -> bool:
+        """Take over what another call had, to go on from there; False where that can't be."""
+        if not old.tokens or not old.known or not self._remembers:
+            return False
+        self.history, self.tokens = old.history, old.tokens
+        return True
+
+    def skip(self, tokens: int) -> None:
+        """Make what was inherited behind so many tokens, which the client has, pending.
+
+        Raises:
+            InvalidRequestError: that is not the end of a delta.
+        """
+        at = self.history.characters_at(tokens)
+        if at is None:
+            raise InvalidRequestError.of("resume.received_tokens", NO_END.format(tokens))
+        ids, text = self.history.token_ids, self.history.text
+        self.prefix = api.Delta(choice_index=self._index, token_ids=ids[:tokens], text=text[:at])
+        if tokens < self.tokens:
+            self._unread.add(ids[tokens:], text[at:], ())
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something for the client."""
+        return bool(self._unread)
+
+    @property
+    def pending_tokens(self) -> int:
+        """How many tokens are pending."""
+        return self._unread.tokens
+
+    @property
+    def pending_bytes(self) -> int:
+        """Estimated bytes in memory of what is pending."""
+        return self._unread.size
+
+    def take(self) -> api.StreamGenerateResponse:
+        """Return all that is pending as one event."""
+        return self._unread.take(self._index, self.tokens)
+
+    def drop(self) -> None:
+        """Drop what is pending, and whatever comes: the client does not read it."""
+        self._unread, self.through = Dropped(), None

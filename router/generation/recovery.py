@@ -1,0 +1,81 @@
+"""What becomes of a choice whose attempt failed: pure decisions, made by the router that owns the choice."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from router.links.failure import RecoveryLimits
+from router.links.placement import Group
+
+FOREIGN_GRANTS = 4
+"""Grants in another group that are given back in the hope for one in the own group. Each closes the window of a replica
+that did nothing wrong until its next heartbeat."""
+
+REFUSED_RESUMES = 4
+"""Engines that refuse to go on with output before the choice ends with that, where others might not: a pool whose
+engines are being changed has several kinds. Each closes a window as above."""
+
+
+class Next(enum.Enum):
+    """Says what becomes of the choice."""
+
+    AGAIN = "again"
+    """It waits for another slot and goes on from what was delivered."""
+    CANCELLED = "cancelled"
+    """Its client had cancelled it, and nothing runs any more."""
+    COMPLETE = "complete"
+    """All tokens it may have were delivered; only its end was lost."""
+    FAIL = "fail"
+
+
+def after_failure(
+    limits: RecoveryLimits, *, lost: int, cancelled: bool, known: bool, tokens: int, max_tokens: int
+) -> Next:
+    """Decide after an attempt was lost.
+
+    Args:
+        limits: the pool's.
+        lost: attempts lost so far, this one included.
+        cancelled: whether the choice was being stopped for its client.
+        known: whether all output that was delivered is known here.
+        tokens: output tokens delivered.
+        max_tokens: the most it may have.
+    """
+    if cancelled:
+        return Next.CANCELLED
+    if tokens and tokens >= max_tokens:
+        return Next.COMPLETE
+    return Next.AGAIN if known and lost < limits.max_attempts else Next.FAIL
+
+
+class Fit(enum.Enum):
+    """Says whether output that began in one group may go on in another."""
+
+    SAME = "same"
+    INEXACT = "inexact"
+    """The same weights, but other hardware, ranks or dtype: valid, and not what an undisturbed run would have given."""
+    WAIT = "wait"
+    """Not here, as long as there is a better place."""
+    NEVER = "never"
+    """Other weights, and nobody has the old ones: going on would join the outputs of two models."""
+
+
+def fit(origin: Group, place: Group, elsewhere: Iterable[Group], given_back: int) -> Fit:
+    """Decide whether a choice with output may go on in `place`.
+
+    Args:
+        origin: where its output came from.
+        place: the group of the granted replica.
+        elsewhere: groups of the other replicas that take work.
+        given_back: grants that this choice has given back for this reason.
+    """
+    if origin.group_id and place.group_id == origin.group_id:
+        return Fit.SAME
+    others = tuple(elsewhere)
+    patient = given_back < FOREIGN_GRANTS
+    if patient and any(other.group_id == origin.group_id for other in others):
+        return Fit.WAIT
+    if not origin.model_digest or place.model_digest == origin.model_digest:
+        return Fit.INEXACT
+    return Fit.WAIT if patient and any(o.model_digest == origin.model_digest for o in others) else Fit.NEVER

@@ -1,0 +1,60 @@
+"""Bounds what is kept for clients that read more slowly than their output comes. A slow reader's deltas merge, so it
+costs memory only, but as much as the output is long, and log probabilities are a hundred times as large as tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from weakref import WeakSet
+
+from cluster.errors import SlowReaderError
+from router.generation.choice import Choice
+
+_LOG = logging.getLogger(__name__)
+LOOK_S = 2.0
+WORTH_FOLLOWING = 1 << 16
+"""Bytes. What ended with less than that unread is not followed any more."""
+
+
+class SlowReaders:
+    """Belongs to one pool of one router."""
+
+    def __init__(self, choices: Mapping[str, Choice], per_stream: int, total: int) -> None:
+        """`choices` are those that wait or run; the bounds are in bytes, estimated."""
+        self._choices = choices
+        self._per_stream = per_stream
+        self._total = total
+        self._ended: WeakSet[Choice] = WeakSet()
+        self.unread = 0
+        """Bytes of all, at the last look."""
+        self.stopped = 0
+        """Choices that were ended for it, since start."""
+
+    def follow(self, choice: Choice) -> None:
+        """Go on counting what an ended choice's client has not read."""
+        if choice.output.pending_bytes > WORTH_FOLLOWING:
+            self._ended.add(choice)
+
+    async def watch(self) -> None:
+        """Look again and again, until cancelled. Not at each token: a stream grows by little between two looks."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def look(self) -> None:
+        """End the choices that keep more than one may, and then the largest until all together keep less."""
+        sizes = [(choice.output.pending_bytes, choice) for choice in (*self._choices.values(), *self._ended)]
+        self.unread = sum(size for size, _choice in sizes)
+        if self.unread <= self._per_stream:
+            return
+        sizes.sort(key=lambda one: -one[0])
+        for size, choice in sizes:
+            if size <= self._per_stream and self.unread <= self._total:
+                return
+            self.unread -= size
+            self.stopped += 1
+            limit = self._per_stream if size > self._per_stream else self._total
+            _LOG.warning("client.too_slow", extra={"request": choice.entry.request_id, "unread_bytes": size})
+            choice.stop_unread(SlowReaderError(size, limit))

@@ -1,0 +1,237 @@
+"""One call: what its handler sees of it, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, NoReturn
+
+import grpc
+
+from router.grpc_server.completions import Completions
+from router.grpc_server.connections import Connections
+from router.grpc_server.core import NO_FLAGS, core
+
+_FOREVER_S = 10 * 365 * 86_400.0
+"""gRPC gives calls without a deadline one that is further away."""
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+
+class Call:
+    """Is a call in progress, with those methods of `grpc.aio.ServicerContext` that handlers here use."""
+
+    __slots__ = (
+        "_call",
+        "_completions",
+        "_connection",
+        "_connections",
+        "_deadline",
+        "_finished",
+        "_greeted",
+        "_metadata",
+        "_peer",
+        "_settled",
+        "_writing",
+        "deserialize",
+        "gone",
+        "method",
+        "serialize",
+        "task",
+    )
+
+    def __init__(self, event: Any, completions: Completions, connections: Connections) -> None:
+        """`event` is the arrival of the call."""
+        self.method: str = event.call_details.method.decode("latin-1")
+        self.serialize: Any = None
+        self.deserialize: Any = None
+        self.task: asyncio.Task[None] | None = None
+        """Runs the handler."""
+        self.gone = False
+        """Whether the client does not listen any more, or has been told the end."""
+        self._call = event.call
+        self._metadata = event.invocation_metadata
+        self._deadline: float = event.call_details.deadline
+        self._completions = completions
+        self._connections = connections
+        self._peer: str = event.call.peer()
+        self._connection = connections.joined(self._peer)
+        self._greeted = False
+        """Whether initial metadata has been sent."""
+        self._writing = False
+        """Whether a message is under way; there can be one."""
+        self._finished = False
+        """Whether the status has been sent."""
+        self._settled: asyncio.Future[None] | None = None
+        """Resolved when no message is under way; there while somebody waits."""
+
+    def listen(self) -> None:
+        """Hear of the client's leaving."""
+        self._completions.start(self._call, (core.ReceiveCloseOnServerOperation(NO_FLAGS),), self._closed)
+
+    def _closed(self, event: Any) -> None:
+        cancelled = event.batch_operations[0].cancelled() or not self._finished
+        self.gone = True
+        self._connections.left(self._peer)
+        if cancelled and self.task is not None:
+            self.task.cancel()
+
+    # --- what handlers see --------------------------------------------------------------------------------------------
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the client's deadline, None without one."""
+        left = self._deadline - time.time()
+        return max(0.0, left) if left < _FOREVER_S else None
+
+    def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+        """Return what the client sent along."""
+        return tuple(self._metadata)
+
+    def auth_context(self) -> dict[str, Iterable[bytes]]:
+        """Return what is known of the peer through TLS."""
+        found = core.auth_context(self._call)
+        return {key.decode() if isinstance(key, bytes) else key: value for key, value in found.items()}
+
+    async def send_initial_metadata(self, metadata: Metadata) -> None:
+        """Send metadata before the first message."""
+        if self._greeted:
+            raise grpc.aio.UsageError("the initial metadata has been sent")
+        self._greeted = True
+        operation = core.SendInitialMetadataOperation(tuple(metadata), NO_FLAGS)
+        self._completions.start(self._call, (operation,), _nothing)
+
+    async def write(self, message: Any) -> None:
+        """Send a message; waits until the one before has left, so that a slow reader holds its handler up.
+
+        Raises:
+            grpc.aio.InternalError: nobody is there any more, or the call has ended.
+        """
+        if self._writing:
+            await self._wait_written()
+        if self.gone or self._finished:
+            raise grpc.aio.InternalError("the call has ended")
+        try:
+            self.write_now(message)
+        except ValueError as error:
+            self.gone = True
+            raise grpc.aio.InternalError(str(error)) from error
+
+    def can_write(self) -> bool:
+        """Whether a message would leave now: none is under way, and nobody waits to write."""
+        while self._writing:
+            # Operations end in the order of their start, so this looks at few that are of other calls.
+            if not self._completions.collect_one():
+                return False
+        return self._settled is None and not self.gone and not self._finished
+
+    def write_now(self, message: Any) -> None:
+        """Send a message while `can_write`.
+
+        Raises:
+            ValueError: the core takes nothing more for this call.
+        """
+        sent = core.SendMessageOperation(self.serialize(message), NO_FLAGS)
+        self._connection.sending()
+        self._completions.start(self._call, (sent,) if self._greeted else (*self._greeting(), sent), self._wrote)
+        self._writing = True
+
+    async def read(self) -> bytes | None:
+        """Receive a message; None after the last one, and also when the call broke off, which is heard next.
+
+        Raises:
+            asyncio.CancelledError: there is no valid one, or it broke off.
+        """
+        message: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+        def received(event: Any) -> None:
+            if message.done():
+                return
+            if event.success:
+                message.set_result(event.batch_operations[0].message())
+            else:
+                message.cancel()
+
+        self.receive(received)
+        self._completions.collect()
+        if not message.done():
+            await self._completions.wait(message)  # type: ignore[arg-type]
+        return message.result()
+
+    def receive(self, received: Any) -> None:
+        """Start to receive a message."""
+        self._completions.start(self._call, (core.ReceiveMessageOperation(NO_FLAGS),), received)
+
+    async def messages(self) -> AsyncIterator[Any]:
+        """Yield what the client streams.
+
+        Raises:
+            asyncio.CancelledError: the call broke off; what came before it is not all.
+        """
+        while (message := await self.read()) is not None:
+            yield self.deserialize(message)
+        self._completions.collect()
+        if self.gone:
+            raise asyncio.CancelledError
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
+        """End the call with an error.
+
+        Raises:
+            grpc.aio.AbortError: always.
+        """
+        await self.finish(code, details, trailing_metadata)
+        raise grpc.aio.AbortError("the call was ended on purpose")
+
+    async def abort_with_status(self, status: grpc.Status) -> NoReturn:
+        """End the call with an error.
+
+        Raises:
+            grpc.aio.AbortError: always.
+        """
+        await self.abort(status.code, status.details or "", status.trailing_metadata or ())
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    async def finish(
+        self, code: grpc.StatusCode, details: str = "", trailing: Metadata = (), last: bytes | None = None
+    ) -> None:
+        """Send the status, after a last message if there is one. Nothing happens when the call has ended."""
+        if self._writing:
+            await self._wait_written()
+        if not self.gone and not self._finished:
+            self.send_status(code, details, trailing, last)
+
+    def send_status(self, code: grpc.StatusCode, details: str, trailing: Metadata, last: bytes | None) -> None:
+        """Send the status while no message is under way."""
+        self._finished = True
+        operations = (
+            *(() if self._greeted else self._greeting()),
+            *(() if last is None else (core.SendMessageOperation(last, NO_FLAGS),)),
+            core.SendStatusFromServerOperation(tuple(trailing), code.value[0], details.encode(), NO_FLAGS),
+        )
+        self._completions.start(self._call, operations, _nothing)
+
+    def _greeting(self) -> tuple[Any, ...]:
+        self._greeted = True
+        return (core.SendInitialMetadataOperation(None, NO_FLAGS),)
+
+    def _wrote(self, event: Any) -> None:
+        self._writing = False
+        if not event.success:
+            self.gone = True
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
+
+    async def _wait_written(self) -> None:
+        self._completions.collect()
+        while self._writing:
+            self._settled = asyncio.get_running_loop().create_future()
+            try:
+                await self._completions.wait(self._settled)
+            finally:
+                self._settled = None
+
+
+def _nothing(event: Any) -> None:
+    """Follow an operation whose end changes nothing."""

@@ -1,0 +1,277 @@
+"""The server: a port, a thread that waits for calls, and their handlers on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import grpc
+
+from router.grpc_server.call import Call
+from router.grpc_server.completions import Completions
+from router.grpc_server.connections import Connections
+from router.grpc_server.core import PAST, core, credentials_of
+
+_LOG = logging.getLogger(__name__)
+
+_ARRIVAL = "arrival"
+_SHUTDOWN = "shutdown"
+
+
+class _Details(NamedTuple):
+    """Is what generic handlers look at; gRPC's own class is private."""
+
+    method: str
+    invocation_metadata: Any
+
+
+class DirectServer:
+    """Is a server on gRPC's core, without the event loop's part of grpc.aio.
+
+    Calls arrive in a queue of their own, where a thread waits; it alone wakes the loop. All other operations end in
+    `Completions`, where the loop looks by itself.
+    """
+
+    def __init__(self, options: Sequence[tuple[str, Any]]) -> None:
+        """`options` are channel arguments."""
+        self._options = tuple(options)
+        self._handlers: list[grpc.GenericRpcHandler[Any, Any]] = []
+        self._server = core.Server(self._options, False)
+        self._arrivals = core.CompletionQueue()
+        self._server.register_completion_queue(self._arrivals)
+        self._calls: set[Call] = set()
+        self._fresh: collections.deque[Any] = collections.deque()
+        self._lock = threading.Lock()
+        """Held while calls are asked for: not after the shutdown has begun."""
+        self._stopping = False
+        self._woken = False
+        self._loop: asyncio.AbstractEventLoop
+        self._completions: Completions
+        self._connections: Connections
+        self._ports: list[int] = []
+        self._shut: asyncio.Event
+        self._thread: threading.Thread | None = None
+
+    @property
+    def open_calls(self) -> int:
+        """Calls whose handlers run."""
+        return len(self._calls)
+
+    @property
+    def open_connections(self) -> int:
+        """Connections with open calls."""
+        return len(self._connections)
+
+    @property
+    def operations_under_way(self) -> int:
+        """Operations of the core that have not ended, or whose end has not been seen."""
+        return self._completions.under_way
+
+    # --- before the start ---------------------------------------------------------------------------------------------
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
+        """Serve what these know."""
+        self._handlers.extend(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """Do nothing: generated code gives the same handlers to `add_generic_rpc_handlers`."""
+
+    def add_insecure_port(self, address: str) -> int:
+        """Bind host:port, 0 for any; returns the port.
+
+        Raises:
+            RuntimeError: it can't be bound.
+        """
+        return self._bound(address, self._server.add_http2_port(address.encode()))
+
+    def add_secure_port(self, address: str, credentials: grpc.ServerCredentials) -> int:
+        """Bind host:port with TLS; returns the port.
+
+        Raises:
+            RuntimeError: it can't be bound.
+        """
+        return self._bound(address, self._server.add_http2_port(address.encode(), credentials_of(credentials)))
+
+    def _bound(self, address: str, port: int) -> int:
+        if not port:
+            raise RuntimeError(f"{address} can't be bound")
+        self._ports.append(port)
+        return port
+
+    async def start(self) -> None:
+        """Serve calls from now on."""
+        self._loop = asyncio.get_running_loop()
+        self._completions = Completions(self._loop)
+        self._connections = Connections(self._loop, self._ports)
+        self._shut = asyncio.Event()
+        self._server.start()
+        self._ask()
+        self._thread = threading.Thread(target=self._wait_for_calls, name="grpc-arrivals", daemon=True)
+        self._thread.start()
+
+    # --- arrivals -----------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        with self._lock:
+            if not self._stopping:
+                self._server.request_call(self._completions.queue, self._arrivals, _ARRIVAL)
+
+    def _wait_for_calls(self) -> None:
+        """Run in the thread. It also reads the sockets of clients, while it waits."""
+        while True:
+            event = self._arrivals.poll()
+            if event.completion_type == core.CompletionType.queue_shutdown:
+                return
+            self._fresh.append(event)
+            if not self._woken:
+                self._woken = True
+                try:
+                    self._loop.call_soon_threadsafe(self._accept)
+                except RuntimeError:
+                    # The loop was closed without `stop`.
+                    return
+
+    def _accept(self) -> None:
+        """Take the calls that have arrived. In a burst the loop asks for them itself: for each the thread would need
+        Python's lock, which a busy loop seldom gives away. For a call that comes alone that would only take time, as
+        much as a look at all its fields.
+        """
+        self._woken = False
+        burst = len(self._fresh) > 1
+        while self._fresh:
+            self._arrived(self._fresh.popleft())
+        while burst and not self._stopping:
+            event = self._arrivals.poll(PAST)
+            if event.completion_type != core.CompletionType.operation_complete:
+                break
+            self._arrived(event)
+
+    def _arrived(self, event: Any) -> None:
+        if event.tag is _SHUTDOWN:
+            self._shut.set()
+            return
+        if not event.success:
+            # The server shuts down.
+            return
+        self._ask()
+        call = Call(event, self._completions, self._connections)
+        call.listen()
+        handler = self._find(call, event.invocation_metadata)
+        if handler is None:
+            call.send_status(grpc.StatusCode.UNIMPLEMENTED, f"no such method: {call.method}", (), None)
+            return
+        call.serialize = handler.response_serializer or _as_it_is
+        call.deserialize = handler.request_deserializer or _as_it_is
+        if handler.request_streaming:
+            self._run(call, handler, None)
+        else:
+            self._receive(call, handler)
+
+    def _receive(self, call: Call, handler: Any) -> None:
+        arrived = hurried = False
+
+        def received(event: Any) -> None:
+            nonlocal arrived
+            arrived = True
+            if hurried:
+                self._completions.relax()
+            message = event.batch_operations[0].message() if event.success else None
+            if call.gone:
+                return
+            if message is not None:
+                self._run(call, handler, message)
+            elif event.success:
+                call.send_status(grpc.StatusCode.INVALID_ARGUMENT, "a message is required, got none", (), None)
+            # Else too large, which the core has answered.
+
+        call.receive(received)
+        # Short requests come in one packet with their headers.
+        self._completions.collect()
+        if not arrived:
+            hurried = True
+            self._completions.hurry()
+
+    def _find(self, call: Call, metadata: Any) -> Any:
+        details: Any = _Details(call.method, metadata)
+        for handler in self._handlers:
+            if (found := handler.service(details)) is not None:
+                return found
+        return None
+
+    # --- handlers -----------------------------------------------------------------------------------------------------
+
+    def _run(self, call: Call, handler: Any, message: bytes | None) -> None:
+        call.task = self._loop.create_task(self._answer(call, handler, message))
+        self._calls.add(call)
+        # Not in `_answer`, which never starts when the client leaves at once.
+        call.task.add_done_callback(lambda _task: self._ended(call))
+
+    def _ended(self, call: Call) -> None:
+        self._calls.discard(call)
+        # A cancelled task keeps its frames, and they the call.
+        call.task = None
+
+    async def _answer(self, call: Call, handler: Any, message: bytes | None) -> None:
+        try:
+            request = call.messages() if message is None else call.deserialize(message)
+            work = _behaviour(handler)(request, call)
+            if inspect.isasyncgen(work):
+                async for reply in work:
+                    await call.write(reply)
+                last = None
+            else:
+                reply = await work
+                last = None if handler.response_streaming else call.serialize(reply)
+            await call.finish(grpc.StatusCode.OK, last=last)
+        except grpc.aio.AbortError:
+            pass
+        except asyncio.CancelledError:
+            if not call.gone:
+                await call.finish(grpc.StatusCode.CANCELLED, "the server stops")
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of an end
+            _LOG.exception("call.failed", extra={"method": call.method})
+            await call.finish(grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}")
+
+    # --- stop ---------------------------------------------------------------------------------------------------------
+
+    async def stop(self, grace: float | None) -> None:
+        """Refuse new calls, give open ones `grace` seconds, end the rest, and close the port."""
+        if self._thread is None or self._stopping:
+            return
+        with self._lock:
+            self._stopping = True
+            self._server.shutdown(self._arrivals, _SHUTDOWN)
+        try:
+            async with asyncio.timeout(grace or 0.0):
+                await self._shut.wait()
+        except TimeoutError:
+            self._server.cancel_all_calls()
+            await self._shut.wait()
+        await asyncio.gather(*(call.task for call in self._calls if call.task is not None), return_exceptions=True)
+        self._arrivals.shutdown()
+        await asyncio.to_thread(self._thread.join)
+        while self._completions.under_way:
+            self._completions.collect()
+            await asyncio.sleep(0)
+        self._completions.close()
+
+
+def _behaviour(handler: Any) -> Callable[[Any, Any], Any]:
+    kinds = {
+        (False, False): handler.unary_unary,
+        (False, True): handler.unary_stream,
+        (True, False): handler.stream_unary,
+        (True, True): handler.stream_stream,
+    }
+    found: Callable[[Any, Any], Any] = kinds[handler.request_streaming, handler.response_streaming]
+    return found
+
+
+def _as_it_is(message: Any) -> Any:
+    return message

@@ -1,0 +1,1 @@
+"""InferenceService: from a checked request to the events of its stream."""

@@ -1,0 +1,206 @@
+"""From a checked request to a running generation."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cluster.errors import (
+    GenerationFailedError,
+    KeyReusedError,
+    NoReplicaError,
+    PenstockError,
+    QuarantinedError,
+    QueueFullError,
+    QuotaExceededError,
+)
+from cluster.lifecycle import uninterrupted
+from cluster.queue.entries import KnownRequest
+from cluster.trust.secret import ClusterSecret
+from router.admission.shedding import SHED, TimeBounds, refusal
+from router.affinity import CacheSalts
+from router.catalog import Catalog
+from router.generation.choice import Choice, ChoiceState
+from router.generation.generation import Generation
+from router.identity import Caller, TenantPolicies, require_class
+from router.inference.admitted import Admitted
+from router.inference.build import Builder
+from router.inference.resume import Comeback
+from router.tokens.guess import likely_tokens
+from router.validation import CheckedRequest, ResumePoint, check_received, resolve
+
+JOIN_S = 5.0
+"""How long the result of a request that has just ended is waited for."""
+JOIN_POLL_S, JOIN_POLL_MOST_S = 0.05, 0.5
+"""Between two looks at the key of a request that runs or has just ended, at first and at last."""
+_NO_DEMAND = (QuotaExceededError, KeyReusedError, QuarantinedError)
+"""More replicas would not serve who is refused like this."""
+
+
+class Opening:
+    """Admits requests: tokenizes, settles them against the model, and puts their choices in line."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        secret: ClusterSecret,
+        router_id: str,
+        policies: TenantPolicies,
+        expected_output_tokens: int,
+        salts: CacheSalts,
+    ) -> None:
+        self._catalog = catalog
+        self._salts = salts
+        self._expected_output_tokens = expected_output_tokens
+        self._builder = Builder(secret, router_id, policies, expected_output_tokens)
+        self._comeback = Comeback(self._builder, secret)
+
+    async def open(
+        self,
+        checked: CheckedRequest,
+        *,
+        caller: Caller,
+        time_left_s: float | None,
+        resume: ResumePoint | None = None,
+        counted: bool = True,
+    ) -> Generation | bytes:
+        """Start a generation, continue one, or return the kept result of its idempotency key (see `kept`). What is
+        started or refused for want of room counts as demand, unless it is an item of a job.
+
+        Raises:
+            PermissionDeniedError: the caller may not use this model or class.
+            InvalidRequestError, KeyReusedError: the request can't be served as asked.
+            ModelNotFoundError: the cluster does not serve the model.
+            QueueFullError, QuotaExceededError, NotInTimeError, UnavailableError: not now.
+        """
+        arrived_at = time.monotonic()
+        require_class(caller, checked.request_class)
+        pool = self._catalog.pool(checked.model, caller)
+        try:
+            info, tokenizer = await self._catalog.model(pool)
+        except NoReplicaError:
+            if counted:
+                # Who is turned away is demand too: a pool of none would never have a replica that brings a tokenizer.
+                most = checked.sampling.max_tokens or self._expected_output_tokens
+                size = (likely_tokens(checked.prompt), most, self._expected_output_tokens, checked.n)
+                pool.outlook.arrivals.arrived(checked.request_class, *size)
+            raise
+        ids = await self._catalog.encode(tokenizer, checked.prompt, caller.tenant)
+        params, n = resolve(checked, info, len(ids))
+        if resume is not None:
+            check_received(resume, params.max_tokens)
+        deadline = None if time_left_s is None else arrived_at + time_left_s
+        salt = self._salts.of(caller.tenant)
+        scope = f"{checked.lora_adapter}\0{salt}".encode()
+        trail, preferred = pool.affinity.look(ids, scope, checked.session_id, pool.replicas.records)
+        admitted = Admitted(
+            checked, caller, pool, info, ids, params, n, salt, trail, preferred, deadline, arrived_at, counted
+        )
+        if resume is not None and resume.token:
+            return await self._resume(admitted, resume)
+        return await self._line_up(admitted, resume.received_tokens if resume is not None else ())
+
+    async def _resume(self, admitted: Admitted, resume: ResumePoint) -> Generation | bytes:
+        found = await self._comeback.resume(admitted, resume)
+        if isinstance(found, Generation):
+            return found
+        # Without a result its key is that of another request by now, which runs.
+        if found.result is not None:
+            return found.result
+        # It was counted when it came first.
+        return await self._line_up(replace(admitted, counted=False), resume.received_tokens)
+
+    async def _line_up(self, admitted: Admitted, received: Sequence[int]) -> Generation | bytes:
+        joined_at, pause_s = time.monotonic(), JOIN_POLL_S
+        generation = self._builder.generation(admitted, secrets.token_hex(12))
+        while True:
+            late = admitted.too_late()
+            if late is not None or any(received):
+                # It must not begin; what has begun under its key, or ended, is another matter.
+                known = await self._comeback.find_key(admitted, generation.request_id)
+                if known is None:
+                    # Nobody has what it would go on with, and from the beginning it would get its tokens twice.
+                    raise late or GenerationFailedError(generation.request_id, sum(received))
+            else:
+                try:
+                    known = await self._submit(admitted, generation)
+                except BaseException as error:
+                    if not isinstance(error, _NO_DEMAND):
+                        self._count(admitted)
+                    raise
+                if known is None:
+                    self._count(admitted)
+                    return generation
+            if known.result is not None:
+                return known.result
+            # The key's request runs, or has ended a moment ago and its result is on the way.
+            joined = await self._comeback.join(admitted, known.request_id, received)
+            if joined is not None:
+                return joined
+            if known.live and admitted.n > 1:
+                joined_at = time.monotonic()
+            elif time.monotonic() - joined_at > JOIN_S:
+                # Its router died between end and result.
+                await admitted.pool.finish_key(
+                    admitted.caller.tenant, admitted.checked.idempotency_key, known.request_id, b""
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(JOIN_POLL_MOST_S, 1.5 * pause_s)
+
+    def _count(self, admitted: Admitted) -> None:
+        if admitted.counted:
+            admitted.pool.outlook.arrivals.arrived(
+                admitted.checked.request_class,
+                len(admitted.ids),
+                admitted.params.max_tokens,
+                self._expected_output_tokens,
+                admitted.n,
+            )
+
+    async def _submit(self, admitted: Admitted, generation: Generation) -> KnownRequest | None:
+        """Put the choices in line, or tell whose their client key is."""
+        pool, choices = admitted.pool, generation.choices
+        first, rest = choices[0], choices[1:]
+        keyed, opened = bool(first.entry.client_key), False
+        try:
+            # It carries the key and the quota of all.
+            known = await pool.submit(first)
+            if known is not None:
+                return known
+            opened = keyed
+            await asyncio.gather(*(pool.submit(choice) for choice in rest))
+            for choice in choices:
+                self._check_in_time(admitted, choice)
+        except BaseException as error:
+            if isinstance(error, PenstockError):
+                for choice in choices:
+                    pool.take_back(choice)
+            generation.close()
+            if opened or (keyed and not isinstance(error, QueueFullError | QuotaExceededError | KeyReusedError)):
+                # There will be no result to wait for, and whoever tries again has to get through.
+                key = admitted.checked.idempotency_key
+                await uninterrupted(pool.finish_key(admitted.caller.tenant, key, generation.request_id, b""))
+            raise
+        return None
+
+    def _check_in_time(self, admitted: Admitted, choice: Choice) -> None:
+        """Raise NotInTimeError for a choice that waits and, as it looks, will do so for too long."""
+        if choice.predicted_wait_s is None or choice.state is not ChoiceState.WAITING:
+            return
+        request_class = admitted.checked.request_class
+        bounds = TimeBounds(
+            admitted.checked.queue_timeout_s,
+            admitted.pool.outlook.shed_after_s(request_class),
+            admitted.pool.outlook.estimate.first_token_s or 0.0,
+            None if admitted.deadline is None else admitted.deadline - time.monotonic(),
+            admitted.run_s() or 0.0,
+        )
+        error = refusal(choice.predicted_wait_s, bounds)
+        if error is None:
+            return
+        if error.bound == SHED:
+            admitted.pool.outlook.arrivals.turned_away(request_class)
+        raise error

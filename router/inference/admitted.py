@@ -1,0 +1,57 @@
+"""A request that has passed its checks, with what its model and its tenant add to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.errors import NotInTimeError
+from cluster.models import ModelInfo
+from penstock.values.models import SamplingParams
+from router.affinity import Trail
+from router.dispatch.pool import Pool
+from router.identity import Caller
+from router.validation import CheckedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Is a request that its model can serve."""
+
+    checked: CheckedRequest
+    caller: Caller
+    pool: Pool
+    info: ModelInfo
+    ids: Sequence[int]
+    params: SamplingParams
+    n: int
+    salt: str
+    """The tenant's cache salt."""
+    trail: Trail
+    preferred: tuple[str, ...]
+    deadline: float | None
+    """When the call must have ended; monotonic seconds, as `arrived_at`."""
+    arrived_at: float
+    counted: bool
+    """Whether it is counted as demand."""
+
+    def run_s(self) -> float | None:
+        """Estimate how long it runs."""
+        return self.pool.outlook.estimate.run_s(len(self.ids), self.params.max_tokens)
+
+    def start_within_ms(self) -> int:
+        """Return how long it may wait: until its queue timeout, or until it could not end in time; 0 is no bound."""
+        bounds = []
+        if self.checked.queue_timeout_s is not None:
+            bounds.append(self.checked.queue_timeout_s)
+        if self.deadline is not None:
+            bounds.append(self.deadline - time.monotonic() - (self.run_s() or 0.0))
+        return max(1, int(min(bounds) * 1000)) if bounds else 0
+
+    def too_late(self) -> NotInTimeError | None:
+        """Say that it could not end in time if it started now; what has begun may do so all the same."""
+        if self.deadline is None:
+            return None
+        left_s, run_s = self.deadline - time.monotonic(), self.run_s() or 0.0
+        return NotInTimeError("deadline", run_s, left_s, None) if run_s > left_s else None

@@ -1,0 +1,80 @@
+"""From an admitted request to choices that can stand in line."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from functools import partial
+
+from cluster.queue.entries import QueueEntry
+from cluster.trust.resume_token import ResumeTicket
+from cluster.trust.secret import ClusterSecret
+from penstock.v1 import replica_pb2 as pb
+from penstock.wire import request_class_to_wire, sampling_to_wire
+from router.generation.choice import Choice
+from router.generation.generation import Generation
+from router.identity import TenantPolicies
+from router.inference.admitted import Admitted
+from router.validation import choice_sampling
+
+
+class Builder:
+    """Makes generations; nothing is in line yet."""
+
+    def __init__(
+        self, secret: ClusterSecret, router_id: str, policies: TenantPolicies, expected_output_tokens: int
+    ) -> None:
+        """`expected_output_tokens`: what a request is taken to produce where it may produce as many."""
+        self._secret = secret
+        self._router_id = router_id
+        self._policies = policies
+        self._expected_output_tokens = expected_output_tokens
+
+    def generation(self, admitted: Admitted, request_id: str) -> Generation:
+        """Make the choices of a request."""
+        choices = [self._choice(admitted, request_id, index) for index in range(admitted.n)]
+        ticket = ResumeTicket(request_id, admitted.pool.name, admitted.caller.tenant, len(admitted.ids), ())
+        return Generation(
+            ticket,
+            choices,
+            self._secret,
+            self._router_id,
+            admitted.pool.outlook.wait_s,
+            arrived_at=admitted.arrived_at,
+            admitted_at=time.monotonic(),
+        )
+
+    def _choice(self, admitted: Admitted, request_id: str, index: int) -> Choice:
+        checked, params, pool = admitted.checked, admitted.params, admitted.pool
+        prompt_tokens = len(admitted.ids)
+        expected = min(params.max_tokens, max(self._expected_output_tokens, params.min_tokens))
+        policy = self._policies.of(admitted.caller.tenant, pool.name)
+        entry = QueueEntry(
+            request_id=request_id if admitted.n == 1 else f"{request_id}/{index}",
+            attempt_base=secrets.token_hex(6),
+            tenant=admitted.caller.tenant,
+            request_class=checked.request_class,
+            prompt_tokens=prompt_tokens,
+            expected_tokens=expected,
+            kv_tokens=prompt_tokens + expected,
+            start_within_ms=admitted.start_within_ms(),
+            late_after_ms=pool.outlook.late_after_ms(checked.request_class),
+            client_key=checked.idempotency_key if index == 0 else "",
+            weight=policy.weight,
+            max_tokens=params.max_tokens,
+            quota=policy.quota,
+            # The first one takes the quota of all.
+            choices=admitted.n if index == 0 else 0,
+            digest=checked.digest,
+            preferred_replicas=admitted.preferred,
+        )
+        start = pb.Start(
+            prompt_token_ids=admitted.ids,
+            sampling=sampling_to_wire(choice_sampling(params, index)),
+            lora_adapter=checked.lora_adapter,
+            cache_salt=admitted.salt,
+            request_class=request_class_to_wire(checked.request_class),
+            tokenizer_digest=admitted.info.tokenizer_digest,
+        )
+        learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
+        return Choice(index, entry, start, pool, pool.prices, admitted.deadline, learn, admitted.arrived_at)

@@ -1,0 +1,1 @@
+"""The router's ends of its links to replicas. They know nothing of choices."""

@@ -1,0 +1,32 @@
+"""How attempts are lost, and the bounds on silence that say so."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Failure(enum.StrEnum):
+    """Says how an attempt was lost."""
+
+    LINK = "link"
+    """The replica is out of reach, and its lease or the grace is over."""
+    ENGINE = "engine"
+    """The replica says that the attempt failed."""
+    ENGINE_DIED = "engine_died"
+    """The replica says that its whole engine failed."""
+    STALLED = "stalled"
+    """The replica is alive but produces nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryLimits:
+    """Bounds how long attempts may be silent and how many a choice may lose; 0 s is no bound."""
+
+    max_attempts: int = 3
+    """Attempts that a choice may lose to failures; the last loss ends it."""
+    first_token_s: float = 120.0
+    token_s: float = 60.0
+
+
+NO_LIMITS = RecoveryLimits()

@@ -1,0 +1,230 @@
+"""The replicas of a pool as this router sees them, and its links to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from cluster.lifecycle import TaskOwner
+from cluster.queue.heartbeats import ReplicaRecord
+from cluster.trust.announcement import Announcement
+from cluster.trust.secret import ClusterSecret
+from cluster.trust.tls import LinkDialer
+from penstock.values.models import ReplicaState
+from router.links.abandoned import LeftBehind
+from router.links.breaker import Breaker, BreakerLimits
+from router.links.failure import NO_LIMITS, RecoveryLimits
+from router.links.link import ReplicaLink
+from router.links.orphaned_output import Strays
+from router.links.placement import Group, Placement
+
+_LOG = logging.getLogger(__name__)
+
+
+class ReplicaSet:
+    """Follows the registry: dials what is new, hangs up on what is gone and idle."""
+
+    def __init__(
+        self,
+        pool: str,
+        router_id: str,
+        secret: ClusterSecret,
+        dialer: LinkDialer,
+        *,
+        ping_s: float,
+        attach_grace_s: float,
+        limits: RecoveryLimits = NO_LIMITS,
+        breakers: BreakerLimits = BreakerLimits(),  # noqa: B008  # frozen
+        on_change: Callable[[], None],
+    ) -> None:
+        """`on_change` is called whenever the set of links that are up changes."""
+        self._pool = pool
+        self._router_id = router_id
+        self._secret = secret
+        self._dialer = dialer
+        self._ping_s = ping_s
+        self._grace_s = attach_grace_s
+        self._limits = limits
+        self._breaker_limits = breakers
+        self._breakers: dict[str, Breaker] = {}
+        self._left = LeftBehind()
+        self.strays = Strays(attach_grace_s)
+        self._on_change = on_change
+        self._links: dict[str, ReplicaLink] = {}
+        self._awaited: Counter[str] = Counter()
+        """Replicas whose links somebody waits for, though the registry may not know them."""
+        self._owner = TaskOwner(f"replicas.{pool}")
+        self.records: dict[str, ReplicaRecord] = {}
+        self.announcements: dict[str, Announcement] = {}
+        self._cut_off_at: float | None = None
+        """Since when no link to a replica that takes work is up; monotonic seconds."""
+        self.first_seen = asyncio.Event()
+        """Set once a replica of this cluster has been seen."""
+
+    def update(self, records: Sequence[ReplicaRecord], *, complete: bool = True) -> None:
+        """Take the registry's current content. `complete`: who is missing in it has lost its lease; not so after the
+        store was restarted, until everybody had time to report again.
+        """
+        self.records = {}
+        for record in records:
+            announcement = self.announcements.get(record.replica_id) or self._trust(record)
+            if announcement is None:
+                continue
+            self.records[record.replica_id] = record
+            self.announcements[record.replica_id] = announcement
+            if record.replica_id not in self._links and record.state is not ReplicaState.STARTING:
+                self._dial(announcement.replica_id, announcement.address)
+        for replica_id in self.records:
+            if replica_id in self._links:
+                self._links[replica_id].lease_found()
+        for replica_id in [r for r in self._links if r not in self.records]:
+            link = self._links[replica_id]
+            # Its lease is gone, but streams go on as long as the link does.
+            if complete:
+                link.lease_lost()
+            if not link.up and not link.busy and not self._awaited[replica_id]:
+                del self._links[replica_id]
+                self._breakers.pop(replica_id, None)
+                self.announcements.pop(replica_id, None)
+                self._owner.spawn(link.close(), "close")
+        if self.records:
+            self.first_seen.set()
+
+    def _trust(self, record: ReplicaRecord) -> Announcement | None:
+        announcement = Announcement.open(record.record, self._secret)
+        # A true record under another id or in another pool was copied there by somebody who only knows Redis.
+        if announcement is None or (announcement.replica_id, announcement.pool) != (record.replica_id, self._pool):
+            _LOG.error("replica.untrusted", extra={"replica": record.replica_id})
+            return None
+        known = next(iter(self.announcements.values()), None)
+        # One pool, one tokenizer: a router that tokenized for another would send nonsense.
+        if known is not None and known.model.tokenizer_digest != announcement.model.tokenizer_digest:
+            _LOG.error("replica.other_tokenizer", extra={"replica": record.replica_id})
+            return None
+        return announcement
+
+    def _dial(self, replica_id: str, address: str) -> ReplicaLink:
+        link = ReplicaLink(
+            replica_id,
+            address,
+            self._router_id,
+            self._secret,
+            self._dialer,
+            ping_s=self._ping_s,
+            attach_grace_s=self._grace_s,
+            limits=self._limits,
+            left=self._left,
+            strays=self.strays,
+            on_change=self._on_change,
+        )
+        self._links[replica_id] = link
+        link.start()
+        return link
+
+    def look(self, now: float) -> None:
+        """Note whether this router reaches any replica that takes work; called with every heartbeat."""
+        ready = [name for name, record in self.records.items() if record.state is ReplicaState.READY]
+        cut_off = bool(ready) and not any(name in self._links and self._links[name].up for name in ready)
+        if not cut_off:
+            self._cut_off_at = None
+        elif self._cut_off_at is None:
+            self._cut_off_at = now
+
+    def cut_off_s(self, now: float) -> float:
+        """Return for how long replicas have taken work and this router has reached none of them, in seconds."""
+        return now - self._cut_off_at if self._cut_off_at is not None else 0.0
+
+    def link(self, replica_id: str) -> ReplicaLink | None:
+        """Return the link if it is up."""
+        link = self._links.get(replica_id)
+        return link if link is not None and link.up else None
+
+    def place(self, replica_id: str) -> Placement | None:
+        """Return what is known of a replica that this router reaches."""
+        link = self.link(replica_id)
+        return self.placement(link) if link is not None else None
+
+    def placement(self, link: ReplicaLink) -> Placement:
+        """Return what is known of a link's replica."""
+        known = self.announcements.get(link.replica_id)
+        if known is None:
+            return Placement(link, "", 0.0, "")
+        model = known.model
+        price_per_s = known.price_per_gpu_hour / 3600
+        return Placement(link, known.group_id, price_per_s, model.digest, model.tokenizer_digest)
+
+    async def reach(self, replica_id: str, address: str, seconds: float) -> ReplicaLink | None:
+        """Return a link that is up, dialling the address when the registry does not know it; None when that takes
+        longer than `seconds`.
+        """
+        link = self._links.get(replica_id) or self._dial(replica_id, address)
+        self._awaited[replica_id] += 1
+        try:
+            return link if link.up or await link.wait_up(seconds) else None
+        finally:
+            self._awaited[replica_id] -= 1
+
+    def stop(self, replica_id: str, request_id: str, attempt: str) -> None:
+        """Have an attempt stopped that nobody receives here, now or when its replica is reached."""
+        if (link := self.link(replica_id)) is not None:
+            link.stop(request_id, attempt)
+        else:
+            self._left.add(replica_id, request_id, attempt)
+
+    def connected(self) -> tuple[str, ...]:
+        """List the replicas that can be given work over a link that is up; safe to call from another thread."""
+        paused = self.paused()
+        return tuple(
+            replica_id
+            for replica_id, link in self._links.copy().items()
+            if link.up and not link.suspect and replica_id not in paused
+        )
+
+    def paused(self) -> frozenset[str]:
+        """Name the replicas that failed so often that they get no work for a while; safe from another thread."""
+        now = time.monotonic()
+        return frozenset(name for name, breaker in self._breakers.copy().items() if breaker.is_open(now))
+
+    def failed(self, replica_id: str) -> None:
+        """Note an attempt that a replica failed."""
+        now = time.monotonic()
+        breaker = self._breakers.setdefault(replica_id, Breaker(self._breaker_limits))
+        was_open = breaker.is_open(now)
+        breaker.failed(now)
+        if breaker.is_open(now) and not was_open:
+            _LOG.warning("replica.paused", extra={"replica": replica_id})
+            self._on_change()
+
+    def succeeded(self, replica_id: str) -> None:
+        """Note an attempt that had output."""
+        if self._breakers:
+            self._breakers.pop(replica_id, None)
+
+    def groups(self, besides: str) -> Iterator[Group]:
+        """Name the groups of the other replicas that take work from this router."""
+        for replica_id in self.connected():
+            record, known = self.records.get(replica_id), self.announcements.get(replica_id)
+            takes_work = record is not None and record.state is ReplicaState.READY
+            if replica_id != besides and takes_work and known is not None:
+                yield Group(known.group_id, known.model.digest)
+
+    def any_announcement(self) -> Announcement | None:
+        """Return what one of the replicas announced."""
+        return next(iter(self.announcements.values()), None)
+
+    def ready(self) -> int:
+        """Count replicas that take work."""
+        return sum(1 for record in self.records.values() if record.state is ReplicaState.READY)
+
+    def capacity(self) -> int:
+        """Add up the sequences that replicas which take work hold at once."""
+        return sum(r.windows.sequences for r in self.records.values() if r.state is ReplicaState.READY)
+
+    async def close(self) -> None:
+        """Hang up everywhere."""
+        links, self._links = list(self._links.values()), {}
+        await asyncio.gather(*(link.close() for link in links))
+        await self._owner.close()

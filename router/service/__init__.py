@@ -1,1 +1,0 @@
-"""The public gRPC services: thin methods over admission and dispatch."""

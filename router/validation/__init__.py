@@ -1,0 +1,39 @@
+"""Decides whether a request can be served as asked. Pure: messages and values in, values or one error out."""
+
+from router.validation.resolve import check_received, choice_sampling, resolve
+from router.validation.validation import check_cancel, check_count, check_get_model, check_request, check_stream
+from router.validation.values import (
+    CancelTarget,
+    ChatPrompt,
+    CheckedCount,
+    CheckedRequest,
+    CheckedStream,
+    Message,
+    Prompt,
+    RequestLimits,
+    ResumePoint,
+    TextPrompt,
+    TokenPrompt,
+)
+
+__all__ = [
+    "CancelTarget",
+    "ChatPrompt",
+    "CheckedCount",
+    "CheckedRequest",
+    "CheckedStream",
+    "Message",
+    "Prompt",
+    "RequestLimits",
+    "ResumePoint",
+    "TextPrompt",
+    "TokenPrompt",
+    "check_cancel",
+    "check_count",
+    "check_get_model",
+    "check_received",
+    "check_request",
+    "check_stream",
+    "choice_sampling",
+    "resolve",
+]

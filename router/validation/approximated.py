@@ -1,0 +1,188 @@
+"""Finds what vLLM's first grammar compiler follows in part only, and in silence: output would break the schema.
+
+Checked with xgrammar 0.2.8. An engine has one compiler for all its requests, so that another one which would follow
+more, or refuse, is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from router.validation.overlap import Overlaps, kind_of, kinds_of_type
+
+_LEADING = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+"""The first of them that a schema has is followed; what else it demands is not."""
+_OF_ARRAYS = ("items", "prefixItems", "unevaluatedItems")
+_OF_OBJECTS = ("properties", "additionalProperties", "unevaluatedProperties")
+"""Without a `type` these imply one."""
+_DEMANDS = (
+    *_LEADING,
+    *_OF_ARRAYS,
+    *_OF_OBJECTS,
+    "required",
+    "minProperties",
+    "maxProperties",
+    "patternProperties",
+    "propertyNames",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "contains",
+    "minContains",
+    "maxContains",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "format",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+)
+_LEAST = ("minProperties", "minItems", "minContains", "minLength")
+_LENGTHS = ("minLength", "maxLength")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_NO_ARRAY_FOLLOWS = ("uniqueItems", "contains", "minContains", "maxContains")
+_ONE = ("items", "additionalProperties", "unevaluatedItems", "unevaluatedProperties")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+_SHOWN = 80
+
+
+def approximation(schema: Mapping[str, object], resolve: Callable[[str], object]) -> str | None:
+    """Say what of a schema would be ignored, and where; None where everything is followed. `resolve` follows a
+    reference into the document, which must lead somewhere.
+    """
+    overlaps = Overlaps(resolve)
+    for where, part in _schemas(schema, resolve):
+        if (problem := next(_problems(part, overlaps), None)) is not None:
+            return f"{problem} (at {where})"
+    return None
+
+
+def _schemas(schema: Mapping[str, object], resolve: Callable[[str], object]) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield where each schema is, and itself; what a reference leads to wherever it is."""
+    todo: list[tuple[str, object]] = [("#", schema)]
+    seen: dict[int, object] = {}
+    while todo:
+        where, part = todo.pop()
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen[id(part)] = part
+        yield where, part
+        children = [(_at(where, *steps), child) for steps, child in _children(part)]
+        if isinstance(ref := part.get("$ref"), str):
+            children.append((_at(ref), resolve(ref)))
+        todo += reversed(children)
+
+
+def _children(part: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
+    """Yield the schemas in a schema, with the steps that lead there."""
+    for keyword in _ONE:
+        yield (keyword,), part.get(keyword)
+    for keyword in _LISTS:
+        if isinstance(several := part.get(keyword), list):
+            yield from (((keyword, str(index)), child) for index, child in enumerate(several))
+    for keyword in _NAMED:
+        if isinstance(named := part.get(keyword), dict):
+            yield from (((keyword, name), child) for name, child in named.items())
+    if isinstance(names := part.get("propertyNames"), dict):
+        # Names are strings, and nobody says so.
+        yield ("propertyNames",), {"type": "string"} | names
+
+
+def _at(where: str, *steps: str) -> str:
+    path = "/".join((where, *steps))
+    return path if len(path) <= _SHOWN else f"{path[:_SHOWN]}..."
+
+
+def _problems(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[str]:
+    demands = [keyword for keyword in _DEMANDS if keyword in part and not _idle(keyword, part[keyword])]
+    leading = next((keyword for keyword in _LEADING if keyword in part), None)
+    if leading is not None:
+        yield from _beside(part, leading, demands, overlaps)
+        if leading == "oneOf" and isinstance(branches := part["oneOf"], list):
+            if (pair := overlaps.pair(branches)) is not None:
+                yield (
+                    f"must have 'oneOf' whose branches exclude each other by type, value or a required property, "
+                    f"got {pair[0]} and {pair[1]}, which may not; 'anyOf' lets both match"
+                )
+        elif leading == "allOf" and isinstance(parts := part["allOf"], list) and len(parts) != 1:
+            yield f"must have 'allOf' of one schema, which is all that engines follow, got {len(parts)}"
+        return
+    if "type" not in part and not any(keyword in part for keyword in (*_OF_ARRAYS, *_OF_OBJECTS)):
+        if demands:
+            yield f"must have 'type' beside {demands[0]!r}, which engines ignore without"
+        return
+    kinds = kinds_of_type(part.get("type"))
+    if "string" in kinds:
+        yield from _of_strings(demands)
+    if "integer" in kinds:
+        yield from _of_numbers(part, demands, whole="fraction" not in kinds)
+    if "array" in kinds:
+        yield from (f"must be without {key!r}, which engines ignore" for key in _NO_ARRAY_FOLLOWS if key in demands)
+    if "object" in kinds:
+        yield from _of_objects(part, demands)
+
+
+def _beside(part: Mapping[str, object], leading: str, demands: list[str], overlaps: Overlaps) -> Iterator[str]:
+    for keyword in demands:
+        # The format of values that are listed is no more than a remark.
+        if keyword != leading and not (keyword == "format" and leading in ("const", "enum")):
+            yield f"must be without {keyword!r} beside {leading!r}, where engines ignore it"
+    if "type" not in part:
+        return
+    allowed = kinds_of_type(part["type"])
+    if leading in ("const", "enum"):
+        values = part["enum"] if leading == "enum" else [part["const"]]
+        fits = not isinstance(values, list) or all(kind_of(value) in allowed for value in values)
+    else:
+        fits = overlaps.kinds_behind(part, leading) <= allowed
+    if not fits:
+        yield f"must have a 'type' that allows everything that {leading!r} does: engines ignore it there"
+
+
+def _of_strings(demands: list[str]) -> Iterator[str]:
+    if "format" in demands and "pattern" in demands:
+        yield "must be without 'pattern' beside 'format', where engines ignore it"
+    leading = next((keyword for keyword in ("format", "pattern") if keyword in demands), None)
+    for keyword in _LENGTHS:
+        if leading and keyword in demands:
+            yield f"must be without {keyword!r} beside {leading!r}, where engines ignore it"
+
+
+def _of_numbers(part: Mapping[str, object], demands: list[str], *, whole: bool) -> Iterator[str]:
+    if "multipleOf" not in demands:
+        return
+    if not whole or not isinstance(part["multipleOf"], int):
+        yield f"must have 'multipleOf' with integers only, and a whole one, got {part['multipleOf']!r:.40}"
+    for keyword in _BOUNDS:
+        if keyword in demands:
+            yield f"must be without 'multipleOf' beside {keyword!r}, where engines ignore it"
+
+
+def _of_objects(part: Mapping[str, object], demands: list[str]) -> Iterator[str]:
+    properties, required = part.get("properties"), part.get("required")
+    known = properties if isinstance(properties, dict) else {}
+    for name in required if isinstance(required, list) else ():
+        if isinstance(name, str) and name not in known:
+            yield f"must have what is 'required' in 'properties', which is all that engines follow, got {name!r:.40}"
+    if "propertyNames" in demands:
+        for keyword in ("properties", "patternProperties", "unevaluatedProperties"):
+            if keyword in demands:
+                yield f"must be without 'propertyNames' beside {keyword!r}, where engines ignore it"
+    patterns = part.get("patternProperties")
+    if isinstance(patterns, dict) and len(patterns) > 1:
+        yield f"must have 'patternProperties' with one pattern: engines follow one for each name, got {len(patterns)}"
+    if patterns and known and part.get("additionalProperties", False) is not False:
+        yield "must be without 'patternProperties' beside 'additionalProperties' and 'properties': engines ignore it"
+
+
+def _idle(keyword: str, value: object) -> bool:
+    """Say whether a keyword demands nothing: the schema that allows everything, no names, a least number of 0."""
+    if keyword in _LEADING:
+        return False
+    if keyword == "uniqueItems" or isinstance(value, dict | list):
+        return not value
+    return value is True or (value == 0 and value is not False and keyword in _LEAST)

@@ -1,0 +1,123 @@
+"""Settles a checked request against its model: what depends on the context, the vocabulary and the engines."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from cluster.models import ModelInfo
+from penstock.values.models import SamplingParams
+from router.validation.values import CheckedRequest, ResumePoint, TokenPrompt
+from router.validation.violations import Violations, shown
+
+_SHOWN_ADAPTERS = 8
+_DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
+_SEED_RANGE = 1 << 64
+
+
+def resolve(checked: CheckedRequest, model: ModelInfo, prompt_tokens: int) -> tuple[SamplingParams, int]:
+    """Return the parameters with max_tokens filled in, and the number of choices.
+
+    Raises:
+        InvalidRequestError: the prompt leaves no room in the context, an id is outside the vocabulary, the adapter is
+            unknown, or the pool's engines cannot do what is asked; names all of it.
+    """
+    found = Violations()
+    params = _settle_lengths(found, checked, model, prompt_tokens)
+    _check_vocabulary(found, checked, model.vocabulary_size, model.max_context_tokens)
+    _check_capabilities(found, checked.sampling, model)
+    _check_adapter(found, checked.lora_adapter, model.lora_adapters)
+    found.raise_any()
+    return params, checked.n
+
+
+def check_received(resume: ResumePoint, max_tokens: int) -> None:
+    """Check what a client says that it has of each choice; only its replica knows whether it is the end of a delta.
+
+    Raises:
+        InvalidRequestError: it is more than there can be.
+    """
+    found = Violations()
+    for index, tokens in enumerate(resume.received_tokens):
+        if tokens > max_tokens:
+            found.add(f"resume.received_tokens[{index}]", f"must be at most max_tokens = {max_tokens}, got {tokens}")
+    found.raise_any()
+
+
+def choice_sampling(params: SamplingParams, choice_index: int) -> SamplingParams:
+    """Return the parameters of one choice: seed + index, wrapping around within signed 64 bits."""
+    if params.seed is None or choice_index == 0:
+        return params
+    seed = (params.seed + choice_index + _SEED_RANGE // 2) % _SEED_RANGE - _SEED_RANGE // 2
+    return replace(params, seed=seed)
+
+
+def _settle_lengths(found: Violations, checked: CheckedRequest, model: ModelInfo, prompt_tokens: int) -> SamplingParams:
+    params = checked.sampling
+    context = model.max_context_tokens
+    left = context - prompt_tokens
+    if prompt_tokens < 1:
+        found.add("prompt", "must have at least 1 token, got 0")
+        return params
+    if left < 1:
+        found.add(
+            "prompt", f"must have at most {context - 1} tokens in a context of {context} tokens, got {prompt_tokens}"
+        )
+        return params
+    if params.max_tokens > left:
+        found.add(
+            "sampling.max_tokens",
+            f"must be at most {left}, what {prompt_tokens} prompt tokens leave of a context of {context} tokens, "
+            f"got {params.max_tokens}",
+        )
+    max_tokens = params.max_tokens or min(left, checked.max_tokens_limit or left)
+    if params.min_tokens > max_tokens:
+        found.add("sampling.min_tokens", f"must be at most max_tokens = {max_tokens}, got {params.min_tokens}")
+    return params if params.max_tokens == max_tokens else replace(params, max_tokens=max_tokens)
+
+
+def _check_vocabulary(found: Violations, checked: CheckedRequest, size: int, context: int) -> None:
+    def check(field: str, token_id: int) -> None:
+        if token_id >= size:
+            found.add(field, f"must be below the vocabulary size {size}, got {token_id}")
+
+    # A prompt may have a million ids: look at them only where there may be so many, at each only when one is wrong.
+    ids = checked.prompt.ids if isinstance(checked.prompt, TokenPrompt) else ()
+    if len(ids) < context and max(ids, default=0) >= size:
+        for index, token_id in enumerate(ids):
+            if found.full:
+                break
+            check(f"prompt.tokens.ids[{index}]", token_id)
+    for index, token_id in enumerate(checked.sampling.stop_token_ids):
+        check(f"sampling.stop_token_ids[{index}]", token_id)
+    for token_id in sorted(checked.sampling.logit_bias):
+        check(f"sampling.logit_bias[{token_id}]", token_id)
+    if checked.sampling.top_k > size:
+        found.add("sampling.top_k", f"must be at most the vocabulary size {size}, got {checked.sampling.top_k}")
+
+
+def _check_capabilities(found: Violations, params: SamplingParams, model: ModelInfo) -> None:
+    able = model.capabilities
+    needs = (
+        ("min_p", able.min_p),
+        ("presence_penalty", able.penalties),
+        ("frequency_penalty", able.penalties),
+        ("repetition_penalty", able.penalties),
+        ("seed", able.seed),
+        ("logprobs", able.logprobs),
+    )
+    for name, supported in needs:
+        if not supported and getattr(params, name) != _DEFAULTS[name]:
+            found.add(f"sampling.{name}", f"is not supported by this model, got {shown(getattr(params, name))}")
+    if params.logit_bias and not able.logit_bias:
+        found.add("sampling.logit_bias", "is not supported by this model")
+    if params.structured is not None and not able.structured_output:
+        found.add("sampling.structured_output", "is not supported by this model")
+    if able.logprobs and params.logprobs is not None and params.logprobs > able.max_logprobs:
+        found.add("sampling.logprobs", f"must be at most {able.max_logprobs} for this model, got {params.logprobs}")
+
+
+def _check_adapter(found: Violations, adapter: str, known: tuple[str, ...]) -> None:
+    if adapter and adapter not in known:
+        names = ", ".join(map(shown, known[:_SHOWN_ADAPTERS])) or "none"
+        more = ", ..." if len(known) > _SHOWN_ADAPTERS else ""
+        found.add("lora_adapter", f"must be one of the pool's adapters ({names}{more}), got {shown(adapter)}")

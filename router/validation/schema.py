@@ -1,0 +1,155 @@
+"""Looks into a JSON Schema before an engine compiles it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from urllib.parse import unquote
+
+from cluster.settings import LimitSettings
+from router.validation.approximated import approximation
+from router.validation.pattern import extent_problem, looks_around, regex_problem
+
+_SHOWN = 80
+_DATA = frozenset({"enum", "const", "default", "examples"})
+"""Keywords whose values are data: a "$ref" in there refers to nothing."""
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose values are schemas by names, which may be those of keywords."""
+
+_DEPENDENCIES = ("dependentRequired", "dependentSchemas", "dependencies")
+
+
+def schema_problem(text: str, limits: LimitSettings) -> str | None:
+    """Say why a text is no usable JSON Schema; None when it may be one, which only the engine knows in full.
+
+    Refused beside what is no JSON object: nesting that is too deep, patterns that are too large, objects that count too
+    many properties, keywords that engines would ignore, alone or beside others, and references that leave the document,
+    lead nowhere, or lead only to each other. A schema that contains itself, as a tree's does, is fine.
+    """
+    max_depth = limits.max_schema_depth
+    try:
+        schema = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        return f"must be nested at most {max_depth} deep"
+    except json.JSONDecodeError as error:
+        return f"must be valid JSON: {error.msg} at character {error.pos}"
+    except ValueError as error:
+        return f"must be valid JSON: {error}"
+    if not isinstance(schema, dict):
+        return f"must be a JSON object, got {type(schema).__name__}"
+    depth = _depth(schema)
+    if depth > max_depth:
+        return f"must be nested at most {max_depth} deep, got {depth}"
+    proven: set[str] = set()
+    problems = (problem for part in _schemas(schema) for problem in _problems(schema, part, limits, proven))
+    # Last, because it follows references.
+    return next(problems, None) or approximation(schema, lambda ref: _resolve(schema, ref)[1])
+
+
+def _problems(
+    schema: Mapping[str, object], part: Mapping[str, object], limits: LimitSettings, proven: set[str]
+) -> Iterator[str]:
+    """Say what is wrong with one schema of a document, those in it apart."""
+    if isinstance(ref := part.get("$ref"), str) and (problem := _reference_problem(schema, ref, proven)):
+        yield problem
+    if (ignored := _ignored_keyword(part)) is not None:
+        yield f"must be without {ignored!r}, which no engine follows"
+    named = part.get("patternProperties")
+    patterns = [part.get("pattern"), *(named if isinstance(named, dict) else ())]
+    for pattern in patterns:
+        if isinstance(pattern, str) and (problem := _pattern_problem(pattern, limits)):
+            yield problem
+    properties = part.get("properties")
+    # An engine tells apart which of them have come, and how many: with the third power of their number.
+    counts = part.get("minProperties") or part.get("maxProperties") is not None
+    if counts and isinstance(properties, dict) and len(properties) > limits.max_counted_properties:
+        yield (
+            f"must have objects with minProperties or maxProperties of at most {limits.max_counted_properties} "
+            f"properties, got {len(properties)}"
+        )
+
+
+def _ignored_keyword(part: Mapping[str, object]) -> str | None:
+    """Name a keyword of one schema that vLLM's first grammar compiler passes over in silence. The second refuses it, so
+    output would follow the rest of the schema only.
+    """
+    excluded = part.get("not")
+    if excluded is True or isinstance(excluded, dict):
+        return "not"
+    # Alone it says nothing.
+    if isinstance(part.get("if"), dict | bool) and ("then" in part or "else" in part):
+        return "if"
+    return next((keyword for keyword in _DEPENDENCIES if isinstance(part.get(keyword), dict) and part[keyword]), None)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _depth(schema: object) -> int:
+    deepest, todo = 0, [(schema, 1)]
+    while todo:
+        value, depth = todo.pop()
+        deepest = max(deepest, depth)
+        children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        todo.extend((child, depth + 1) for child in children if isinstance(child, dict | list))
+    return deepest
+
+
+def _schemas(schema: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    """Yield every schema of a document, and what might be one."""
+    todo: list[object] = [schema]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, list):
+            todo.extend(value)
+        elif isinstance(value, dict):
+            yield value
+            for keyword, child in value.items():
+                if keyword in _NAMED and isinstance(child, dict):
+                    todo.extend(child.values())
+                elif keyword not in _DATA:
+                    todo.append(child)
+
+
+def _pattern_problem(pattern: str, limits: LimitSettings) -> str | None:
+    problem = regex_problem(pattern) or extent_problem(pattern, limits)
+    if problem is None and looks_around(pattern):
+        # As with `_ignored_keyword`.
+        problem = "must not look ahead or behind, which no engine does"
+    return f"must have usable patterns, got {pattern[:_SHOWN]!r}, which {problem}" if problem else None
+
+
+def _reference_problem(schema: Mapping[str, object], ref: str, proven: set[str]) -> str | None:
+    """Follow a reference to something else; `proven` collects those that lead there, so that each is followed once."""
+    seen: set[str] = set()
+    while ref not in seen:
+        if ref in proven:
+            break
+        seen.add(ref)
+        if ref != "#" and not ref.startswith("#/"):
+            return f"must have references into itself only (# or #/...), got {ref[:_SHOWN]!r}"
+        found, target = _resolve(schema, ref)
+        if not found:
+            return f"must have what it refers to, got no {ref[:_SHOWN]!r}"
+        following = target.get("$ref") if isinstance(target, dict) else None
+        if not isinstance(following, str):
+            break
+        ref = following
+    else:
+        return f"must not have references that lead only to each other, got {ref[:_SHOWN]!r}"
+    proven |= seen
+    return None
+
+
+def _resolve(schema: object, ref: str) -> tuple[bool, object]:
+    value = schema
+    for part in ref.split("/")[1:]:
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name[:9]) < len(value):
+            value = value[int(name[:9])]
+        else:
+            return False, None
+    return True, value

@@ -1,0 +1,220 @@
+"""Cheap checks of a request as it came: no tokenizer, no model, no I/O.
+
+Every function collects all violations before it raises InvalidRequestError. Field paths start at the GenerateRequest,
+also where it is part of a stream's request, so that clients of both calls read the same paths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from google.protobuf.duration_pb2 import Duration
+
+from penstock.v1 import inference_pb2, types_pb2
+from penstock.values.models import RequestClass
+from penstock.wire import clear_defaults, duration_from_wire, request_class_from_wire, sampling_from_wire
+from router.validation.sampling import check_sampling
+from router.validation.values import (
+    CancelTarget,
+    ChatPrompt,
+    CheckedCount,
+    CheckedRequest,
+    CheckedStream,
+    Message,
+    Prompt,
+    RequestLimits,
+    ResumePoint,
+    TextPrompt,
+    TokenPrompt,
+)
+from router.validation.violations import Violations, utf8_length
+
+MAX_MODEL_BYTES = 256
+MAX_KEY_BYTES = 128
+MAX_REQUEST_ID_BYTES = 128
+MAX_SESSION_BYTES = 128
+MAX_ADAPTER_BYTES = 256
+MAX_ROLE_BYTES = 64
+MAX_FLUSH_INTERVAL_S = 10.0
+MAX_RESUME_TOKEN_BYTES = 4_096
+_MAX_DURATION_S = 315_576_000_000
+"""The largest valid google.protobuf.Duration: 10,000 years."""
+
+
+def check_request(request: inference_pb2.GenerateRequest, limits: RequestLimits) -> CheckedRequest:
+    """Check a generation and convert it to plain values.
+
+    Raises:
+        InvalidRequestError: names every wrong field with its limit and the value sent.
+    """
+    found = Violations()
+    checked = _check_generate(found, request, limits)
+    found.raise_any()
+    return checked
+
+
+def check_stream(request: inference_pb2.StreamGenerateRequest, limits: RequestLimits) -> CheckedStream:
+    """Check a streamed generation and convert it to plain values.
+
+    Raises:
+        InvalidRequestError: names every wrong field with its limit and the value sent.
+    """
+    found = Violations()
+    if not request.HasField("generate"):
+        found.add("generate", "is required")
+        found.raise_any()
+    generate = _check_generate(found, request.generate, limits)
+    flush_interval_s = None
+    if request.HasField("flush_interval"):
+        flush_interval_s = _check_duration(found, "flush_interval", request.flush_interval)
+        found.number("flush_interval", flush_interval_s, 0, MAX_FLUSH_INTERVAL_S, unit="s")
+    resume = None
+    if request.HasField("resume"):
+        # A key finds the request as well as a token does.
+        least = 0 if generate.idempotency_key else 1
+        found.count("resume.resume_token", len(request.resume.resume_token), least, MAX_RESUME_TOKEN_BYTES, "bytes")
+        if found.count("resume.received_tokens", len(request.resume.received_tokens), 0, generate.n):
+            resume = ResumePoint(request.resume.resume_token, tuple(request.resume.received_tokens))
+    found.raise_any()
+    return CheckedStream(generate, flush_interval_s, resume)
+
+
+def check_count(request: inference_pb2.CountTokensRequest, limits: RequestLimits) -> CheckedCount:
+    """Check a token count and convert it to plain values.
+
+    Raises:
+        InvalidRequestError: names every wrong field with its limit and the value sent.
+    """
+    found = Violations()
+    found.size("model", request.model, 1, MAX_MODEL_BYTES)
+    prompt = _check_prompt(found, "prompt", request.prompt, limits)
+    found.raise_any()
+    return CheckedCount(request.model, prompt)
+
+
+def check_get_model(request: inference_pb2.GetModelRequest) -> str:
+    """Return the name of the model asked for.
+
+    Raises:
+        InvalidRequestError: the name is missing or too long.
+    """
+    found = Violations()
+    found.size("model", request.model, 1, MAX_MODEL_BYTES)
+    found.raise_any()
+    return request.model
+
+
+def check_cancel(request: inference_pb2.CancelRequest) -> CancelTarget:
+    """Return the request to cancel.
+
+    Raises:
+        InvalidRequestError: no target, or one that no request can have.
+    """
+    found = Violations()
+    match request.WhichOneof("target"):
+        case "request_id":
+            found.size("request_id", request.request_id, 1, MAX_REQUEST_ID_BYTES)
+        case "idempotency_key" if request.idempotency_key:
+            _check_key(found, "idempotency_key", request.idempotency_key)
+        case _:
+            found.add("target", "must be one of request_id, idempotency_key")
+    found.raise_any()
+    return CancelTarget(request.request_id, request.idempotency_key)
+
+
+def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, limits: RequestLimits) -> CheckedRequest:
+    found.size("model", request.model, 1, MAX_MODEL_BYTES)
+    prompt = _check_prompt(found, "prompt", request.prompt, limits)
+    check_sampling(found, "sampling", request.sampling, limits.each)
+    queue_timeout_s = None
+    if request.HasField("queue_timeout"):
+        queue_timeout_s = _check_duration(found, "queue_timeout", request.queue_timeout)
+        if queue_timeout_s <= 0:
+            found.add("queue_timeout", f"must be above 0 s, got {queue_timeout_s:g} s")
+    if request.idempotency_key:
+        _check_key(found, "idempotency_key", request.idempotency_key)
+    found.size("lora_adapter", request.lora_adapter, 0, MAX_ADAPTER_BYTES)
+    found.size("session_id", request.session_id, 0, MAX_SESSION_BYTES)
+    return CheckedRequest(
+        model=request.model,
+        prompt=prompt,
+        sampling=sampling_from_wire(request.sampling, max_tokens=0),
+        n=request.sampling.n if request.sampling.HasField("n") else 1,
+        request_class=_check_class(found, "request_class", request.request_class),
+        queue_timeout_s=queue_timeout_s,
+        idempotency_key=request.idempotency_key,
+        lora_adapter=request.lora_adapter,
+        session_id=request.session_id,
+        digest=_digest(request) if request.idempotency_key else "",
+        max_tokens_limit=limits.each.max_tokens,
+    )
+
+
+def _digest(request: inference_pb2.GenerateRequest) -> str:
+    """Identify what is asked for, as it came and, after a slash, without what is the same when it is left out.
+
+    How long the client would wait for it does not matter. Both, because routers of an earlier version know the first.
+    """
+    asked = inference_pb2.GenerateRequest()
+    asked.CopyFrom(request)
+    asked.ClearField("queue_timeout")
+    exact = _hash(asked)
+    if asked.request_class == types_pb2.REQUEST_CLASS_STANDARD:
+        asked.ClearField("request_class")
+    clear_defaults(asked.sampling)
+    if not asked.sampling.ByteSize():
+        asked.ClearField("sampling")
+    plain = _hash(asked)
+    return exact if exact == plain else f"{exact}/{plain}"
+
+
+def _hash(message: inference_pb2.GenerateRequest) -> str:
+    return hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()[:32]
+
+
+def _check_prompt(found: Violations, field: str, wire: types_pb2.Prompt, limits: RequestLimits) -> Prompt:
+    match wire.WhichOneof("kind"):
+        case "text":
+            found.size(f"{field}.text", wire.text, 0, limits.max_prompt_bytes)
+            return TextPrompt(wire.text)
+        case "chat":
+            return _check_chat(found, f"{field}.chat", wire.chat, limits)
+        case "tokens":
+            if not wire.tokens.ids:
+                found.add(f"{field}.tokens.ids", "must have at least 1 entry, got 0")
+            return TokenPrompt(tuple(wire.tokens.ids))
+        case _:
+            found.add(field, "is required: one of text, chat, tokens")
+            return TextPrompt("")
+
+
+def _check_chat(found: Violations, field: str, wire: types_pb2.ChatPrompt, limits: RequestLimits) -> ChatPrompt:
+    where = f"{field}.messages"
+    if not found.count(where, len(wire.messages), 1, limits.each.max_messages):
+        return ChatPrompt(())
+    for index, message in enumerate(wire.messages):
+        found.size(f"{where}[{index}].role", message.role, 1, MAX_ROLE_BYTES)
+    total = sum(utf8_length(message.content) for message in wire.messages)
+    found.count(where, total, 0, limits.max_prompt_bytes, "bytes of content")
+    messages = tuple(Message(message.role, message.content) for message in wire.messages)
+    return ChatPrompt(messages, wire.continue_final_message)
+
+
+def _check_class(found: Violations, field: str, number: types_pb2.RequestClass.ValueType) -> RequestClass:
+    try:
+        return request_class_from_wire(number)
+    except ValueError:
+        found.add(field, f"must be a known class, got {number}")
+        return RequestClass.STANDARD
+
+
+def _check_duration(found: Violations, field: str, wire: Duration) -> float:
+    seconds, nanos = wire.seconds, wire.nanos
+    if abs(seconds) > _MAX_DURATION_S or abs(nanos) > 999_999_999 or seconds * nanos < 0:
+        found.add(field, f"must be a valid duration, got seconds {seconds} and nanos {nanos}")
+    return duration_from_wire(wire)
+
+
+def _check_key(found: Violations, field: str, key: str) -> None:
+    if found.size(field, key, 1, MAX_KEY_BYTES) and not (key.isascii() and key.isprintable()):
+        found.add(field, "must be printable ASCII")

@@ -1,0 +1,42 @@
+"""What waits is put in line again in its order, whatever the store refuses to who is new."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+
+from cluster.clock import ManualClock
+from cluster.models import Windows
+from cluster.queue.entries import QueueLimits, Quota
+from cluster.queue.heartbeats import RouterBeat
+from cluster.queue.memory.queue import MemoryQueue, MemoryStore
+from penstock.v1 import replica_pb2 as pb
+from router.dispatch.resubmit import Resubmission
+from router.generation.choice import Choice
+from tests.cluster.queue.backends import Scene, entry
+
+NAMES = ("q0", "q1", "q2", "q3")
+
+
+@pytest.mark.parametrize(
+    "quota",
+    [Quota(tokens_per_minute=45), Quota(requests_per_minute=2), Quota(concurrency=2), Quota(max_waiting=2)],
+    ids=["tokens", "requests", "concurrency", "waiting"],
+)
+async def test_what_is_beyond_a_quota_by_now_keeps_its_place(quota: Quota) -> None:
+    """It came while the quota allowed it: over minutes, or before the quota was lowered."""
+    clock = ManualClock()
+    queue = MemoryQueue(MemoryStore(clock), "demo", QueueLimits())
+    await Scene(queue, clock).start({"r1": Windows(0, 1000, 1000)})
+    choices = {name: Choice(0, entry(name, max_tokens=10, quota=quota), pb.Start(), Mock()) for name in NAMES}
+    for choice in choices.values():
+        choice.run_id = "before"
+    resubmission = Resubmission("demo", "A", queue, choices, lambda _name: False, Mock())
+    resubmission.run_id = "now"
+
+    await resubmission.submit_all()
+
+    reply = await queue.heartbeat_router(RouterBeat("A", ("r1",), positions_of=NAMES))
+    assert {"q0": 0, "q1": 1, "q2": 2, "q3": 3} == reply.positions
+    assert 4 == resubmission.submitted

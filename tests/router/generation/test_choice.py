@@ -1,0 +1,85 @@
+"""A choice's state machine by itself, with a link that is told and a pool that is asked."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+
+from cluster.errors import GenerationFailedError
+from cluster.queue.entries import Grant
+from penstock.v1 import replica_pb2 as pb
+from penstock.v1 import types_pb2 as types
+from router.generation.choice import Choice, ChoiceState
+from router.links.failure import Failure, RecoveryLimits
+from router.links.placement import Placement
+from tests.cluster.queue.backends import entry
+
+
+def test_who_was_to_give_way_and_was_refused_instead_gives_way_the_next_time() -> None:
+    """The order was for the attempt that never began."""
+    choice, link = Choice(0, entry("q"), pb.Start(), Mock()), Mock(replica_id="r1")
+    place = Placement(link, "g", 0.0, "")
+    choice.run_on(Grant("q", "q.1", "r1"), place)
+    choice.ordered("preempt")
+    choice.on_refused(pb.Refusal(reason=pb.REFUSAL_REASON_WINDOW_FULL))
+    assert ChoiceState.WAITING is choice.state
+
+    choice.run_on(Grant("q", "q.2", "r1"), place)
+    link.send_abort.reset_mock()
+    choice.ordered("preempt")
+
+    link.send_abort.assert_called_once()
+
+
+def test_who_cannot_go_on_hears_why() -> None:
+    choice = Choice(0, entry("q"), pb.Start(), Mock(recovery=RecoveryLimits(3, 60.0, 60.0)))
+    place = Placement(Mock(replica_id="r1", output_at=0.0), "g", 0.0, "")
+    choice.run_on(Grant("q", "q.1", "r1"), place)
+    choice.on_delta(0, [7], "x", [])
+    choice.on_lost(Failure.LINK)
+    choice.run_on(Grant("q", "q.2", "r1"), place)
+    choice.on_refused(pb.Refusal(reason=pb.REFUSAL_REASON_INVALID, detail="this engine cannot resume penalties"))
+
+    assert isinstance(choice.error, GenerationFailedError)
+    assert str(choice.error).endswith("; attempts lost: 1; this engine cannot resume penalties")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """What the choice's time is: set `monotonic.return_value`."""
+    clock = Mock()
+    monkeypatch.setattr("router.generation.choice.time", clock)
+    monkeypatch.setattr("router.generation.attempt.time", clock)
+    clock.monotonic.return_value = 100.0
+    return clock
+
+
+def test_a_start_that_was_refused_leaves_the_wait_before_it_in_the_receipt(clock: Mock) -> None:
+    choice, link = Choice(0, entry("q"), pb.Start(), Mock()), Mock(replica_id="r1", output_at=0.0)
+    place = Placement(link, "g", 0.0, "")
+    clock.monotonic.return_value = 102.0
+    choice.run_on(Grant("q", "q.1", "r1"), place)
+    choice.on_refused(pb.Refusal(reason=pb.REFUSAL_REASON_WINDOW_FULL))
+    clock.monotonic.return_value = 103.0
+    choice.run_on(Grant("q", "q.2", "r1"), place)
+    choice.on_end(pb.AttemptEnd(finish_reason=types.FINISH_REASON_LENGTH))
+    assert [3.0] == [receipt.queue_time.seconds for receipt in choice.account.receipts()]
+
+
+@pytest.mark.parametrize(("tokens", "lost_s"), [(2, 4.0), (0, 9.0)])
+def test_what_nobody_heard_of_a_lost_attempt_is_in_the_receipt(clock: Mock, tokens: int, lost_s: float) -> None:
+    """Queue, prefill, decode and this add up to the whole."""
+    pool = Mock(recovery=RecoveryLimits(3, 60.0, 60.0))
+    choice, link = Choice(0, entry("q"), pb.Start(), pool), Mock(replica_id="r1")
+    clock.monotonic.return_value = 101.0
+    choice.run_on(Grant("q", "q.1", "r1"), Placement(link, "g", 0.0, ""))
+    for number in range(tokens):
+        clock.monotonic.return_value = link.output_at = 103.0 + 3.0 * number
+        choice.on_delta(number, [7], "x", [])
+    clock.monotonic.return_value = 110.0
+    choice.on_lost(Failure.LINK)
+    (receipt,) = choice.account.receipts()
+    parts = (receipt.queue_time, receipt.prefill_time, receipt.decode_time, receipt.lost_time)
+    assert lost_s == receipt.lost_time.seconds
+    assert 10.0 == sum(part.ToTimedelta().total_seconds() for part in parts)

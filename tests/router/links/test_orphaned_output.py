@@ -1,0 +1,38 @@
+"""Attempts whose output nobody takes are stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from router.links.orphaned_output import Strays
+from tests.router.links.test_links import read_until
+from tests.support.stack import running_stack, stream_request
+from tests.support.waiting import until
+
+
+def test_only_output_that_goes_on_for_longer_than_a_takeover_is_a_stray_once() -> None:
+    strays = Strays(5.0)
+    assert not strays.seen("r1", 1, 0.0)
+    assert not strays.seen("r1", 1, 4.9)
+    assert not strays.seen("r2", 1, 4.9)
+    assert strays.seen("r1", 1, 5.0)
+    assert not strays.seen("r1", 1, 50.0)
+    assert strays.aborted == 1
+    strays.forget("r1")
+    assert not strays.seen("r1", 1, 60.0)
+
+
+async def test_an_attempt_that_runs_for_nobody_is_stopped(tmp_path: Path) -> None:
+    async with running_stack(tmp_path, queue={"attach_grace_s": 0.3}, sim={"base_ms": 5.0}) as stack:
+        call = stack.inference().StreamGenerate(stream_request(max_tokens=20_000, ignore_eos=True))
+        await read_until(call, 3)
+        pool = stack.routers[0].pools["demo"]
+        link = pool.replicas.link(stack.replicas[0].plan.replica_id)
+        assert link is not None
+        # As a bug would: the receiver is gone, and nobody said so.
+        [sink] = link._sinks
+        link.close_sink(sink, acknowledge=False)
+
+        await until(lambda: stack.replicas[0].table.sequences == 0)
+        assert pool.replicas.strays.aborted == 1
+        call.cancel()
