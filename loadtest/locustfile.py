@@ -12,7 +12,7 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [folder for folder in (str(_ROOT), str(_ROOT / "proto")) if folder not in sys.path]
 
-import loadtest.load.hooks  # noqa: E402, F401  # listens to Locust's events
-from loadtest.load.users import AgentUser, BatchUser, ChatUser, RagUser  # noqa: E402
+import loadtest.load.locust.hooks  # noqa: E402, F401  # listens to Locust's events
+from loadtest.load.locust.users import AgentUser, BatchUser, ChatUser, RagUser  # noqa: E402
 
 __all__ = ["AgentUser", "BatchUser", "ChatUser", "RagUser"]

@@ -15,8 +15,8 @@ from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
 from loadtest.plan.command import show_scores
-from loadtest.plan.held_out import ALONE, HeldOut, as_json, hold_out_models, leave_one_shape_out
-from loadtest.plan.points import read_points, score
+from loadtest.plan.engine.held_out import ALONE, HeldOut, as_json, hold_out_models, leave_one_shape_out
+from loadtest.plan.engine.points import read_points, score
 
 POINTS = "vllm_silicon_h100.csv"
 

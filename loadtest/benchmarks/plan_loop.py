@@ -25,10 +25,10 @@ from cluster.settings import EngineKind, Settings, load_settings
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.ending import end
-from loadtest.load.arrivals import Pattern
+from loadtest.load.driver.target import Target
 from loadtest.load.runner import Run, run_scenario
-from loadtest.load.scenario import Scenario
-from loadtest.load.target import Target
+from loadtest.load.schedule.arrivals import Pattern
+from loadtest.load.schedule.scenario import Scenario
 from loadtest.plan.command import engine_of
 from loadtest.plan.option import Impossible, Promise, operate
 from loadtest.plan.review import FIGURES, Book, FigureReview, Kind, figures_in

@@ -25,17 +25,17 @@ from cluster.plural import counted
 from cluster.terminal.command import KEY_VARIABLE
 from cluster.terminal.console import messages, print_problem, screen
 from cluster.terminal.tables import add_columns, print_table
-from loadtest.load.asserts import Bound, check_kinds, failures, parse_bounds
-from loadtest.load.attainment import attainment, course_of
-from loadtest.load.html import page, run_page
-from loadtest.load.options import scenario_of
-from loadtest.load.pipes import without_pipes
-from loadtest.load.plan import plan
+from loadtest.load.driver.target import Target, split_routers
+from loadtest.load.locust.options import scenario_of
+from loadtest.load.results.asserts import Bound, check_kinds, failures, parse_bounds
+from loadtest.load.results.attainment import attainment, course_of
+from loadtest.load.results.page import page, run_page
+from loadtest.load.results.sweep import Knee, Plan, Search, Trial
 from loadtest.load.runner import Run, run_scenario
-from loadtest.load.scatter import Points, scatter
-from loadtest.load.scenario import SCENARIOS, Scenario
-from loadtest.load.sweep import Knee, Plan, Search, Trial
-from loadtest.load.target import Target, split_routers
+from loadtest.load.schedule.pipes import without_pipes
+from loadtest.load.schedule.plan import plan
+from loadtest.load.schedule.scenario import SCENARIOS, Scenario
+from loadtest.report.scatter import Points, scatter
 
 _SWEEP_BOUND = "goodput>=0.99"
 _SWEEP_DOWN = 64

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import GeneratorError
-from loadtest.load.options import HURRY
-from loadtest.load.scenario import Scenario, scenario_fields
-from loadtest.load.target import Target
+from loadtest.load.driver.target import Target
+from loadtest.load.locust.options import HURRY
+from loadtest.load.schedule.scenario import Scenario, scenario_fields
 from loadtest.load.watch import Watch
 
 _LOCUSTFILE = Path(__file__).resolve().parents[1] / "locustfile.py"

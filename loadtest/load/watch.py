@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
-from loadtest.load.target import Target
+from loadtest.load.driver.target import Target
 from penstock.client import Client, ClusterStatus, PenstockClientError
 from penstock.values.models import ReplicaState
 

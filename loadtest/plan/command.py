@@ -19,12 +19,12 @@ from cluster.errors import SettingsError, plain_reason
 from cluster.plural import counted
 from cluster.terminal.console import messages, screen
 from cluster.terminal.tables import add_columns, print_table
-from loadtest.plan.architectures import load_shape
-from loadtest.plan.gpus import GPUS, Gpu, find_gpu, load_gpu
+from loadtest.plan.engine.architectures import load_shape
+from loadtest.plan.engine.gpus import GPUS, Gpu, find_gpu, load_gpu
+from loadtest.plan.engine.points import Scores, read_points, score
+from loadtest.plan.engine.precision import canonical
+from loadtest.plan.engine.prior import StepPrior
 from loadtest.plan.option import Engine, Promise
-from loadtest.plan.points import Scores, read_points, score
-from loadtest.plan.precision import canonical
-from loadtest.plan.prior import StepPrior
 from loadtest.plan.report import Plan, show, write_html
 from loadtest.plan.review import Book, Kind
 from loadtest.plan.search import FOREIGN_ERROR, PARALLEL, Planned, Rejected, engines, plan

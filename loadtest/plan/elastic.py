@@ -9,9 +9,9 @@ from loadtest.plan.option import Promise
 from loadtest.plan.search import Candidate
 from loadtest.plan.traffic import Load
 from loadtest.plan.trial import attains, production, setup_of, times_of
-from loadtest.simulate.penstock import PenstockSlow, point_of
+from loadtest.simulate.autoscalers.penstock import PenstockSlow, point_of
+from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.setup import Slo
-from loadtest.simulate.simulation import Simulation
 from penstock.values.models import RequestClass
 
 MOST_REQUESTS = 10_000

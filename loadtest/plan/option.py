@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from cluster.control.batch_policy import FastRules
 from cluster.control.step_model import Shape
-from loadtest.plan.prior import StepPrior
-from loadtest.plan.steady import ARRIVAL_S, STEPS_BEFORE, itl_of, prefill_s
+from loadtest.plan.engine.prior import StepPrior
+from loadtest.plan.engine.steady import ARRIVAL_S, STEPS_BEFORE, itl_of, prefill_s
 from loadtest.plan.traffic import Load
 
 STEP_TOKENS = (512, 1024, 2048, 4096, 8192)

@@ -17,11 +17,11 @@ from rich.text import Text
 from cluster.plural import counted
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.plan.option import Promise
-from loadtest.plan.scatter import Mark, scatter
 from loadtest.plan.search import Candidate, Planned, Rejected, priced
 from loadtest.plan.traffic import Load
 from loadtest.plan.trial import Range
 from loadtest.plan.what_if import WhatIf
+from loadtest.report.frontier import Mark, scatter
 
 _STYLE = """
 :root{color-scheme:light dark}body{font:14px system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em}

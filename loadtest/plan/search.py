@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.plural import counted
-from loadtest.plan.gpus import Gpu
+from loadtest.plan.engine.gpus import Gpu
+from loadtest.plan.engine.memory import Sizing, size
+from loadtest.plan.engine.points import Known, in_calibration
+from loadtest.plan.engine.precision import weights_of
+from loadtest.plan.engine.prior import prior
+from loadtest.plan.engine.shapes import ModelShape
 from loadtest.plan.least import find_least
-from loadtest.plan.memory import Sizing, size
 from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate, replicas_for
-from loadtest.plan.points import Known, in_calibration
-from loadtest.plan.precision import weights_of
-from loadtest.plan.prior import prior
-from loadtest.plan.shapes import ModelShape
 from loadtest.plan.traffic import Load
 from loadtest.plan.trial import Ranges, Seen, production, ranges, try_out
 

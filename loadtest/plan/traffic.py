@@ -11,7 +11,7 @@ from statistics import fmean
 
 from cluster.control.step_model import Shape
 from cluster.errors import SettingsError
-from loadtest.load.lengths import recorded
+from loadtest.load.schedule.lengths import recorded
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 
 

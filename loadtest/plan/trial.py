@@ -17,13 +17,13 @@ from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
 from loadtest.plan.option import Engine, Operation, Promise
 from loadtest.plan.traffic import Load
-from loadtest.simulate.figures import figures_of
-from loadtest.simulate.outcome import End, Outcome, Run
-from loadtest.simulate.penstock import PenstockFast, point_of
-from loadtest.simulate.policies import FastFactory
+from loadtest.simulate.autoscalers.contract import FastFactory
+from loadtest.simulate.autoscalers.penstock import PenstockFast, point_of
+from loadtest.simulate.engine.steps import StepTimes
+from loadtest.simulate.pool.outcome import End, Outcome, Run
+from loadtest.simulate.pool.simulation import Simulation
+from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.setup import Setup, Slo
-from loadtest.simulate.simulation import Simulation
-from loadtest.simulate.steps import StepTimes
 from loadtest.traces import TraceRequest
 from penstock.values.models import RequestClass
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from cluster.plural import counted
 from loadtest.plan.elastic import elastic
-from loadtest.plan.gpus import Gpu
+from loadtest.plan.engine.gpus import Gpu
 from loadtest.plan.option import Engine, Promise
 from loadtest.plan.search import Candidate, Rejected, on_paper
 from loadtest.plan.traffic import Load

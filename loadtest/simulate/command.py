@@ -17,17 +17,17 @@ from cluster.errors import SettingsError
 from cluster.plural import counted
 from cluster.settings import AffinitySettings, SimSettings
 from cluster.terminal.console import messages, screen
-from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
-from loadtest.simulate.figures import Figures, figures_of
-from loadtest.simulate.imitations import Dynamo, Wva
-from loadtest.simulate.outcome import Run
-from loadtest.simulate.penstock import PenstockFast, model_of, penstock_slow, point_of
-from loadtest.simulate.policies import FastFactory, SlowPolicy
-from loadtest.simulate.recorded import read_run
-from loadtest.simulate.report import error_table, table_of
+from loadtest.simulate.autoscalers.baselines import Hpa, HpaMetric, RayServe
+from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
+from loadtest.simulate.autoscalers.imitations import Dynamo, Wva
+from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
+from loadtest.simulate.engine.recorded import read_run
+from loadtest.simulate.engine.validate import errors, fit
+from loadtest.simulate.pool.outcome import Run
+from loadtest.simulate.pool.simulation import Simulation
+from loadtest.simulate.results.figures import Figures, figures_of
+from loadtest.simulate.results.report import error_table, table_of
 from loadtest.simulate.setup import Setup, Slo
-from loadtest.simulate.simulation import Simulation
-from loadtest.simulate.validate import errors, fit
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 from penstock.values.models import RequestClass
 from router.affinity import Affinity
@@ -100,11 +100,11 @@ def _check_folder(name: str, path: str | None) -> None:
 
 def _draw(options: argparse.Namespace, run: Run, figures: Figures, setup: Setup, title: str) -> None:
     if options.html:
-        from loadtest.simulate.html import write_html
+        from loadtest.simulate.results.page import write_html
 
         _written("html", options.html, lambda path: write_html(path, run, figures, setup, title))
     if options.png:
-        from loadtest.simulate.png import write_png
+        from loadtest.simulate.results.png import write_png
 
         _written("png", options.png, lambda path: write_png(path, run, setup, title))
 

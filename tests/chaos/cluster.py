@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from cluster.queue.redis.keys import pool_keys
 from cluster.settings import EngineKind, load_settings
 from cluster.trust.secret import ClusterSecret
-from deployments.engines.vllm.processes import end_all
+from deployments.engines.vllm.startup.processes import end_all
 from tests.chaos.golden import Golden
 from tests.chaos.history import Failed
 from tests.chaos.node import HOST, Node, read_metrics

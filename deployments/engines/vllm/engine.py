@@ -18,10 +18,10 @@ from cluster.settings import PoolSettings
 from deployments.engines.base import EngineIdentity, TokenSink
 from deployments.engines.limits import clamp_sequences
 from deployments.engines.meter import StepMeter
-from deployments.engines.vllm import launch, processes, sockets
 from deployments.engines.vllm.release import SlotRelease
 from deployments.engines.vllm.self_test import generate_once, limits_move
 from deployments.engines.vllm.sequence import VllmSequence, ids_of
+from deployments.engines.vllm.startup import launch, processes, sockets
 from deployments.engines.vllm.step_work import work_of
 from penstock.values.models import FinishReason
 

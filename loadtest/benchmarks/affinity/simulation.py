@@ -20,7 +20,7 @@ from cluster.queue.heartbeats import ReplicaRecord, RouterBeat
 from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from cluster.settings import SimSettings
 from loadtest.benchmarks.affinity.trace import BLOCK_TOKENS
-from loadtest.simulate.replica import Running, SimReplica
+from loadtest.simulate.engine.replica import Running, SimReplica
 from loadtest.traces import TraceRequest
 from penstock.values.models import RequestClass
 from router.affinity import Affinity, Trail

@@ -8,13 +8,20 @@ from dataclasses import dataclass, replace
 from cluster.control.replica_rules import SlowRules
 from loadtest.benchmarks.autoscaler.oracle import Plan, plan
 from loadtest.benchmarks.autoscaler.scenarios import Case, Scenario
-from loadtest.simulate.baselines import Hpa, HpaMetric, RayServe
-from loadtest.simulate.figures import figures_of
-from loadtest.simulate.imitations import Dynamo, Wva
-from loadtest.simulate.outcome import End
-from loadtest.simulate.penstock import PenstockFast, PenstockLearner, PenstockSlow, PoolFit, model_of, penstock_slow
-from loadtest.simulate.policies import FastPolicy, SlowPolicy
-from loadtest.simulate.simulation import Simulation
+from loadtest.simulate.autoscalers.baselines import Hpa, HpaMetric, RayServe
+from loadtest.simulate.autoscalers.contract import FastPolicy, SlowPolicy
+from loadtest.simulate.autoscalers.imitations import Dynamo, Wva
+from loadtest.simulate.autoscalers.penstock import (
+    PenstockFast,
+    PenstockLearner,
+    PenstockSlow,
+    PoolFit,
+    model_of,
+    penstock_slow,
+)
+from loadtest.simulate.pool.outcome import End
+from loadtest.simulate.pool.simulation import Simulation
+from loadtest.simulate.results.figures import figures_of
 from penstock.values.models import RequestClass
 
 STATIC, ORACLE, NOWCAST = "static", "oracle", "nowcast"

@@ -20,7 +20,7 @@ import numpy as np
 
 from cluster.control.step_model import Shape
 from loadtest.benchmarks.autoscaler.scenarios import Case, true_model, work_of
-from loadtest.simulate.policies import PoolSnapshot
+from loadtest.simulate.autoscalers.contract import PoolSnapshot
 
 _BIN_S = 15.0
 

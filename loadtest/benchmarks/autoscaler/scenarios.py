@@ -17,7 +17,7 @@ from pathlib import Path
 from cluster.control.step_model import Shape, StepModel
 from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
-from loadtest.simulate.penstock import point_of
+from loadtest.simulate.autoscalers.penstock import point_of
 from loadtest.simulate.setup import Death, Setup, Slo
 from loadtest.traces import TraceRequest, read_trace
 from penstock.values.models import RequestClass

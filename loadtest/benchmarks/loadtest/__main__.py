@@ -19,12 +19,12 @@ from cluster.errors import GeneratorError
 from loadtest.benchmarks.cancel.host import hosted
 from loadtest.benchmarks.cancel.testbed import POOL
 from loadtest.benchmarks.ending import end
-from loadtest.load.arrivals import Pattern
-from loadtest.load.histogram import Histogram
-from loadtest.load.record import BUSY_BOUND, LAG_BOUND_S
+from loadtest.load.driver.target import Target
+from loadtest.load.results.histogram import Histogram
+from loadtest.load.results.record import BUSY_BOUND, LAG_BOUND_S
 from loadtest.load.runner import Run, run_scenario
-from loadtest.load.scenario import Scenario
-from loadtest.load.target import Target
+from loadtest.load.schedule.arrivals import Pattern
+from loadtest.load.schedule.scenario import Scenario
 
 PROMPT_TOKENS = 16
 RAMP_S = 20.0

@@ -15,12 +15,12 @@ from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
-from loadtest.simulate.figures import figures_of
-from loadtest.simulate.recorded import read_run
-from loadtest.simulate.report import error_table
+from loadtest.simulate.engine.recorded import read_run
+from loadtest.simulate.engine.validate import Errors, errors, fit
+from loadtest.simulate.pool.simulation import Simulation
+from loadtest.simulate.results.figures import figures_of
+from loadtest.simulate.results.report import error_table
 from loadtest.simulate.setup import Setup, Slo
-from loadtest.simulate.simulation import Simulation
-from loadtest.simulate.validate import Errors, errors, fit
 from loadtest.traces import TraceRequest, read_trace, scale_rate
 from penstock.values.models import RequestClass
 

@@ -24,7 +24,7 @@ from cluster.bootstrap.process import ChildProcess
 from cluster.settings import load_settings
 from deployments.engines.factory import resolve_model
 from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE
-from deployments.engines.vllm.precision import cpu_flags, has_bfloat16
+from deployments.engines.vllm.startup.precision import cpu_flags, has_bfloat16
 from loadtest.benchmarks.tokens.cpu import descendants, is_engine, title
 from loadtest.benchmarks.tokens.load import Send, StreamTimes
 from penstock.v1 import inference_pb2 as api

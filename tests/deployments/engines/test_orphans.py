@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from deployments.engines.vllm import processes, sockets
 from deployments.engines.vllm.plugin import REPLICA_PID_VARIABLE
+from deployments.engines.vllm.startup import processes, sockets
 from tests.deployments.engines.conftest import pool_json
 from tests.support.waiting import until_sync
 

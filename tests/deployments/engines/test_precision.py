@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster.settings import PoolSettings, VllmSettings
-from deployments.engines.vllm import precision
+from deployments.engines.vllm.startup import precision
 
 
 @pytest.fixture

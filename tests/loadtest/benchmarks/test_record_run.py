@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.benchmarks.drive import Served
 from loadtest.benchmarks.record_run import SHORTER, load_of, write_run
-from loadtest.simulate.recorded import read_run
+from loadtest.simulate.engine.recorded import read_run
 from loadtest.traces import TraceRequest
 
 TRACE = [TraceRequest(n, 100.0 + 3.0 * n * n, 1000 + n, 80) for n in range(11)]

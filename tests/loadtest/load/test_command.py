@@ -17,12 +17,12 @@ from cluster.cli.main import main
 from cluster.errors import GeneratorError
 from loadtest.load import command
 from loadtest.load.command import _list, _print, _sweep_table
-from loadtest.load.plan import plan
-from loadtest.load.record import Record
+from loadtest.load.results.record import Record
+from loadtest.load.results.sweep import Plan, Search, Trial
+from loadtest.load.results.tally import Window
 from loadtest.load.runner import _PATHS as PATHS
-from loadtest.load.scenario import SCENARIOS, Scenario
-from loadtest.load.sweep import Plan, Search, Trial
-from loadtest.load.tally import Window
+from loadtest.load.schedule.plan import plan
+from loadtest.load.schedule.scenario import SCENARIOS, Scenario
 
 
 def figures(good: int = 100, ttft_s: float = 22.7744) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from statistics import fmean
 import pytest
 
 from cluster.control.step_model import Shape
-from loadtest.plan.architectures import KNOWN, load_shape
-from loadtest.plan.gpus import GPUS
-from loadtest.plan.memory import size
+from loadtest.plan.engine.architectures import KNOWN, load_shape
+from loadtest.plan.engine.gpus import GPUS
+from loadtest.plan.engine.memory import size
+from loadtest.plan.engine.precision import weights_of
+from loadtest.plan.engine.steady import steady
 from loadtest.plan.option import KV_FILL, Operation, Promise, itl_p95, operate, replicas_for
-from loadtest.plan.precision import weights_of
 from loadtest.plan.search import engines, on_paper, simulate
-from loadtest.plan.steady import steady
 from loadtest.plan.traffic import Load, steady_load
 from loadtest.plan.trial import production, try_out
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cluster.control.step_model import Shape, StepModel
+from loadtest.plan.engine.prior import StepPrior
 from loadtest.plan.least import Least, find_least
 from loadtest.plan.option import Engine, Operation, Promise, operate
-from loadtest.plan.prior import StepPrior
 from loadtest.plan.traffic import Load, steady_load
 from loadtest.plan.trial import Seen, try_out
 from loadtest.traces import TraceRequest

@@ -11,8 +11,8 @@ import pytest
 from cluster.cli.main import main
 from cluster.control.step_model import StepModel
 from loadtest.plan.elastic import ROOM, elastic
+from loadtest.plan.engine.prior import StepPrior
 from loadtest.plan.option import Engine, Operation, Promise, operate
-from loadtest.plan.prior import StepPrior
 from loadtest.plan.search import Candidate
 from loadtest.plan.traffic import Load, recorded_load, steady_load
 from loadtest.plan.trial import production, try_out

@@ -17,18 +17,18 @@ from cluster.cli.main import main
 from cluster.control.step_model import Experts, Shape, StepModel
 from cluster.errors import SettingsError
 from loadtest.plan import trial
-from loadtest.plan.architectures import load_shape
 from loadtest.plan.command import prices_of
-from loadtest.plan.gpus import load_gpu
+from loadtest.plan.engine.architectures import load_shape
+from loadtest.plan.engine.gpus import load_gpu
+from loadtest.plan.engine.prior import StepPrior
 from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate
-from loadtest.plan.prior import StepPrior
 from loadtest.plan.report import Plan, show, write_html
-from loadtest.plan.scatter import Mark, frontier
 from loadtest.plan.search import FOREIGN_ERROR, PRIOR_ERROR, engines, on_paper, plan, ranking
 from loadtest.plan.traffic import Load, load_of_lengths, steady_load
 from loadtest.plan.trial import ExpertTimes, try_out, without_lulls
 from loadtest.plan.what_if import what_ifs
-from loadtest.simulate.simulation import Simulation
+from loadtest.report.frontier import Mark, frontier
+from loadtest.simulate.pool.simulation import Simulation
 from loadtest.traces import TraceRequest
 
 LOAD = steady_load(4.0, 100, 20, 0.2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from deployments.engines.sim import CoreLimits
-from loadtest.simulate.steps import StepTimes
+from loadtest.simulate.engine.steps import StepTimes
 from tests.deployments.engines.sim.plain_core import PlainCore
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cluster.settings import PoolSettings, SpeculativeSettings, VllmSettings
-from deployments.engines.vllm.arguments import core_binding, engine_arguments
+from deployments.engines.vllm.startup.arguments import core_binding, engine_arguments
 
 
 def arguments(on_cpu: bool, **vllm: Any) -> dict[str, Any]:

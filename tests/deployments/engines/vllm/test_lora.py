@@ -15,7 +15,7 @@ from cluster.models import GenerationSpec
 from cluster.settings import PoolSettings, VllmSettings
 from deployments.engines import identity
 from deployments.engines.factory import build_engine
-from deployments.engines.vllm.launch import load_adapters
+from deployments.engines.vllm.startup.launch import load_adapters
 from tests.deployments.engines.conftest import Started
 from tests.deployments.engines.recorder import generate, greedy
 from tests.support.tiny_model import make_adapter

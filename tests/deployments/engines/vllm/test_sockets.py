@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.engines.vllm import sockets
+from deployments.engines.vllm.startup import sockets
 
 
 def test_folders_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

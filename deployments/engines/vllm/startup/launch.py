@@ -1,0 +1,237 @@
+"""Brings a vLLM engine up: settings to configuration, environment, processes, identity."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.errors import EngineStartError
+from cluster.models import GenerationSpec, ModelInfo, Windows
+from cluster.settings import PoolSettings
+from deployments.engines import identity
+from deployments.engines.base import EngineIdentity
+from deployments.engines.limits import prefill_window
+from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REPLICA_PID_VARIABLE
+from deployments.engines.vllm.sampling import Resumes, translator
+from deployments.engines.vllm.startup import precision, processes, sockets
+from deployments.engines.vllm.startup.arguments import core_binding, engine_arguments
+from penstock.values.models import Capabilities
+
+if TYPE_CHECKING:
+    from deployments.engines.vllm.adapter import Frontend, FrontendEvents
+
+log = logging.getLogger(__name__)
+
+_SCHEDULERS = "deployments.engines.vllm.scheduler"
+_RESUME_PENALTIES = "deployments.engines.vllm.resume:ResumePenalties"
+"""The prefill window in token budgets: enough to keep steps full, little enough to keep the first token near."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Is an engine that is up."""
+
+    frontend: Frontend
+    config: Any
+    """vLLM's VllmConfig, with what the engine found out."""
+    limits: tuple[int, int]
+    """Sequences and tokens per step that it was started with."""
+    translate: Callable[[GenerationSpec], Any]
+    """Makes vLLM's sampling parameters; raises EngineRequestError."""
+    penalties: Resumes
+    lora_requests: Mapping[str, Any]
+    """Adapter's name to vLLM's LoRARequest, which has its folder."""
+    sockets: Path
+    """Folder of its processes' sockets, for whoever closes it to remove."""
+
+
+def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | None, events: FrontendEvents) -> Launched:
+    """Start the engine's processes; blocks until the model is loaded."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.lora.request import LoRARequest
+    from vllm.platforms import current_platform
+
+    from deployments.engines.vllm.adapter import Frontend, UsageContext
+
+    processes.reap_orphans()
+    adapters = _adapter_folders(pool)
+    on_cpu = current_platform.is_cpu()
+    if on_cpu:
+        pool = precision.settled(pool, model)
+    context = AsyncEngineArgs(**_model_arguments(pool, model)).create_model_config().max_model_len
+    environment = {REPLICA_PID_VARIABLE: str(os.getpid())}
+    if on_cpu:
+        environment[NAP_VARIABLE] = str(CPU_ENGINE_NAP_US)
+        # Ray sets it to the actor's CPUs, and EngineCore would then run its small tensors on several threads. The
+        # workers' threads come from the binding below.
+        environment["OMP_NUM_THREADS"] = "1"
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = core_binding(
+            cpu_cores, pool.tensor_parallel_size, sorted(os.sched_getaffinity(0))
+        )
+    arguments = engine_arguments(pool, model, on_cpu=on_cpu, context_tokens=context)
+    if on_cpu and arguments["enforce_eager"]:
+        # Else the first request for log probabilities stops all others while a C++ compiler runs, over half a minute.
+        environment["TORCHDYNAMO_DISABLE"] = "1"
+    with _socket_folder() as folder, _environment({**environment, sockets.FOLDER_VARIABLE: str(folder)}):
+        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.API_SERVER)
+        _check_adapters(adapters, config)
+        scheduler = "LiveAsyncScheduler" if config.scheduler_config.async_scheduling else "LiveScheduler"
+        config.scheduler_config.scheduler_cls = f"{_SCHEDULERS}.{scheduler}"
+        penalties = _resume_of_penalties(config)
+        if penalties is Resumes.PROCESSOR:
+            config.model_config.logits_processors = [_RESUME_PENALTIES]
+        frontend = Frontend(config, events)
+    log.info("engine.started", extra={"model": str(model), "pids": frontend.engine_pids(), **environment})
+    return Launched(
+        frontend=frontend,
+        config=config,
+        limits=(config.scheduler_config.max_num_seqs, config.scheduler_config.max_num_batched_tokens),
+        translate=translator(penalties),
+        penalties=penalties,
+        lora_requests={
+            name: LoRARequest(name, number, str(adapter))
+            for number, (name, adapter) in enumerate(adapters.items(), start=1)
+        },
+        sockets=folder,
+    )
+
+
+async def load_adapters(launched: Launched) -> None:
+    """Load every adapter: vLLM would do it for the first request, and one that doesn't load ends the engine.
+
+    Raises:
+        EngineStartError: one can't be loaded.
+    """
+    for name, request in launched.lora_requests.items():
+        try:
+            await launched.frontend.load_adapter(request)
+        except Exception as error:
+            raise _unloadable(name, request.lora_path, error) from error
+
+
+def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool) -> EngineIdentity:
+    """Describe an engine that is up; reads the model's files."""
+    from vllm.platforms import current_platform
+
+    config = launched.config
+    folder = _folder_of(config.model_config.model)
+    adapters = {name: Path(request.lora_path) for name, request in launched.lora_requests.items()}
+    digest = identity.model_digest(folder, adapters)
+    hardware = identity.hardware_name(current_platform.get_device_name())
+    speculates = config.speculative_config is not None
+    return EngineIdentity(
+        model=ModelInfo(
+            digest=digest,
+            tokenizer_digest=identity.tokenizer_digest(folder),
+            max_context_tokens=config.model_config.max_model_len,
+            vocabulary_size=config.model_config.get_vocab_size(),
+            # vLLM refuses these two with speculative decoding.
+            capabilities=Capabilities(min_p=not speculates, logit_bias=not speculates),
+            lora_adapters=tuple(pool.vllm.lora_modules),
+        ),
+        group_id=identity.group_id(digest, hardware, pool.tensor_parallel_size, _precision(pool, config)),
+        tensor_parallel_size=pool.tensor_parallel_size,
+        hardware=hardware,
+        tokenizer_files=identity.tokenizer_files(folder),
+        windows=Windows(
+            sequences=launched.limits[0],
+            kv_tokens=config.cache_config.num_gpu_blocks * config.cache_config.block_size,
+            prefill_tokens=prefill_window(launched.limits[1]),
+        ),
+        live_batch_limits=live_batch_limits,
+        resumes_penalties=launched.penalties is not Resumes.NOBODY,
+    )
+
+
+def _model_arguments(pool: PoolSettings, model: Path | str) -> dict[str, Any]:
+    own = pool.vllm
+    return {
+        "model": str(model),
+        "dtype": own.dtype,
+        "quantization": own.quantization,
+        "max_model_len": own.max_model_len,
+        "trust_remote_code": own.trust_remote_code,
+    }
+
+
+def _resume_of_penalties(config: Any) -> Resumes:
+    """Tell who counts prior tokens: vLLM's second model runner can, its first one takes our processor unless it
+    speculates.
+    """
+    if config.use_v2_model_runner:
+        return Resumes.RUNNER
+    return Resumes.PROCESSOR if config.speculative_config is None else Resumes.NOBODY
+
+
+def _precision(pool: PoolSettings, config: Any) -> str:
+    parts = [str(config.model_config.dtype).removeprefix("torch.")]
+    if config.model_config.quantization:
+        parts.append(config.model_config.quantization)
+    if pool.vllm.kv_cache_dtype != "auto":
+        parts.append(f"kv-{pool.vllm.kv_cache_dtype}")
+    return "-".join(parts)
+
+
+def _adapter_folders(pool: PoolSettings) -> dict[str, Path]:
+    from vllm.lora.utils import get_adapter_absolute_path
+
+    folders = {name: Path(get_adapter_absolute_path(path)) for name, path in pool.vllm.lora_modules.items()}
+    for name, folder in folders.items():
+        if not (folder / "adapter_config.json").is_file():
+            raise EngineStartError(f"vllm.lora_modules: adapter {name!r}: no adapter_config.json in {folder}")
+    return folders
+
+
+def _check_adapters(adapters: Mapping[str, Path], config: Any) -> None:
+    """Let vLLM judge what adapters say of themselves, before the model's weights are read, which may take minutes."""
+    from vllm.lora.peft_helper import PEFTHelper
+
+    for name, folder in adapters.items():
+        try:
+            helper = PEFTHelper.from_local_dir(str(folder), config.model_config.max_model_len)
+            helper.validate_legal(config.lora_config)
+        except (ValueError, TypeError) as error:
+            raise _unloadable(name, folder, error) from error
+
+
+def _unloadable(name: str, folder: Path | str, error: Exception) -> EngineStartError:
+    return EngineStartError(f"vllm.lora_modules: adapter {name!r} ({folder}): {error}")
+
+
+def _folder_of(model: str) -> Path:
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(model, local_files_only=True))
+
+
+@contextmanager
+def _socket_folder() -> Iterator[Path]:
+    """Make one, which stays when the engine has started."""
+    folder = sockets.make_folder()
+    try:
+        yield folder
+    except BaseException:
+        sockets.remove_folder(folder)
+        raise
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables that the engine's processes inherit, for as long as they start."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,1 @@
+"""The process that sends requests and follows their streams."""

@@ -1,0 +1,352 @@
+"""Runs the streams of one Locust process, in a process of its own.
+
+gevent replaces threads in the process that Locust runs in; a grpc.aio call made there did not return, probably because
+its poller is a thread. Here nothing is replaced, nothing else takes the interpreter lock, and the CPU time is the
+generator's alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+import grpc
+
+from cluster.errors import PenstockError, SettingsError
+from cluster.gc_tuning import settle_heap
+from cluster.lifecycle import TaskOwner
+from loadtest.load.driver.frames import Unframer, frame
+from loadtest.load.driver.stream import Seen, follow
+from loadtest.load.driver.target import Target
+from loadtest.load.results.tally import Window
+from loadtest.load.schedule.plan import Planned
+from loadtest.load.schedule.prompts import Prompts
+from penstock.client import AsyncClient, PenstockClientError
+from penstock.client.connection import Connection, Stubs
+from penstock.v1 import inference_pb2, types_pb2
+from penstock.values.errors import from_rpc_error
+from penstock.values.models import RequestClass
+from penstock.values.slo import ClassSlo
+from penstock.wire import duration_to_wire, request_class_to_wire
+
+_PROBE_S = 0.02
+"""How often the event loop is asked how late it is."""
+_REPORT_S = 0.1
+_CHUNK = 1 << 16
+_CONNECT_S = 15.0
+UNFINISHED = "UNFINISHED"
+"""The reason of requests that were cut off at the end of a run."""
+
+
+class Driver:
+    """Sends what its Locust process hands over, each at its time, and reports what it saw."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, owner: TaskOwner) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._owner = owner
+        self._streams: set[asyncio.Task[None]] = set()
+        self._run: _Run | None = None
+        self._ended: list[list[Any]] = []
+        self._window = Window(0)
+        self._cpu = time.process_time()
+
+    async def serve(self) -> None:
+        """Do what the Locust process asks for, until it closes."""
+        self._owner.spawn(self._probe(), name="driver.probe")
+        self._owner.spawn(self._report(), name="driver.report")
+        messages = Unframer()
+        while data := await self._reader.read(_CHUNK):
+            for kind, body in messages.feed(data):
+                if kind == "hello":
+                    self._send("hello", None)
+                elif kind == "start":
+                    await self._start(body)
+                elif kind == "arrive":
+                    self._arrive(Planned(**body))
+                elif kind == "drain":
+                    self._owner.spawn(self._drain(body), name="driver.drain")
+
+    async def _start(self, body: Any) -> None:
+        await self._cut()
+        try:
+            run = await _open(body)
+        except (PenstockError, PenstockClientError) as error:
+            self._send("start", {"failed": str(error)})
+            return
+        if self._run is not None:
+            await self._run.close()
+        self._run = run
+        self._window = Window(0)
+        self._cpu = time.process_time()
+        # Behind the answer's way back, or the first requests would be late.
+        run.starts_at = time.monotonic() + body["delay_s"]
+        self._send("start", {"starts_at": run.starts_at, "model": run.model, "context": run.context})
+
+    def _arrive(self, planned: Planned) -> None:
+        if self._run is None:
+            return
+        task = asyncio.create_task(self._stream(self._run, planned))
+        self._streams.add(task)
+        task.add_done_callback(self._streams.discard)
+
+    async def _stream(self, run: _Run, planned: Planned) -> None:
+        request = run.request(planned)
+        due_at = run.starts_at + planned.at_s
+        if (wait := due_at - time.monotonic()) > 0:
+            await asyncio.sleep(wait)
+        counted = planned.at_s >= run.warmup_s
+        seen = Seen(due_at)
+        lag = max(0.0, time.monotonic() - due_at)
+        if counted:
+            self._window.generator.lag.add(lag)
+        call = run.stubs().inference.StreamGenerate(
+            request, timeout=run.target.timeout_s, metadata=run.connection.call_metadata()
+        )
+        reason, detail = "", ""
+        try:
+            await follow(
+                call,
+                seen,
+                (lambda ttft, tokens: self._first(run, planned.kind, ttft, tokens)) if counted else _nothing,
+                (lambda gap, tokens: self._gap(run, planned.kind, gap, tokens)) if counted else _nothing,
+            )
+            reason, detail = _verdict(seen)
+        except grpc.RpcError as error:
+            failure = from_rpc_error(error)
+            reason, detail = failure.reason or failure.code.name, str(failure)
+        except asyncio.CancelledError:
+            call.cancel()
+            reason, detail = UNFINISHED, "it still ran when the run was over"
+        if counted:
+            self._end(run, planned, seen, reason, detail)
+
+    def _first(self, run: _Run, kind: str, ttft: float, tokens: int) -> None:
+        tally = self._window.of(kind)
+        tally.times["ttft"].add(ttft)
+        tally.output_tokens += tokens
+        tally.messages += 1
+        self._window.last_s = time.monotonic() - run.starts_at
+
+    def _gap(self, run: _Run, kind: str, gap: float, tokens: int) -> None:
+        tally = self._window.of(kind)
+        tally.times["itl"].add(gap)
+        tally.output_tokens += tokens
+        tally.messages += 1
+        self._window.last_s = time.monotonic() - run.starts_at
+
+    def _end(self, run: _Run, planned: Planned, seen: Seen, reason: str, detail: str) -> None:
+        tally = self._window.of(planned.kind)
+        tally.ended += 1
+        self._window.last_s = time.monotonic() - run.starts_at
+        if reason or seen.finished is None:
+            tally.errors[reason] += 1
+            self._ended.append(
+                [planned.kind, reason, detail, max(0.0, time.monotonic() - seen.due_at), *([None] * 3), 0]
+            )
+            return
+        tally.completed += 1
+        tally.good += seen.within(run.slos.get(planned.kind, ClassSlo()))
+        tally.prompt_tokens += seen.finished.usage.prompt_tokens
+        tally.cached_tokens += seen.finished.usage.cached_tokens
+        for name, value in (("e2e", seen.e2e_s), ("queue", seen.queue_s), ("tpot", seen.tpot_s)):
+            if value is not None:
+                tally.times[name].add(value)
+        row = [planned.kind, "", "", seen.e2e_s, seen.ttft_s, seen.queue_s, seen.tpot_s, seen.tokens]
+        self._ended.append(row)
+
+    async def _probe(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(_PROBE_S)
+            self._window.generator.loop_lag.add(max(0.0, time.monotonic() - before - _PROBE_S))
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(_REPORT_S)
+            self._flush()
+            run = self._run
+            if run is not None and not run.over and time.monotonic() >= run.starts_at + self._window.second + 1:
+                self._close_window(run)
+
+    def _flush(self) -> None:
+        if self._ended:
+            self._send("ended", self._ended)
+            self._ended = []
+
+    def _close_window(self, run: _Run) -> None:
+        now, cpu = time.monotonic(), time.process_time()
+        window = self._window
+        spent = cpu - self._cpu
+        window.generator.cpu_s = spent
+        elapsed = now - run.starts_at - window.second
+        window.generator.busiest = spent / elapsed if elapsed > _REPORT_S else 0.0
+        window.running = len(self._streams)
+        self._cpu = cpu
+        self._window = Window(max(window.second + 1, int(now - run.starts_at)))
+        self._send("window", window.to_wire())
+
+    async def _drain(self, seconds: float) -> None:
+        if self._streams:
+            await asyncio.wait(self._streams, timeout=seconds)
+        await self._cut()
+        self._flush()
+        if self._run is not None:
+            self._close_window(self._run)
+            self._run.over = True
+        self._send("drain", {"clipped": self._run.clipped if self._run is not None else 0})
+
+    async def _cut(self) -> None:
+        streams = list(self._streams)
+        for task in streams:
+            task.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
+
+    def _send(self, kind: str, body: Any) -> None:
+        self._writer.write(frame(kind, body))
+
+    async def close(self) -> None:
+        """End all streams."""
+        await self._cut()
+        if self._run is not None:
+            await self._run.close()
+
+
+def _verdict(seen: Seen) -> tuple[str, str]:
+    if seen.finished is None:
+        return "PROTOCOL", "the stream ended without its last event"
+    for choice in seen.finished.choices:
+        if choice.finish_reason not in (types_pb2.FINISH_REASON_STOP, types_pb2.FINISH_REASON_LENGTH):
+            name = types_pb2.FinishReason.Name(choice.finish_reason)
+            return name, f"the stream ended well, but with {name}"
+    return "", ""
+
+
+def _nothing(*_values: object) -> None:
+    pass
+
+
+class _Run:
+    """Is what all requests of a run share."""
+
+    def __init__(self, body: Any, target: Target, connection: Connection, model: str, prompts: Prompts) -> None:
+        self.target = target
+        self.connection = connection
+        self.model = model
+        self.prompts = prompts
+        self.context = 0
+        self.warmup_s: float = body["warmup_s"]
+        self.slos = {kind: ClassSlo(*slo) for kind, slo in body["slos"].items()}
+        self.starts_at = 0.0
+        self.clipped = 0
+        """Requests that were longer than the model's context."""
+        self.over = False
+        """All is told of it: seconds that pass until the next run are none of it."""
+        tls = connection.tls
+        self._channels = [
+            grpc.aio.insecure_channel(router, options=connection.options)
+            if tls is None
+            else grpc.aio.secure_channel(router, tls.credentials(), options=connection.options)
+            for router in connection.targets
+        ]
+        self._stubs = [Stubs(channel) for channel in self._channels]
+        self._rotation = connection.rotation()
+
+    async def connect(self) -> None:
+        """Connect to every router, or the first requests would wait for it.
+
+        Raises:
+            TimeoutError: one does not answer.
+        """
+        async with asyncio.timeout(_CONNECT_S):
+            await asyncio.gather(*(channel.channel_ready() for channel in self._channels))
+
+    def stubs(self) -> Stubs:
+        """Return those of the next router."""
+        return self._stubs[next(self._rotation)]
+
+    def request(self, planned: Planned) -> inference_pb2.StreamGenerateRequest:
+        """Build a request."""
+        prompt, output = self.prompts.lengths(planned)
+        self.clipped += (prompt, output) != (planned.prompt_tokens, planned.output_tokens)
+        tokens = types_pb2.TokenPrompt(ids=self.prompts.ids(planned, prompt))
+        made = inference_pb2.StreamGenerateRequest(
+            generate=inference_pb2.GenerateRequest(
+                model=self.model,
+                prompt=types_pb2.Prompt(tokens=tokens),
+                # The length is the plan's, not the model's.
+                sampling=types_pb2.SamplingParams(max_tokens=output, temperature=0.0, ignore_eos=True),
+                request_class=request_class_to_wire(RequestClass(planned.request_class)),
+                session_id=planned.session,
+            )
+        )
+        if self.target.flush_s is not None:
+            made.flush_interval.CopyFrom(duration_to_wire(self.target.flush_s))
+        return made
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for channel in self._channels:
+            await channel.close(None)
+
+
+async def _open(body: Any) -> _Run:
+    target = Target.from_wire(body["target"])
+    connection = target.connection()
+    async with AsyncClient(
+        target.routers,
+        tls=connection.tls,
+        api_key=target.api_key or None,
+        allow_plaintext_key=target.allow_plaintext_key,
+        timeout=_CONNECT_S,
+    ) as client:
+        models = {model.name: model for model in await client.list_models()}
+    if target.model not in models and (target.model or len(models) != 1):
+        asked = target.model or "none"
+        raise SettingsError(f"model must be one of {', '.join(models) or 'none that is served'}, got {asked}")
+    model = models[target.model] if target.model else next(iter(models.values()))
+    prompts = Prompts(model.vocabulary_size, model.max_context_tokens, body["seed"])
+    run = _Run(body, target, connection, model.name, prompts)
+    run.context = model.max_context_tokens
+    try:
+        await run.connect()
+    except TimeoutError:
+        await run.close()
+        raise SettingsError(f"no connection to all of {', '.join(target.routers)} in {_CONNECT_S:g} s") from None
+    return run
+
+
+async def _main(descriptor: int) -> None:
+    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
+    owner = TaskOwner("driver")
+    driver = Driver(reader, writer, owner)
+    settle_heap()
+    try:
+        await driver.serve()
+    except ConnectionError:
+        pass  # The Locust process is gone.
+    finally:
+        await driver.close()
+        await owner.close()
+        writer.close()
+
+
+def main() -> int:
+    """Serve one Locust process, over a socket that it opened."""
+    import uvloop
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--socket", type=int, required=True, help="descriptor of a connected socket")
+    # Ctrl-C reaches the whole terminal; Locust decides what becomes of the streams.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    uvloop.run(_main(parser.parse_args().socket))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

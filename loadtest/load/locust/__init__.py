@@ -1,0 +1,1 @@
+"""Locust's side: users, events, flags, its web page and its files."""

@@ -1,0 +1,1 @@
+"""What clients saw: counts, histograms, bounds, sweeps, the report."""

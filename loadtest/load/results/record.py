@@ -1,0 +1,112 @@
+"""All that is known of a run, second by second, from however many processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from loadtest.load.results.tally import Generator, Tally, Window
+
+LAG_BOUND_S = 0.05
+"""A generator whose 99th percentile of lag is above this was late enough to be seen in latencies."""
+BUSY_BOUND = 0.9
+"""A driver that used more of its core than this had none to spare."""
+
+
+class Record:
+    """Adds up windows."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, Tally] = {}
+        self.generator = Generator()
+        self.seconds: dict[int, Window] = {}
+        """Each with the sum of its kinds only, or an hour's record would fill the memory."""
+        self.clipped = 0
+        self.last_s = 0.0
+        """When the last token or end came, in seconds since the start."""
+
+    def add(self, window: Window) -> None:
+        """Add a second of one process."""
+        for kind, tally in window.kinds.items():
+            self.kinds.setdefault(kind, Tally()).merge(tally)
+        self.generator.merge(window.generator)
+        self.last_s = max(self.last_s, window.last_s)
+        flat = Window(window.second, {"all": window.total()} if window.kinds else {}, window.generator, window.running)
+        known = self.seconds.get(window.second)
+        if known is None:
+            self.seconds[window.second] = Window(window.second)
+            known = self.seconds[window.second]
+        known.merge(flat)
+
+    def total(self) -> Tally:
+        """Return the tally of all kinds."""
+        made = Tally()
+        for tally in self.kinds.values():
+            made.merge(tally)
+        return made
+
+    def bottleneck(self) -> list[str]:
+        """Say why the generator and not the cluster may have been what was measured; empty if it was not."""
+        why = []
+        for name, histogram in (("sending", self.generator.lag), ("reading", self.generator.loop_lag)):
+            late = histogram.percentile(99)
+            if late is not None and late > LAG_BOUND_S:
+                why.append(f"{name} was {1e3 * late:.0f} ms late (p99; bound {1e3 * LAG_BOUND_S:.0f} ms)")
+        if self.generator.busiest > BUSY_BOUND:
+            why.append(f"a driver used {self.generator.busiest:.0%} of a core (bound {BUSY_BOUND:.0%})")
+        return why
+
+    def as_json(self, seconds: float) -> dict[str, Any]:
+        """Return the figures of a run that counted requests for so many seconds."""
+        total, generator = self.total(), self.generator
+        per_message = 1e6 * generator.cpu_s / total.messages if total.messages else None
+        why = self.bottleneck()
+        return {
+            "seconds": seconds,
+            **total.as_json(seconds),
+            "by_kind": {kind: tally.as_json(seconds) for kind, tally in sorted(self.kinds.items())},
+            "clipped": self.clipped,
+            "generator": {
+                "lag_s": generator.lag.summary(),
+                "loop_lag_s": generator.loop_lag.summary(),
+                "cpu_s": generator.cpu_s,
+                "cpu_us_per_message": per_message,
+                "busiest": generator.busiest,
+                "bottleneck": bool(why),
+                "why": why,
+            },
+            "timeline": [point(self.seconds[second]) for second in sorted(self.seconds)],
+        }
+
+
+def point(window: Window) -> dict[str, Any]:
+    """Return one second of the timeline."""
+    tally = window.total()
+    times = {
+        f"{name}_p{percent}_s": tally.times[name].percentile(percent)
+        for name, percents in (("ttft", (50, 95, 99)), ("itl", (50, 95, 99)), ("e2e", (50, 95)), ("queue", (50, 95)))
+        for percent in percents
+    }
+    return {
+        "second": window.second,
+        "running": window.running,
+        "ended": tally.ended,
+        "completed": tally.completed,
+        "good": tally.good,
+        "failed": tally.ended - tally.completed,
+        "goodput": tally.goodput,
+        "output_tokens": tally.output_tokens,
+        "messages": tally.messages,
+        "lag_p99_s": window.generator.lag.percentile(99),
+        "loop_lag_p99_s": window.generator.loop_lag.percentile(99),
+        "generator_cpu_s": window.generator.cpu_s,
+        **times,
+    }
+
+
+def merge_windows(windows: Iterable[Window]) -> dict[int, Window]:
+    """Add up windows of the same second, keeping their kinds apart."""
+    made: dict[int, Window] = {}
+    for window in windows:
+        made.setdefault(window.second, Window(window.second)).merge(window)
+    return made

@@ -1,0 +1,278 @@
+"""The highest rate that holds the SLO, by bisection. Trials are noisy, so both ends of the answer are tried again until
+they are sure enough; an end that turns out otherwise moves, and the search goes on from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from cluster.errors import SettingsError
+from cluster.plural import counted
+from loadtest.load.results.attainment import Attainment, Course, attainment, majority
+
+SPARE_TRIALS = 2
+"""At each rate so many trials that broke their bounds, with a generator that was late itself, are not counted: they say
+nothing about the cluster. Further ones count, and the answer says so."""
+END_TRIALS = 3
+"""An end of the answer has at most so many times the trials of other rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Is one run at one rate."""
+
+    rate: float
+    repeat: int
+    held: bool
+    """It met its bounds."""
+    trusted: bool
+    """The generator was not the bottleneck."""
+    good: int
+    ended: int
+    figures: dict[str, Any]
+    course: Course = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Says how to search."""
+
+    low: float = 1.0
+    """Requests per second to begin with."""
+    high: float = 1000.0
+    """Where to stop looking."""
+    repeats: int = 3
+    """Trials at a rate, with different seeds; the majority decides, and no more are run than it takes."""
+    precision: float = 0.1
+    """Ends when the rates that hold and that don't are so close, as a part."""
+    confidence: float = 0.9
+    """Of each end of the answer: it is tried again until it is so sure, or has had all its trials."""
+    floor: float | None = None
+    """Where `low` does not hold, look downwards to this; None does not."""
+
+    def __post_init__(self) -> None:
+        """Check.
+
+        Raises:
+            SettingsError: a value is out of range.
+        """
+        if not 0 < self.low < self.high:
+            raise SettingsError(f"sweep: rates must be 0 < low < high, got {self.low:g} and {self.high:g}")
+        if self.repeats < 1 or self.repeats % 2 == 0:
+            raise SettingsError(f"sweep: repeats must be an odd number of at least 1, got {self.repeats}")
+        if not 0.005 <= self.precision < 1:
+            raise SettingsError(f"sweep: precision must be from 0.005 to below 1, got {self.precision:g}")
+        if not 0.5 <= self.confidence < 1:
+            raise SettingsError(f"sweep: confidence must be from 0.5 to below 1, got {self.confidence:g}")
+        if self.floor is not None and self.floor <= 0:
+            raise SettingsError(f"sweep: floor must be above 0, got {self.floor:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Is one end of the answer."""
+
+    rate: float
+    held: int
+    """Trials that held."""
+    tried: int
+    """Trials that counted."""
+    confidence: float
+    """Probability that the rate is rightly taken to hold, or not to, as far as its trials say."""
+    attainment: Attainment | None
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """Is what a search found."""
+
+    holds: End | None
+    """Highest rate that held; None: none did."""
+    fails: End | None
+    """Lowest rate that did not; None: all did."""
+    trusted: bool
+    """No generator was the bottleneck in a trial that decided."""
+    trials: Sequence[Trial]
+    ended: bool = True
+    """False where the search was cut off: the ends are what is known so far."""
+
+    @property
+    def confidence(self) -> float:
+        """Probability that both ends are right."""
+        return math.prod(end.confidence for end in (self.holds, self.fails) if end is not None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        at = self.holds.attainment if self.holds is not None else None
+        return {
+            "knee_rps": self.holds and self.holds.rate,
+            "fails_rps": self.fails and self.fails.rate,
+            "interval_rps": [self.holds and self.holds.rate, self.fails and self.fails.rate],
+            "confidence": self.confidence,
+            "attainment_95": at and [at.low, at.high],
+            "holds": self.holds and asdict(self.holds),
+            "fails": self.fails and asdict(self.fails),
+            "trusted": self.trusted,
+            "ended": self.ended,
+            "trials": [
+                {name: value for name, value in asdict(trial).items() if name != "course"} for trial in self.trials
+            ],
+        }
+
+    def sentence(self) -> str:
+        """Say it."""
+        if not self.ended:
+            return f"The search was cut off after {counted(len(self.trials), 'trial')}: {self._so_far()}"
+        if self.holds is None:
+            fails = self.fails
+            return (
+                f"not even {fails.rate:.4g} requests/s hold the SLO ({_votes(fails)})" if fails else "nothing was tried"
+            )
+        most = "and no higher rate was tried"
+        if self.fails is not None:
+            most = f"{self.fails.rate:.4g} do not ({_votes(self.fails)})"
+        sure = _votes(self.holds)
+        if (at := self.holds.attainment) is not None:
+            sure += f", attainment {at.low:.1%} to {at.high:.1%} with 95 % confidence"
+        return f"{self.holds.rate:.4g} requests/s hold the SLO ({sure}), {most}; confidence {self.confidence:.0%}"
+
+    def _so_far(self) -> str:
+        known = [
+            f"{end.rate:.4g} requests/s {what} the SLO ({_votes(end)})"
+            for end, what in ((self.holds, "hold"), (self.fails, "do not hold"))
+            if end is not None
+        ]
+        if not known:
+            return "no rate had all its trials, so neither bound is known"
+        missing = "upper" if self.fails is None else "lower" if self.holds is None else ""
+        return "; ".join([*known, *([f"the {missing} bound is not known"] if missing else [])])
+
+
+def _votes(end: End) -> str:
+    return f"{end.held} of {counted(end.tried, 'trial')} held"
+
+
+@dataclass(slots=True)
+class _Votes:
+    """Is what is known of one rate."""
+
+    counted: list[Trial] = field(default_factory=list)
+    ran: int = 0
+    spare: int = SPARE_TRIALS
+
+    @property
+    def held(self) -> int:
+        return sum(one.held for one in self.counted)
+
+    @property
+    def holds(self) -> bool:
+        return 2 * self.held > len(self.counted)
+
+    @property
+    def confidence(self) -> float:
+        sure = majority(self.held, len(self.counted))
+        return sure if self.holds else 1 - sure
+
+
+def search(plan: Plan, trial: Callable[[float, int], Trial]) -> Knee:
+    """Find the knee: double from the lowest rate until one fails, halve the gap in ratio, and try both ends again.
+
+    Args:
+        plan: bounds and precision.
+        trial: runs a rate; the second argument counts repeats, and is to change the seed.
+    """
+    return Search(plan, trial).run()
+
+
+class Search:
+    """Is a search, of which the trials that ran are known also where `run` is left by an exception of a trial's."""
+
+    def __init__(self, plan: Plan, trial: Callable[[float, int], Trial]) -> None:
+        self._plan = plan
+        self._trial = trial
+        self._votes: dict[float, _Votes] = {}
+        self._trials: list[Trial] = []
+
+    def run(self) -> Knee:
+        """Search until both ends are sure, or have had all their trials."""
+        while True:
+            good, bad = self._bracket()
+            if not any(self._moved(rate) for rate in (bad, good) if rate is not None):
+                return self._knee(good, bad)
+
+    def so_far(self) -> Knee:
+        """Return what is known of a search that did not end: the nearest rates that a majority of trials decided."""
+        decided = {rate: votes.holds for rate, votes in self._votes.items() if self._decided(votes)}
+        good = max((rate for rate, held in decided.items() if held), default=None)
+        bad = min((rate for rate, held in decided.items() if not held and rate > (good or 0.0)), default=None)
+        return replace(self._knee(good, bad), ended=False)
+
+    def _decided(self, votes: _Votes) -> bool:
+        most = self._plan.repeats // 2
+        return max(votes.held, len(votes.counted) - votes.held) > most and 2 * votes.held != len(votes.counted)
+
+    def _bracket(self) -> tuple[float | None, float | None]:
+        plan = self._plan
+        floor = min(plan.low, plan.floor or plan.low)
+        good: float | None = None
+        bad: float | None = None
+        rate = plan.low
+        while bad is None and self._holds(rate):
+            good = rate
+            if rate >= plan.high:
+                return good, None
+            rate = min(2 * rate, plan.high)
+        bad = rate
+        while good is None and rate > floor:
+            rate = max(rate / 2, floor)
+            if self._holds(rate):
+                good = rate
+            else:
+                bad = rate
+        while good is not None and bad / good > 1 + plan.precision:
+            middle = math.sqrt(good * bad)
+            if self._holds(middle):
+                good = middle
+            else:
+                bad = middle
+        return good, bad
+
+    def _holds(self, rate: float) -> bool:
+        """Decide a rate by majority; a rate that has its trials is not tried again."""
+        votes = self._votes.setdefault(rate, _Votes())
+        # An even number of later trials may leave it open again.
+        while not self._decided(votes):
+            self._run(rate, votes)
+        return votes.holds
+
+    def _run(self, rate: float, votes: _Votes) -> None:
+        while True:
+            each = self._trial(rate, votes.ran)
+            self._trials.append(each)
+            votes.ran += 1
+            if each.held or each.trusted or not votes.spare:
+                votes.counted.append(each)
+                return
+            votes.spare -= 1
+
+    def _moved(self, rate: float) -> bool:
+        """Try an end again until it is sure enough; say whether it turned out otherwise."""
+        votes, before = self._votes[rate], self._votes[rate].holds
+        while votes.confidence < self._plan.confidence and len(votes.counted) < END_TRIALS * self._plan.repeats:
+            self._run(rate, votes)
+            if 2 * votes.held != len(votes.counted) and votes.holds is not before:
+                return True
+        return False
+
+    def _knee(self, good: float | None, bad: float | None) -> Knee:
+        ends = [None if rate is None else self._end(rate) for rate in (good, bad)]
+        deciding = [one for rate in (good, bad) if rate is not None for one in self._votes[rate].counted]
+        return Knee(ends[0], ends[1], all(one.trusted for one in deciding), self._trials)
+
+    def _end(self, rate: float) -> End:
+        votes = self._votes[rate]
+        found = attainment([one.course or [(one.ended, one.good)] for one in votes.counted])
+        return End(rate, votes.held, len(votes.counted), votes.confidence, found)

@@ -1,0 +1,163 @@
+"""What clients saw: counts and times that add up over seconds, kinds of requests, and processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadtest.load.results.histogram import Histogram
+
+TIMES = ("ttft", "itl", "tpot", "e2e", "queue")
+"""In seconds: time to first token, gap between two messages of a stream, (E2E - TTFT) per further token, time to the
+last token, and the wait in the queue as the receipt has it. All but itl and tpot count from the intended time."""
+_COUNTS = ("ended", "completed", "good", "prompt_tokens", "output_tokens", "cached_tokens", "messages")
+
+
+@dataclass(slots=True)
+class Tally:
+    """Adds up requests."""
+
+    ended: int = 0
+    """Requests that completed or failed."""
+    completed: int = 0
+    good: int = 0
+    """Completed within the SLO."""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    """Counted as they come, so those of requests that failed later too."""
+    cached_tokens: int = 0
+    messages: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+    times: dict[str, Histogram] = field(default_factory=lambda: {name: Histogram() for name in TIMES})
+
+    def merge(self, other: Tally) -> None:
+        """Add what the other one has."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.errors.update(other.errors)
+        for name, histogram in other.times.items():
+            self.times[name].merge(histogram)
+
+    @property
+    def goodput(self) -> float | None:
+        """Part of the requests that completed within the SLO; a failed one is a miss. None before any ended."""
+        return self.good / self.ended if self.ended else None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return plain values for `from_wire`."""
+        times = {name: each.to_wire() for name, each in self.times.items() if each.count}
+        return {**{name: getattr(self, name) for name in _COUNTS}, "errors": dict(self.errors), "times": times}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Tally:
+        """Build the tally that `to_wire` described."""
+        made = cls(**{name: wire[name] for name in _COUNTS})
+        made.errors.update(wire["errors"])
+        made.times.update({name: Histogram.from_wire(each) for name, each in wire["times"].items()})
+        return made
+
+    def as_json(self, seconds: float) -> dict[str, Any]:
+        """Return the figures of a run of so many seconds."""
+        per_s = 1 / seconds if seconds > 0 else 0.0
+        return {
+            "requests": self.ended,
+            "completed": self.completed,
+            "errors": dict(sorted(self.errors.items())),
+            "error_rate": (self.ended - self.completed) / self.ended if self.ended else None,
+            "good": self.good,
+            "goodput": self.goodput,
+            "goodput_rps": self.good * per_s,
+            "rps": self.completed * per_s,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
+            "messages": self.messages,
+            "tokens_per_s": self.output_tokens * per_s,
+            **{f"{name}_s": each.summary() for name, each in self.times.items()},
+        }
+
+
+@dataclass(slots=True)
+class Generator:
+    """Is how well the generator itself kept up."""
+
+    lag: Histogram = field(default_factory=Histogram)
+    """Seconds from a request's intended time to its sending."""
+    loop_lag: Histogram = field(default_factory=Histogram)
+    """Seconds that the event loop woke up late, and so may have read messages late."""
+    cpu_s: float = 0.0
+    """CPU time of the drivers."""
+    busiest: float = 0.0
+    """Largest part of one core that a driver used in any second."""
+
+    def merge(self, other: Generator) -> None:
+        """Add what the other one has."""
+        self.lag.merge(other.lag)
+        self.loop_lag.merge(other.loop_lag)
+        self.cpu_s += other.cpu_s
+        self.busiest = max(self.busiest, other.busiest)
+
+    def to_wire(self) -> list[Any]:
+        """Return plain values for `from_wire`."""
+        return [self.lag.to_wire(), self.loop_lag.to_wire(), self.cpu_s, self.busiest]
+
+    @classmethod
+    def from_wire(cls, wire: list[Any]) -> Generator:
+        """Build what `to_wire` described."""
+        return cls(Histogram.from_wire(wire[0]), Histogram.from_wire(wire[1]), wire[2], wire[3])
+
+
+@dataclass(slots=True)
+class Window:
+    """Is one second of a run."""
+
+    second: int
+    """Since the start, from 0."""
+    kinds: dict[str, Tally] = field(default_factory=dict)
+    generator: Generator = field(default_factory=Generator)
+    running: int = 0
+    """Streams open at its end."""
+    last_s: float = 0.0
+    """When the last token or end that counts came, in seconds since the start; 0 where none did."""
+
+    def of(self, kind: str) -> Tally:
+        """Return the tally of a kind."""
+        found = self.kinds.get(kind)
+        if found is None:
+            found = self.kinds[kind] = Tally()
+        return found
+
+    def total(self) -> Tally:
+        """Return the tally of all kinds."""
+        made = Tally()
+        for each in self.kinds.values():
+            made.merge(each)
+        return made
+
+    def merge(self, other: Window) -> None:
+        """Add another process' part of this second."""
+        for kind, tally in other.kinds.items():
+            self.of(kind).merge(tally)
+        self.generator.merge(other.generator)
+        self.running += other.running
+        self.last_s = max(self.last_s, other.last_s)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return plain values for `from_wire`."""
+        kinds = {kind: tally.to_wire() for kind, tally in self.kinds.items()}
+        return {
+            "second": self.second,
+            "kinds": kinds,
+            "generator": self.generator.to_wire(),
+            "running": self.running,
+            "last_s": self.last_s,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Window:
+        """Build the window that `to_wire` described."""
+        kinds = {kind: Tally.from_wire(each) for kind, each in wire["kinds"].items()}
+        return cls(wire["second"], kinds, Generator.from_wire(wire["generator"]), wire["running"], wire["last_s"])

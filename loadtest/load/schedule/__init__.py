@@ -1,0 +1,1 @@
+"""Which request comes when, and how long it is: scenarios, arrivals, lengths."""

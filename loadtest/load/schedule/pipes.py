@@ -1,0 +1,50 @@
+"""Keeps what a scenario reads from pipes, as `--trace <(zcat trace.csv.gz)` gives: a pipe can be read once, and a
+scenario's files are read before the run, by every generator process, and for every trial of a sweep.
+"""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from cluster.errors import TraceError, plain_reason
+from loadtest.load.schedule.scenario import Scenario
+
+
+@contextmanager
+def without_pipes(scenario: Scenario) -> Iterator[Scenario]:
+    """Give the scenario with copies in the place of pipes; they are gone at the end.
+
+    Raises:
+        TraceError: one can't be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-loadtest-") as name:
+        folder = Path(name)
+        trace = _copied(scenario.trace, folder / "trace")
+        lengths = trace if scenario.lengths == scenario.trace else _copied(scenario.lengths, folder / "lengths")
+        yield replace(scenario, trace=trace, lengths=lengths)
+
+
+def _copied(file: str, to: Path) -> str:
+    if not file or not _is_pipe(Path(file)):
+        return file
+    try:
+        with Path(file).open("rb") as pipe, to.open("wb") as copy:
+            shutil.copyfileobj(pipe, copy)
+    except OSError as error:
+        raise TraceError(file, 0, "", plain_reason(error)) from error
+    return str(to)
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        # Who reads it says so.
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

@@ -1,0 +1,225 @@
+"""Measured points of others: reads them, and scores the prior on them."""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.control.step_model import Shape
+from cluster.errors import SettingsError, TraceError, plain_reason
+from loadtest.plan.engine.architectures import find_shape
+from loadtest.plan.engine.gpus import Gpu, find_gpu
+from loadtest.plan.engine.memory import size
+from loadtest.plan.engine.precision import canonical
+from loadtest.plan.engine.prior import Coefficients, prior
+from loadtest.plan.engine.shapes import ModelShape
+from loadtest.plan.engine.steady import Steady, steady
+
+_NOTHING = ("", "nan", "none", "null", "0", "0.0")
+COLUMNS = (
+    "model_path", "system", "precision", "isl", "osl", "batch_size", "tp_size", "silicon_ttft_ms", "silicon_tpot_ms",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Is an engine that was measured."""
+
+    model: str
+    system: str
+    precision: str
+    tensor_parallel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Is one measurement of a closed loop. Times in seconds."""
+
+    config: Config
+    shape: Shape
+    clients: int
+    ttft_s: float
+    tpot_s: float
+    layout: str = ""
+    """Why it can't be scored: what the engine was split by beside tensor parallelism, or what was not measured; empty
+    for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Is a config whose model, accelerator and precision we know."""
+
+    shape: ModelShape
+    gpu: Gpu
+    precision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Is a config's error, relative; negative is predicted too fast."""
+
+    config: Config
+    points: int
+    tpot: Sequence[float]
+    ttft: Sequence[float]
+    in_calibration: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        return {
+            "model": self.config.model,
+            "system": self.config.system,
+            "precision": self.config.precision,
+            "tp": self.config.tensor_parallel,
+            "points": self.points,
+            "median_tpot_error": _median(self.tpot),
+            "median_ttft_error": _median(self.ttft),
+            "tpot_bias": statistics.median(self.tpot),
+            "ttft_bias": statistics.median(self.ttft),
+            "in_calibration": self.in_calibration,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Is how the prior does on a file."""
+
+    configs: Sequence[Score]
+    skipped: Sequence[dict[str, Any]]
+    """Model, system, precision, points, and why."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as `--json` prints it; errors are parts of the measured value, None without any point."""
+        return {
+            "median_tpot_error": _median([each for score in self.configs for each in score.tpot]),
+            "median_ttft_error": _median([each for score in self.configs for each in score.ttft]),
+            "configs": [score.as_json() for score in self.configs],
+            "skipped": list(self.skipped),
+        }
+
+
+def _median(errors: Sequence[float]) -> float | None:
+    return statistics.median(abs(each) for each in errors) if errors else None
+
+
+def read_points(path: Path) -> list[Point]:
+    """Read a CSV file with `COLUMNS`; further ones may say how the engine was split.
+
+    Raises:
+        TraceError: it cannot be read, lacks a column, or has a wrong value.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
+            if missing:
+                raise TraceError(str(path), 1, missing[0], f"is missing; needed are {', '.join(COLUMNS)}")
+            points = [_point(path, rows.line_num, row) for row in rows]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(str(path), 0, "", plain_reason(error)) from error
+    if not points:
+        raise TraceError(str(path), 0, "", "has no points")
+    return points
+
+
+def _point(path: Path, line: int, row: dict[str, str]) -> Point:
+    def number(name: str) -> float:
+        try:
+            value = float(row[name])
+        except (TypeError, ValueError):
+            value = -1.0
+        if not 0 < value < 1e12:
+            raise TraceError(str(path), line, name, f"must be a number above 0, got {row[name]!r}")
+        return value
+
+    config = Config(row["model_path"], row["system"], row["precision"], int(number("tp_size")))
+    shape, clients = Shape(number("isl"), number("osl")), int(number("batch_size"))
+    for name in ("silicon_ttft_ms", "silicon_tpot_ms"):
+        if (row[name] or "").strip().lower() in _NOTHING:
+            return Point(config, shape, clients, math.nan, math.nan, f"no {name}")
+    ttft_s, tpot_s = number("silicon_ttft_ms") / 1e3, number("silicon_tpot_ms") / 1e3
+    return Point(config, shape, clients, ttft_s, tpot_s, _layout(row))
+
+
+def _layout(row: dict[str, str]) -> str:
+    names = {"pp_size": "pipeline", "attention_dp_size": "attention data parallel", "moe_ep_size": "expert parallel"}
+    split = [f"{text} {row[name]}" for name, text in names.items() if row.get(name) not in (None, "", "1", "1.0")]
+    # Experts split whole over the ranks of one tensor-parallel group are read and multiplied in the same time.
+    return ", ".join(text for text in split if not text.startswith("expert"))
+
+
+def known(config: Config) -> Known | str:
+    """Look a config up; a string says why it is unknown."""
+    shape, gpu = find_shape(config.model), find_gpu(config.system)
+    if shape is None:
+        return "unknown model"
+    if gpu is None:
+        return "unknown system"
+    text = config.precision.lower()
+    named = next((each for each in ("mxfp4", "fp4", "fp8", "int4", "w4a16", "int8", "bf16") if each in text), text)
+    try:
+        return Known(shape, gpu, canonical(named))
+    except SettingsError:
+        return "unknown precision"
+
+
+def predict(point: Point, found: Known, coefficients: Coefficients | None = None) -> Steady | None:
+    """Predict a point with the prior; None where the model would not fit."""
+    parallel = point.config.tensor_parallel
+    room = size(found.shape, found.gpu, parallel, found.precision)
+    if not room.fits:
+        return None
+    engine = prior(found.shape, found.gpu, parallel, found.precision, coefficients=coefficients)
+    tokens, sequences = found.gpu.step_limits
+    return steady(
+        engine,
+        point.clients,
+        point.shape,
+        kv_tokens=room.kv_tokens,
+        step_tokens=tokens,
+        max_sequences=sequences,
+    )
+
+
+def score(points: Iterable[Point], coefficients: Coefficients | None = None) -> Scores:
+    """Hold the prior against measured points."""
+    groups: dict[Config, list[tuple[float, float]]] = defaultdict(list)
+    skipped: Counter[tuple[str, str, str, str]] = Counter()
+    inside: dict[Config, bool] = {}
+    for point in points:
+        config = point.config
+        found = known(config)
+        why = found if isinstance(found, str) else point.layout
+        got = None if why or isinstance(found, str) else predict(point, found, coefficients)
+        if got is None or isinstance(found, str):
+            skipped[(config.model, config.system, config.precision, why or "does not fit as we size it")] += 1
+            continue
+        groups[config].append((got.itl_s / point.tpot_s - 1, got.ttft_s / point.ttft_s - 1))
+        inside[config] = in_calibration(found, config.tensor_parallel)
+    scores = [
+        Score(config, len(errors), [e[0] for e in errors], [e[1] for e in errors], inside[config])
+        for config, errors in sorted(groups.items(), key=lambda item: _order(item[0]))
+    ]
+    names = ("model", "system", "precision", "why")
+    lost = [{**dict(zip(names, key, strict=True)), "points": count} for key, count in sorted(skipped.items())]
+    return Scores(scores, lost)
+
+
+def in_calibration(found: Known, tensor_parallel: int) -> bool:
+    """Whether the prior's coefficients saw this kind of engine."""
+    seen = {("llama-3.1-70b", "fp8"), ("llama-3.1-70b", "fp4"), ("qwen3-32b", "bf16")}
+    kind = (found.shape.name, found.precision)
+    if kind[0] == "gpt-oss-120b":
+        # Its H100 points set what experts' arithmetic takes.
+        return found.gpu.name == "h100" and kind[1] in ("fp4", "mxfp4") and tensor_parallel <= 8
+    return found.gpu.in_calibration and kind in seen and tensor_parallel <= 8
+
+
+def _order(config: Config) -> tuple[str, str, str, int]:
+    return config.model, config.system, config.precision, config.tensor_parallel

@@ -1,0 +1,76 @@
+"""What a parameter takes in memory, and at which rate it is multiplied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cluster.errors import SettingsError
+from loadtest.plan.engine.shapes import ModelShape
+
+_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625, "int4": 0.55, "mxfp4": 0.53125}
+"""With scales: 4-bit floats share one byte per 16 (NVIDIA's) or 32 (MX) values, integers one half float per 128."""
+_ALIASES = {
+    "bfloat16": "bf16",
+    "float16": "bf16",
+    "fp16": "bf16",
+    "nvfp4": "fp4",
+    "w4a16": "int4",
+    "awq": "int4",
+    "gptq": "int4",
+}
+PRECISIONS = tuple(sorted(_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Is a model at a precision, all ranks together."""
+
+    precision: str
+    total_bytes: float
+    expert_bytes: float
+    """Part of the total that is routed experts."""
+    embedding_bytes: float
+    """Part of the total that no step reads as a whole."""
+    arithmetic: str
+    """Of bf16, fp8 and fp4, the units that do the work."""
+
+
+def weights_of(shape: ModelShape, precision: str, *, has_fp4: bool = True) -> Weights:
+    """Size a model's weights.
+
+    Args:
+        shape: the architecture.
+        precision: of `PRECISIONS` or an alias.
+        has_fp4: whether the accelerator multiplies 4-bit floats; else they are widened first.
+
+    Raises:
+        SettingsError: the precision is unknown.
+    """
+    precision = canonical(precision)
+    if precision == "fp4" and shape.native == "mxfp4":
+        precision = "mxfp4"
+    each = _BYTES[precision]
+    routed = shape.experts.parameters if shape.experts else 0
+    # MXFP4 checkpoints leave all but the experts as they were trained.
+    rest = 2.0 if precision == "mxfp4" else each
+    arithmetic = precision if precision == "fp8" or (precision == "fp4" and has_fp4) else "bf16"
+    return Weights(
+        precision,
+        routed * each + (shape.parameters - routed) * rest,
+        routed * each,
+        shape.embedding * rest,
+        arithmetic,
+    )
+
+
+def canonical(precision: str) -> str:
+    """Return the name in `PRECISIONS`.
+
+    Raises:
+        SettingsError: it is unknown.
+    """
+    plain = precision.strip().lower()
+    plain = _ALIASES.get(plain, plain)
+    if plain not in _BYTES:
+        raise SettingsError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    return plain

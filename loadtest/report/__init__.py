@@ -1,0 +1,1 @@
+"""Charts as SVG, for pages that need no library and no network."""

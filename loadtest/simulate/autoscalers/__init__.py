@@ -1,0 +1,1 @@
+"""Autoscalers that a simulated pool can have: Penstock's own, and others to compare with."""

@@ -1,0 +1,330 @@
+"""Penstock's own policies in the simulator: the production code, told what its hosts would tell it.
+
+`preemptions` differ: a simulated replica counts them since it started, a batch snapshot since the last tick. A policy
+gets the true step model, times an error if one is asked for, and holds it unless it is given a `PoolFit`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from cluster.control import batch_policy as fast
+from cluster.control import replica_policy as slow
+from cluster.control.batch_policy import FastBounds, FastState
+from cluster.control.replica_policy import SlowDecision
+from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
+from cluster.control.snapshot import BatchSnapshot, ClassDemand, GroupSnapshot
+from cluster.control.step_fit import StepFit
+from cluster.control.step_model import Shape, StepModel, StepSample
+from loadtest.simulate.autoscalers.contract import Arrival, Ended, PoolSnapshot, ReplicaSnapshot, StepColumns
+from loadtest.simulate.engine.steps import StepTimes
+from loadtest.simulate.setup import Setup, Slo
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.slo import ClassSlo, OperatingPoint
+from penstock.values.steps import Relief
+
+RATE_S = 60.0
+"""Rates are averaged over about so long."""
+LENGTHS_S = 300.0
+"""Output lengths, known at the end only, over so long."""
+ATTAINMENT_S = 600.0
+_PRIOR = 5.0
+"""So many requests' worth the expected output is."""
+LEAST_ENDED = 50
+"""Requests that an attainment needs."""
+
+
+def point_of(slos: dict[RequestClass, Slo], attainment: float = 0.99) -> OperatingPoint:
+    """Return the promise that a run is scored by; a class that is left out is promised nothing."""
+    found = {each: ClassSlo(slo.ttft_s, slo.itl_s) for each, slo in slos.items()}
+    none = ClassSlo()
+    return OperatingPoint(
+        found.get(RequestClass.INTERACTIVE, none),
+        found.get(RequestClass.STANDARD, none),
+        found.get(RequestClass.BATCH, none),
+        attainment,
+    )
+
+
+def model_of(setup: Setup, error: float = 0.0) -> StepModel:
+    """Return the step model of the simulated engine, all of it too high by `error`, a fraction."""
+    times = StepTimes.of(setup.engine)
+    factor = 1.0 + error
+    return StepModel(factor * times.base_s, factor * times.per_token_s, factor * times.per_kv_token_s)
+
+
+class PoolFit:
+    """Learns the step model from the steps of all replicas of a pool, which hand each other what they learned. Some
+    steps per look are enough, because simulated ones do not scatter.
+    """
+
+    def __init__(self, prior: StepModel, steps_per_look: int = 4) -> None:
+        self._fit = StepFit(prior)
+        self._most = steps_per_look
+
+    @property
+    def model(self) -> StepModel | None:
+        """The model while it is to be relied on."""
+        return self._fit.trusted
+
+    def learn(self, columns: StepColumns) -> None:
+        """Take what a replica's look brought."""
+        stride = max(1, math.ceil(len(columns.seconds) / self._most))
+        self._fit.learn(list(_samples(columns))[::stride])
+
+
+@dataclass(slots=True)
+class PenstockLearner:
+    """Hosts what a replica without an ITL SLO does: it learns, and its batch limit stays."""
+
+    fit: PoolFit
+
+    def decide(self, snapshot: ReplicaSnapshot) -> int:
+        """See `FastPolicy.decide`."""
+        self.fit.learn(snapshot.steps)
+        return snapshot.limit
+
+
+class PenstockFast:
+    """Hosts the fast loop of one replica.
+
+    Args:
+        point: what is promised.
+        model: the step model.
+        window_s: steps of so long are looked at.
+        most_steps: and at most so many of them, evenly chosen.
+        every: heartbeats per decision.
+        fit: learns from the steps and says how long they take instead of `model`.
+    """
+
+    def __init__(
+        self,
+        point: OperatingPoint,
+        model: StepModel,
+        window_s: float = 15.0,
+        most_steps: int = 100,
+        every: int = 1,
+        fit: PoolFit | None = None,
+    ) -> None:
+        self._slo_s = point.itl_p95_s
+        self._model = model
+        self._fit = fit
+        self._window_s, self._most, self._every = window_s, most_steps, every
+        self._state = FastState()
+        self._steps: deque[tuple[float, StepSample]] = deque()
+        self._started: deque[tuple[float, int]] = deque()
+        self._preemptions = self._ticks = 0
+
+    def decide(self, snapshot: ReplicaSnapshot) -> int:
+        """See `FastPolicy.decide`."""
+        if self._fit is not None:
+            self._fit.learn(snapshot.steps)
+        if self._slo_s is None:
+            return snapshot.limit
+        self._note(snapshot)
+        self._ticks += 1
+        if self._ticks % self._every:
+            return snapshot.limit
+        seen = self._seen(snapshot)
+        rules = fast.rules_under(snapshot.relief)
+        decision = fast.decide(self._slo_s, FastBounds(1, snapshot.largest_limit), seen, self._state, rules)
+        self._state = decision.state
+        return decision.limit
+
+    def _note(self, snapshot: ReplicaSnapshot) -> None:
+        now = snapshot.now_s
+        self._steps.extend((now, sample) for sample in _samples(snapshot.steps))
+        while self._steps and self._steps[0][0] < now - self._window_s:
+            self._steps.popleft()
+        self._started.append((now, sum(each is RequestClass.INTERACTIVE for each in snapshot.started)))
+        while self._started[0][0] < now - RATE_S:
+            self._started.popleft()
+
+    def _seen(self, snapshot: ReplicaSnapshot) -> BatchSnapshot:
+        stride = max(1, math.ceil(len(self._steps) / self._most))
+        preempted, self._preemptions = snapshot.preemptions - self._preemptions, snapshot.preemptions
+        return BatchSnapshot(
+            at=snapshot.now_s,
+            limit=snapshot.limit,
+            running=snapshot.running,
+            samples=tuple(step for _, step in list(self._steps)[::stride]),
+            kv_usage=snapshot.kv_usage,
+            kv_tokens=snapshot.kv_tokens,
+            step_tokens=snapshot.step_tokens,
+            preemptions=preempted,
+            model=self._model if self._fit is None else self._fit.model,
+            interactive_arrivals=sum(count for _, count in self._started) / RATE_S,
+            interactive_running=snapshot.running_by_class.get(RequestClass.INTERACTIVE, 0),
+        )
+
+
+def _samples(columns: StepColumns) -> Iterator[StepSample]:
+    rows = zip(columns.seconds, columns.tokens, columns.kv_tokens, columns.sequences, strict=True)
+    return (StepSample(*row) for row in rows)
+
+
+@dataclass(slots=True)
+class _ClassMeter:
+    """Averages what one class brings, with weights that fall off over time."""
+
+    rate: float = 0.0
+    prompt_tokens: float = 0.0
+    """Per second, like `rate`."""
+    ended: float = 0.0
+    ended_prompt: float = 0.0
+    output_tokens: float = 0.0
+    cached_tokens: float = 0.0
+    seen_s: float = 0.0
+
+    def take(self, arrived: Sequence[Arrival], ended: Sequence[Ended], passed_s: float) -> None:
+        """Take what came and ended in the last `passed_s`."""
+        keep = math.exp(-passed_s / RATE_S)
+        self.seen_s += passed_s
+        self.rate = keep * self.rate + (1 - keep) / passed_s * len(arrived)
+        self.prompt_tokens = keep * self.prompt_tokens + (1 - keep) / passed_s * sum(a.prompt_tokens for a in arrived)
+        keep = math.exp(-passed_s / LENGTHS_S)
+        self.ended = keep * self.ended + len(ended)
+        self.ended_prompt = keep * self.ended_prompt + sum(each.prompt_tokens for each in ended)
+        self.output_tokens = keep * self.output_tokens + sum(each.output_tokens for each in ended)
+        self.cached_tokens = keep * self.cached_tokens + sum(each.cached_tokens for each in ended)
+
+    @property
+    def warm_rate(self) -> float:
+        """The rate, without the zeros from before the first look."""
+        return self.rate / max(1e-9, 1.0 - math.exp(-self.seen_s / RATE_S))
+
+    def shape(self, expected_output: float) -> Shape:
+        """The mean request."""
+        prompt = self.prompt_tokens / self.rate if self.rate > 1e-9 else 1.0
+        # Short ones end first: the first to end would say that all are short.
+        output = (_PRIOR * expected_output + self.output_tokens) / (_PRIOR + self.ended)
+        return Shape(prompt, output, self.cached_tokens / max(1.0, self.ended_prompt) * prompt)
+
+
+@dataclass(slots=True)
+class PenstockSlow:
+    """Hosts the slow loop. Its attainment counts what ended lately, and what was turned away for want of room."""
+
+    point: OperatingPoint
+    bounds: GroupBounds
+    model: StepModel | None
+    largest: int
+    """Batch that the engines were started with."""
+    rules: SlowRules = field(default_factory=SlowRules)
+    expected_output: float = 256.0
+    fit: PoolFit | None = None
+    """Says how long steps take instead of `model`; the fast loops' hosts teach it."""
+    fast: bool = False
+    """Whether fast loops move the replicas' limits."""
+    last: SlowDecision | None = None
+    _state: SlowState = field(default_factory=SlowState)
+    _at: float | None = None
+    _meters: dict[RequestClass, _ClassMeter] = field(default_factory=dict)
+    _ended: deque[tuple[float, bool]] = field(default_factory=deque)
+    _spread: float = 1.0
+    _arrived_at: float | None = None
+    _first: Sequence[Arrival] = ()
+    """What the first look brought, for the next one."""
+
+    def decide(self, snapshot: PoolSnapshot) -> int:
+        """See `SlowPolicy.decide`."""
+        if self._at is None:
+            # Nobody knows how long the first look looks back: a request that came in no time would be a high rate.
+            self._at, self._first = snapshot.now_s, snapshot.arrived
+            return snapshot.desired
+        if self._first:
+            snapshot = replace(snapshot, arrived=[*self._first, *snapshot.arrived])
+            self._first = ()
+        passed = max(1.0, snapshot.now_s - self._at)
+        self._at = snapshot.now_s
+        self._take(snapshot, passed)
+        seen = self._seen(snapshot)
+        self.last = slow.decide(self.point, self.bounds, seen, self._state, self.rules, explain=False)
+        self._state = self.last.state
+        return self.last.replicas
+
+    @property
+    def relief(self) -> Relief:
+        """What its last decision gives up."""
+        return Relief.NONE if self.last is None else self.last.relief
+
+    def _take(self, snapshot: PoolSnapshot, passed_s: float) -> None:
+        if snapshot.arrived:
+            self._arrived_at = snapshot.now_s
+        classes = {each.request_class for each in snapshot.arrived} | set(snapshot.waiting)
+        for each in classes | self._meters.keys():
+            meter = self._meters.setdefault(each, _ClassMeter())
+            meter.take(
+                [arrival for arrival in snapshot.arrived if arrival.request_class is each],
+                [ended for ended in snapshot.ended if ended.request_class is each],
+                passed_s,
+            )
+        for done in snapshot.ended:
+            slo = self.point.of(done.request_class)
+            if not slo.empty:
+                self._ended.append((done.at_s, self._met(slo, done)))
+        # As routers count: who is turned away for want of room is a miss.
+        refused = [each for each in snapshot.turned_away if not self.point.of(each).empty]
+        self._ended.extend((snapshot.now_s, False) for _ in refused)
+        while self._ended and self._ended[0][0] < snapshot.now_s - ATTAINMENT_S:
+            self._ended.popleft()
+        spreads = [done.itl_p95_s / done.itl_mean_s for done in snapshot.ended if done.itl_mean_s > 0]
+        if spreads:
+            self._spread += 0.2 * (max(1.0, sum(spreads) / len(spreads)) - self._spread)
+
+    @staticmethod
+    def _met(slo: ClassSlo, done: Ended) -> bool:
+        in_time = slo.ttft_p99_s is None or done.ttft_s <= slo.ttft_p99_s
+        return in_time and (slo.itl_p95_s is None or done.itl_p95_s <= slo.itl_p95_s)
+
+    def _seen(self, snapshot: PoolSnapshot) -> GroupSnapshot:
+        states = Counter(each.state for each in snapshot.replicas)
+        ready = [each for each in snapshot.replicas if each.state is ReplicaState.READY]
+        serving = [each for each in snapshot.replicas if each.state is not ReplicaState.STARTING]
+        met = sum(good for _, good in self._ended)
+        return GroupSnapshot(
+            at=snapshot.now_s,
+            ready=len(ready),
+            arrived_at=self._arrived_at,
+            starting=states[ReplicaState.STARTING],
+            draining=states[ReplicaState.DRAINING],
+            demands=tuple(self._demand(each, meter, snapshot) for each, meter in sorted(self._meters.items())),
+            model=self.model if self.fit is None else self.fit.model,
+            spread=self._spread,
+            live_batch=statistics.median(each.limit for each in ready) if self.fast and ready else None,
+            max_sequences=self.largest,
+            step_tokens=max((each.step_tokens for each in snapshot.replicas), default=0),
+            kv_tokens=max((each.kv_tokens for each in snapshot.replicas), default=0),
+            running=sum(each.running for each in serving),
+            waiting=sum(snapshot.waiting.values()) + sum(each.waiting for each in serving),
+            kv_usage=sum(each.kv_usage for each in ready) / max(1, len(ready)),
+            cold_start_s=snapshot.cold_start_s,
+            attainment=met / len(self._ended) if len(self._ended) >= LEAST_ENDED else None,
+        )
+
+    def _demand(self, request_class: RequestClass, meter: _ClassMeter, snapshot: PoolSnapshot) -> ClassDemand:
+        return ClassDemand(
+            request_class,
+            meter.warm_rate,
+            meter.shape(self.expected_output),
+            snapshot.waiting.get(request_class, 0),
+            snapshot.oldest_wait_s.get(request_class, 0.0),
+        )
+
+
+def penstock_slow(
+    setup: Setup, point: OperatingPoint, *, error: float = 0.0, rules: SlowRules | None = None
+) -> PenstockSlow:
+    """Make the slow loop for a simulated pool."""
+    return PenstockSlow(
+        point,
+        GroupBounds(setup.min_replicas, setup.max_replicas),
+        model_of(setup, error),
+        setup.engine.max_num_seqs,
+        rules or SlowRules(),
+        float(setup.expected_output_tokens),
+    )

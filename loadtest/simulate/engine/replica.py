@@ -1,0 +1,307 @@
+"""A replica on a virtual clock: the simulated engine's own scheduler and KV cache, without text.
+
+What happens between two events is done in one go: steps in which everybody only decodes are planned as a run. What
+comes in between cuts the run behind the step that is under way, as an engine schedules between steps only. The result
+is the same as step by step (a test compares).
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from cluster.models import Windows
+from cluster.queue.heartbeats import ReplicaBeat
+from cluster.settings import SimSettings
+from deployments.engines.sim import BatchCore, CoreLimits, Turn
+from deployments.engines.sim.engine import sim_windows
+from deployments.replica.attempts import REPORT_PREFILLED
+from loadtest.simulate.engine.steps import StepLog, StepTimes
+from loadtest.traces import TraceRequest
+from penstock.values.models import ReplicaState
+
+_LONGEST_RUN = 256
+"""Steps planned at a time; most runs are cut long before."""
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """Is a request that was granted, through all of its attempts. Moments are seconds of the virtual clock."""
+
+    request_id: str
+    request: TraceRequest
+    router: str
+    arrived_at: float
+    """When the client sent it."""
+    attempt: str = ""
+    started_at: float = 0.0
+    """When its last attempt was granted."""
+    prior_tokens: int = 0
+    """Output of earlier attempts, computed again with the prompt."""
+    cached_tokens: int = 0
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float = 0.0
+    gaps: array[float] = field(default_factory=lambda: array("d"))
+    """Between its tokens; those of what runs now are added at its end."""
+    preemptions: int = 0
+    """By a full KV cache."""
+    decodes_from: int = -1
+    """Number of the step that gave the first token since it was last interrupted; -1 while it gets none."""
+    ends_at_turn: int = -1
+
+
+@dataclass(slots=True)
+class StepEnd:
+    """Is what came at the end of a step."""
+
+    finished: list[Running] = field(default_factory=list)
+    aborted: list[Running] = field(default_factory=list)
+    report: bool = False
+    """Whether the replica tells the queue at once what left its prefill window."""
+
+
+class SimReplica:
+    """Holds one engine's batch.
+
+    Args:
+        name: its replica id.
+        settings: of the engine.
+        block_tokens: the trace's block size, which is then that of the KV cache too; None or 0 shares no prefixes.
+        step_times: default: as the settings say.
+    """
+
+    def __init__(
+        self, name: str, settings: SimSettings, block_tokens: int | None = None, step_times: StepTimes | None = None
+    ) -> None:
+        self.name = name
+        self.state = ReplicaState.READY
+        self.windows: Windows = sim_windows(settings)
+        self.running: dict[str, Running] = {}
+        self.log = StepLog()
+        self.pauses = array("d")
+        """Gaps between tokens with an interruption in them."""
+        self.preemptions = 0
+        self.ends_at: float | None = None
+        """When the planned steps are over; None while nothing is to do."""
+        self._core = BatchCore(
+            CoreLimits(
+                settings.max_num_seqs,
+                settings.max_num_batched_tokens,
+                settings.kv_tokens,
+                block_tokens or settings.block_size,
+            )
+        )
+        self._block_tokens = block_tokens
+        self._times = step_times or StepTimes.of(settings)
+        self._ending: list[tuple[int, int, Running]] = []
+        """Heap by the turn that brings the last token."""
+        self._joined = 0
+        self._turn: Turn | None = None
+        self._seconds: list[float] = []
+        self._ends: list[float] = []
+        self._begun = 0
+        """Steps of the plan that are with the core already: those that have begun."""
+        self._aborting: dict[str, None] = {}
+        self._prefilled: list[str] = []
+        self._unreported = 0
+
+    # --- what comes from outside --------------------------------------------------------------------------------------
+
+    def start(self, item: Running, now: float) -> None:
+        """Take a granted request."""
+        self._cut(now)
+        self.running[item.request_id] = item
+        item.started_at = now
+        item.decodes_from = item.ends_at_turn = -1
+        request = item.request
+        shared = request.full_blocks if request.block_tokens == self._block_tokens else ()
+        self._core.add(item.request_id, request.prompt_tokens + item.prior_tokens, shared)
+
+    def abort(self, request_id: str, now: float) -> None:
+        """Stop a request at the end of the step that is under way; unknown ids are ignored."""
+        if request_id in self.running:
+            self._cut(now)
+            self._aborting[request_id] = None
+
+    def set_limit(self, sequences: int, now: float) -> None:
+        """Move the live batch limit."""
+        self._cut(now)
+        self._core.set_limits(sequences, None)
+        self.windows = replace(self.windows, sequences=self._core.sequence_limit)
+
+    def kill(self, now: float) -> list[Running]:
+        """End at once; returns what ran, with what was delivered until now."""
+        self._begin_until(now)
+        lost, self.running = list(self.running.values()), {}
+        under_way = self.ends_at is not None
+        step_began = self._ends[self._begun - 1] - self._seconds[self._begun - 1] if under_way else now
+        prefilled = self._turn.prefilled if self._turn is not None else ()
+        for item in lost:
+            decodes = item.decodes_from >= 0
+            item.prior_tokens = self.output_tokens(item) - (under_way and (decodes or item.request_id in prefilled))
+            if decodes:
+                item.gaps.extend(self.log.seconds[item.decodes_from + 1 : len(self.log) - under_way])
+                item.last_token_at = step_began
+            item.decodes_from = item.ends_at_turn = -1
+        self.ends_at = None
+        return lost
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """Plan the next steps unless some are planned; `ends_at` says when they are over."""
+        core = self._core
+        if self.ends_at is not None:
+            return
+        if not (core.running or core.waiting):
+            return
+        steps = core.steady_turns(self._until_an_end())
+        if steps:
+            self._turn = None
+            self._seconds = self._times.run(core.decoding, core.decode_kv_tokens, steps)
+            self._ends = list(accumulate(self._seconds, initial=now))
+            del self._ends[0]
+            self._begun = 0
+            self._begin_until(now)
+        else:
+            self._begin_turn(now)
+        self.ends_at = self._ends[-1]
+
+    def end(self) -> StepEnd:
+        """Finish the planned steps; the time is `ends_at`."""
+        now = self._ends[-1]
+        self._begin_until(now)
+        self.ends_at = None
+        end = StepEnd()
+        step = len(self.log) - 1
+        for request_id in self._turn.prefilled if self._turn is not None else ():
+            self._first_token(self.running[request_id], step, now)
+        self._turn = None
+        while self._ending and self._ending[0][0] <= self._core.turns:
+            turn, _, item = heapq.heappop(self._ending)
+            if self._ends_in(item, turn):
+                self._leave(item, now)
+                end.finished.append(item)
+        for request_id in self._aborting:
+            if request_id in self.running:
+                item = self.running[request_id]
+                self._interrupt(item, now)
+                item.prior_tokens = self.output_tokens(item)
+                self._core.remove(request_id)
+                del self.running[request_id]
+                end.aborted.append(item)
+        self._aborting.clear()
+        end.report = self._unreported >= REPORT_PREFILLED * self.windows.prefill_tokens
+        return end
+
+    # --- reports ------------------------------------------------------------------------------------------------------
+
+    def beat(self, now: float, *, progress: bool = True) -> ReplicaBeat:
+        """Report as a replica does; `progress`: what each has produced, which only giving way needs."""
+        self._begin_until(now)
+        prefilled, self._prefilled, self._unreported = tuple(self._prefilled), [], 0
+        items = self.running.items()
+        return ReplicaBeat(
+            self.name,
+            b"",
+            self.state,
+            self.windows,
+            tuple([(request_id, item.attempt) for request_id, item in items]),
+            prefilled,
+            int(self._core.kv_usage * self.windows.kv_tokens),
+            produced=tuple([self.output_tokens(item) for item in self.running.values()]) if progress else (),
+        )
+
+    def sync(self, now: float) -> BatchCore:
+        """Return the scheduler as it is at a moment, the step under way included."""
+        self._begin_until(now)
+        return self._core
+
+    def output_tokens(self, item: Running) -> int:
+        """Return the output of a running request so far, the step under way included."""
+        return item.prior_tokens + self._core.output_tokens(item.request_id)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _until_an_end(self) -> int:
+        """Return the turns until somebody's last token."""
+        while self._ending:
+            turn, _, item = self._ending[0]
+            if self._ends_in(item, turn):
+                return min(turn - self._core.turns, _LONGEST_RUN)
+            heapq.heappop(self._ending)
+        return _LONGEST_RUN
+
+    def _ends_in(self, item: Running, turn: int) -> bool:
+        """Whether a request has its last token in a turn, which is not so if it was stopped since that was planned. It
+        may run on another replica by now and have its last token in a turn of that one with the same number.
+        """
+        return item.ends_at_turn == turn and self.running.get(item.request_id) is item
+
+    def _begin_turn(self, now: float) -> None:
+        turn = self._turn = self._core.turn()
+        for request_id in turn.admitted:
+            item = self.running[request_id]
+            if item.scheduled_at is None:
+                item.scheduled_at = now
+                item.cached_tokens = self._core.cached_tokens(request_id)
+        for request_id in turn.preempted:
+            item = self.running[request_id]
+            self._interrupt(item, now)
+            item.preemptions += 1
+            self.preemptions += 1
+        seconds = self._times.one(turn.tokens, turn.kv_tokens)
+        self.log.add(seconds, turn.decoded, turn.decoded + len(turn.filled), turn.tokens, turn.kv_tokens)
+        self._seconds, self._ends, self._begun = [seconds], [now + seconds], 1
+
+    def _begin_until(self, now: float) -> None:
+        """Hand to the core what of the plan has begun by now."""
+        if self._begun >= len(self._ends):
+            return
+        begun = min(len(self._ends), bisect_right(self._ends, now) + 1)
+        if begun > self._begun:
+            core = self._core
+            self.log.add_run(self._seconds[self._begun : begun], core.decoding, core.decode_kv_tokens)
+            core.run(begun - self._begun)
+            self._begun = begun
+
+    def _cut(self, now: float) -> None:
+        """End the plan with the step that is under way."""
+        if self.ends_at is None:
+            return
+        self._begin_until(now)
+        if self._begun < len(self._ends):
+            del self._ends[self._begun :]
+            self.ends_at = self._ends[-1]
+
+    def _first_token(self, item: Running, step: int, now: float) -> None:
+        if item.first_token_at is None:
+            item.first_token_at = now
+            self._prefilled.append(item.request_id)
+            self._unreported += item.request.prompt_tokens
+        else:
+            item.gaps.append(now - item.last_token_at)
+            self.pauses.append(now - item.last_token_at)
+        item.decodes_from = step
+        item.ends_at_turn = self._core.turns + item.request.output_tokens - self.output_tokens(item)
+        self._joined += 1
+        heapq.heappush(self._ending, (item.ends_at_turn, self._joined, item))
+
+    def _interrupt(self, item: Running, now: float) -> None:
+        """Note the tokens of a request that gets none for a while."""
+        if item.decodes_from >= 0:
+            item.gaps.extend(self.log.seconds[item.decodes_from + 1 :])
+            item.last_token_at = now
+        item.decodes_from = item.ends_at_turn = -1
+
+    def _leave(self, item: Running, now: float) -> None:
+        item.gaps.extend(self.log.seconds[item.decodes_from + 1 :])
+        item.last_token_at = now
+        # Stopped and begun again within a turn, it is to end in the same turn twice.
+        item.ends_at_turn = -1
+        self._core.remove(item.request_id)
+        del self.running[item.request_id]

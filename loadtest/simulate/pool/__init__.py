@@ -1,0 +1,1 @@
+"""A simulated pool: replicas, traffic, and the event loop."""

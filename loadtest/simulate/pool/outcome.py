@@ -1,0 +1,107 @@
+"""What became of each request, and of the pool over time."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from loadtest.simulate.engine.replica import Running
+from loadtest.simulate.pool.fleet import Fleet
+from loadtest.simulate.setup import Slo
+from penstock.values.models import RequestClass
+
+
+class End(StrEnum):
+    """Says how a request ended; each has exactly one."""
+
+    COMPLETED = "completed"
+    REJECTED = "rejected"
+    """Refused when it came (no room in line, or it would have waited too long by estimate), or not started within its
+    queue timeout."""
+    UNFINISHED = "unfinished"
+    """Still there when the run was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Is one request's end. Times in seconds since the first arrival, or from the request's own."""
+
+    number: int
+    end: End
+    request_class: RequestClass
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+    queue_s: float = 0.0
+    """To the last grant."""
+    ttft_s: float = math.nan
+    e2e_s: float = math.nan
+    itl_mean_s: float = 0.0
+    itl_p95_s: float = 0.0
+    """0 for one token."""
+    preemptions: int = 0
+
+    def attains(self, slo: Slo) -> bool:
+        """Whether it ended well and within its SLO."""
+        return self.end is End.COMPLETED and self.ttft_s <= slo.ttft_s and self.itl_p95_s <= slo.itl_s
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Is the pool at one moment."""
+
+    at_s: float
+    ready: int
+    starting: int
+    draining: int
+    desired: int
+    limit: int
+    """Batch limits of all ready replicas together."""
+    running: int
+    """Requests that hold a slot."""
+    waiting: int
+    kv_usage: float
+    """Mean of the ready replicas, 0 to 1."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Is all that a simulation brought."""
+
+    fleet: Fleet
+    replicas_at_first: int
+    outcomes: list[Outcome] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    seconds: float = 0.0
+    """Virtual time from the first arrival to the last end."""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+def completed(item: Running, request_class: RequestClass, now: float) -> Outcome:
+    """Describe a request whose last token came now."""
+    request, gaps = item.request, item.gaps
+    first = item.first_token_at if item.first_token_at is not None else now
+    return Outcome(
+        request.number,
+        End.COMPLETED,
+        request_class,
+        item.arrived_at,
+        request.prompt_tokens,
+        request.output_tokens,
+        item.cached_tokens,
+        item.started_at - item.arrived_at,
+        first - item.arrived_at,
+        now - item.arrived_at,
+        (now - first) / len(gaps) if gaps else 0.0,
+        percentile(gaps, 0.95),
+        item.preemptions,
+    )
+
+
+def percentile(values: array[float], part: float) -> float:
+    """Return the smallest value that at least this part of the values does not exceed; 0 for none."""
+    return sorted(values)[math.ceil(part * len(values)) - 1] if values else 0.0

@@ -1,0 +1,235 @@
+"""The event loop: arrivals, steps, heartbeats and policies on a virtual clock.
+
+Real: the queue's in-memory twin with `fill`, classes, shares, windows, giving way and time limits; the engine's
+scheduler; affinity per router where asked for; heartbeats, and what routers and policies know only through them; relief
+and refusals by the estimated wait. Left out: the network, the router's own CPU time, and that a real engine also caches
+the tokens it produced.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from cluster.clock import ManualClock
+from cluster.queue.heartbeats import RouterBeat
+from cluster.queue.memory.queue import MemoryQueue, MemoryStore
+from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
+from loadtest.simulate.engine.steps import StepTimes
+from loadtest.simulate.pool.fleet import Change, Fleet, Member
+from loadtest.simulate.pool.loop import EventLoop, now
+from loadtest.simulate.pool.outcome import Run
+from loadtest.simulate.pool.relief import ReliefOrders, Relieving
+from loadtest.simulate.pool.traffic import Router, Traffic
+from loadtest.simulate.pool.watch import Watch
+from loadtest.simulate.setup import Setup
+from loadtest.traces import TraceRequest
+from penstock.values.models import ReplicaState
+from penstock.values.slo import OperatingPoint
+from penstock.values.steps import Relief
+from router.affinity import Affinity
+
+_POOL = "pool"
+_WARM_UP_BEATS = 10
+"""Heartbeats before the first arrival: the amnesty of a fresh pool is over then."""
+_QUIET_BEATS = 30
+"""Heartbeats without a request after which they rest until one is about to come: a trace of weeks has more heartbeats
+than requests. As nobody beats meanwhile, nobody is taken for dead.
+"""
+
+
+class Simulation:
+    """Runs one trace once.
+
+    Args:
+        trace: in the order of arrival.
+        setup: the cluster.
+        fast: makes a policy for each replica's batch limit; None keeps the limit.
+        slow: decides the replica count; None keeps it.
+        affinity: makes the placement policy of each router; None is none.
+        times: the step model; default: as the engine's settings say.
+        progress: told now and then how many requests have ended.
+    """
+
+    def __init__(
+        self,
+        trace: Sequence[TraceRequest],
+        setup: Setup,
+        *,
+        fast: FastFactory | None = None,
+        slow: SlowPolicy | None = None,
+        affinity: Callable[[], Affinity] | None = None,
+        times: StepTimes | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self._trace = trace
+        self._setup = setup
+        self._fast, self._slow = fast, slow
+        self._progress = progress
+        self._clock = ManualClock()
+        self._loop = EventLoop(self._clock)
+        store = MemoryStore(self._clock)
+        self._queue = MemoryQueue(store, _POOL, setup.limits)
+        self._orders: ReliefOrders | None = None
+        point = OperatingPoint()
+        if setup.relief and isinstance(slow, Relieving):
+            self._orders, point = ReliefOrders(slow, store, _POOL, setup.slow_period_s), slow.point
+        self._routers = [Router(f"router-{n}", affinity() if affinity else None) for n in range(setup.routers)]
+        for router in self._routers:
+            store.add_bell(router.name, router)  # type: ignore[arg-type]  # only `ring` is called
+        blocks = trace[0].block_tokens if trace and setup.prefix_cache else 0
+        self._fleet = Fleet(setup.engine, setup.cold_start_s, blocks or None, times)
+        self._watch = Watch(setup, self._fleet)
+        self._random = random.Random(setup.seed)
+        block = blocks or setup.engine.block_size
+        self._traffic = Traffic(
+            trace,
+            setup,
+            self._loop,
+            self._queue,
+            self._fleet,
+            self._watch,
+            self._routers,
+            point=point,
+            context=min(setup.engine.max_model_len, setup.engine.kv_tokens // block * block),
+            rnd=self._random,
+            drained=self._remove,
+        )
+
+    def run(self) -> Run:
+        """Serve the whole trace."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        self._begin()
+        traffic, total = self._traffic, len(self._trace)
+        every, told = max(1, total // 200), 0
+        while len(traffic.outcomes) < total and not self._stuck():
+            self._loop.step()
+            traffic.answer_bells()
+            if self._progress is not None and len(traffic.outcomes) >= told + every:
+                told = len(traffic.outcomes)
+                self._progress(told)
+        traffic.give_up()
+        if len(self._watch.samples) < 2 and self._loop.now > 0:
+            # A timeline needs a beginning and an end.
+            self._watch.sample(self._loop.now)
+        return Run(
+            self._fleet,
+            self._setup.replicas,
+            traffic.outcomes,
+            self._watch.samples,
+            self._loop.now,
+            time.perf_counter() - wall,
+            time.process_time() - cpu,
+        )
+
+    def _begin(self) -> None:
+        setup = self._setup
+        for member in self._fleet.begin(setup.replicas, 0.0):
+            member.fast = self._fast() if self._fast else None
+        for _ in range(_WARM_UP_BEATS):
+            for member in self._fleet.members.values():
+                now(self._queue.heartbeat_replica(member.replica.beat(0.0)))
+            for router in self._routers:
+                self._beat_router(router)
+            self._clock.advance(setup.heartbeat_s)
+        # Nobody's clocks agree, so heartbeats are spread out.
+        for member in self._fleet.members.values():
+            self._loop.at(setup.heartbeat_s * self._random.random(), self._beat, member)
+        for router in self._routers:
+            self._loop.at(setup.heartbeat_s * self._random.random(), self._router_turn, router)
+        self._traffic.next_arrival()
+        if self._slow is not None:
+            self._loop.at(0.0, self._decide, self._slow)
+        for death in setup.deaths:
+            self._loop.at(death.at_s, self._die, death.replicas)
+        last = self._trace[-1].arrival_s if self._trace else 0.0
+        self._sample_s = max(1.0, 1.1 * last / max(1, setup.samples))
+        self._loop.at(0.0, self._sample, None)
+
+    def _stuck(self) -> bool:
+        if self._traffic.coming is not None or self._loop.now - self._traffic.busy_at <= self._setup.give_up_s:
+            return False
+        return not any(member.replica.running for member in self._fleet.members.values())
+
+    # --- heartbeats and policies --------------------------------------------------------------------------------------
+
+    def _beat(self, member: Member) -> None:
+        if member.removed_at is not None:
+            return
+        replica = member.replica
+        if member.fast is not None and replica.state is ReplicaState.READY:
+            limit = member.fast.decide(self._watch.of_replica(member, self._loop.now, steps=True))
+            if limit != replica.windows.sequences:
+                replica.set_limit(limit, self._loop.now)
+                self._traffic.drive(member)
+        reply = now(self._queue.heartbeat_replica(replica.beat(self._loop.now, progress=self._traffic.yields)))
+        member.relief = Relief.of(reply.relief)
+        self._loop.at(self._next_beat(), self._beat, member)
+
+    def _router_turn(self, router: Router) -> None:
+        self._beat_router(router)
+        self._loop.at(self._next_beat(), self._router_turn, router)
+
+    def _next_beat(self) -> float:
+        """Return when who beats now does so again."""
+        beat_s, now_s = self._setup.heartbeat_s, self._loop.now
+        until = self._traffic.quiet_until
+        rest = 1
+        if until is not None and now_s - self._traffic.busy_at > _QUIET_BEATS * beat_s:
+            # Awake again as early as at the beginning, when all have to be heard, too.
+            rest = max(1, int((until - now_s) / beat_s) - _WARM_UP_BEATS - 1)
+        return now_s + rest * beat_s
+
+    def _beat_router(self, router: Router) -> None:
+        started, router.started = tuple(router.started), []
+        linked = tuple(name for name, each in self._fleet.members.items() if each.state is not ReplicaState.STARTING)
+        reply = now(self._queue.heartbeat_router(RouterBeat(router.name, linked, started)))
+        router.estimate.beat(reply)
+        router.relief = Relief.of(reply.relief)
+        if router.affinity is not None:
+            router.records = {record.replica_id: record for record in reply.replicas or ()}
+        self._traffic.read(router, reply.mail)
+
+    def _decide(self, slow: SlowPolicy) -> None:
+        setup = self._setup
+        wanted = max(setup.min_replicas, min(slow.decide(self._watch.of_pool(self._loop.now)), setup.max_replicas))
+        if self._orders is not None:
+            self._orders.publish(wanted, self._clock.wall_ms())
+        self._apply(self._fleet.want(wanted, self._loop.now))
+        self._loop.at(self._loop.now + setup.slow_period_s, self._decide, slow)
+
+    def _apply(self, change: Change) -> None:
+        for member in change.started:
+            self._traffic.busy_at = max(self._traffic.busy_at, member.ready_at)
+            self._loop.at(member.ready_at, self._ready, member)
+        for member in change.draining:
+            now(self._queue.heartbeat_replica(member.replica.beat(self._loop.now, progress=self._traffic.yields)))
+            if not member.replica.running:
+                self._remove(member)
+
+    def _ready(self, member: Member) -> None:
+        if member.removed_at is not None:
+            return
+        member.replica.state = ReplicaState.READY
+        member.fast = self._fast() if self._fast else None
+        self._beat(member)
+        for router in self._routers:
+            self._beat_router(router)
+
+    def _remove(self, member: Member) -> None:
+        self._fleet.remove(member, self._loop.now)
+        now(self._queue.retire_replica(member.name))
+
+    def _die(self, replicas: int) -> None:
+        ready = [member for member in self._fleet.members.values() if member.state is ReplicaState.READY]
+        for member in ready[:replicas]:
+            lost = member.replica.kill(self._loop.now)
+            self._remove(member)
+            for item in lost:
+                self._traffic.again(item)
+        self._apply(self._fleet.settle(self._loop.now))
+
+    def _sample(self, _: None) -> None:
+        self._watch.sample(self._loop.now)
+        self._loop.at(self._loop.now + self._sample_s, self._sample, None)

@@ -1,0 +1,311 @@
+"""The way of requests: from their arrival over the queue and a replica's steps to their end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.errors import RequestError
+from cluster.queue.entries import Grant, Mail, QueueEntry, Settlement
+from cluster.queue.heartbeats import ReplicaRecord
+from cluster.queue.memory.queue import MemoryQueue
+from loadtest.simulate.engine.replica import Running
+from loadtest.simulate.pool.fleet import Fleet, Member
+from loadtest.simulate.pool.loop import EventLoop, now
+from loadtest.simulate.pool.outcome import End, Outcome, completed
+from loadtest.simulate.pool.watch import Watch
+from loadtest.simulate.setup import Setup
+from loadtest.traces import TraceRequest
+from penstock.values.models import ReplicaState, RequestClass
+from penstock.values.slo import ClassSlo, OperatingPoint
+from penstock.values.steps import Relief
+from router.admission.estimate import PoolEstimate
+from router.admission.shedding import SHED, TimeBounds, late_after_s, refusal, shed_after_s
+from router.affinity import Affinity, Trail
+
+
+@dataclass(slots=True, eq=False)
+class _Wish:
+    trail: Trail
+    preferred: tuple[str, ...]
+    kv_tokens: int
+
+
+class Router:
+    """Is a router's state; also its bell."""
+
+    def __init__(self, name: str, affinity: Affinity | None) -> None:
+        self.name = name
+        self.affinity = affinity
+        self.estimate = PoolEstimate()
+        self.relief = Relief.NONE
+        """What the pool gives up, as the last heartbeat brought it."""
+        self.records: dict[str, ReplicaRecord] = {}
+        self.started: list[tuple[str, str]] = []
+        self.wishes: dict[str, _Wish] = {}
+        self.rung = False
+
+    def ring(self, _pool: str) -> None:
+        """Note that there is mail."""
+        self.rung = True
+
+
+class Traffic:
+    """Carries the requests of a trace.
+
+    Args:
+        trace: in the order of arrival.
+        setup: the cluster.
+        routers: one is drawn for each request.
+        point: what the pool promises, by which routers refuse.
+        drained: told when a draining replica has nothing left.
+    """
+
+    def __init__(
+        self,
+        trace: Sequence[TraceRequest],
+        setup: Setup,
+        loop: EventLoop,
+        queue: MemoryQueue,
+        fleet: Fleet,
+        watch: Watch,
+        routers: Sequence[Router],
+        *,
+        point: OperatingPoint,
+        context: int,
+        rnd: random.Random,
+        drained: Callable[[Member], None],
+    ) -> None:
+        self._setup = setup
+        self._loop = loop
+        self._queue = queue
+        self._fleet = fleet
+        self._watch = watch
+        self.routers = routers
+        self._by_name = {router.name: router for router in routers}
+        self._point = point
+        self._context = context
+        self._random = rnd
+        self._drained = drained
+        self._arrivals = iter(trace)
+        self._items: dict[str, Running] = {}
+        """All that came and have not ended."""
+        self.coming: TraceRequest | None = None
+        self.outcomes: list[Outcome] = []
+        self.yields = any(self._class(request) is RequestClass.BATCH for request in trace)
+        """Whether anything could give way."""
+        self.busy_at = 0.0
+        """When anything last came, started or ended."""
+
+    @property
+    def quiet_until(self) -> float | None:
+        """When the next request comes; None while there is any, and when none comes."""
+        return self.coming.arrival_s if self.coming is not None and not self._items else None
+
+    def answer_bells(self) -> None:
+        """Read the mail of routers that were rung."""
+        for router in self.routers:
+            if router.rung:
+                router.rung = False
+                self.read(router, now(self._queue.collect(router.name)))
+
+    def give_up(self) -> None:
+        """End what has not ended."""
+        for item in self._items.values():
+            self._outcome(self._lost(item, End.UNFINISHED))
+        self._items.clear()
+        for request in ([self.coming] if self.coming is not None else []) + list(self._arrivals):
+            self._outcome(self._lost(Running("", request, "", request.arrival_s), End.UNFINISHED))
+
+    # --- arrivals -----------------------------------------------------------------------------------------------------
+
+    def next_arrival(self) -> None:
+        """Wait for the next request of the trace."""
+        self.coming = next(self._arrivals, None)
+        if self.coming is not None:
+            self._loop.at(self.coming.arrival_s, self._arrive, self.coming)
+
+    def _arrive(self, request: TraceRequest) -> None:
+        self.next_arrival()
+        self.busy_at = self._loop.now
+        router = self.routers[0] if len(self.routers) == 1 else self._random.choice(self.routers)
+        item = Running(f"q{request.number}", request, router.name, self._loop.now)
+        if request.prompt_tokens + request.output_tokens > self._context:
+            self._outcome(self._lost(item, End.REJECTED))
+            return
+        self._watch.arrived(self._loop.now, self._class(request), request.prompt_tokens)
+        expected = min(self._setup.expected_output_tokens, self._context - request.prompt_tokens)
+        kv_tokens = request.prompt_tokens + expected
+        entry = QueueEntry(
+            item.request_id,
+            f"a{request.number}",
+            request.tenant or "tenant",
+            self._class(request),
+            request.prompt_tokens,
+            expected,
+            kv_tokens,
+            start_within_ms=int(1000 * self._setup.queue_timeout_s),
+            preferred_replicas=self._wish(router, item, kv_tokens),
+            late_after_ms=self._late_after_ms(router, self._class(request)),
+        )
+        try:
+            answer = now(self._queue.submit(router.name, entry))
+        except RequestError:
+            self._watch.turned_away(entry.request_class)
+            router.wishes.pop(item.request_id, None)
+            self._outcome(self._lost(item, End.REJECTED))
+            return
+        self._items[item.request_id] = item
+        self._watch.waits(item, self._class(request))
+        if answer.grant is not None:
+            self._granted(router, answer.grant)
+        else:
+            self._check_in_time(router, item, entry, answer.position)
+
+    def _late_after_ms(self, router: Router, request_class: RequestClass) -> int:
+        if not self._setup.late_last or request_class is not self._setup.default_class:
+            return 0
+        after_s = late_after_s(ClassSlo(self._setup.slo.ttft_s), router.estimate.first_token_s)
+        return 0 if after_s is None else max(1, int(1000 * after_s))
+
+    def _check_in_time(self, router: Router, item: Running, entry: QueueEntry, ahead: int) -> None:
+        """Refuse a request that would wait for too long, as a router does once it is in line."""
+        request_class, timeout_s = entry.request_class, self._setup.queue_timeout_s
+        bounds = TimeBounds(
+            timeout_s or None,
+            shed_after_s(self._point.of(request_class), router.relief),
+            router.estimate.first_token_s or 0.0,
+        )
+        error = refusal(router.estimate.wait_s(request_class, ahead), bounds)
+        if error is None:
+            return
+        if error.bound == SHED:
+            self._watch.turned_away(request_class)
+        now(self._queue.withdraw(router.name, entry.request_id, None))
+        self._end(item, self._lost(item, End.REJECTED))
+
+    def _wish(self, router: Router, item: Running, kv_tokens: int) -> tuple[str, ...]:
+        if router.affinity is None:
+            return ()
+        request = item.request
+        trail, preferred = router.affinity.look(request.token_ids(), b"", request.session, router.records)
+        router.wishes[item.request_id] = _Wish(trail, preferred, kv_tokens)
+        return preferred
+
+    def _class(self, request: TraceRequest) -> RequestClass:
+        return self._setup.default_class if request.request_class is None else request.request_class
+
+    # --- mail ---------------------------------------------------------------------------------------------------------
+
+    def read(self, router: Router, mail: Mail) -> None:
+        """Act on a router's mail."""
+        for grant in mail.grants:
+            self._granted(router, grant)
+        for order in mail.orders:
+            item = self._items.get(order.request_id)
+            if item is None:
+                continue
+            if order.kind == "preempt":
+                member = self._where(item)
+                if member is not None:
+                    member.replica.abort(item.request_id, self._loop.now)
+                    self.drive(member)
+            elif order.kind == "expired":
+                self._queue_answers(router, self._queue.release(router.name, item.request_id, "", Settlement(0)))
+                self._end(item, self._lost(item, End.REJECTED))
+
+    def _queue_answers(self, router: Router, call: Coroutine[Any, Any, Mail]) -> None:
+        for grant in now(call).grants:
+            self._granted(router, grant)
+
+    def _granted(self, router: Router, grant: Grant) -> None:
+        item = self._items.get(grant.request_id)
+        if item is None or item.attempt == grant.attempt:
+            return
+        member = self._fleet.members.get(grant.replica_id)
+        if member is None:
+            self._queue_answers(router, self._queue.refuse(router.name, grant.request_id, grant.attempt))
+            return
+        item.attempt = grant.attempt
+        self.busy_at = self._loop.now
+        self._watch.runs(item)
+        router.started.append((grant.request_id, grant.attempt))
+        wish = router.wishes.pop(item.request_id, None)
+        if wish is not None and router.affinity is not None:
+            router.affinity.granted(wish.trail, wish.preferred, grant.replica_id, wish.kv_tokens)
+        if member.fast is not None:
+            member.started.append(self._class(item.request))
+        member.replica.start(item, self._loop.now)
+        self.drive(member)
+
+    def _where(self, item: Running) -> Member | None:
+        for member in self._fleet.members.values():
+            if item.request_id in member.replica.running:
+                return member
+        return None
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def drive(self, member: Member) -> None:
+        """Plan a replica's steps, and come back when they are over."""
+        replica = member.replica
+        replica.begin(self._loop.now)
+        if replica.ends_at is not None and replica.ends_at != member.due_at:
+            member.due_at = replica.ends_at
+            self._loop.at(replica.ends_at, self._steps_over, (member, replica.ends_at))
+
+    def _steps_over(self, due: tuple[Member, float]) -> None:
+        member, at = due
+        replica = member.replica
+        if replica.ends_at != at:
+            # The plan was cut, and this is the old end.
+            return
+        member.due_at = None
+        end = replica.end()
+        if end.report:
+            now(self._queue.heartbeat_replica(replica.beat(self._loop.now, progress=self.yields)))
+        for item in end.aborted:
+            self.again(item)
+        for item in end.finished:
+            self._finish(item)
+        if replica.state is ReplicaState.DRAINING and not replica.running:
+            self._drained(member)
+        else:
+            self.drive(member)
+
+    def _finish(self, item: Running) -> None:
+        router, request = self._by_name[item.router], item.request
+        settlement = Settlement(request.output_tokens)
+        self._queue_answers(router, self._queue.release(router.name, item.request_id, item.attempt, settlement))
+        outcome = completed(item, self._class(request), self._loop.now)
+        self._watch.ended(self._loop.now, outcome)
+        first_at = item.first_token_at
+        if first_at is not None and first_at >= item.started_at:
+            fresh = max(0, request.prompt_tokens - item.cached_tokens)
+            router.estimate.ran(fresh, request.output_tokens, first_at - item.started_at, self._loop.now - first_at)
+        self._end(item, outcome)
+
+    def again(self, item: Running) -> None:
+        """Put a request back in line, with what it has produced."""
+        router, attempt = self._by_name[item.router], item.attempt
+        self._watch.waits(item, self._class(item.request))
+        call = self._queue.requeue(router.name, item.request_id, attempt, Settlement(item.prior_tokens))
+        self._queue_answers(router, call)
+
+    def _end(self, item: Running, outcome: Outcome) -> None:
+        del self._items[item.request_id]
+        self._watch.runs(item)
+        self._by_name[item.router].wishes.pop(item.request_id, None)
+        self._outcome(outcome)
+
+    def _outcome(self, outcome: Outcome) -> None:
+        self.busy_at = self._loop.now
+        self.outcomes.append(outcome)
+
+    def _lost(self, item: Running, end: End) -> Outcome:
+        request = item.request
+        return Outcome(
+            request.number, end, self._class(request), item.arrived_at, request.prompt_tokens, request.output_tokens
+        )

@@ -1,0 +1,149 @@
+"""The figures of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from loadtest.simulate.pool.outcome import End, Outcome, Run
+from loadtest.simulate.setup import Slo
+from penstock.values.models import RequestClass
+
+Slos: TypeAlias = Mapping[RequestClass, Slo]
+_WORST_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Is how a time is spread, in seconds; all None where nothing was measured."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Are the figures of a run; the fields of its JSON."""
+
+    requests: int
+    completed: int
+    rejected: int
+    """Those refused by the estimate of their wait included."""
+    unfinished: int
+    ttft_s: Spread
+    """This, `itl_s`, `e2e_s` and `queue_s`: of completed requests only."""
+    itl_s: Spread
+    """Of all gaps between tokens."""
+    e2e_s: Spread
+    queue_s: Spread
+    attainment: float
+    """Part of all requests that were completed within their SLO; a rejected one is a miss."""
+    worst_5min_attainment: float
+    """Of the requests that came in any 5 minutes, in steps of one, with at least 20 requests."""
+    replica_hours: float
+    """Those of starting and draining replicas included."""
+    preemptions: int
+    """Sequences that started over because the KV cache was full."""
+    scale_events: int
+    reversals: int
+    """Changes of the replica count against the last one within 30 minutes."""
+    output_tokens: int
+    cached_tokens: int
+    virtual_s: float
+    wall_s: float
+    cpu_s: float
+    classes: Mapping[str, Mapping[str, Any]]
+    """Requests, those completed and rejected, attainment, TTFT and output tokens per class; empty where there is one
+    class."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return asdict(self)
+
+
+def figures_of(run: Run, slos: Slos) -> Figures:
+    """Count a run's figures. `slos` has every class that occurs."""
+    done = [each for each in run.outcomes if each.end is End.COMPLETED]
+    members = [*run.fleet.gone, *run.fleet.members.values()]
+    classes = sorted({each.request_class for each in run.outcomes})
+    return Figures(
+        requests=len(run.outcomes),
+        completed=len(done),
+        rejected=sum(each.end is End.REJECTED for each in run.outcomes),
+        unfinished=sum(each.end is End.UNFINISHED for each in run.outcomes),
+        ttft_s=spread([each.ttft_s for each in done]),
+        itl_s=_gaps(run),
+        e2e_s=spread([each.e2e_s for each in done]),
+        queue_s=spread([each.queue_s for each in done]),
+        attainment=_attainment(run.outcomes, slos),
+        worst_5min_attainment=_worst(run.outcomes, slos),
+        replica_hours=run.fleet.hours(run.seconds),
+        preemptions=sum(member.replica.preemptions for member in members),
+        scale_events=len(run.fleet.changes),
+        reversals=run.fleet.reversals(run.replicas_at_first),
+        output_tokens=sum(each.output_tokens for each in done),
+        cached_tokens=sum(each.cached_tokens for each in done),
+        virtual_s=run.seconds,
+        wall_s=run.wall_s,
+        cpu_s=run.cpu_s,
+        classes={each.name.lower(): _of_class(run.outcomes, each, slos) for each in classes if len(classes) > 1},
+    )
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return mean and percentiles (by interpolation)."""
+    if not values:
+        return Spread()
+    p50, p95, p99 = np.percentile(values, (50, 95, 99))
+    return Spread(float(np.mean(values)), float(p50), float(p95), float(p99))
+
+
+def _gaps(run: Run) -> Spread:
+    members = [*run.fleet.gone, *run.fleet.members.values()]
+    logs = [member.replica.log for member in members]
+    pauses = [np.asarray(member.replica.pauses) for member in members]
+    seconds = np.concatenate([*(np.asarray(log.seconds) for log in logs), *pauses] or [np.zeros(0)])
+    ones = [np.ones(len(each)) for each in pauses]
+    weights = np.concatenate([*(np.asarray(log.decoded, dtype=float) for log in logs), *ones] or [np.zeros(0)])
+    seconds, weights = seconds[weights > 0], weights[weights > 0]
+    if not len(seconds):
+        return Spread()
+    order = np.argsort(seconds)
+    seconds, counted = seconds[order], np.cumsum(weights[order])
+    p50, p95, p99 = (float(seconds[np.searchsorted(counted, part * counted[-1])]) for part in (0.5, 0.95, 0.99))
+    return Spread(float(seconds @ weights[order] / counted[-1]), p50, p95, p99)
+
+
+def _attainment(outcomes: Sequence[Outcome], slos: Slos) -> float:
+    return sum(each.attains(slos[each.request_class]) for each in outcomes) / len(outcomes) if outcomes else 1.0
+
+
+def _worst(outcomes: Sequence[Outcome], slos: Slos) -> float:
+    if not outcomes:
+        return 1.0
+    minutes = np.array([each.arrival_s for each in outcomes]) // 60
+    met = np.array([each.attains(slos[each.request_class]) for each in outcomes])
+    came = np.bincount(minutes.astype(int))
+    good = np.bincount(minutes.astype(int), weights=met)
+    width = min(int(_WORST_S // 60), len(came))
+    windows, within = (np.convolve(each, np.ones(width), "valid") for each in (came, good))
+    enough = windows >= min(20, len(outcomes))
+    return float(np.min(within[enough] / windows[enough])) if enough.any() else _attainment(outcomes, slos)
+
+
+def _of_class(outcomes: Sequence[Outcome], request_class: RequestClass, slos: Slos) -> dict[str, Any]:
+    ours = [each for each in outcomes if each.request_class is request_class]
+    done = [each for each in ours if each.end is End.COMPLETED]
+    return {
+        "requests": len(ours),
+        "completed": len(done),
+        "rejected": sum(each.end is End.REJECTED for each in ours),
+        "attainment": _attainment(ours, slos),
+        "ttft_s": asdict(spread([each.ttft_s for each in done])),
+        "output_tokens": sum(each.output_tokens for each in done),
+    }

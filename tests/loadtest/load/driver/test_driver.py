@@ -1,0 +1,44 @@
+"""The process that sends requests, without one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.lifecycle import TaskOwner
+from loadtest.load.driver import driver
+from loadtest.load.driver.driver import Driver
+from loadtest.load.driver.frames import Unframer
+from tests.support.waiting import until
+
+
+class Sent:
+    """Notes what kinds of messages a driver sends."""
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+
+    def write(self, data: bytes) -> None:
+        self.kinds += [kind for kind, _ in Unframer().feed(data)]
+
+
+async def test_nothing_is_told_of_a_run_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one would begin with a second of the last."""
+    monkeypatch.setattr(driver, "_REPORT_S", 0.001)
+    owner, sent = TaskOwner("test"), Sent()
+    made: Any = Driver(asyncio.StreamReader(), sent, owner)  # type: ignore[arg-type]
+    made._run = SimpleNamespace(starts_at=time.monotonic() - 100.0, clipped=0, over=False)
+    await made._drain(1.0)
+    # Seconds pass.
+    made._run.starts_at -= 100.0
+    owner.spawn(made._report(), "report")
+    for _ in range(2):
+        made._ended, before = [["chat"]], len(sent.kinds)
+        await until(lambda before=before: "ended" in sent.kinds[before:])  # type: ignore[misc]
+    await owner.close()
+
+    assert ["window", "drain", "ended", "ended"] == sent.kinds

@@ -1,0 +1,161 @@
+"""The prior, and fits, on points that an engine of known constants would have given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cluster.control.step_model import Experts, Shape, StepModel
+from cluster.errors import TraceError
+from loadtest.plan.engine.architectures import load_shape
+from loadtest.plan.engine.gpus import load_gpu
+from loadtest.plan.engine.held_out import hold_out_models, leave_one_shape_out
+from loadtest.plan.engine.points import COLUMNS, Config, Point, known, predict, read_points, score
+from loadtest.plan.engine.prior import Coefficients, StepPrior, prior
+from loadtest.plan.engine.steady import itl_of, steady
+
+H100 = Config("meta-llama/Llama-3.1-70B", "h100_sxm", "fp8", 4)
+MOE = Config("openai/gpt-oss-120b", "h100_sxm", "fp4", 4)
+SHAPES = [Shape(1024, 1024), Shape(1024, 8192), Shape(8192, 1024)]
+
+
+def made(config: Config, coefficients: Coefficients, clients: tuple[int, ...] = (4, 16, 64)) -> list[Point]:
+    """Points as an engine with other constants than the prior's would give them."""
+    points = []
+    for shape in SHAPES:
+        for count in clients:
+            blank = Point(config, shape, count, 1.0, 1.0)
+            found = known(config)
+            assert not isinstance(found, str)
+            got = predict(blank, found, coefficients)
+            assert got is not None
+            points.append(Point(config, shape, count, got.ttft_s, got.itl_s))
+    return points
+
+
+def test_the_decode_floor_of_the_prior_is_the_weights_read() -> None:
+    """70B in fp8 on four H100: 5.3 ms to read the weights, 68 us for each of 80 layers."""
+    steps = prior(load_shape("llama-3.1-70b"), load_gpu("h100"), 4, "fp8").steps
+    assert 1.05 * 69.5 / (4 * 3.35) + 80 * 0.068 == pytest.approx(1e3 * steps.a, rel=0.01)
+
+
+def test_a_measured_point_of_another_house_is_near() -> None:
+    """Llama-70B fp8, TP4, H100, 1,024 in and out at 16 clients: 13.2 ms per token and 121 ms to the first."""
+    found = known(H100)
+    assert not isinstance(found, str)
+    got = predict(Point(H100, Shape(1024, 1024), 16, 0.1214, 0.01319), found)
+    assert got is not None
+    assert 0.01319 == pytest.approx(got.itl_s, rel=0.05)
+    assert 0.1214 == pytest.approx(got.ttft_s, rel=0.15)
+
+
+def test_too_many_clients_for_the_kv_cache_wait() -> None:
+    engine = StepPrior(StepModel(0.01, 1e-5, 1e-8), 0.0)
+    shape = Shape(1000, 1000)
+    few = steady(engine, 10, shape, kv_tokens=15_000, step_tokens=8192, max_sequences=256)
+    many = steady(engine, 20, shape, kv_tokens=15_000, step_tokens=8192, max_sequences=256)
+    assert 0.0 == few.queue_s
+    assert 10 == many.batch == few.batch
+    assert 10.0 < many.queue_s == pytest.approx(1000 * many.itl_s + few.ttft_s, rel=0.01)
+
+
+def test_prompts_read_experts_only_in_their_own_steps() -> None:
+    """With one long prompt in a thousand steps, the batch reads few experts in nearly all of them."""
+    engine = StepPrior(StepModel(0.0, 0.0, 0.0, 0.01, Experts(100, 1)), 0.0)
+    one = itl_of(engine, 1, Shape(8000, 1000), 8192)
+    assert 0.01 * (0.999 * 0.01 + 0.001) == pytest.approx(one, rel=0.01)
+
+
+def test_a_score_is_zero_where_the_engine_is_as_the_prior_says() -> None:
+    result = score(made(H100, Coefficients())).as_json()
+    assert 0.0 == pytest.approx(result["median_tpot_error"], abs=1e-9)
+    assert 0.0 == pytest.approx(result["median_ttft_error"], abs=1e-9)
+    assert [("meta-llama/Llama-3.1-70B", 4, 9, True)] == [
+        (each["model"], each["tp"], each["points"], each["in_calibration"]) for each in result["configs"]
+    ]
+
+
+def test_unknown_models_and_splits_are_listed_as_skipped() -> None:
+    points = [
+        Point(Config("acme/Large-1", "h100_sxm", "fp8", 4), SHAPES[0], 4, 1.0, 0.01),
+        Point(Config("Qwen/Qwen3-32B", "tpu_v9", "bf16", 1), SHAPES[0], 4, 1.0, 0.01),
+        Point(Config("Qwen/Qwen3-32B", "h100_sxm", "int3", 1), SHAPES[0], 4, 1.0, 0.01),
+        Point(Config("Qwen/Qwen3-32B", "h100_sxm", "bf16", 1), SHAPES[0], 4, 1.0, 0.01, "pipeline 2"),
+        Point(Config("meta-llama/Llama-3.1-405B", "h100_sxm", "bf16", 8), SHAPES[0], 4, 1.0, 0.01),
+    ]
+    result = score(points).as_json()
+    assert [] == result["configs"]
+    assert result["median_tpot_error"] is None
+    assert {"unknown model", "unknown system", "unknown precision", "pipeline 2", "does not fit as we size it"} == {
+        each["why"] for each in result["skipped"]
+    }
+
+
+def test_a_fit_to_other_lengths_finds_what_the_prior_got_wrong() -> None:
+    off = Coefficients(weight_read=1.3, kv_read=1.1, compute=2.0)
+    points = made(H100, off)
+    tpot = score(points).as_json()["median_tpot_error"]
+    (found,) = leave_one_shape_out(points)
+    assert tpot > 0.1
+    assert found.held_out < 0.05
+    assert found.in_sample < 0.03
+
+
+def test_a_model_is_predicted_from_another_one() -> None:
+    off = Coefficients(weight_read=1.3, layer_s=90e-6)
+    points = made(H100, off) + made(Config("Qwen/Qwen3-32B", "h100_sxm", "bf16", 2), off)
+    assert all(each.held_out < 0.06 for each in hold_out_models(points))
+    assert 2 == len(hold_out_models(points))
+
+
+def write(path: Path, **values: str) -> Path:
+    row = dict(zip(COLUMNS, ("m", "h100_sxm", "fp8", "1024", "1024", "4", "4", "80.5", "11.8"), strict=True)) | values
+    path.write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n")
+    return path
+
+
+def test_points_are_read_in_seconds(tmp_path: Path) -> None:
+    (point,) = read_points(write(tmp_path / "p.csv", attention_dp_size="8", pp_size="1"))
+    assert (0.0805, pytest.approx(0.0118), 4) == (point.ttft_s, point.tpot_s, point.clients)
+    assert "attention data parallel 8" == point.layout
+
+
+@pytest.mark.parametrize("value", ["-1", "fast"])
+def test_a_wrong_value_names_line_and_field(tmp_path: Path, value: str) -> None:
+    with pytest.raises(TraceError, match="line 2: silicon_tpot_ms: must be a number above 0"):
+        read_points(write(tmp_path / "p.csv", silicon_tpot_ms=value))
+
+
+@pytest.mark.parametrize("value", ["", "0", "nan"])
+def test_what_was_not_measured_is_skipped_and_the_rest_is_scored(tmp_path: Path, value: str) -> None:
+    file = write(tmp_path / "p.csv", model_path="Qwen/Qwen3-32B")
+    row = file.read_text().splitlines()[1].split(",")
+    file.write_text(file.read_text() + ",".join([*row[:-1], value]) + "\n")
+    result = score(read_points(file)).as_json()
+    assert [1] == [each["points"] for each in result["configs"]]
+    assert ["no silicon_tpot_ms"] == [each["why"] for each in result["skipped"]]
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("model_path,system\nm,h100\n")
+    with pytest.raises(TraceError, match="precision: is missing"):
+        read_points(tmp_path / "p.csv")
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "ranks", "a", "b", "g"),
+    [
+        ("llama-3.1-8b", "rtx4090", 1, 17.7e-3, 89.7e-6, 0.083e-6),
+        ("llama-3.1-8b", "rtxpro6000", 1, 12.5e-3, 42.0e-6, 0.071e-6),
+        ("qwen3-32b", "rtxpro6000", 2, 27.4e-3, 164e-6, 0.087e-6),
+    ],
+)
+def test_the_prior_is_near_engines_that_it_never_saw(
+    model: str, gpu: str, ranks: int, a: float, b: float, g: float
+) -> None:
+    """Step models that were fitted to recorded runs of vLLM 0.19 on other accelerators."""
+    made, fitted = prior(load_shape(model), load_gpu(gpu), ranks, "bf16"), StepPrior(StepModel(a, b, g), 0.0)
+    shape = Shape(300, 300)
+    for batch in (1, 8, 32):
+        assert itl_of(fitted, batch, shape, 2048) == pytest.approx(itl_of(made, batch, shape, 2048), rel=0.25)
