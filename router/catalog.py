@@ -18,7 +18,7 @@ from penstock.wire import capabilities_to_wire
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use, require_model
 from router.tokens import Tokenizer, TokenizerStore
-from router.tokens.fair_turns import Turns
+from router.tokens.fair_turns import FairTurns
 from router.validation import Prompt
 
 _LOG = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Catalog:
         self._store = TokenizerStore(
             cache_dir / "tokenizers", threads=ENCODERS, max_rendered_characters=limits.max_rendered_characters
         )
-        self._turns = Turns(ENCODERS)
+        self._turns = FairTurns(ENCODERS)
         self._models: dict[str, ModelInfo] = {}
         self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}
         """By pool, with their digests: those of earlier models are for the store to keep or forget."""

@@ -116,7 +116,7 @@ class RouterMetrics:
         self._choices(pool, _reason(reason)).inc()
         if choice.predicted_wait_s is not None and choice.waited_s is not None:
             self._eta_error(*labels).observe(abs(choice.predicted_wait_s - choice.waited_s))
-        for ran in choice.account.attempts:
+        for ran in choice.metering.attempts:
             self._queue(*labels).observe(ran.queue_s)
             if ran.end.output_tokens > 1:
                 self._itl(*labels).observe(ran.end.decode_s / (ran.end.output_tokens - 1))
@@ -188,7 +188,7 @@ class _Live(Collector):
         )
         for name, pool in self._pools.items():
             for each in Relief:
-                relief.add_metric([name, each.value], float(each is pool.outlook.relief))
+                relief.add_metric([name, each.value], float(each is pool.admission.relief))
             if pool.beat is not None:
                 for number, label in enumerate(("interactive", "standard", "batch")):
                     waiting.add_metric([name, label], pool.beat.waiting[number])
@@ -209,7 +209,7 @@ class _Live(Collector):
             labels=["pool", "class", "outcome"],
         )
         for name, pool in self._pools.items():
-            for (request_class, verdict), count in pool.outlook.arrivals.verdicts.items():
+            for (request_class, verdict), count in pool.admission.demand.verdicts.items():
                 judged.add_metric([name, request_class.name.lower(), verdict.value], count)
         yield judged
 
@@ -266,10 +266,10 @@ class _Live(Collector):
             for failure, count in pool.losses.items():
                 lost.add_metric([name, failure.value], count)
             paused.add_metric([name], len(pool.replicas.paused()))
-            strays.add_metric([name], pool.replicas.strays.aborted)
-            changes.add_metric([name], pool.resubmission.changes)
-            again.add_metric([name], pool.resubmission.submitted)
-            for remedy, count in pool.audit.mended.items():
+            strays.add_metric([name], pool.replicas.orphaned_output.aborted)
+            changes.add_metric([name], pool.resubmit.changes)
+            again.add_metric([name], pool.resubmit.submitted)
+            for remedy, count in pool.reconciler.mended.items():
                 mended.add_metric([name, remedy.value], count)
             unread.add_metric([name], pool.slow_readers.unread)
             slow.add_metric([name], pool.slow_readers.stopped)

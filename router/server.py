@@ -31,7 +31,7 @@ from cluster.telemetry import MetricsServer
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer, TlsFiles
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
-from router.admin.control import ControlDesk
+from router.admin.control import ControlApi
 from router.admin.servicer import AdminServicer
 from router.affinity import CacheSalts
 from router.catalog import Catalog
@@ -39,8 +39,8 @@ from router.dispatch.pool import Pool
 from router.grpc_server import CallServer, open_server
 from router.handlers import service_handler
 from router.identity import Authenticator, TenantPolicies
-from router.inference.admit import Opening
-from router.inference.coalescing import Pace
+from router.inference.admit import Admission
+from router.inference.coalescing import Coalescing
 from router.inference.servicer import InferenceServicer
 from router.jobs import Executor, JobFeeder, JobServicer, JobStores
 from router.metrics import RouterMetrics
@@ -111,7 +111,7 @@ class Router:
         self._jobs: JobServicer
         self._feeder: JobFeeder
         self._catalog: Catalog
-        self._desk: ControlDesk
+        self._control_api: ControlApi
 
     @property
     def metrics_port(self) -> int:
@@ -181,7 +181,7 @@ class Router:
     async def _open_port(self) -> None:
         settings = self._settings.router
         catalog = self._catalog = Catalog(self.pools, self._cache_dir(), settings.limits)
-        opening = Opening(
+        opening = Admission(
             catalog,
             self._secret,
             self.router_id,
@@ -196,13 +196,13 @@ class Router:
             opening,
             limits,
             self._metrics,
-            Pace(settings.merging),
+            Coalescing(settings.merging),
             self._settings.queue.attach_grace_s,
         )
         self._open_jobs(opening, limits)
         self._metrics.watch(self.pools, lambda: self._inference.open_calls)
-        self._desk = ControlDesk(self._settings.pools, self._queues.control)
-        admin = AdminServicer(self.pools, self.router_id, self._desk)
+        self._control_api = ControlApi(self._settings.pools, self._queues.control)
+        admin = AdminServicer(self.pools, self.router_id, self._control_api)
         server = open_server(
             settings.grpc_server,
             [
@@ -232,7 +232,7 @@ class Router:
         await server.start()
         self._server = server
 
-    def _open_jobs(self, opening: Opening, limits: RequestLimits) -> None:
+    def _open_jobs(self, opening: Admission, limits: RequestLimits) -> None:
         settings = self._settings.jobs
         self._job_stores = JobStores(self.pools, self._queues.jobs, self._queues.job_pools())
         execute = Executor(opening, limits, self._metrics)
@@ -289,7 +289,7 @@ class Router:
             await self._server.stop(grace=0.2)
             await self._inference.close()
             await self._jobs.close()
-            await self._desk.close()
+            await self._control_api.close()
             await self._job_stores.close()
         if self._bell is not None:
             await self._bell.close()

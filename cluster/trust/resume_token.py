@@ -15,7 +15,7 @@ _PARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class TicketChoice:
+class ResumeTokenChoice:
     """Is where one choice runs; all empty while it waits."""
 
     attempt: str = ""
@@ -25,14 +25,14 @@ class TicketChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class ResumeTicket:
+class ResumeToken:
     """Is the content of a resume token. The token is opaque to clients and signed with the cluster secret."""
 
     request_id: str
     pool: str
     tenant: str
     prompt_tokens: int
-    choices: tuple[TicketChoice, ...]
+    choices: tuple[ResumeTokenChoice, ...]
 
     def seal(self, secret: ClusterSecret) -> bytes:
         """Write and sign the token."""
@@ -41,7 +41,7 @@ class ResumeTicket:
         return secret.seal(_PURPOSE, bytes(msgpack.packb(fields)))
 
     @classmethod
-    def open(cls, token: bytes, secret: ClusterSecret) -> ResumeTicket:
+    def open(cls, token: bytes, secret: ClusterSecret) -> ResumeToken:
         """Read a token.
 
         Raises:
@@ -53,6 +53,6 @@ class ResumeTicket:
         try:
             # A later release may append more.
             request_id, pool, tenant, prompt_tokens, choices, *_ = msgpack.unpackb(payload)
-            return cls(request_id, pool, tenant, prompt_tokens, tuple(TicketChoice(*c[:_PARTS]) for c in choices))
+            return cls(request_id, pool, tenant, prompt_tokens, tuple(ResumeTokenChoice(*c[:_PARTS]) for c in choices))
         except (ValueError, TypeError) as error:
             raise InvalidRequestError.of("resume.resume_token", "cannot be read by this release") from error

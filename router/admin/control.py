@@ -42,7 +42,7 @@ _RELIEFS = {
 _CLASSES = ("interactive", "standard", "batch")
 
 
-class ControlDesk:
+class ControlApi:
     """Reads and writes the pools' control stores, one connection each, opened when first asked for."""
 
     def __init__(

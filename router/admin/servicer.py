@@ -8,7 +8,7 @@ from typing import Any
 import cluster
 from penstock.v1 import admin_pb2 as api
 from penstock.wire import duration_to_wire, replica_state_to_wire
-from router.admin.control import ControlDesk
+from router.admin.control import ControlApi
 from router.admin.usage import read_usage
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use
@@ -17,9 +17,9 @@ from router.identity import Caller, may_use
 class AdminServicer:
     """Shows the cluster to operators, and tenants what they used."""
 
-    def __init__(self, pools: Mapping[str, Pool], router_id: str, desk: ControlDesk) -> None:
+    def __init__(self, pools: Mapping[str, Pool], router_id: str, desk: ControlApi) -> None:
         self._pools = pools
-        self._desk = desk
+        self._control_api = desk
         self._router_id = router_id
 
     async def GetClusterStatus(  # noqa: N802
@@ -42,13 +42,13 @@ class AdminServicer:
         self, request: api.ListDecisionsRequest, context: Any, caller: Caller
     ) -> api.ListDecisionsResponse:
         """Report what the autoscaler decided."""
-        return await self._desk.list_decisions(request, caller)
+        return await self._control_api.list_decisions(request, caller)
 
     async def SetOperatingPoint(  # noqa: N802
         self, request: api.SetOperatingPointRequest, context: Any, caller: Caller
     ) -> api.SetOperatingPointResponse:
         """Change what a pool is run for."""
-        return await self._desk.set_operating_point(request, caller)
+        return await self._control_api.set_operating_point(request, caller)
 
     def _pool(self, pool: Pool) -> api.PoolStatus:
         beat = pool.beat

@@ -32,7 +32,7 @@ class Verdict(enum.Enum):
     """Refused for want of room, or failed."""
 
 
-class Arrivals:
+class DemandCounter:
     """Belongs to the router's loop; `report` may be called from another thread.
 
     Output lengths and cached prompts are only known at the end, so what is counted for a new request is what those
@@ -109,7 +109,7 @@ class Arrivals:
         if choice.error is not None:
             self.turned_away(request_class)
         elif end is not None and end.finish_reason in _COMPLETE:
-            self.ended(request_class, choice.entry.prompt_tokens, choice.account.cached_tokens, choice.tokens)
+            self.ended(request_class, choice.entry.prompt_tokens, choice.metering.cached_tokens, choice.tokens)
             ttft_s = choice.first_token_at - choice.arrived_at if choice.first_token_at else None
             itl_s = end.decode_s / (end.output_tokens - 1) if end.output_tokens > 1 else None
             self.judge(request_class, ttft_s, itl_s)

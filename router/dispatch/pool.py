@@ -25,14 +25,14 @@ from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
 from cluster.settings import PoolSettings, QueueSettings, RouterSettings
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
-from router.admission.admission_control import Outlook
+from router.admission.admission_control import AdmissionControl
 from router.affinity import Affinity
 from router.dispatch.membership import Membership
 from router.dispatch.positions import Positions
-from router.dispatch.quarantine import Isolation
-from router.dispatch.reconcile import Audit
-from router.dispatch.releases import Returns
-from router.dispatch.resubmit import Resubmission
+from router.dispatch.quarantine import Quarantine
+from router.dispatch.reconcile import Reconciler
+from router.dispatch.releases import Releases
+from router.dispatch.resubmit import Resubmit
 from router.generation.choice import Choice, ChoiceState
 from router.generation.metering import Prices
 from router.generation.slow_readers import SlowReaders
@@ -63,7 +63,7 @@ class Pool:
         self.name = name
         self.settings = settings
         self.prices = Prices.of(settings)
-        self.outlook = Outlook(settings, late_last=queue_settings.late_last)
+        self.admission = AdmissionControl(settings, late_last=queue_settings.late_last)
         self.job_work: Callable[[], Sequence[JobWork]] = tuple
         """Says what is left of the jobs that are fed from here; called from another thread."""
         self.on_settled: Callable[[Choice, Settlement | None], None] = _unheard
@@ -93,23 +93,23 @@ class Pool:
         self._positions = Positions(self._choices)
         self._parked: set[str] = set()
         """Requests that were left to other routers."""
-        self.resubmission = Resubmission(
-            name, router_id, queue, self._choices, lambda choice: choice in self.isolation.held, self._granted
+        self.resubmit = Resubmit(
+            name, router_id, queue, self._choices, lambda choice: choice in self.quarantine.held, self._granted
         )
         self._membership = Membership(name, router_id, open_queue, self._describe, self._beaten, queue_settings)
-        self.returns = Returns(router_id, queue, self._owner, self._deliver, self.resubmission.submit)
-        self.audit = Audit(
+        self.releases = Releases(router_id, queue, self._owner, self._deliver, self.resubmit.submit)
+        self.reconciler = Reconciler(
             router_id,
             queue,
             self._choices,
-            self.returns,
-            lambda: self._parked | self.isolation.held | self._reaching.keys(),
-            self.resubmission.submit_again,
+            self.releases,
+            lambda: self._parked | self.quarantine.held | self._reaching.keys(),
+            self.resubmit.submit_again,
             self._membership.started,
         )
         self.losses = dict.fromkeys(Failure, 0)
         """Attempts that were lost, since start."""
-        self.isolation = Isolation(
+        self.quarantine = Quarantine(
             router_id, queue, self._owner, router_settings.quarantine_s, self._choices, self.requeue
         )
         self.slow_readers = SlowReaders(
@@ -133,7 +133,7 @@ class Pool:
         """Join the pool; returns after the first heartbeat was tried."""
         await self._membership.start()
         self._watch.spawn(self.slow_readers.watch(), "slow_readers")
-        self._watch.spawn(self.audit.watch(self.queue_settings.lease_s / 2, lambda: self.available), "audit")
+        self._watch.spawn(self.reconciler.watch(self.queue_settings.lease_s / 2, lambda: self.available), "audit")
 
     async def close(self) -> None:
         """Leave the pool: what still waits or runs is cancelled first, so that no slot stays taken."""
@@ -191,25 +191,25 @@ class Pool:
             QueueUnavailableError: the queue does not answer.
         """
         self._check_links()
-        choice.account.closed = False
-        self.isolation.check(choice)
+        choice.metering.closed = False
+        self.quarantine.check(choice)
         self.take(choice)
         try:
             submitted = await self._queue.submit(self._router_id, choice.entry)
-            if submitted.known is None and submitted.marks != self.isolation.marks:
+            if submitted.known is None and submitted.marks != self.quarantine.marks:
                 # Another router turned something away, and it may be this content.
-                await self.isolation.follow()
-                self.isolation.check(choice)
+                await self.quarantine.follow()
+                self.quarantine.check(choice)
         except (QueueFullError, QuotaExceededError, KeyReusedError) as error:
             # Nothing is in line. Refusals are many when a pool is full, so they are cheap.
             self._drop(choice)
             if isinstance(error, QueueFullError):
-                self.outlook.arrivals.turned_away(choice.entry.request_class)
+                self.admission.demand.turned_away(choice.entry.request_class)
             raise
         except BaseException:
             # Also when the caller was cancelled: the entry may be in line, and nobody would answer its grant.
             if self._drop(choice):
-                self.returns.withdraw(choice.entry.request_id, None)
+                self.releases.withdraw(choice.entry.request_id, None)
             raise
         if submitted.known is not None or submitted.elsewhere:
             self._drop(choice)
@@ -217,11 +217,11 @@ class Pool:
                 raise TakenOverError(choice.entry.request_id)
             return submitted.known
         choice.position = submitted.position
-        choice.run_id = self.resubmission.run_id
+        choice.run_id = self.resubmit.run_id
         if submitted.grant is not None:
             self._granted(submitted.grant)
         else:
-            choice.predicted_wait_s = self.outlook.wait_s(choice)
+            choice.predicted_wait_s = self.admission.wait_s(choice)
         return None
 
     def _drop(self, choice: Choice) -> bool:
@@ -252,7 +252,7 @@ class Pool:
         # Mail may overtake the answer, and would find nobody here.
         with self._taking_over(request_id):
             adopted = await self._queue.adopt(self._router_id, choice.entry.tenant, request_id)
-        choice.account.closed = adopted is None
+        choice.metering.closed = adopted is None
         if adopted is not None:
             if (old := self._choices.get(request_id)) is not None and old is not choice:
                 choice.inherit(old)
@@ -260,12 +260,12 @@ class Pool:
             choice.adopted = True
             choice.first_arrived_at = min(choice.arrived_at, time.monotonic() - adopted.age_ms / 1000)
             choice.position = adopted.position
-            choice.run_id = self.resubmission.run_id
+            choice.run_id = self.resubmit.run_id
         return adopted
 
     def take(self, choice: Choice) -> None:
         """Deliver to this choice from now on; a call of this router that had its request is told."""
-        self.returns.stay(choice.entry.request_id)
+        self.releases.stay(choice.entry.request_id)
         old = self._choices.get(choice.entry.request_id)
         self._choices[choice.entry.request_id] = choice
         if old is not None and old is not choice:
@@ -355,16 +355,16 @@ class Pool:
         request_id = choice.entry.request_id
         self._choices.pop(request_id, None)
         self.slow_readers.follow(choice)
-        used = choice.account.final(choice.tokens)
-        if not choice.account.closed:
-            self.outlook.learn(choice.account)
-            self.outlook.arrivals.over(choice)
+        used = choice.metering.final(choice.tokens)
+        if not choice.metering.closed:
+            self.admission.learn(choice.metering)
+            self.admission.demand.over(choice)
             self.on_settled(choice, used)
-        self.returns.release(request_id, choice.attempt, used or Settlement(choice.tokens))
+        self.releases.release(request_id, choice.attempt, used or Settlement(choice.tokens))
 
     def requeue(self, choice: Choice) -> None:
         """Give the slot back, and wait for another one."""
-        self.returns.requeue(choice.entry.request_id, choice.attempt, choice.account.partial(choice.tokens))
+        self.releases.requeue(choice.entry.request_id, choice.attempt, choice.metering.partial(choice.tokens))
 
     def note_loss(self, failure: Failure, replica_id: str) -> None:
         """Count an attempt that was lost on a replica."""
@@ -378,16 +378,16 @@ class Pool:
 
     def suspect(self, choice: Choice) -> None:
         """Wait for another slot, but one suspect at a time."""
-        self.isolation.suspect(choice)
+        self.quarantine.suspect(choice)
 
     def cleared(self, choice: Choice) -> None:
         """Let the next suspect run."""
-        self.isolation.clear(choice)
+        self.quarantine.clear(choice)
 
     def hand_over(self, choice: Choice) -> None:
         """Let go of a choice."""
         request_id = choice.entry.request_id
-        self.isolation.leave(request_id)
+        self.quarantine.leave(request_id)
         if self._choices.get(request_id) is choice:
             del self._choices[request_id]
             self._give_back(request_id, "")
@@ -395,7 +395,7 @@ class Pool:
     def park(self, choice: Choice) -> None:
         """Leave a choice as it is to the router that adopts it."""
         request_id = choice.entry.request_id
-        self.isolation.leave(request_id)
+        self.quarantine.leave(request_id)
         self._choices.pop(request_id, None)
         self._parked.add(request_id)
         self._membership.parted = True
@@ -410,25 +410,25 @@ class Pool:
 
     def refuse(self, choice: Choice) -> None:
         """Wait for another slot."""
-        self.returns.refuse(choice.entry.request_id, choice.attempt)
+        self.releases.refuse(choice.entry.request_id, choice.attempt)
 
     def withdraw(self, choice: Choice) -> None:
         """Leave the line."""
-        if self.isolation.leave(choice.entry.request_id):
+        if self.quarantine.leave(choice.entry.request_id):
             # It is not in line yet: it has its slot on the replica whose engine died.
             self.release(choice)
         elif self._choices.pop(choice.entry.request_id, None) is not None:
-            self.outlook.arrivals.over(choice)
-            used = choice.account.final(choice.tokens)
+            self.admission.demand.over(choice)
+            used = choice.metering.final(choice.tokens)
             self.on_settled(choice, used)
-            self.returns.withdraw(choice.entry.request_id, used)
+            self.releases.withdraw(choice.entry.request_id, used)
 
     def take_back(self, choice: Choice) -> None:
         """Take a choice out of the line that is refused after all: it does not count as one that ended."""
         request_id = choice.entry.request_id
         if choice.state is ChoiceState.WAITING and choice.waited_s is None and request_id in self._choices:
             del self._choices[request_id]
-            self.returns.withdraw(request_id, None)
+            self.releases.withdraw(request_id, None)
 
     # --- mail ---------------------------------------------------------------------------------------------------------
 
@@ -454,7 +454,7 @@ class Pool:
                     self._owner.spawn(self._submit_early(order.request_id), "submit_early")
                 else:
                     choice.ordered(order.kind)
-            elif order.request_id not in self._reaching and not self.returns.left(order.request_id):
+            elif order.request_id not in self._reaching and not self.releases.left(order.request_id):
                 self._give_back(order.request_id, "")
         for grant in mail.grants:
             self._granted(grant)
@@ -463,14 +463,14 @@ class Pool:
         _LOG.warning("choice.expired_early", extra={"request": request_id})
         # The next heartbeat brings the order again.
         with suppress(QueueUnavailableError):
-            await self.resubmission.submit_again(request_id)
+            await self.resubmit.submit_again(request_id)
 
     def _granted(self, grant: Grant) -> None:
         choice = self._choices.get(grant.request_id)
         if grant.request_id in self._reaching:
             return
         if choice is None:
-            known = self.returns.ended(grant.request_id, grant.attempt) or grant.request_id in self._parked
+            known = self.releases.ended(grant.request_id, grant.attempt) or grant.request_id in self._parked
             if not known:
                 self._give_back(grant.request_id, grant.attempt)
             return
@@ -492,7 +492,7 @@ class Pool:
         self._membership.started(grant.request_id, grant.attempt)
 
     def _give_back(self, request_id: str, attempt: str) -> None:
-        self.returns.release(request_id, attempt, Settlement(0))
+        self.releases.release(request_id, attempt, Settlement(0))
 
     # --- heartbeats ---------------------------------------------------------------------------------------------------
 
@@ -501,31 +501,31 @@ class Pool:
         return RouterBeat(
             self._router_id,
             self.replicas.connected(),
-            report=self.outlook.arrivals.report(self.job_work()),
+            report=self.admission.demand.report(self.job_work()),
             positions_of=self._positions.ask(),
         )
 
     def _beaten(self, reply: RouterBeatReply) -> None:
         self.beat = reply
-        self.outlook.heard(reply)
+        self.admission.heard(reply)
         now = time.monotonic()
-        if reply.run_id != self.resubmission.run_id:
+        if reply.run_id != self.resubmit.run_id:
             self._doubt_until = now + self.queue_settings.lease_s
-            if self.resubmission.heard(reply.run_id):
-                self._owner.spawn(self.resubmission.submit_all(), "submit_again")
+            if self.resubmit.heard(reply.run_id):
+                self._owner.spawn(self.resubmit.submit_all(), "submit_again")
         if reply.replicas is not None:
             self.replicas.update(reply.replicas, complete=now >= self._doubt_until)
         self.replicas.look(now)
         self._positions.heard(reply.positions)
-        if reply.marks != self.isolation.marks:
+        if reply.marks != self.quarantine.marks:
             self._owner.spawn(self._follow(), "follow_marks")
         self._deliver(reply.mail)
-        self.returns.tell_again()
+        self.releases.tell_again()
 
     async def _follow(self) -> None:
         # What is not learned now comes with the next heartbeat.
         with suppress(QueueUnavailableError):
-            await self.isolation.follow()
+            await self.quarantine.follow()
 
     def _links_changed(self) -> None:
         # The queue grants only where it knows us connected: tell it now, not in a second.

@@ -18,7 +18,7 @@ from router.generation.choice import Choice, ChoiceState
 _LOG = logging.getLogger(__name__)
 
 
-class Isolation:
+class Quarantine:
     """Belongs to one pool of one router. Held choices keep their slots on dead engines until they may run."""
 
     def __init__(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from cluster.errors import QueueUnavailableError
 from cluster.queue.contract import Queue
 from cluster.queue.entries import Holding, Settlement, Where
-from router.dispatch.releases import Returns
+from router.dispatch.releases import Releases
 from router.generation.choice import Choice, ChoiceState
 
 _LOG = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def differences(
     return found
 
 
-class Audit:
+class Reconciler:
     """Belongs to one pool of one router."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Audit:
         router_id: str,
         queue: Queue,
         choices: Mapping[str, Choice],
-        returns: Returns,
+        returns: Releases,
         besides: Callable[[], Collection[str]],
         submit: Callable[[str], Awaitable[bool]],
         started: Callable[[str, str], None],
@@ -187,7 +187,7 @@ class Audit:
                 adopted = await self._queue.adopt(self._router_id, choice.entry.tenant, request_id)
                 if adopted is None:
                     return
-                choice.account.closed = False
+                choice.metering.closed = False
                 if adopted.grant is not None and adopted.grant.attempt == attempt:
                     # Its old owner may not have come to say so, and the grant would be taken back.
                     self._started(request_id, attempt)

@@ -13,7 +13,7 @@ from cluster.queue.entries import Mail, Settlement
 _LOG = logging.getLogger(__name__)
 
 
-class Returns:
+class Releases:
     """Tells the store of each end until it knows: what it misses is told again with every heartbeat."""
 
     def __init__(

@@ -17,7 +17,7 @@ GIVEN_UP = "given up"
 """Stands for the store of a choice that is to be in line, and is not."""
 
 
-class Resubmission:
+class Resubmit:
     """Belongs to one pool of one router."""
 
     def __init__(

@@ -23,7 +23,7 @@ class _Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Quarantine:
+class Conviction:
     """Is why a content is turned away."""
 
     incident: str
@@ -38,7 +38,7 @@ class Suspects:
         self._records: dict[str, _Record] = {}
         self._held: deque[str] = deque()
         self._canary = ""
-        self._quarantined: OrderedDict[bytes, Quarantine] = OrderedDict()
+        self._quarantined: OrderedDict[bytes, Conviction] = OrderedDict()
 
     def death(self, suspects: Iterable[str]) -> str | None:
         """Take those that had no output yet when an engine died. Returns the one that is convicted, if any; the others
@@ -79,7 +79,7 @@ class Suspects:
     def quarantine(self, content: bytes, incident: str, until: float) -> None:
         """Turn a content away; `until` is in monotonic seconds. The first incident stays its name."""
         known = self._quarantined.get(content)
-        self._quarantined[content] = Quarantine(known.incident if known is not None else incident, until)
+        self._quarantined[content] = Conviction(known.incident if known is not None else incident, until)
         if len(self._quarantined) > MOST_QUARANTINED:
             self._quarantined.popitem(last=False)
 
@@ -88,7 +88,7 @@ class Suspects:
         """Whether any content is turned away; where none is, nobody need look."""
         return bool(self._quarantined)
 
-    def turned_away(self, content: bytes, now: float) -> Quarantine | None:
+    def turned_away(self, content: bytes, now: float) -> Conviction | None:
         """Say why a content is turned away; None where it is not."""
         found = self._quarantined.get(content)
         if found is not None and found.until <= now:

@@ -7,12 +7,12 @@ import time
 
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from router.generation.metering import Ran
+from router.generation.metering import FinishedAttempt
 from router.links.placement import Placement
 from router.links.receiver import Receiver
 
 
-class Run:
+class Attempt:
     """Has a receiver's number on its replica's link from `open` to `close`. Moments are of the monotonic clock."""
 
     __slots__ = ("_queued_at", "began_at", "granted_at", "place", "sink", "tokens_before", "yielding")
@@ -68,14 +68,16 @@ class Run:
         heard_at = self.place.link.output_at if self.began_at else self.granted_at
         return max(0.0, time.monotonic() - heard_at) if heard_at else 0.0
 
-    def over(self, end: pb.AttemptEnd, lost_s: float = 0.0) -> Ran:
+    def over(self, end: pb.AttemptEnd, lost_s: float = 0.0) -> FinishedAttempt:
         """Describe it at its end."""
         timed = self.granted_at and self.began_at
         prefill_s = self.began_at - self.granted_at if timed else end.prefill_s
         place = self.place
-        return Ran(place.link.replica_id, place.group_id, self.queue_s, prefill_s, end, place.price_per_s, lost_s)
+        return FinishedAttempt(
+            place.link.replica_id, place.group_id, self.queue_s, prefill_s, end, place.price_per_s, lost_s
+        )
 
-    def lost(self, tokens: int) -> Ran:
+    def lost(self, tokens: int) -> FinishedAttempt:
         """Describe it where its replica does not: what it used of the accelerator is not known, and counts as none.
         `tokens` are the choice's by now.
         """

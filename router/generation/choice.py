@@ -22,14 +22,14 @@ from cluster.errors import (
 )
 from cluster.plural import counted
 from cluster.queue.entries import Grant, QueueEntry
-from cluster.trust.resume_token import TicketChoice
+from cluster.trust.resume_token import ResumeTokenChoice
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from router.generation.attempt import Run
-from router.generation.metering import Account, Prices
+from router.generation.attempt import Attempt
+from router.generation.metering import AttemptMetering, Prices
 from router.generation.output import NO_END, Output
 from router.generation.recovery import Fit, Next, after_failure
-from router.generation.resume_state import Continuity
+from router.generation.resume_state import ResumeState
 from router.links.failure import Failure, RecoveryLimits
 from router.links.link import ReplicaLink
 from router.links.placement import Group, Placement
@@ -129,8 +129,8 @@ class Choice:
         """The first estimate of its whole wait; None when it did not have to wait, or nothing was known."""
         self.waited_s: float | None = None
         """How long it waited for its first slot."""
-        self.account = Account(index, entry.prompt_tokens, prices)
-        self.continuity = Continuity()
+        self.metering = AttemptMetering(index, entry.prompt_tokens, prices)
+        self.resume_state = ResumeState()
         self.submitted_at = time.monotonic()
         self.arrived_at = self.submitted_at if arrived_at is None else arrived_at
         """When its call came."""
@@ -158,7 +158,7 @@ class Choice:
         self._others = False
         """Whether other replicas took work when this attempt was granted."""
         self._queued_at = self.submitted_at
-        self._run: Run | None = None
+        self._attempt: Attempt | None = None
         """The attempt, or the last one; None before the first."""
 
     def bind(self, wake: Callable[[], None], tell_end: Callable[[], None]) -> None:
@@ -181,7 +181,7 @@ class Choice:
     @property
     def taken_over(self) -> bool:
         """Whether it gets the output of an attempt that another router started."""
-        run = self._run
+        run = self._attempt
         return self.state is ChoiceState.RUNNING and run is not None and not run.granted_at and run.place.link.up
 
     @property
@@ -209,7 +209,7 @@ class Choice:
         """
         others = tuple(elsewhere)
         self._others = bool(others)
-        match self.continuity.try_place(place.group, others):
+        match self.resume_state.try_place(place.group, others):
             case Fit.WAIT:
                 self._pool.refuse(self)
                 return False
@@ -242,7 +242,7 @@ class Choice:
         if self._deadline is not None:
             start.time_left_ms = max(1, int((self._deadline - run.granted_at) * 1000))
         if self.tokens:
-            origin = self.continuity.origin or place.group
+            origin = self.resume_state.origin or place.group
             start.resume.CopyFrom(self.output.history.record(origin.model_digest))
         # An engine that dies under it then died of it, whatever other routers suspect meanwhile.
         start.alone = self._suspected
@@ -261,7 +261,7 @@ class Choice:
         """
         if old.state is ChoiceState.WAITING and self.output.inherits(old.output):
             self.inherited = True
-            self.continuity, self.account = old.continuity, old.account
+            self.resume_state, self.metering = old.resume_state, old.metering
             self.attempt, self.waited_s, self._lost = old.attempt, old.waited_s, old._lost
 
     def go_on_from(self, offset: int) -> None:
@@ -274,13 +274,13 @@ class Choice:
         if self.output.pending:
             self._wake()
 
-    def _take_place(self, attempt: str, place: Placement, *, granted: bool) -> Run:
+    def _take_place(self, attempt: str, place: Placement, *, granted: bool) -> Attempt:
         self.state = ChoiceState.RUNNING
         self.attempt, self.link = attempt, place.link
-        self._run = Run(place, self._queued_at, self.tokens, granted=granted)
+        self._attempt = Attempt(place, self._queued_at, self.tokens, granted=granted)
         self.announced = False
         self._wake()
-        return self._run
+        return self._attempt
 
     def ordered(self, kind: str) -> None:
         """Obey an order of the queue; see `cluster.queue.Order`."""
@@ -306,18 +306,18 @@ class Choice:
         if self.state is ChoiceState.WAITING:
             self._finish(pb.AttemptEnd(finish_reason=self._cancelled))
             self._pool.withdraw(self)
-        elif self._run is not None:
-            self._run.abort(final=True)
+        elif self._attempt is not None:
+            self._attempt.abort(final=True)
 
     @property
-    def _running(self) -> Run | None:
-        return self._run if self.state is ChoiceState.RUNNING else None
+    def _running(self) -> Attempt | None:
+        return self._attempt if self.state is ChoiceState.RUNNING else None
 
     # --- from the link (Receiver) -------------------------------------------------------------------------------------
 
     def on_delta(self, offset: int, token_ids: Sequence[int], text: str, logprobs: Sequence[object]) -> None:
         """Take new output; what is already here (after a re-attach) is dropped."""
-        output, run = self.output, self._run
+        output, run = self.output, self._attempt
         if offset != output.tokens:
             if offset + len(token_ids) > output.tokens and self.state is not ChoiceState.ENDED:
                 self._miss(offset)
@@ -327,7 +327,7 @@ class Choice:
         if output.add(token_ids, text, logprobs, plain=self.announced):
             self._wake()
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: Attempt) -> None:
         run.began_at = time.monotonic()
         self._clear()
         self._pool.note_output(run.place.link.replica_id)
@@ -335,8 +335,8 @@ class Choice:
 
     def _miss(self, offset: int) -> None:
         _LOG.error("choice.gap", extra={"request": self.entry.request_id, "have": self.tokens, "got": offset})
-        if self._run is not None:
-            self._run.abort()
+        if self._attempt is not None:
+            self._attempt.abort()
         self._fail_with_usage("output is missing")
         self._pool.release(self)
 
@@ -352,7 +352,7 @@ class Choice:
             self._failed(end)
             return
         unasked = end.finish_reason == types.FINISH_REASON_CANCELLED and not self._stopping
-        yielding = self._run is not None and self._run.yielding
+        yielding = self._attempt is not None and self._attempt.yielding
         if unasked and not (yielding or end.draining):
             # Its replica had given it up when this router attached.
             self._lose(Failure.LINK, end)
@@ -383,7 +383,7 @@ class Choice:
             self._finish(pb.AttemptEnd(finish_reason=self._cancelled))
             self._pool.release(self)
         elif refusal.reason == pb.REFUSAL_REASON_INVALID:
-            if self.tokens and self._others and self.continuity.refused() and self.output.known:
+            if self.tokens and self._others and self.resume_state.refused() and self.output.known:
                 # Engines of one pool may be of several kinds, and another one may be able to.
                 self._leave_place(acknowledge=False, queued_at=self._queued_at)
                 self._pool.refuse(self)
@@ -436,7 +436,7 @@ class Choice:
     @property
     def _at_clients_offset(self) -> bool:
         """Whether this attempt is another router's, and its client alone says where it goes on."""
-        return self._run is not None and not (self._run.granted_at or self.begun or self.output.known)
+        return self._attempt is not None and not (self._attempt.granted_at or self.begun or self.output.known)
 
     @property
     def _stopping(self) -> bool:
@@ -445,7 +445,7 @@ class Choice:
     def _lose(self, failure: Failure, end: pb.AttemptEnd | None = None) -> None:
         """Do without this attempt; `end` is None where its replica does not say what it used."""
         self._lost += 1
-        replica = self._run.place.link.replica_id if self._run is not None else ""
+        replica = self._attempt.place.link.replica_id if self._attempt is not None else ""
         self._pool.note_loss(failure, replica)
         self._note_attempt(end)
         following = after_failure(
@@ -482,7 +482,7 @@ class Choice:
         if self.tokens:
             sampling = self._start.sampling
             greedy = sampling.HasField("temperature") and sampling.temperature == 0.0
-            self.continuity.interrupt(self._run.place.group if self._run is not None else None, greedy=greedy)
+            self.resume_state.interrupt(self._attempt.place.group if self._attempt is not None else None, greedy=greedy)
         self._leave_place(acknowledge=acknowledge)
         if suspected:
             self._suspected = True
@@ -492,21 +492,21 @@ class Choice:
 
     def _leave_place(self, *, acknowledge: bool, queued_at: float | None = None) -> None:
         """Wait again: from now on, or still, where nothing ran."""
-        if self._run is not None:
-            self._run.close(acknowledge=acknowledge)
+        if self._attempt is not None:
+            self._attempt.close(acknowledge=acknowledge)
         self.state, self.link = ChoiceState.WAITING, None
         self._queued_at = time.monotonic() if queued_at is None else queued_at
         # Its place in line is news, and is told again each second; nothing else may come for long.
         self._wake()
 
     def _note_attempt(self, end: pb.AttemptEnd | None) -> None:
-        if self._run is not None:
-            self.account.add(self._run.lost(self.tokens) if end is None else self._run.over(end))
+        if self._attempt is not None:
+            self.metering.add(self._attempt.lost(self.tokens) if end is None else self._attempt.over(end))
 
     @property
     def queue_s(self) -> float:
         """How long it waited for its slot; 0 where another router got it."""
-        return self._run.queue_s if self._run is not None else 0.0
+        return self._attempt.queue_s if self._attempt is not None else 0.0
 
     def _fail_with_usage(self, detail: str) -> None:
         _LOG.error("choice.lost", extra={"request": self.entry.request_id, "detail": detail, "tokens": self.tokens})
@@ -550,7 +550,7 @@ class Choice:
     @property
     def begun(self) -> bool:
         """Whether this attempt had output."""
-        return self._run is not None and bool(self._run.began_at)
+        return self._attempt is not None and bool(self._attempt.began_at)
 
     def stop_unread(self, error: PenstockError) -> None:
         """Drop the pending output and end: the client does not read it, and hears why once it has read what it was
@@ -586,20 +586,20 @@ class Choice:
             let_go(self)
             self.error = error
             self._finish(pb.AttemptEnd(finish_reason=types.FINISH_REASON_ERROR, output_tokens=self.tokens))
-        if self._run is not None:
+        if self._attempt is not None:
             # Acknowledged, it would be forgotten; who goes on with the request needs the end of each choice.
-            self._run.close(acknowledge=False)
+            self._attempt.close(acknowledge=False)
 
     def forget(self) -> None:
         """Close the receiver; the client has everything, or nobody wants it."""
-        if self._run is not None:
-            self._run.close(acknowledge=self.end is not None)
+        if self._attempt is not None:
+            self._attempt.close(acknowledge=self.end is not None)
 
-    def ticket(self) -> TicketChoice:
+    def ticket(self) -> ResumeTokenChoice:
         """Say where it runs."""
-        if self.link is None or self._run is None:
-            return TicketChoice()
-        return TicketChoice(self.attempt, self.link.replica_id, self.link.address, self._run.place.group_id)
+        if self.link is None or self._attempt is None:
+            return ResumeTokenChoice()
+        return ResumeTokenChoice(self.attempt, self.link.replica_id, self.link.address, self._attempt.place.group_id)
 
 
 def refused_by_engine(detail: str) -> InvalidRequestError:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from cluster.errors import GenerationFailedError, PenstockError, TakenOverError
-from cluster.trust.resume_token import ResumeTicket
+from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
@@ -23,7 +23,7 @@ UNHURRIED_S = 0.5
 _ANY_NUMBER = 1 << 30
 
 
-class WayOut(Protocol):
+class DirectWriter(Protocol):
     """Takes output past the reader."""
 
     @property
@@ -41,7 +41,7 @@ class Generation:
 
     def __init__(
         self,
-        ticket: ResumeTicket,
+        ticket: ResumeToken,
         choices: Sequence[Choice],
         secret: ClusterSecret,
         router_id: str,
@@ -72,7 +72,7 @@ class Generation:
         self._patience_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         """Runs while output collects."""
-        self._way: WayOut | None = None
+        self._way: DirectWriter | None = None
         for choice in self.choices:
             choice.bind(self._wake, self._end_collecting)
 
@@ -109,7 +109,7 @@ class Generation:
         """Whether output may collect now."""
         return self._enough != 1
 
-    def write_through(self, way: WayOut | None) -> None:
+    def write_through(self, way: DirectWriter | None) -> None:
         """Write output to `way`, when it is ready, before `wait` returns for it; None stops that. Only output in the
         middle of a stream with one choice goes there, and none that something else has to leave before.
         """
@@ -183,7 +183,7 @@ class Generation:
             return [self.choices[0].output.take()]
         events: list[api.StreamGenerateResponse] = []
         for choice in self.choices:
-            if not choice.announced and not choice.continuity.broken:
+            if not choice.announced and not choice.resume_state.broken:
                 choice.announced = True
                 events.append(api.StreamGenerateResponse(started=self._started(choice)))
             elif not choice.announced and choice.begun:
@@ -289,7 +289,7 @@ class Generation:
 
     def token(self) -> bytes:
         """Return the resume token as things stand."""
-        ticket = ResumeTicket(
+        ticket = ResumeToken(
             self._ticket.request_id,
             self._ticket.pool,
             self._ticket.tenant,
@@ -330,7 +330,7 @@ class Generation:
         return api.Resumed(
             choice_index=choice.index,
             offset=choice.tokens - choice.output.pending_tokens,
-            exact=choice.continuity.exact,
+            exact=choice.resume_state.exact,
             resume_token=self.token(),
             replica_id=choice.link.replica_id if choice.link is not None else "",
         )
@@ -352,22 +352,22 @@ class Generation:
             usage=types.Usage(
                 prompt_tokens=self._ticket.prompt_tokens,
                 output_tokens=sum(choice.tokens for choice in self.choices),
-                cached_tokens=sum(choice.account.cached_tokens for choice in self.choices),
+                cached_tokens=sum(choice.metering.cached_tokens for choice in self.choices),
             ),
             receipt=self._receipt(),
         )
 
     def _receipt(self) -> types.Receipt:
-        attempts = [attempt for choice in self.choices for attempt in choice.account.receipts()]
+        attempts = [attempt for choice in self.choices for attempt in choice.metering.receipts()]
         # A call that took it over is the last of several.
         first_arrived_at = min(self._arrived_at, *(choice.first_arrived_at for choice in self.choices))
         receipt = types.Receipt(
             attempts=attempts,
             total_time=duration_to_wire(time.monotonic() - first_arrived_at),
             admission_time=duration_to_wire(self._admitted_at - self._arrived_at),
-            gpu_seconds=sum(choice.account.gpu_seconds for choice in self.choices),
-            cost=sum(choice.account.cost(choice.tokens) for choice in self.choices),
-            exact=all(choice.continuity.exact for choice in self.choices),
+            gpu_seconds=sum(choice.metering.gpu_seconds for choice in self.choices),
+            cost=sum(choice.metering.cost(choice.tokens) for choice in self.choices),
+            exact=all(choice.resume_state.exact for choice in self.choices),
             router_id=self._router_id,
         )
         firsts = [choice.first_token_at for choice in self.choices if choice.first_token_at]

@@ -37,7 +37,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class FinishedAttempt:
     """Is one attempt that is over. Times are seconds; the end holds the replica's own."""
 
     replica_id: str
@@ -50,7 +50,7 @@ class Ran:
     """From the last that was heard of it to when it was known to be lost."""
 
 
-class Account:
+class AttemptMetering:
     """Adds up attempts. The tokens of the prompt are the first attempt's: later ones read them again, but not for the
     client.
     """
@@ -60,18 +60,18 @@ class Account:
         self._all_prompt_tokens = prompt_tokens
         self._prompt_tokens = prompt_tokens if choice_index == 0 else 0
         self._prices = prices
-        self._attempts: list[Ran] = []
+        self._attempts: list[FinishedAttempt] = []
         self._settled = 0
         """Attempts that the ledger has."""
         self.closed = False
         """Whether the store has had the choice's end, as it says: who told it has counted that."""
 
-    def add(self, ran: Ran) -> None:
+    def add(self, ran: FinishedAttempt) -> None:
         """Note an attempt."""
         self._attempts.append(ran)
 
     @property
-    def attempts(self) -> Sequence[Ran]:
+    def attempts(self) -> Sequence[FinishedAttempt]:
         """All attempts that are over."""
         return self._attempts
 

@@ -8,7 +8,7 @@ from router.generation.recovery import REFUSED_RESUMES, Fit, fit
 from router.links.placement import Group
 
 
-class Continuity:
+class ResumeState:
     """Knows where output began, and whether it is still what an undisturbed run would have given."""
 
     __slots__ = ("_refused", "broken", "exact", "given_back", "origin")

@@ -28,7 +28,7 @@ from router.generation.generation import Generation
 from router.identity import Caller, TenantPolicies, require_class
 from router.inference.admitted import Admitted
 from router.inference.build import Builder
-from router.inference.resume import Comeback
+from router.inference.resume import Resume
 from router.tokens.guess import likely_tokens
 from router.validation import CheckedRequest, ResumePoint, check_received, resolve
 
@@ -40,7 +40,7 @@ _NO_DEMAND = (QuotaExceededError, KeyReusedError, QuarantinedError)
 """More replicas would not serve who is refused like this."""
 
 
-class Opening:
+class Admission:
     """Admits requests: tokenizes, settles them against the model, and puts their choices in line."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Opening:
         self._salts = salts
         self._expected_output_tokens = expected_output_tokens
         self._builder = Builder(secret, router_id, policies, expected_output_tokens)
-        self._comeback = Comeback(self._builder, secret)
+        self._resumed = Resume(self._builder, secret)
 
     async def open(
         self,
@@ -86,7 +86,7 @@ class Opening:
                 # Who is turned away is demand too: a pool of none would never have a replica that brings a tokenizer.
                 most = checked.sampling.max_tokens or self._expected_output_tokens
                 size = (likely_tokens(checked.prompt), most, self._expected_output_tokens, checked.n)
-                pool.outlook.arrivals.arrived(checked.request_class, *size)
+                pool.admission.demand.arrived(checked.request_class, *size)
             raise
         ids = await self._catalog.encode(tokenizer, checked.prompt, caller.tenant)
         params, n = resolve(checked, info, len(ids))
@@ -104,7 +104,7 @@ class Opening:
         return await self._line_up(admitted, resume.received_tokens if resume is not None else ())
 
     async def _resume(self, admitted: Admitted, resume: ResumePoint) -> Generation | bytes:
-        found = await self._comeback.resume(admitted, resume)
+        found = await self._resumed.resume(admitted, resume)
         if isinstance(found, Generation):
             return found
         # Without a result its key is that of another request by now, which runs.
@@ -120,7 +120,7 @@ class Opening:
             late = admitted.too_late()
             if late is not None or any(received):
                 # It must not begin; what has begun under its key, or ended, is another matter.
-                known = await self._comeback.find_key(admitted, generation.request_id)
+                known = await self._resumed.find_key(admitted, generation.request_id)
                 if known is None:
                     # Nobody has what it would go on with, and from the beginning it would get its tokens twice.
                     raise late or GenerationFailedError(generation.request_id, sum(received))
@@ -137,7 +137,7 @@ class Opening:
             if known.result is not None:
                 return known.result
             # The key's request runs, or has ended a moment ago and its result is on the way.
-            joined = await self._comeback.join(admitted, known.request_id, received)
+            joined = await self._resumed.join(admitted, known.request_id, received)
             if joined is not None:
                 return joined
             if known.live and admitted.n > 1:
@@ -152,7 +152,7 @@ class Opening:
 
     def _count(self, admitted: Admitted) -> None:
         if admitted.counted:
-            admitted.pool.outlook.arrivals.arrived(
+            admitted.pool.admission.demand.arrived(
                 admitted.checked.request_class,
                 len(admitted.ids),
                 admitted.params.max_tokens,
@@ -193,8 +193,8 @@ class Opening:
         request_class = admitted.checked.request_class
         bounds = TimeBounds(
             admitted.checked.queue_timeout_s,
-            admitted.pool.outlook.shed_after_s(request_class),
-            admitted.pool.outlook.estimate.first_token_s or 0.0,
+            admitted.pool.admission.shed_after_s(request_class),
+            admitted.pool.admission.estimate.first_token_s or 0.0,
             None if admitted.deadline is None else admitted.deadline - time.monotonic(),
             admitted.run_s() or 0.0,
         )
@@ -202,5 +202,5 @@ class Opening:
         if error is None:
             return
         if error.bound == SHED:
-            admitted.pool.outlook.arrivals.turned_away(request_class)
+            admitted.pool.admission.demand.turned_away(request_class)
         raise error

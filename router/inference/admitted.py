@@ -38,7 +38,7 @@ class Admitted:
 
     def run_s(self) -> float | None:
         """Estimate how long it runs."""
-        return self.pool.outlook.estimate.run_s(len(self.ids), self.params.max_tokens)
+        return self.pool.admission.estimate.run_s(len(self.ids), self.params.max_tokens)
 
     def start_within_ms(self) -> int:
         """Return how long it may wait: until its queue timeout, or until it could not end in time; 0 is no bound."""

@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 from cluster.queue.entries import QueueEntry
-from cluster.trust.resume_token import ResumeTicket
+from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
 from penstock.v1 import replica_pb2 as pb
 from penstock.wire import request_class_to_wire, sampling_to_wire
@@ -33,13 +33,13 @@ class Builder:
     def generation(self, admitted: Admitted, request_id: str) -> Generation:
         """Make the choices of a request."""
         choices = [self._choice(admitted, request_id, index) for index in range(admitted.n)]
-        ticket = ResumeTicket(request_id, admitted.pool.name, admitted.caller.tenant, len(admitted.ids), ())
+        ticket = ResumeToken(request_id, admitted.pool.name, admitted.caller.tenant, len(admitted.ids), ())
         return Generation(
             ticket,
             choices,
             self._secret,
             self._router_id,
-            admitted.pool.outlook.wait_s,
+            admitted.pool.admission.wait_s,
             arrived_at=admitted.arrived_at,
             admitted_at=time.monotonic(),
         )
@@ -58,7 +58,7 @@ class Builder:
             expected_tokens=expected,
             kv_tokens=prompt_tokens + expected,
             start_within_ms=admitted.start_within_ms(),
-            late_after_ms=pool.outlook.late_after_ms(checked.request_class),
+            late_after_ms=pool.admission.late_after_ms(checked.request_class),
             client_key=checked.idempotency_key if index == 0 else "",
             weight=policy.weight,
             max_tokens=params.max_tokens,

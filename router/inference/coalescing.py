@@ -26,7 +26,7 @@ class Collecting(NamedTuple):
 AT_ONCE = Collecting(1)
 
 
-class Pace:
+class Coalescing:
     """Counts the streams of a router process, and says how many tokens of one should share a message."""
 
     def __init__(self, settings: MergingSettings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,12 +45,12 @@ class Pace:
         self.together = max(1, 4 * self.streams // self._many - 2)
 
 
-class StreamPace:
+class StreamCoalescing:
     """Says how the output of one stream should collect. Its first token never waits; further choices': `Generation`."""
 
     __slots__ = ("_asked_s", "_pace", "_wrote_at")
 
-    def __init__(self, pace: Pace, asked_s: float | None) -> None:
+    def __init__(self, pace: Coalescing, asked_s: float | None) -> None:
         """`asked_s` is the interval that the client asks for; None leaves it to the router."""
         self._pace = pace
         self._asked_s = asked_s

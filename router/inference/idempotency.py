@@ -20,7 +20,7 @@ Ends = dict[int, list[tuple[int, int]]]
 """Choice to the end of each delta: tokens, characters."""
 
 
-class KeptResult:
+class IdempotentResult:
     """Collects what one generation delivers, and settles its key at the end."""
 
     def __init__(self, generation: Generation, pool: Pool, tenant: str, key: str) -> None:

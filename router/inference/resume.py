@@ -14,7 +14,7 @@ from cluster.errors import (
 )
 from cluster.lifecycle import uninterrupted
 from cluster.queue.entries import Adopted, KnownRequest
-from cluster.trust.resume_token import ResumeTicket, TicketChoice
+from cluster.trust.resume_token import ResumeToken, ResumeTokenChoice
 from cluster.trust.secret import ClusterSecret
 from router.dispatch.pool import Pool
 from router.generation.choice import Choice, ChoiceState
@@ -29,7 +29,7 @@ each would take as long as all of them, and the replicas, which wait for the oth
 come within the grace."""
 
 
-class Comeback:
+class Resume:
     """Gives a call the output of what an earlier call has begun, here or at another router."""
 
     def __init__(self, builder: Builder, secret: ClusterSecret) -> None:
@@ -45,7 +45,7 @@ class Comeback:
             GenerationFailedError: nobody can go on from there.
             NotInTimeError: nothing of it is left, and it could not end in time if it started now.
         """
-        ticket = ResumeTicket.open(resume.token, self._secret)
+        ticket = ResumeToken.open(resume.token, self._secret)
         expected = (admitted.pool.name, admitted.caller.tenant, len(admitted.ids), admitted.n)
         if (ticket.pool, ticket.tenant, ticket.prompt_tokens, len(ticket.choices)) != expected:
             raise InvalidRequestError.of("resume.resume_token", "belongs to another request")
@@ -77,7 +77,7 @@ class Comeback:
         return known
 
     async def _attach(
-        self, admitted: Admitted, choice: Choice, where: TicketChoice, received: int
+        self, admitted: Admitted, choice: Choice, where: ResumeTokenChoice, received: int
     ) -> KnownRequest | None:
         """Continue one choice; returns whose its key is when its request is over, and the client may have that."""
         pool = admitted.pool
@@ -111,7 +111,7 @@ class Comeback:
             return await pool.submit(choice)
 
     async def _take_up(
-        self, pool: Pool, choice: Choice, adopted: Adopted | None, where: TicketChoice, received: int
+        self, pool: Pool, choice: Choice, adopted: Adopted | None, where: ResumeTokenChoice, received: int
     ) -> bool:
         """Have a choice deliver what its token's attempt does; False where nothing of it is left."""
         # Not in turn: one that names a replica that is gone waits for all of the grace.

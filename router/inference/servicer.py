@@ -14,10 +14,10 @@ from router.catalog import Catalog
 from router.dispatch.pool import Pool
 from router.generation.generation import Generation
 from router.identity import Caller, may_use
-from router.inference.admit import Opening
-from router.inference.coalescing import Pace, StreamPace
+from router.inference.admit import Admission
+from router.inference.coalescing import Coalescing, StreamCoalescing
 from router.inference.collect import Collector
-from router.inference.idempotency import KeptResult, read_result, replay
+from router.inference.idempotency import IdempotentResult, read_result, replay
 from router.inference.writer import EventWriter
 from router.metrics import RouterMetrics
 from router.validation import (
@@ -44,16 +44,16 @@ class InferenceServicer:
         self,
         pools: Mapping[str, Pool],
         catalog: Catalog,
-        opening: Opening,
+        opening: Admission,
         limits: RequestLimits,
         metrics: RouterMetrics,
-        pace: Pace,
+        pace: Coalescing,
         grace_s: float,
     ) -> None:
         """`grace_s`: how long a request with a key outlives its client."""
         self._pools = pools
         self._catalog = catalog
-        self._opening = opening
+        self._admission = opening
         self._limits = limits
         self._metrics = metrics
         self._pace = pace
@@ -77,7 +77,7 @@ class InferenceServicer:
         self._enter()
         try:
             opened = await self._opened(
-                self._opening.open(
+                self._admission.open(
                     checked.generate, caller=caller, time_left_s=context.time_remaining(), resume=checked.resume
                 ),
                 checked.generate,
@@ -89,7 +89,7 @@ class InferenceServicer:
                     await context.write(event)
                 return
             kept = self._kept(opened, checked.generate, caller)
-            pace = StreamPace(self._pace, checked.flush_interval_s)
+            pace = StreamCoalescing(self._pace, checked.flush_interval_s)
             writer = EventWriter(opened, kept, context, pace, self._metrics)
             await self._guard(opened, kept, writer.run())
         finally:
@@ -102,7 +102,7 @@ class InferenceServicer:
         checked = check_request(request, self._limits)
         self._enter()
         try:
-            opening = self._opening.open(checked, caller=caller, time_left_s=context.time_remaining())
+            opening = self._admission.open(checked, caller=caller, time_left_s=context.time_remaining())
             opened = await self._opened(opening, checked, caller)
             if isinstance(opened, bytes):
                 return read_result(opened)[0]
@@ -115,7 +115,7 @@ class InferenceServicer:
             self._leave()
 
     async def _answer(
-        self, generation: Generation, kept: KeptResult | None, collector: Collector, context: Any
+        self, generation: Generation, kept: IdempotentResult | None, collector: Collector, context: Any
     ) -> None:
         # As EventWriter.run: a start on its way to a replica goes first.
         await asyncio.sleep(0)
@@ -143,12 +143,14 @@ class InferenceServicer:
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
-    def _kept(self, generation: Generation, checked: CheckedRequest, caller: Caller) -> KeptResult | None:
+    def _kept(self, generation: Generation, checked: CheckedRequest, caller: Caller) -> IdempotentResult | None:
         if not checked.idempotency_key:
             return None
-        return KeptResult(generation, self._pools[generation.pool], caller.tenant, checked.idempotency_key)
+        return IdempotentResult(generation, self._pools[generation.pool], caller.tenant, checked.idempotency_key)
 
-    async def _guard(self, generation: Generation, kept: KeptResult | None, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(
+        self, generation: Generation, kept: IdempotentResult | None, work: Coroutine[Any, Any, None]
+    ) -> None:
         """Do the work of a call, then end its generation. One with a key outlives its client for a while."""
         lingers = False
         self._open.add(generation)
@@ -179,7 +181,7 @@ class InferenceServicer:
             self._open.add(opened)
             await self._linger(kept)
 
-    async def _linger(self, kept: KeptResult) -> None:
+    async def _linger(self, kept: IdempotentResult) -> None:
         """Go on without a client, until the same key comes again or the grace is over."""
         generation = kept.generation
         try:

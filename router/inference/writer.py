@@ -11,8 +11,8 @@ import grpc
 from penstock.v1 import inference_pb2 as api
 from router.generation.generation import Generation
 from router.grpc_server import Call
-from router.inference.coalescing import AT_ONCE, StreamPace
-from router.inference.idempotency import KeptResult
+from router.inference.coalescing import AT_ONCE, StreamCoalescing
+from router.inference.idempotency import IdempotentResult
 from router.metrics import RouterMetrics
 
 
@@ -22,7 +22,12 @@ class EventWriter:
     __slots__ = ("_context", "_generation", "_kept", "_metrics", "_pace", "ready")
 
     def __init__(
-        self, generation: Generation, kept: KeptResult | None, context: Any, pace: StreamPace, metrics: RouterMetrics
+        self,
+        generation: Generation,
+        kept: IdempotentResult | None,
+        context: Any,
+        pace: StreamCoalescing,
+        metrics: RouterMetrics,
     ) -> None:
         """`kept` also gets every event; `context` is the call."""
         self._generation = generation
@@ -59,7 +64,7 @@ class EventWriter:
             generation.write_through(None)
             self._pace.close()
 
-    # --- past the coroutine (WayOut) ----------------------------------------------------------------------------------
+    # --- past the coroutine (DirectWriter) ---
 
     def write(self, event: api.StreamGenerateResponse, tokens: int) -> None:
         """Send output while `ready`."""

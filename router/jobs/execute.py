@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from penstock.v1 import inference_pb2 as api
 from router.identity import Caller
-from router.inference.admit import Opening
+from router.inference.admit import Admission
 from router.inference.collect import Collector
 from router.inference.servicer import raise_if_stopped
 from router.metrics import RouterMetrics
@@ -20,15 +20,15 @@ Execute: TypeAlias = Callable[[str, api.GenerateRequest], Awaitable[api.Generate
 class Executor:
     """Is an `Execute` on this router's own pools. Cancelling it cancels the generation."""
 
-    def __init__(self, opening: Opening, limits: RequestLimits, metrics: RouterMetrics) -> None:
-        self._opening = opening
+    def __init__(self, opening: Admission, limits: RequestLimits, metrics: RouterMetrics) -> None:
+        self._admission = opening
         self._limits = limits
         self._metrics = metrics
 
     async def __call__(self, tenant: str, request: api.GenerateRequest) -> api.GenerateResponse:
         """Generate."""
         checked = check_request(request, self._limits)
-        generation = await self._opening.open(checked, caller=Caller(tenant), time_left_s=None, counted=False)
+        generation = await self._admission.open(checked, caller=Caller(tenant), time_left_s=None, counted=False)
         if isinstance(generation, bytes):
             raise TypeError("an item of a job has no idempotency key, so there is no kept result for it")
         try:

@@ -8,7 +8,7 @@ MOST = 65_536
 """Attempts that are remembered; for one that is forgotten the replica's own grace decides."""
 
 
-class LeftBehind:
+class AbandonedAttempts:
     """Remembers them, so that a replica that comes back (a process that was stopped and goes on, a mended network) is
     told at once to stop what runs elsewhere by now.
     """

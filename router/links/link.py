@@ -22,9 +22,9 @@ from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import replica_pb2_grpc as pb_grpc
-from router.links.abandoned import LeftBehind
+from router.links.abandoned import AbandonedAttempts
 from router.links.failure import NO_LIMITS, Failure, RecoveryLimits
-from router.links.orphaned_output import Strays
+from router.links.orphaned_output import OrphanedOutput
 from router.links.outbox import Outbox
 from router.links.receiver import Receiver
 from router.links.stall import Watched, stalled
@@ -82,8 +82,8 @@ class ReplicaLink:
         attach_grace_s: float,
         on_change: Callable[[], None],
         limits: RecoveryLimits = NO_LIMITS,
-        left: LeftBehind | None = None,
-        strays: Strays | None = None,
+        left: AbandonedAttempts | None = None,
+        strays: OrphanedOutput | None = None,
     ) -> None:
         """`on_change` is called whenever `up` or `suspect` changes."""
         self.replica_id = replica_id
@@ -102,8 +102,8 @@ class ReplicaLink:
         """Since when silence says something about the replica; monotonic seconds."""
         self._lease_lost = False
         self._limits = limits
-        self._left = left if left is not None else LeftBehind()
-        self._strays = strays if strays is not None else Strays(attach_grace_s)
+        self._abandoned = left if left is not None else AbandonedAttempts()
+        self._orphaned_output = strays if strays is not None else OrphanedOutput(attach_grace_s)
         self._router_id = router_id
         self._secret = secret
         self._ping_s = ping_s
@@ -301,11 +301,11 @@ class ReplicaLink:
         # Commands that were not sent over the old stream belong to sinks that attach below, except for new starts.
         waiting = [c for c in self._outbox.clear() if c.WhichOneof("command") in ("start", "acknowledge")]
         fresh = {c.start.sink for c in waiting if c.HasField("start")}
-        for request_id, attempt in self._left.take(self.replica_id):
+        for request_id, attempt in self._abandoned.take(self.replica_id):
             self.stop(request_id, attempt)
         for command in waiting:
             self._outbox.send(command)
-        self._strays.forget(self.replica_id)
+        self._orphaned_output.forget(self.replica_id)
         self._engine_died = False
         self._set_suspect(False)
         self._listening_since = self._heard_at
@@ -392,7 +392,7 @@ class ReplicaLink:
             item = self._sinks.get(sink)
             end = at + count
             if item is None:
-                if self._strays.seen(self.replica_id, sink, self._heard_at):
+                if self._orphaned_output.seen(self.replica_id, sink, self._heard_at):
                     _LOG.warning("link.stray", extra={"replica": self.replica_id, "sink": sink})
                     self._outbox.send(pb.LinkCommand(abort=pb.Abort(sink=sink)))
             else:
@@ -438,7 +438,7 @@ class ReplicaLink:
                 self._tell(sink, item, partial(item.receiver.on_refused, refusal))
                 continue
             if not item.ended:
-                self._left.add(self.replica_id, item.request_id, item.attempt)
+                self._abandoned.add(self.replica_id, item.request_id, item.attempt)
             self._tell_lost(sink, item, failure)
 
     def _set_up(self, up: bool) -> None:

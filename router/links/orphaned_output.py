@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Strays:
+class OrphanedOutput:
     """Finds attempts that run on for no receiver: a bug, or a takeover whose new owner never came. Their abort is due
     when output has arrived for longer than any takeover may take. Moments are monotonic seconds.
     """

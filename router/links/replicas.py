@@ -14,11 +14,11 @@ from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
 from penstock.values.models import ReplicaState
-from router.links.abandoned import LeftBehind
+from router.links.abandoned import AbandonedAttempts
 from router.links.breaker import Breaker, BreakerLimits
 from router.links.failure import NO_LIMITS, RecoveryLimits
 from router.links.link import ReplicaLink
-from router.links.orphaned_output import Strays
+from router.links.orphaned_output import OrphanedOutput
 from router.links.placement import Group, Placement
 
 _LOG = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ class ReplicaSet:
         self._limits = limits
         self._breaker_limits = breakers
         self._breakers: dict[str, Breaker] = {}
-        self._left = LeftBehind()
-        self.strays = Strays(attach_grace_s)
+        self._abandoned = AbandonedAttempts()
+        self.orphaned_output = OrphanedOutput(attach_grace_s)
         self._on_change = on_change
         self._links: dict[str, ReplicaLink] = {}
         self._awaited: Counter[str] = Counter()
@@ -116,8 +116,8 @@ class ReplicaSet:
             ping_s=self._ping_s,
             attach_grace_s=self._grace_s,
             limits=self._limits,
-            left=self._left,
-            strays=self.strays,
+            left=self._abandoned,
+            strays=self.orphaned_output,
             on_change=self._on_change,
         )
         self._links[replica_id] = link
@@ -172,7 +172,7 @@ class ReplicaSet:
         if (link := self.link(replica_id)) is not None:
             link.stop(request_id, attempt)
         else:
-            self._left.add(replica_id, request_id, attempt)
+            self._abandoned.add(replica_id, request_id, attempt)
 
     def connected(self) -> tuple[str, ...]:
         """List the replicas that can be given work over a link that is up; safe to call from another thread."""

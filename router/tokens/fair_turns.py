@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Turns:
+class FairTurns:
     """Gives out so many places at once. Whoever waits gets the next one tenant by tenant, each in its own order: who
     asks a thousand times makes itself wait, and others for one turn each.
     """

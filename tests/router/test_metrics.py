@@ -228,7 +228,7 @@ async def test_an_item_of_a_job_counts_as_its_class(stack: Stack) -> None:
 async def test_who_is_refused_is_no_choice_that_ended(stack: Stack) -> None:
     """Also one that was in line for as long as it took to see that it would wait for too long."""
     crowd = [asyncio.ensure_future(stack.inference().Generate(request(max_tokens=50))) for _ in range(30)]
-    estimate = stack.routers[0].pools["demo"].outlook.estimate
+    estimate = stack.routers[0].pools["demo"].admission.estimate
     await until(lambda: (estimate.wait_s(RequestClass.STANDARD, 20) or 0) > 0.5 and any(one.done() for one in crowd))
     hasty = request(max_tokens=50, n=3, temperature=1.0)
     hasty.queue_timeout.CopyFrom(Duration(nanos=100_000_000))

@@ -86,7 +86,7 @@ class Stand:
         return {
             "open calls": sum(router._inference.open_calls for router in self.routers),
             "choices": sum(pool.active for pool in self.pools),
-            "unreported ends": sum(len(pool.returns) for pool in self.pools),
+            "unreported ends": sum(len(pool.releases) for pool in self.pools),
             "link sinks": sum(link.busy for pool in self.pools for link in pool.replicas._links.values()),
             "slots": sum(table.sequences for table in tables),
             "outstanding prefill tokens": sum(table.prefill_tokens for table in tables),

@@ -12,7 +12,7 @@ from cluster.errors import InvalidRequestError
 from cluster.models import ModelInfo
 from cluster.queue.redis.codec import _read_record
 from cluster.trust.announcement import Announcement
-from cluster.trust.resume_token import ResumeTicket, TicketChoice
+from cluster.trust.resume_token import ResumeToken, ResumeTokenChoice
 from penstock.values.models import Capabilities, ReplicaState
 from tests.support.stack import SECRET
 
@@ -44,7 +44,7 @@ def test_a_state_of_a_later_release_gets_no_work() -> None:
 
 def test_a_resume_token_of_a_later_release_is_read() -> None:
     payload = ("r", "demo", "acme", 3, [("a", "r1", "h:1", "g", "more")], {"more": 1})
-    ticket = ResumeTicket.open(SECRET.seal("resume/1", bytes(msgpack.packb(payload))), SECRET)
-    assert ResumeTicket("r", "demo", "acme", 3, (TicketChoice("a", "r1", "h:1", "g"),)) == ticket
+    ticket = ResumeToken.open(SECRET.seal("resume/1", bytes(msgpack.packb(payload))), SECRET)
+    assert ResumeToken("r", "demo", "acme", 3, (ResumeTokenChoice("a", "r1", "h:1", "g"),)) == ticket
     with pytest.raises(InvalidRequestError, match="this release"):
-        ResumeTicket.open(SECRET.seal("resume/1", bytes(msgpack.packb([1]))), SECRET)
+        ResumeToken.open(SECRET.seal("resume/1", bytes(msgpack.packb([1]))), SECRET)

@@ -82,7 +82,7 @@ async def test_a_point_reaches_replicas_and_routers_without_a_leader(stack: Stac
     tight = OperatingPoint(interactive=ClassSlo(ttft_p99_s=1.0, itl_p95_s=FAST_S), budget_per_hour=5.0)
     async with client(stack, keys.admin) as admin, client(stack, keys.operator) as operator:
         assert tight == await admin.set_operating_point("demo", tight)
-        await until(lambda: governor.point == tight and pool.outlook.arrivals.point == tight)
+        await until(lambda: governor.point == tight and pool.admission.demand.point == tight)
         found = await operator.decisions()
         assert (tight, True) == (found.operating_point, found.operating_point_set)
 
@@ -189,13 +189,13 @@ async def test_relief_is_acted_on_in_routers_and_replicas(stack: Stack) -> None:
     until_ms = (await pool._queue.observe()).time_ms + 30_000
     commit = Commit(b"", 1, Relief.SHED, until_ms, b"{}", 10)
     await store.commit("test", lead.fence, commit)
-    await until(lambda: governor.relief is pool.outlook.relief is Relief.SHED)
-    await until(lambda: pool.outlook.arrivals.point == point)
+    await until(lambda: governor.relief is pool.admission.relief is Relief.SHED)
+    await until(lambda: pool.admission.demand.point == point)
 
-    assert 0.5 == pool.outlook.shed_after_s(RequestClass.INTERACTIVE)
-    assert pool.outlook.shed_after_s(RequestClass.BATCH) is None
+    assert 0.5 == pool.admission.shed_after_s(RequestClass.INTERACTIVE)
+    assert pool.admission.shed_after_s(RequestClass.BATCH) is None
     await store.commit("test", lead.fence, Commit(b"", 1, Relief.NONE, until_ms, b"{}", 10))
-    await until(lambda: governor.relief is pool.outlook.relief is Relief.NONE)
-    assert pool.outlook.shed_after_s(RequestClass.INTERACTIVE) is None
+    await until(lambda: governor.relief is pool.admission.relief is Relief.NONE)
+    assert pool.admission.shed_after_s(RequestClass.INTERACTIVE) is None
     await store.set_point(PointRecord(None).to_bytes())
     await store.close()

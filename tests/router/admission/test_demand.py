@@ -15,7 +15,7 @@ from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from penstock.values.models import RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
-from router.admission.demand import Arrivals, Verdict
+from router.admission.demand import DemandCounter, Verdict
 from router.generation.choice import Choice
 from router.links.placement import Placement
 from tests.cluster.queue.backends import entry
@@ -24,12 +24,12 @@ INTERACTIVE, BATCH = RequestClass.INTERACTIVE, RequestClass.BATCH
 POINT = OperatingPoint(interactive=ClassSlo(ttft_p99_s=1.0, itl_p95_s=0.05))
 
 
-def counted(arrivals: Arrivals, request_class: RequestClass = INTERACTIVE) -> tuple[float, ...]:
+def counted(arrivals: DemandCounter, request_class: RequestClass = INTERACTIVE) -> tuple[float, ...]:
     return astuple(unpack_report(arrivals.report()).counts[request_class])
 
 
 def test_requests_count_when_they_arrive_with_what_they_are_likely_to_take() -> None:
-    arrivals = Arrivals(POINT)
+    arrivals = DemandCounter(POINT)
     arrivals.arrived(INTERACTIVE, prompt_tokens=100, max_tokens=4096, usual_tokens=256, choices=2)
     assert (2, 200, 0, 512, 0, 0) == counted(arrivals)
     # They turned out to be shorter, and half of the prompt was cached.
@@ -43,7 +43,7 @@ def test_requests_count_when_they_arrive_with_what_they_are_likely_to_take() -> 
 
 
 def test_lengths_follow_what_is_seen() -> None:
-    arrivals = Arrivals(POINT)
+    arrivals = DemandCounter(POINT)
     for _ in range(200):
         arrivals.ended(INTERACTIVE, 10, 0, 10)
     for _ in range(200):
@@ -65,7 +65,7 @@ def test_lengths_follow_what_is_seen() -> None:
     ],
 )
 def test_an_ended_request_is_held_against_the_slo(ttft_s: float | None, itl_s: float | None, verdict: Verdict) -> None:
-    arrivals = Arrivals(POINT)
+    arrivals = DemandCounter(POINT)
     arrivals.judge(INTERACTIVE, ttft_s, itl_s)
 
     assert (1, int(verdict is Verdict.MET)) == counted(arrivals)[4:]
@@ -73,7 +73,7 @@ def test_an_ended_request_is_held_against_the_slo(ttft_s: float | None, itl_s: f
 
 
 def test_who_is_turned_away_is_a_miss_and_who_is_promised_nothing_is_not_judged() -> None:
-    arrivals = Arrivals(POINT)
+    arrivals = DemandCounter(POINT)
     arrivals.turned_away(INTERACTIVE)
     arrivals.turned_away(BATCH)
     arrivals.judge(BATCH, 100.0, 1.0)
@@ -99,7 +99,7 @@ def test_who_is_turned_away_is_a_miss_and_who_is_promised_nothing_is_not_judged(
 def test_a_promise_counts_from_the_arrival_and_not_for_who_broke_it_himself(
     error: PenstockError | None, verdicts: dict[tuple[RequestClass, Verdict], int]
 ) -> None:
-    arrivals = Arrivals(POINT)
+    arrivals = DemandCounter(POINT)
     choice = Choice(0, entry("q", request_class=INTERACTIVE), pb.Start(), Mock(), arrived_at=time.monotonic() - 3600)
     choice.run_on(Grant("q", "a", "r1"), Placement(Mock(replica_id="r1"), "g", 0.0, "m"))
     choice.on_delta(0, [7], "x", [])

@@ -113,15 +113,15 @@ async def test_requests_that_waited_when_the_store_forgot_them_are_put_in_line_a
         assert all(request_ids)
 
         pool = stack.routers[1].pools["demo"]
-        before = pool.resubmission.run_id
+        before = pool.resubmit.run_id
         if store_url:
             with contextlib.closing(redis.Redis.from_url(store_url.replace("+cluster", ""))) as client:
                 client.flushall()
         else:
             stack.store.restart(forget=True)
         # One of the other router's is known again.
-        await until(lambda: before != pool.resubmission.run_id == pool._choices[request_ids[5]].run_id)
-        again = [router.pools["demo"].resubmission for router in stack.routers]
+        await until(lambda: before != pool.resubmit.run_id == pool._choices[request_ids[5]].run_id)
+        again = [router.pools["demo"].resubmit for router in stack.routers]
         await until(lambda: [(1, 4), (1, 3)] == [(each.changes, each.submitted) for each in again])
         await stack.inference(0).Cancel(api.CancelRequest(request_id=request_ids[5]))
 

@@ -15,7 +15,7 @@ from cluster.queue.entries import Adopted, Grant, Holding, Holdings, Mail, Where
 from deployments.replica.attempts import Refused
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from router.dispatch.reconcile import Audit, Finding, Remedy, differences
+from router.dispatch.reconcile import Finding, Reconciler, Remedy, differences
 from router.generation.choice import Choice, ChoiceState
 from router.links.placement import Placement
 from tests.cluster.queue.backends import entry
@@ -74,7 +74,7 @@ class FakeQueue:
         self.adopted.append(request_id)
 
 
-class FakeReturns:
+class FakeReleases:
     """Remembers what the store is told."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class FakeReturns:
 async def test_who_waits_here_and_is_served_elsewhere_has_been_taken_over() -> None:
     """The store may also have forgotten an adoption; then the old owner gives it up first."""
     queue, waits = FakeQueue(), Mock(state=WAITING, run_id="run", taken_over=False)
-    audit = Audit("A", queue, {"q": waits}, FakeReturns(), tuple, AsyncMock(return_value=False), Mock())  # type: ignore[arg-type]
+    audit = Reconciler("A", queue, {"q": waits}, FakeReleases(), tuple, AsyncMock(return_value=False), Mock())  # type: ignore[arg-type]
     for _ in range(5):
         await audit.look()
     waits.on_detached.assert_not_called()
@@ -99,8 +99,8 @@ async def test_who_waits_here_and_is_served_elsewhere_has_been_taken_over() -> N
 
 
 async def test_only_what_stays_is_mended_and_adoption_is_asked_for_once() -> None:
-    queue, returns, choices = FakeQueue(), FakeReturns(), dict[str, Any]()
-    audit = Audit("A", queue, choices, returns, tuple, AsyncMock(), Mock())  # type: ignore[arg-type]
+    queue, returns, choices = FakeQueue(), FakeReleases(), dict[str, Any]()
+    audit = Reconciler("A", queue, choices, returns, tuple, AsyncMock(), Mock())  # type: ignore[arg-type]
     queue.held = [Holding("slow", Where.SLOT, "s.1"), Holding("lost", Where.SLOT, "l.1")]
     await audit.look()
     await audit.look()
@@ -121,11 +121,11 @@ async def test_an_adopted_attempt_is_reported_as_started(grant: str, told: list[
     queue, started = FakeQueue(), Mock()
     queue.adopt = AsyncMock(return_value=Adopted(Grant("q", grant, "r1"), 0))  # type: ignore[method-assign]
     choices = {"q": choice(RUNNING, taken_over=True)}
-    audit = Audit("A", queue, choices, FakeReturns(), tuple, AsyncMock(), started)  # type: ignore[arg-type]
+    audit = Reconciler("A", queue, choices, FakeReleases(), tuple, AsyncMock(), started)  # type: ignore[arg-type]
     await audit.look()
     assert told == [each.args for each in started.call_args_list]
     # Its end is still to come, and to be counted here.
-    assert not choices["q"].account.closed
+    assert not choices["q"].metering.closed
     assert 1 == audit.mended[Remedy.ADOPT]
 
 
@@ -158,7 +158,7 @@ async def test_a_release_that_the_store_forgot_is_made_good(tmp_path: Path, monk
         forget_one(monkeypatch, pool._queue, "release")
         await collect(call)
         await serves_again(stack)
-        assert 1 == pool.audit.mended[Remedy.RELEASE]
+        assert 1 == pool.reconciler.mended[Remedy.RELEASE]
         found = stack.routers[0]._metrics.registry.get_sample_value
         assert 1 == found("penstock_router_mended_total", {"pool": "demo", "how": "release"})
 
@@ -174,7 +174,7 @@ async def test_who_waits_and_was_given_up_by_the_store_is_put_in_line_again(tmp_
         await pool._queue.withdraw(stack.routers[0].router_id, queued.request_id, None)
         await collect(slot)
         assert 5 == len(ids_of(await collect(call)))
-        assert 1 == pool.audit.mended[Remedy.SUBMIT]
+        assert 1 == pool.reconciler.mended[Remedy.SUBMIT]
         await serves_again(stack)
 
 
@@ -188,7 +188,7 @@ async def test_a_requeue_that_the_store_forgot_is_made_good(tmp_path: Path, monk
         await stack.add_replica()
         events += await collect(call)
         assert 300 == len(ids_of(events))
-        assert 1 == pool.audit.mended[Remedy.REQUEUE]
+        assert 1 == pool.reconciler.mended[Remedy.REQUEUE]
         await serves_again(stack)
 
 

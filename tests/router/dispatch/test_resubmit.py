@@ -12,7 +12,7 @@ from cluster.queue.entries import QueueLimits, Quota
 from cluster.queue.heartbeats import RouterBeat
 from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from penstock.v1 import replica_pb2 as pb
-from router.dispatch.resubmit import Resubmission
+from router.dispatch.resubmit import Resubmit
 from router.generation.choice import Choice
 from tests.cluster.queue.backends import Scene, entry
 
@@ -32,7 +32,7 @@ async def test_what_is_beyond_a_quota_by_now_keeps_its_place(quota: Quota) -> No
     choices = {name: Choice(0, entry(name, max_tokens=10, quota=quota), pb.Start(), Mock()) for name in NAMES}
     for choice in choices.values():
         choice.run_id = "before"
-    resubmission = Resubmission("demo", "A", queue, choices, lambda _name: False, Mock())
+    resubmission = Resubmit("demo", "A", queue, choices, lambda _name: False, Mock())
     resubmission.run_id = "now"
 
     await resubmission.submit_all()

@@ -156,10 +156,10 @@ async def test_a_held_suspect_can_be_cancelled(tmp_path: Path, monkeypatch: pyte
         await until(lambda: stack.replicas[0].table.sequences == 2)
         engine.die()
         pool = stack.routers[0].pools["demo"]
-        await until(lambda: len(pool.isolation.held) == 1)
+        await until(lambda: len(pool.quarantine.held) == 1)
         for call in calls:
             call.cancel()
-        await until(lambda: (pool.active, pool.isolation.held) == (0, set()))
+        await until(lambda: (pool.active, pool.quarantine.held) == (0, set()))
         await until(lambda: pool.beat is not None and (0, 0) == (sum(pool.beat.waiting), pool.beat.running))
 
 

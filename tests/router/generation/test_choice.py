@@ -64,7 +64,7 @@ def test_a_start_that_was_refused_leaves_the_wait_before_it_in_the_receipt(clock
     clock.monotonic.return_value = 103.0
     choice.run_on(Grant("q", "q.2", "r1"), place)
     choice.on_end(pb.AttemptEnd(finish_reason=types.FINISH_REASON_LENGTH))
-    assert [3.0] == [receipt.queue_time.seconds for receipt in choice.account.receipts()]
+    assert [3.0] == [receipt.queue_time.seconds for receipt in choice.metering.receipts()]
 
 
 @pytest.mark.parametrize(("tokens", "lost_s"), [(2, 4.0), (0, 9.0)])
@@ -79,7 +79,7 @@ def test_what_nobody_heard_of_a_lost_attempt_is_in_the_receipt(clock: Mock, toke
         choice.on_delta(number, [7], "x", [])
     clock.monotonic.return_value = 110.0
     choice.on_lost(Failure.LINK)
-    (receipt,) = choice.account.receipts()
+    (receipt,) = choice.metering.receipts()
     parts = (receipt.queue_time, receipt.prefill_time, receipt.decode_time, receipt.lost_time)
     assert lost_s == receipt.lost_time.seconds
     assert 10.0 == sum(part.ToTimedelta().total_seconds() for part in parts)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from router.generation.history import History
 from router.generation.recovery import FOREIGN_GRANTS, Fit, Next, after_failure, fit
-from router.links.abandoned import LeftBehind
+from router.links.abandoned import AbandonedAttempts
 from router.links.failure import RecoveryLimits
 from router.links.placement import Group
 from router.links.stall import Watched, stalled
@@ -89,7 +89,7 @@ def test_without_bounds_silence_means_nothing() -> None:
 
 def test_what_was_left_behind_is_told_once_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.links.abandoned.MOST", 3)
-    left = LeftBehind()
+    left = AbandonedAttempts()
     for number in range(4):
         left.add("r-even" if number % 2 == 0 else "r-odd", f"q{number}", "a.1")
     assert [("q2", "a.1")] == left.take("r-even")

@@ -131,7 +131,7 @@ async def test_mail_may_overtake_an_adoption(stack: Stack, running: bool) -> Non
         events = begun + await collect(second)
 
     assert [queued.request_id] == [one.request_id for one in held]
-    assert not any(pool.audit.mended.values())
+    assert not any(pool.reconciler.mended.values())
     assert queued.request_id == events[-1].finished.request_id
     assert TOKENS == len(ids_of(events))
     assert 1 == len(events[-1].finished.receipt.attempts)

@@ -54,7 +54,7 @@ class Bench:
         self._server = server
         self._tasks = count_tasks()
         for router in stack.routers:
-            router.pools["demo"].outlook.estimate = Clueless()  # type: ignore[assignment]
+            router.pools["demo"].admission.estimate = Clueless()  # type: ignore[assignment]
 
     @property
     def pools(self) -> list[Pool]:
@@ -71,7 +71,7 @@ class Bench:
         for number, (router, pool) in enumerate(zip(self.stack.routers, self.pools, strict=True)):
             held |= {
                 f"choices {number}": pool.active,
-                f"ends {number}": len(pool.returns),
+                f"ends {number}": len(pool.releases),
                 f"sinks {number}": sum(link.busy for link in pool.replicas._links.values()),
                 f"calls {number}": router._inference.open_calls,
             }
@@ -138,7 +138,7 @@ async def begin(bench: Bench, state: str, timeout: float | None) -> tuple[Any, s
     def resume() -> None:
         if "_deliver" in vars(pool):
             del pool._deliver
-            pool.returns._deliver = pool._deliver
+            pool.releases._deliver = pool._deliver
         for mail in held:
             pool._deliver(mail)
 
@@ -151,7 +151,7 @@ async def begin(bench: Bench, state: str, timeout: float | None) -> tuple[Any, s
     request_id = event.queued.request_id or event.started.request_id
     if state == "granted":
         # Redis knows of the grant, the router does not yet.
-        pool._deliver = pool.returns._deliver = held.append  # type: ignore[method-assign, assignment]
+        pool._deliver = pool.releases._deliver = held.append  # type: ignore[method-assign, assignment]
         assert blocker is not None
         blocker.cancel()
         await until(lambda: any(grant.request_id == request_id for mail in held for grant in mail.grants))

@@ -6,7 +6,7 @@ import pytest
 
 from cluster.clock import ManualClock
 from cluster.settings import MergingSettings
-from router.inference.coalescing import AT_ONCE, NEVER, Collecting, Pace, StreamPace
+from router.inference.coalescing import AT_ONCE, NEVER, Coalescing, Collecting, StreamCoalescing
 
 
 class Router:
@@ -15,18 +15,18 @@ class Router:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.clock.advance(1.0)
-        self.pace = Pace(MergingSettings(streams=64, at_most_s=0.1), self.clock.monotonic)
+        self.pace = Coalescing(MergingSettings(streams=64, at_most_s=0.1), self.clock.monotonic)
 
-    def serve(self, streams: int) -> list[StreamPace]:
+    def serve(self, streams: int) -> list[StreamCoalescing]:
         """Let others stream."""
-        others = [StreamPace(self.pace, None) for _ in range(streams)]
+        others = [StreamCoalescing(self.pace, None) for _ in range(streams)]
         for other in others:
             other.wrote(1)
         return others
 
     def stream(self, itl_s: float, asked_s: float | None = None) -> Collecting:
         """Return what one stream more does after its second token."""
-        stream = StreamPace(self.pace, asked_s)
+        stream = StreamCoalescing(self.pace, asked_s)
         stream.wrote(1)
         self.clock.advance(itl_s)
         return stream.wrote(1)
@@ -49,7 +49,7 @@ def test_no_token_waits_longer_than_allowed(itl_s: float, together: int) -> None
 def test_streams_that_have_ended_or_not_begun_do_not_count() -> None:
     router = Router()
     others = router.serve(100)
-    waiting = [StreamPace(router.pace, None) for _ in range(100)]
+    waiting = [StreamCoalescing(router.pace, None) for _ in range(100)]
     for other in [*others, *others, *waiting]:
         other.close()
     assert AT_ONCE == router.stream(0.01)
@@ -59,7 +59,7 @@ def test_streams_that_have_ended_or_not_begun_do_not_count() -> None:
 def test_a_first_token_never_waits() -> None:
     router = Router()
     router.serve(200)
-    assert AT_ONCE == StreamPace(router.pace, None).wrote(1)
+    assert AT_ONCE == StreamCoalescing(router.pace, None).wrote(1)
 
 
 def test_what_the_client_asks_for_holds() -> None:

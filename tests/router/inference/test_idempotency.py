@@ -129,7 +129,7 @@ async def test_who_comes_back_needs_no_time_for_what_is_done(stack: Stack, token
     begun = await read_tokens(first, 30)
     first.cancel()
     pool = stack.routers[1].pools["demo"]
-    pool.outlook.estimate.ran(10, 200, 0.1, 1000.0)
+    pool.admission.estimate.ran(10, 200, 0.1, 1000.0)
     with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED") as refused:
         await collect(stack.inference(1).StreamGenerate(keyed("another"), timeout=30.0))
     assert reason_of(refused.value) == "NOT_IN_TIME"
@@ -140,7 +140,7 @@ async def test_who_comes_back_needs_no_time_for_what_is_done(stack: Stack, token
     events = await collect(stack.inference(1).StreamGenerate(again, timeout=30.0))
     assert count(*begun, *events) == 200
     # Nor does who asks for the result.
-    pool.outlook.estimate.ran(10, 200, 0.1, 1000.0)
+    pool.admission.estimate.ran(10, 200, 0.1, 1000.0)
     kept = await stack.inference(1).Generate(keyed().generate, timeout=30.0)
     assert len(kept.choices[0].token_ids) == 200
 

@@ -65,13 +65,13 @@ async def test_who_is_late_hears_of_a_longer_line_and_of_no_estimate(tmp_path: P
         pool = stack.routers[0].pools["demo"]
         first, _, _ = await opened(stack, 0, **LONG)
         old, _, waiting = await opened(stack, 0, max_tokens=2)
-        pool.outlook.estimate.wait_s = lambda *_: 1.0  # type: ignore[method-assign]
-        assert (0, 1.0) == (waiting.position, pool.outlook.wait_s(waiting))
+        pool.admission.estimate.wait_s = lambda *_: 1.0  # type: ignore[method-assign]
+        assert (0, 1.0) == (waiting.position, pool.admission.wait_s(waiting))
         await until(lambda: waiting.late)
-        assert pool.outlook.wait_s(waiting) is None
+        assert pool.admission.wait_s(waiting) is None
 
         # Nothing is promised to these, so that they never become late themselves, however slow the machine is.
-        promising = stack.routers[1].pools["demo"].outlook.arrivals
+        promising = stack.routers[1].pools["demo"].admission.demand
         promising.point = type(promising.point)()
         others = [await opened(stack, 1, **LONG) for _ in range(3)]
         first.cancel()
@@ -86,7 +86,7 @@ async def test_a_promise_that_changes_holds_for_those_who_come(tmp_path: Path) -
         pool = stack.routers[0].pools["demo"]
         first, _, _ = await opened(stack, 0, **LONG)
         old, _, earlier = await opened(stack, 0, max_tokens=2)
-        pool.outlook.arrivals.point = type(pool.outlook.arrivals.point)()
+        pool.admission.demand.point = type(pool.admission.demand.point)()
         new, _, later = await opened(stack, 0, max_tokens=2)
 
         assert (10_000, 0) == (earlier.entry.late_after_ms, later.entry.late_after_ms)

@@ -271,7 +271,7 @@ async def test_output_that_went_with_its_request_is_not_begun_again(tmp_path: Pa
             begun.append(await first.read())
         first.cancel()
         pool = stack.routers[0].pools["demo"]
-        await until(lambda: not pool.active and not len(pool.returns))
+        await until(lambda: not pool.active and not len(pool.releases))
         wanted.resume.resume_token = begun[-1].queued.resume_token
         wanted.resume.received_tokens.append(len(ids_of(begun)))
         again = stack.inference(0).StreamGenerate(wanted)

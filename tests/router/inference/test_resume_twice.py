@@ -132,7 +132,7 @@ async def test_a_grant_that_nobody_reported_is_not_started_again_while_its_repli
     second = stack.inference(1).StreamGenerate(again(begun, **LONG))
     await until(lambda: pool.replicas._awaited.total() == 1)
     told, beat = list[Any](), pool._membership._keeper._renewed_at
-    monkeypatch.setattr(pool.returns, "refuse", lambda *refused: told.append(refused))
+    monkeypatch.setattr(pool.releases, "refuse", lambda *refused: told.append(refused))
     await until(lambda: pool._membership._keeper._renewed_at > beat)
     await pool._collect()
     link._set_up(True)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from cluster.trust.resume_token import ResumeTicket
+from cluster.trust.resume_token import ResumeToken
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from tests.cluster.queue.servers import running
@@ -127,7 +127,7 @@ async def test_a_stolen_resume_token_is_worth_nothing_to_another_tenant(stack: S
 async def test_a_token_with_another_tenant_written_into_it_is_no_token(stack: Stack, keys: Keys) -> None:
     call, started = await begin(stack, keys.acme)
     sealed = started.started.resume_token
-    assert "acme" == ResumeTicket.open(sealed, SECRET).tenant
+    assert "acme" == ResumeToken.open(sealed, SECRET).tenant
     body = stream_request(**LONG)
     forged = sealed.replace(b"\xa4acme", b"\xa5other")
     assert forged != sealed

@@ -14,7 +14,7 @@ import pytest
 from cluster.errors import SlowReaderError
 from cluster.queue.entries import Grant, QueueEntry
 from cluster.settings import MergingSettings
-from cluster.trust.resume_token import ResumeTicket
+from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import replica_pb2 as pb
@@ -23,8 +23,8 @@ from penstock.values.models import RequestClass
 from router.generation.choice import Choice, ChoiceState
 from router.generation.generation import Generation
 from router.grpc_server import Call
-from router.inference.coalescing import Pace, StreamPace
-from router.inference.idempotency import KeptResult, read_result
+from router.inference.coalescing import Coalescing, StreamCoalescing
+from router.inference.idempotency import IdempotentResult, read_result
 from router.inference.writer import EventWriter
 from router.links.placement import Placement
 from tests.support.waiting import until
@@ -67,13 +67,13 @@ class Scene:
         for choice in self.choices:
             choice.run_on(Grant("r", "attempt", "replica"), Placement(link, "group", 0.0, "model"))
             choice.announced = True
-        ticket = ResumeTicket("r", "p", "t", 1, ())
+        ticket = ResumeToken("r", "p", "t", 1, ())
         secret = ClusterSecret(bytes(32))
         self.generation = Generation(
             ticket, self.choices, secret, "router", lambda _choice: None, arrived_at=0.0, admitted_at=0.0
         )
         self.connection = Connection()
-        pace = StreamPace(Pace(MergingSettings()), None)
+        pace = StreamCoalescing(Coalescing(MergingSettings()), None)
         self.writer = EventWriter(self.generation, None, self.connection, pace, Mock())
         self.running: asyncio.Task[None] | None = None
         self.offset = 0
@@ -270,9 +270,9 @@ class Keys:
 @pytest.mark.parametrize("indices", [(0,), (0, 1)])
 async def test_who_leaves_during_a_write_does_not_cut_off_what_a_key_keeps(indices: tuple[int, ...]) -> None:
     scene, keys = Scene(indices), Keys()
-    kept = KeptResult(scene.generation, keys, "tenant", "key")  # type: ignore[arg-type]
+    kept = IdempotentResult(scene.generation, keys, "tenant", "key")  # type: ignore[arg-type]
     scene.writer = EventWriter(
-        scene.generation, kept, scene.connection, StreamPace(Pace(MergingSettings()), None), Mock()
+        scene.generation, kept, scene.connection, StreamCoalescing(Coalescing(MergingSettings()), None), Mock()
     )
     for choice in scene.choices:
         choice.on_delta(0, [7], "<7>", ())

@@ -114,7 +114,7 @@ async def test_items_are_demand_by_what_is_left_and_not_by_their_arrival(stack: 
     assert left.left_s > 3600
     await stack.jobs().CancelJob(api.CancelJobRequest(job_id=job.job_id))
     assert [0, 0] == [
-        unpack_report(pool.outlook.arrivals.report()).counts[RequestClass.BATCH].requests for pool in pools
+        unpack_report(pool.admission.demand.report()).counts[RequestClass.BATCH].requests for pool in pools
     ]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from router.links.orphaned_output import Strays
+from router.links.orphaned_output import OrphanedOutput
 from tests.router.links.test_links import read_until
 from tests.support.stack import running_stack, stream_request
 from tests.support.waiting import until
 
 
 def test_only_output_that_goes_on_for_longer_than_a_takeover_is_a_stray_once() -> None:
-    strays = Strays(5.0)
+    strays = OrphanedOutput(5.0)
     assert not strays.seen("r1", 1, 0.0)
     assert not strays.seen("r1", 1, 4.9)
     assert not strays.seen("r2", 1, 4.9)
@@ -34,5 +34,5 @@ async def test_an_attempt_that_runs_for_nobody_is_stopped(tmp_path: Path) -> Non
         link.close_sink(sink, acknowledge=False)
 
         await until(lambda: stack.replicas[0].table.sequences == 0)
-        assert pool.replicas.strays.aborted == 1
+        assert pool.replicas.orphaned_output.aborted == 1
         call.cancel()

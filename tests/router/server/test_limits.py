@@ -119,7 +119,7 @@ async def test_only_what_more_replicas_would_serve_is_demand(tmp_path: Path, sto
             code, details = await refused(stack.inference().Generate(request(max_tokens=2)))
             assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED")
 
-        counts = unpack_report(stack.routers[0].pools["demo"].outlook.arrivals.report()).counts
+        counts = unpack_report(stack.routers[0].pools["demo"].admission.demand.report()).counts
         assert 2 == sum(each.requests for each in counts.values())
 
 
@@ -180,7 +180,7 @@ async def test_what_would_start_too_late_is_refused_at_once(tmp_path: Path, stor
             asyncio.ensure_future(stack.inference(i % 2).Generate(request(max_tokens=50, ignore_eos=True)))
             for i in range(60)
         ]
-        estimate = stack.routers[0].pools["demo"].outlook.estimate
+        estimate = stack.routers[0].pools["demo"].admission.estimate
         await until(lambda: (estimate.wait_s(1, 40) or 0) > 1.0 and any(one.done() for one in crowd))
         hasty = request(max_tokens=50, ignore_eos=True)
         hasty.queue_timeout.CopyFrom(Duration(nanos=200_000_000))

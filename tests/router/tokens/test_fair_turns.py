@@ -9,13 +9,13 @@ import pytest
 
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from router.tokens.fair_turns import Turns
+from router.tokens.fair_turns import FairTurns
 from tests.support.keys import Keys, bearer
 from tests.support.stack import running_stack, stream_request
 
 
 async def test_turns_go_round_the_tenants_and_each_has_its_own_order() -> None:
-    turns, order = Turns(1), list[str]()
+    turns, order = FairTurns(1), list[str]()
 
     async def work(name: str) -> None:
         async with turns.turn(name[0]):
@@ -29,7 +29,7 @@ async def test_turns_go_round_the_tenants_and_each_has_its_own_order() -> None:
 
 async def test_who_leaves_takes_no_place_along() -> None:
     """In line, with a place that has just come, and while the others are all gone."""
-    turns, held = Turns(1), asyncio.Event()
+    turns, held = FairTurns(1), asyncio.Event()
 
     async def work(tenant: str) -> None:
         async with turns.turn(tenant):

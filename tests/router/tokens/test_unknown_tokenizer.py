@@ -25,7 +25,7 @@ async def test_what_is_refused_counts_as_demand(tmp_path: Path) -> None:
             await stack.inference().Generate(asked)
 
         assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
-        report = unpack_report(stack.routers[0].pools["demo"].outlook.arrivals.report())
+        report = unpack_report(stack.routers[0].pools["demo"].admission.demand.report())
         assert (2, 200, 0, 32, 0, 0) == astuple(report.counts[RequestClass.INTERACTIVE])
 
 
