@@ -70,10 +70,11 @@ test: setup ## run the whole test suite
 test-fast: setup ## run the tests that need no cluster and no engine
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not ($(ALONE))"
 
-check: setup proto-check k8s-check ## ruff, mypy, generated code, import direction
+check: setup proto-check k8s-check ## ruff, mypy, who imports whom, generated code, sizes, words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	PYTHONPATH=.:proto $(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q tests/meta
 
 format: setup ## format the code

@@ -50,7 +50,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from cluster.plural import counted
-from penstock.values.models import FieldViolation
+from penstock.models import FieldViolation
 
 
 class PenstockError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.values.models import Capabilities, FinishReason, SamplingParams
+from penstock.models import Capabilities, FinishReason, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

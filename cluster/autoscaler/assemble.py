@@ -12,7 +12,7 @@ from cluster.autoscaler.starts import Starts
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
 from cluster.queue.heartbeats import PoolView, ReplicaRecord
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 
 UNKNOWN_SHAPE = Shape(prompt_tokens=512, output_tokens=256)
 """Of requests that wait before any was counted."""

@@ -9,7 +9,7 @@ from typing import Any
 from cluster.control.replica_policy import SlowDecision
 from cluster.control.settings import ControlMode
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from penstock.values.steps import Counterfactual, Relief, Step
 
 

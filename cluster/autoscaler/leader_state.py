@@ -14,7 +14,7 @@ from cluster.control.load_forecast import Check, Need
 from cluster.control.rails import Move
 from cluster.control.replica_rules import SlowRules, SlowState
 from cluster.control.step_model import Shape
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from penstock.values.steps import Relief
 
 _RULES = SlowRules()

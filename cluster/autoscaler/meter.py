@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.autoscaler.router_report import ClassCounts, Counts
 from cluster.control.step_model import Shape
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 ATTAINMENT_WINDOW_S = 600.0
 ATTAINMENT_LEAST = 200.0

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 
 import msgpack
 
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import BatchMix, Shape, StepModel
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from penstock.values.slo import OperatingPoint
 
 KV_FILL = 0.9

@@ -21,7 +21,7 @@ from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.sizing import Sizing
 from cluster.control.snapshot import GroupSnapshot
 from cluster.plural import counted
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Counterfactual, Relief, Step
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.control.step_model import Shape, StepModel, StepSample
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 MAX_CHOICES = 16
 """Most choices of one request."""

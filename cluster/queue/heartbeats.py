@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cluster.models import Windows
 from cluster.queue.entries import Mail
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 
 POSITIONS = 256
 """Entries whose position one heartbeat may ask for."""

@@ -10,7 +10,7 @@ import msgpack
 
 from cluster.models import ModelInfo
 from cluster.trust.secret import ClusterSecret
-from penstock.values.models import Capabilities
+from penstock.models import Capabilities
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from cluster.control.step_model import StepSample
 from cluster.models import EngineStats, GenerationSpec, ModelInfo, SequenceEnd, Windows
-from penstock.values.models import PositionLogprobs
+from penstock.models import PositionLogprobs
 
 
 class TokenSink(Protocol):

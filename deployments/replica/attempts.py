@@ -13,7 +13,7 @@ from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import GenerationSpec, SequenceEnd, Windows
 from deployments.engines.base import Engine
 from deployments.replica.output_log import Entry, Outlet, OutputLog
-from penstock.values.models import FinishReason
+from penstock.models import FinishReason
 
 _LOG = logging.getLogger(__name__)
 

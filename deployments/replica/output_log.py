@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from cluster.models import ResumeRecord, SequenceEnd
-from penstock.values.models import PositionLogprobs, TokenLogprob
+from penstock.models import PositionLogprobs, TokenLogprob
 from penstock.wire import LOGPROB_FLOOR
 
 Entry = tuple[int, Sequence[int], str, Sequence[PositionLogprobs] | None]

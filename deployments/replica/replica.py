@@ -39,8 +39,8 @@ from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
 from deployments.replica.metrics import ReplicaMetrics
 from deployments.replica.service import ReplicaServicer
+from penstock.models import PositionLogprobs, ReplicaState, SamplingParams
 from penstock.v1 import replica_pb2_grpc as pb_grpc
-from penstock.values.models import PositionLogprobs, ReplicaState, SamplingParams
 from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)

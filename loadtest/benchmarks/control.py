@@ -29,7 +29,7 @@ from deployments.engines.base import Engine, EngineIdentity
 from deployments.engines.factory import build_engine
 from deployments.replica.governor import Governor
 from loadtest.benchmarks.ending import end
-from penstock.values.models import PositionLogprobs, SamplingParams
+from penstock.models import PositionLogprobs, SamplingParams
 from penstock.values.slo import ClassSlo, OperatingPoint
 
 STATIC_LIMITS = (8, 16, 24, 32, 48, 64)

@@ -24,7 +24,7 @@ from cluster.settings import PoolSettings
 from deployments.engines import Engine
 from deployments.engines.factory import build_engine
 from loadtest.benchmarks.ending import end
-from penstock.values.models import ConstraintKind, FinishReason, PositionLogprobs, SamplingParams, StructuredOutput
+from penstock.models import ConstraintKind, FinishReason, PositionLogprobs, SamplingParams, StructuredOutput
 
 STREAMS = 64
 TOKENS = 128

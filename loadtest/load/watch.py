@@ -11,7 +11,7 @@ from typing import Any
 
 from loadtest.load.driver.target import Target
 from penstock.client import Client, ClusterStatus, PenstockClientError
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 
 _PERIOD_S = 1.0
 _TIMEOUT_S = 5.0

@@ -12,7 +12,7 @@ from loadtest.plan.trial import attains, production, setup_of, times_of
 from loadtest.simulate.autoscalers.penstock import PenstockSlow, point_of
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.setup import Slo
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 MOST_REQUESTS = 10_000
 """Of the trace's beginning; more would take minutes."""

@@ -25,7 +25,7 @@ from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.traces import TraceRequest
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 MOST_REPLICAS = 2
 """Simulated at a time, with their part of the load: fewer share a queue worse, so this errs on the safe side."""

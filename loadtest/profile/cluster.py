@@ -11,7 +11,7 @@ from loadtest.profile.drive import Facts, Tell, measure
 from loadtest.profile.source import RouterSource
 from loadtest.profile.stored import Profile
 from penstock.client import AsyncClient, ClusterStatus, ModelDescription
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 
 _GROUP = re.compile(r"[0-9a-f]+-(?P<hardware>.+)-tp(?P<ranks>\d+)-(?P<precision>[^-]+)")
 

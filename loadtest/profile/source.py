@@ -17,8 +17,8 @@ from cluster.errors import EngineError
 from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import Engine
 from penstock.client import AsyncClient, Sampling
+from penstock.models import PositionLogprobs, SamplingParams
 from penstock.values.events import Delta
-from penstock.values.models import PositionLogprobs, SamplingParams
 
 LEAST_SHARED = 8
 """Steps that sequences must have together to tell how long one is."""

@@ -29,7 +29,7 @@ from loadtest.simulate.results.figures import Figures, figures_of
 from loadtest.simulate.results.report import error_table, table_of
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.traces import TraceRequest, read_trace, scale_rate
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from router.affinity import Affinity
 
 _FIT = (1, 100)

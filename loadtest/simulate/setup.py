@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from cluster.errors import SettingsError
 from cluster.queue.entries import QueueLimits
 from cluster.settings import SimSettings
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.plural import counted
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 MOONCAKE_BLOCK_TOKENS = 512
 

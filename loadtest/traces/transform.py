@@ -8,7 +8,7 @@ from dataclasses import replace
 from cluster.errors import SettingsError
 from loadtest.traces.read import MOST_S
 from loadtest.traces.request import TraceRequest
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 
 def scale_rate(trace: Sequence[TraceRequest], factor: float) -> list[TraceRequest]:

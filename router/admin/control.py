@@ -15,8 +15,8 @@ from cluster.clock import Clock, SystemClock
 from cluster.control.settings import ControlMode, operating_point
 from cluster.errors import InvalidRequestError
 from cluster.settings import PoolSettings
+from penstock.models import FieldViolation
 from penstock.v1 import admin_pb2 as api
-from penstock.values.models import FieldViolation
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief
 from penstock.wire import duration_from_wire, duration_to_wire, request_class_to_wire

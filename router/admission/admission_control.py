@@ -6,7 +6,7 @@ from cluster.autoscaler.operating_point import point_in_force
 from cluster.control.settings import operating_point
 from cluster.queue.heartbeats import RouterBeatReply
 from cluster.settings import PoolSettings
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from penstock.values.steps import Relief
 from router.admission.demand import DemandCounter
 from router.admission.estimate import PoolEstimate

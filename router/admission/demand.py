@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from cluster.autoscaler.router_report import JobWork, empty_counts, pack_report
 from cluster.errors import InvalidRequestError, QuarantinedError, SlowReaderError
+from penstock.models import RequestClass
 from penstock.v1 import types_pb2 as types
-from penstock.values.models import RequestClass
 from penstock.values.slo import OperatingPoint
 from router.generation.choice import Choice
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.queue.heartbeats import RouterBeatReply
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 
 MEMORY_S = 10.0
 """How far back rates look, by exponential weights."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cluster.queue.heartbeats import ReplicaRecord
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 from router.affinity.rendezvous import Rendezvous
 
 LOAD_FACTOR = 1.25

@@ -75,7 +75,7 @@ def _action(actions: Subcommands, name: str, text: str, *, job: bool = False) ->
 
 def run_submit(options: argparse.Namespace) -> int:
     """Store a file as a job, and follow it unless told otherwise."""
-    from penstock.values.models import RequestClass
+    from penstock.models import RequestClass
 
     if options.detach and options.output is not None:
         raise SettingsError(

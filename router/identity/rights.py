@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cluster.errors import PermissionDeniedError
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from router.identity.caller import Caller, Role
 
 ADMIN_SERVICE = "AdminService"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from router.identity.caller import Caller, Role
 from router.identity.key import hash_key, key_id
 from router.identity.keys_file import CertificateEntry, KeyEntry, KeysFile

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cluster.errors import NotInTimeError
 from cluster.models import ModelInfo
-from penstock.values.models import SamplingParams
+from penstock.models import SamplingParams
 from router.affinity import Trail
 from router.dispatch.pool import Pool
 from router.identity import Caller

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from cluster.errors import InvalidRequestError
 from cluster.settings import JobsSettings
+from penstock.models import FieldViolation, RequestClass
 from penstock.v1 import jobs_pb2 as api
 from penstock.v1 import types_pb2 as types
-from penstock.values.models import FieldViolation, RequestClass
 from penstock.wire import duration_from_wire, request_class_from_wire
 from router.validation import RequestLimits, check_request
 from router.validation.validation import MAX_KEY_BYTES, MAX_MODEL_BYTES

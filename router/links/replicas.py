@@ -13,7 +13,7 @@ from cluster.queue.heartbeats import ReplicaRecord
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 from router.links.abandoned import AbandonedAttempts
 from router.links.breaker import Breaker, BreakerLimits
 from router.links.failure import NO_LIMITS, RecoveryLimits

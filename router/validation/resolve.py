@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from cluster.models import ModelInfo
-from penstock.values.models import SamplingParams
+from penstock.models import SamplingParams
 from router.validation.values import CheckedRequest, ResumePoint, TokenPrompt
 from router.validation.violations import Violations, shown
 

@@ -10,8 +10,8 @@ import hashlib
 
 from google.protobuf.duration_pb2 import Duration
 
+from penstock.models import RequestClass
 from penstock.v1 import inference_pb2, types_pb2
-from penstock.values.models import RequestClass
 from penstock.wire import clear_defaults, duration_from_wire, request_class_from_wire, sampling_from_wire
 from router.validation.sampling import check_sampling
 from router.validation.values import (

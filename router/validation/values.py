@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cluster.settings import LimitSettings
-from penstock.values.models import RequestClass, SamplingParams
+from penstock.models import RequestClass, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from cluster.errors import InvalidRequestError
-from penstock.values.models import FieldViolation
+from penstock.models import FieldViolation
 
 MAX_VIOLATIONS = 16
 """A status travels in HTTP trailers of a few kilobytes; a client that has fixed so many fields can ask again."""

@@ -33,7 +33,7 @@ from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine, EngineIdentity, TokenSink
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
-from penstock.values.models import FinishReason, PositionLogprobs
+from penstock.models import FinishReason, PositionLogprobs
 
 _LOG = logging.getLogger("replica")
 HEALTH_S = 2.0

@@ -16,7 +16,7 @@ from cluster import errors
 from cluster.control.settings import ControlMode
 from cluster.trust.tls import ROUTER_TLS
 from k8s.render import dashboards
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from router.admission.demand import Verdict
 from router.identity.authenticator import KEYS_FILE
 from router.links.failure import Failure

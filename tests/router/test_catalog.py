@@ -14,7 +14,7 @@ import pytest
 from cluster.digests import TOKENIZER_FILES, tokenizer_digest
 from cluster.models import ModelInfo
 from cluster.settings import LimitSettings
-from penstock.values.models import Capabilities
+from penstock.models import Capabilities
 from router.catalog import Catalog
 from router.tokens import Tokenizer
 from router.tokens.cache import write_files

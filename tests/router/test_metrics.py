@@ -16,10 +16,10 @@ from google.protobuf.duration_pb2 import Duration
 from cluster.errors import GenerationFailedError, PenstockError, QueueUnavailableError
 from cluster.queue.entries import Settlement
 from penstock.client import AsyncClient, JobItem, Sampling
+from penstock.models import RequestClass
 from penstock.v1 import admin_pb2
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from penstock.values.models import RequestClass
 from router.generation.choice import Choice
 from router.handlers import service_handler
 from router.metrics import MAX_TENANTS, OTHER_TENANTS, RouterMetrics

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from cluster.queue.memory.line import falls_behind, late_head, late_ones
 from cluster.queue.memory.state import LATE_FROM, WAITING, WALL_MS, WALLS_PER_CALL, Entry, Load, PoolState
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 _BATCH = int(RequestClass.BATCH)
 

@@ -23,7 +23,7 @@ from cluster.queue.memory.state import (
     remove_place,
 )
 from cluster.queue.memory.tenants import leave_tenant
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 
 _BATCH = int(RequestClass.BATCH)
 

@@ -17,7 +17,7 @@ from cluster.queue.memory.leases import drop, mark_started, reap, tick, unpark
 from cluster.queue.memory.line import late_head, position
 from cluster.queue.memory.preempt import preempt
 from cluster.queue.memory.state import IN_FLIGHT, REPLICAS_SHOWN, TENANTS_SEEN, WAITING, Load, PoolState, Slots
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 
 _ORDER_KINDS = {"c": "cancel", "d": "moved", "e": "expired", "f": "preempt"}
 

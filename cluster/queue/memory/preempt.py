@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from cluster.queue.memory.choice import Walk, reachable, suits
 from cluster.queue.memory.fill import order
 from cluster.queue.memory.state import PREEMPT_SCAN, Entry, Load, PoolState, Slots
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 
 _BATCH = int(RequestClass.BATCH)
 

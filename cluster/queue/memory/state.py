@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cluster.models import Windows
 from cluster.queue.entries import QueueEntry, QueueLimits
 from cluster.queue.memory.ordered import ScoredSet
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 
 MIDDLE = 5_000_000_000_000_000
 LATE_FROM = 7_000_000_000_000_000

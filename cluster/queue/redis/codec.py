@@ -36,7 +36,7 @@ from cluster.queue.heartbeats import (
     RouterBeatReply,
     RouterReport,
 )
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 
 _ORDER_KINDS = {b"c": "cancel", b"d": "moved", b"e": "expired", b"f": "preempt"}
 _QUOTAS = {1: "tokens_per_minute", 2: "requests_per_minute", 3: "concurrency"}

@@ -22,7 +22,7 @@ from deployments.engines.sim.core import BatchCore, CoreLimits, StepResult
 from deployments.engines.sim.sequence import SimSequence
 from deployments.engines.sim.text import Vocabulary
 from deployments.engines.sim.tokens import block_hashes
-from penstock.values.models import Capabilities, FinishReason
+from penstock.models import Capabilities, FinishReason
 
 log = logging.getLogger(__name__)
 

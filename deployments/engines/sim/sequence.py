@@ -6,7 +6,7 @@ from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import TokenSink
 from deployments.engines.sim.text import StopText, Vocabulary
 from deployments.engines.sim.tokens import TokenSource
-from penstock.values.models import FinishReason
+from penstock.models import FinishReason
 
 
 class SimSequence:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from itertools import accumulate
 
-from penstock.values.models import PositionLogprobs, TokenLogprob
+from penstock.models import PositionLogprobs, TokenLogprob
 
 _MASK = (1 << 64) - 1
 _END_ODDS = 512

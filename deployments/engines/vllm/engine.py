@@ -23,7 +23,7 @@ from deployments.engines.vllm.self_test import generate_once, limits_move
 from deployments.engines.vllm.sequence import VllmSequence, ids_of
 from deployments.engines.vllm.startup import launch, processes, sockets
 from deployments.engines.vllm.step_work import work_of
-from penstock.values.models import FinishReason
+from penstock.models import FinishReason
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.values.models import PositionLogprobs, TokenLogprob
+from penstock.models import PositionLogprobs, TokenLogprob
 
 FLOOR = -9999.0
 """Stands for minus infinity, which JSON and most clients cannot carry."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.errors import EngineRequestError
 from cluster.models import GenerationSpec
-from penstock.values.models import ConstraintKind, SamplingParams, StructuredOutput
+from penstock.models import ConstraintKind, SamplingParams, StructuredOutput
 
 if TYPE_CHECKING:
     import vllm

@@ -10,7 +10,7 @@ from typing import Protocol
 from cluster.errors import EngineStartError
 from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import TokenSink
-from penstock.values.models import FinishReason, PositionLogprobs, SamplingParams
+from penstock.models import FinishReason, PositionLogprobs, SamplingParams
 
 log = logging.getLogger(__name__)
 

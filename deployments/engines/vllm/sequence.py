@@ -10,7 +10,7 @@ from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import TokenSink
 from deployments.engines.vllm.logprobs import to_positions
 from deployments.engines.vllm.text import Text
-from penstock.values.models import FinishReason
+from penstock.models import FinishReason
 
 _LOG = logging.getLogger(__name__)
 

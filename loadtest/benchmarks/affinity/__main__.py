@@ -24,7 +24,7 @@ from loadtest.benchmarks.affinity.simulation import Load, Result, Simulation
 from loadtest.benchmarks.affinity.trace import TraceRequest, ideal_hit_rate, load_trace
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 from router.affinity import Affinity, Trail
 
 TRACE = "mooncake_conversation.jsonl"

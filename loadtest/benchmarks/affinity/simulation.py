@@ -22,7 +22,7 @@ from cluster.settings import SimSettings
 from loadtest.benchmarks.affinity.trace import BLOCK_TOKENS
 from loadtest.simulate.engine.replica import Running, SimReplica
 from loadtest.traces import TraceRequest
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from router.affinity import Affinity, Trail
 
 HEARTBEAT_S = 1.0

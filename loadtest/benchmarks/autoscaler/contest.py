@@ -22,7 +22,7 @@ from loadtest.simulate.autoscalers.penstock import (
 from loadtest.simulate.pool.outcome import End
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 STATIC, ORACLE, NOWCAST = "static", "oracle", "nowcast"
 TUNED = "penstock tuned"

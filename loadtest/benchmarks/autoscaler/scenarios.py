@@ -20,7 +20,7 @@ from cluster.settings import SimSettings
 from loadtest.simulate.autoscalers.penstock import point_of
 from loadtest.simulate.setup import Death, Setup, Slo
 from loadtest.traces import TraceRequest, read_trace
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from penstock.values.slo import OperatingPoint
 
 PEAK_REPLICAS = 20

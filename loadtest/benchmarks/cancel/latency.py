@@ -18,8 +18,8 @@ from deployments.replica.output_log import OutputLog
 from deployments.replica.replica import Replica
 from loadtest.benchmarks.cancel.requests import PROMPTS, fresh_prompt, streamed, stub
 from loadtest.benchmarks.cancel.testbed import Stand
+from penstock.models import FinishReason
 from penstock.v1 import inference_pb2 as api
-from penstock.values.models import FinishReason
 from router.dispatch.pool import Pool
 
 CLIENTS = 24

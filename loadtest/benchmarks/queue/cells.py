@@ -14,7 +14,7 @@ from cluster.queue.redis.keys import pool_keys
 from cluster.redis.keys import pool_key
 from loadtest.benchmarks.queue.clients import ROUTERS, SEQUENCES, Crew
 from loadtest.benchmarks.queue.meter import Cost, Meter
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 
 ROUNDS = 15
 """Of everything, in each cell."""

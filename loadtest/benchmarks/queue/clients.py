@@ -12,7 +12,7 @@ from cluster.models import Windows
 from cluster.queue.entries import Grant, Mail, QueueEntry, QueueLimits, Settlement
 from cluster.queue.heartbeats import POSITIONS, ReplicaBeat, RouterBeat
 from cluster.queue.redis.queue import RedisQueue
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 
 SEQUENCES = 64
 """Slots of a replica."""

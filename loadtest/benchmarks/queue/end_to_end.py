@@ -14,7 +14,7 @@ from cluster.queue.heartbeats import ReplicaBeat
 from cluster.queue.redis.queue import RedisQueue
 from loadtest.benchmarks.queue.meter import Meter
 from loadtest.benchmarks.queue.router_process import Counts
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 
 PROCESSES = 2
 CLIENTS = 128

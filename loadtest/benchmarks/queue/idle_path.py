@@ -10,7 +10,7 @@ from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from cluster.queue.redis.queue import RedisQueue
 from loadtest.benchmarks.queue.clients import entry
 from loadtest.benchmarks.queue.meter import Meter
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 
 _POOL = "idle"
 _WINDOWS = Windows(sequences=8, kv_tokens=10**6, prefill_tokens=10**6)

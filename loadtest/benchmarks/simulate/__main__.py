@@ -22,7 +22,7 @@ from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.results.report import error_table
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.traces import TraceRequest, read_trace, scale_rate
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 TRACE = "azure_llm_2023_conv.csv"
 RUN = "vllm_run_rtx4090_llama8b"

@@ -28,9 +28,9 @@ from loadtest.load.schedule.plan import Planned
 from loadtest.load.schedule.prompts import Prompts
 from penstock.client import AsyncClient, PenstockClientError
 from penstock.client.connection import Connection, Stubs
+from penstock.models import RequestClass
 from penstock.v1 import inference_pb2, types_pb2
 from penstock.values.errors import from_rpc_error
-from penstock.values.models import RequestClass
 from penstock.values.slo import ClassSlo
 from penstock.wire import duration_to_wire, request_class_to_wire
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from loadtest.load.schedule.lengths import Fixed, Lengths, LogNormal
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from penstock.values.slo import ClassSlo
 
 

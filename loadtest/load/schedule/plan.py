@@ -15,7 +15,7 @@ from loadtest.load.schedule.arrivals import arrival_times
 from loadtest.load.schedule.kinds import Kind
 from loadtest.load.schedule.scenario import Scenario
 from loadtest.traces import read_trace
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 _SHARED_MOST = 0.9
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from loadtest.simulate.autoscalers.contract import PoolSnapshot, ReplicaSnapshot
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 
 
 class HpaMetric(StrEnum):

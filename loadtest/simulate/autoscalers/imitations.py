@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cluster.control.step_model import Shape, StepModel
 from loadtest.simulate.autoscalers.contract import PoolSnapshot
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from cluster.control.step_model import Shape, StepModel, StepSample
 from loadtest.simulate.autoscalers.contract import Arrival, Ended, PoolSnapshot, ReplicaSnapshot, StepColumns
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.simulate.setup import Setup, Slo
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief
 

@@ -21,7 +21,7 @@ from deployments.engines.sim.engine import sim_windows
 from deployments.replica.attempts import REPORT_PREFILLED
 from loadtest.simulate.engine.steps import StepLog, StepTimes
 from loadtest.traces import TraceRequest
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 
 _LONGEST_RUN = 256
 """Steps planned at a time; most runs are cut long before."""

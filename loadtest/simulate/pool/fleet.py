@@ -10,7 +10,7 @@ from cluster.settings import SimSettings
 from loadtest.simulate.autoscalers.contract import FastPolicy
 from loadtest.simulate.engine.replica import SimReplica
 from loadtest.simulate.engine.steps import StepTimes
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from penstock.values.steps import Relief
 
 REVERSAL_WITHIN_S = 1800.0

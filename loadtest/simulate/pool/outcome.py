@@ -10,7 +10,7 @@ from enum import StrEnum
 from loadtest.simulate.engine.replica import Running
 from loadtest.simulate.pool.fleet import Fleet
 from loadtest.simulate.setup import Slo
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 
 class End(StrEnum):

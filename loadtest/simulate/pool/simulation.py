@@ -25,7 +25,7 @@ from loadtest.simulate.pool.traffic import Router, Traffic
 from loadtest.simulate.pool.watch import Watch
 from loadtest.simulate.setup import Setup
 from loadtest.traces import TraceRequest
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Relief
 from router.affinity import Affinity

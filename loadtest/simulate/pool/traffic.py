@@ -18,7 +18,7 @@ from loadtest.simulate.pool.outcome import End, Outcome, completed
 from loadtest.simulate.pool.watch import Watch
 from loadtest.simulate.setup import Setup
 from loadtest.traces import TraceRequest
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief
 from router.admission.estimate import PoolEstimate

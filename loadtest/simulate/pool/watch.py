@@ -9,7 +9,7 @@ from loadtest.simulate.engine.replica import Running
 from loadtest.simulate.pool.fleet import Fleet, Member
 from loadtest.simulate.pool.outcome import Outcome, Sample
 from loadtest.simulate.setup import Setup
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 
 
 class Watch:

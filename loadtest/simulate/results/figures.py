@@ -10,7 +10,7 @@ import numpy as np
 
 from loadtest.simulate.pool.outcome import End, Outcome, Run
 from loadtest.simulate.setup import Slo
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 Slos: TypeAlias = Mapping[RequestClass, Slo]
 _WORST_S = 300.0

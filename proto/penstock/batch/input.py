@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.batch.fields import INT64, UINT32, BatchFileError, Fields, is_int, is_number, shown, within
+from penstock.models import StructuredOutput
 from penstock.values.jobs import JobItem
-from penstock.values.models import StructuredOutput
 from penstock.values.requests import Message, Prompt, Sampling, grammar, json_schema, one_of, regex
 
 CHAT_URL = "/v1/chat/completions"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from penstock.models import PositionLogprobs, TokenLogprob
 from penstock.values.jobs import Job, JobResult
-from penstock.values.models import PositionLogprobs, TokenLogprob
 from penstock.values.results import Choice, Completion
 
 

@@ -9,6 +9,16 @@ from penstock.client.connection import CHANNEL_OPTIONS, DEFAULT_TARGET, Tls
 from penstock.client.credentials import ApiKey
 from penstock.client.retry import RetryPolicy
 from penstock.client.sync import Client, Stream
+from penstock.models import (
+    Capabilities,
+    FieldViolation,
+    FinishReason,
+    PositionLogprobs,
+    ReplicaState,
+    RequestClass,
+    StructuredOutput,
+    TokenLogprob,
+)
 from penstock.values.decisions import ClassDemand, Decision, DecisionList
 from penstock.values.errors import (
     AlreadyExistsError,
@@ -29,16 +39,6 @@ from penstock.values.errors import (
 )
 from penstock.values.events import ChoiceEnd, Delta, Event, Finished, Queued, Resumed, Started
 from penstock.values.jobs import Job, JobItem, JobItemError, JobPage, JobResult, JobState, JobTotals, JobUpdate
-from penstock.values.models import (
-    Capabilities,
-    FieldViolation,
-    FinishReason,
-    PositionLogprobs,
-    ReplicaState,
-    RequestClass,
-    StructuredOutput,
-    TokenLogprob,
-)
 from penstock.values.requests import (
     GenerateOptions,
     Message,

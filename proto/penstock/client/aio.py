@@ -21,6 +21,7 @@ from penstock.client.gather import Gathering
 from penstock.client.retry import Attempts, RetryPolicy
 from penstock.client.stream_state import StreamState
 from penstock.client.watching import WatchState
+from penstock.models import RequestClass
 from penstock.v1 import inference_pb2
 from penstock.values.decisions import DecisionList
 from penstock.values.errors import (
@@ -31,7 +32,6 @@ from penstock.values.errors import (
     resume_token_of,
 )
 from penstock.values.jobs import Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
-from penstock.values.models import RequestClass
 from penstock.values.requests import GenerateOptions, Prompt, ResumePoint, Sampling
 from penstock.values.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
 from penstock.values.slo import OperatingPoint

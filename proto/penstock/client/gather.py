@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from penstock.models import FinishReason, PositionLogprobs
 from penstock.values.errors import CancelledError, DeadlineExceededError, ErrorDetails
 from penstock.values.events import ChoiceEnd, Delta, Event, Finished
-from penstock.values.models import FinishReason, PositionLogprobs
 from penstock.values.results import Choice, Completion
 
 

@@ -26,7 +26,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
-from penstock.values.models import FieldViolation
+from penstock.models import FieldViolation
 from penstock.wire import duration_from_wire
 
 _RESUME_TOKEN_KEY = "penstock-resume-token-bin"  # noqa: S105  # a header's name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.models import FinishReason, PositionLogprobs
 from penstock.v1 import inference_pb2
-from penstock.values.models import FinishReason, PositionLogprobs
 from penstock.values.results import Receipt, Usage
 from penstock.wire import duration_from_wire, finish_reason_from_wire, logprobs_from_wire
 

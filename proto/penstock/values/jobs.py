@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from penstock.models import RequestClass
 from penstock.v1 import jobs_pb2
 from penstock.values.durations import duration_field
-from penstock.values.models import RequestClass
 from penstock.values.requests import GenerateOptions, Prompt, Sampling, request_to_proto
 from penstock.values.results import Completion
 from penstock.wire import request_class_from_wire, request_class_to_wire

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from penstock.models import ConstraintKind, RequestClass, StructuredOutput
 from penstock.v1 import inference_pb2, types_pb2
 from penstock.values.durations import duration_field
-from penstock.values.models import ConstraintKind, RequestClass, StructuredOutput
 from penstock.wire import request_class_to_wire, structured_to_wire
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
+from penstock.models import Capabilities, FinishReason, PositionLogprobs, ReplicaState
 from penstock.v1 import admin_pb2, inference_pb2, types_pb2
-from penstock.values.models import Capabilities, FinishReason, PositionLogprobs, ReplicaState
 from penstock.wire import (
     capabilities_from_wire,
     duration_from_wire,

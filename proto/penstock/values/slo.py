@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.models import FinishReason, ReplicaState, RequestClass
 from penstock.v1 import admin_pb2, types_pb2
-from penstock.values.models import FinishReason, ReplicaState, RequestClass
 
 _CLASS_TO_WIRE = {
     RequestClass.INTERACTIVE: types_pb2.REQUEST_CLASS_INTERACTIVE,

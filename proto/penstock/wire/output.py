@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.models import PositionLogprobs, TokenLogprob
 from penstock.v1 import types_pb2
-from penstock.values.models import PositionLogprobs, TokenLogprob
 
 LOGPROB_FLOOR = -9999.0
 """Stands for minus infinity, which JSON and several client languages cannot carry, and for what is not known."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from functools import lru_cache
 
+from penstock.models import Capabilities, ConstraintKind, SamplingParams, StructuredOutput
 from penstock.v1 import inference_pb2, types_pb2
-from penstock.values.models import Capabilities, ConstraintKind, SamplingParams, StructuredOutput
 
 _SCALARS = (
     "min_tokens",

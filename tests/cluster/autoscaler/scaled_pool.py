@@ -15,7 +15,7 @@ from cluster.models import Windows
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from cluster.settings import AutoscalerSettings, PoolSettings
 from cluster.trust.secret import ClusterSecret
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from tests.cluster.autoscaler.conftest import Backend
 
 SECRET = ClusterSecret(b"0" * 32)

@@ -22,7 +22,7 @@ from cluster.errors import QueueUnavailableError
 from cluster.models import Windows
 from cluster.queue.heartbeats import ReplicaBeat
 from cluster.settings import AutoscalerSettings, PoolSettings
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.scaled_pool import BEAT_S, TICK_S, Site, both

@@ -21,7 +21,7 @@ from cluster.control.replica_rules import SlowState
 from cluster.control.step_model import Shape, StepModel
 from cluster.models import Windows
 from cluster.queue.heartbeats import PoolView, ReplicaRecord, RouterReport
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief
 

@@ -8,7 +8,7 @@ from cluster.autoscaler.store import Commit
 from cluster.models import Windows
 from cluster.queue.entries import Settlement
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.queue.backends import entry

@@ -13,7 +13,7 @@ from cluster.control.step_fit import FittedStep
 from cluster.control.step_model import StepModel
 from cluster.models import ModelInfo
 from cluster.trust.announcement import Announcement
-from penstock.values.models import Capabilities, RequestClass
+from penstock.models import Capabilities, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend

@@ -13,7 +13,7 @@ from cluster.autoscaler.router_report import ClassCounts
 from cluster.models import Windows
 from cluster.queue.heartbeats import ReplicaBeat
 from cluster.settings import AutoscalerSettings
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.scaled_pool import BEAT_S, MODEL, OUTPUT, PROMPT, TICK_S, Site, both

@@ -13,7 +13,7 @@ from cluster.autoscaler.store import Commit, StoredRecord
 from cluster.errors import LeadershipLostError
 from cluster.models import Windows
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend
 

@@ -11,7 +11,7 @@ from cluster.control.replica_policy import SlowDecision
 from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 
 MODEL = StepModel(a=0.013, b=45e-6, g=0.08e-6)

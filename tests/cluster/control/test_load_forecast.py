@@ -12,7 +12,7 @@ from cluster.control.demand import demand_of
 from cluster.control.load_forecast import Check, LoadRules, Need, burst_work
 from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
 from cluster.control.snapshot import ClassDemand
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from tests.cluster.control.groups import (
     BOUNDS,
     MODEL,

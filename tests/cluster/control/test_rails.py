@@ -13,7 +13,7 @@ from cluster.control.rails import Move
 from cluster.control.replica_rules import GroupBounds, SlowState
 from cluster.control.snapshot import ClassDemand, GroupSnapshot
 from cluster.control.step_model import Shape
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from tests.cluster.control.groups import (
     BOUNDS,
     MODEL,

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.control.replica_rules import GroupBounds, SlowState
 from cluster.control.snapshot import ClassDemand
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from penstock.values.steps import Relief
 from tests.cluster.control.groups import (
     BOUNDS,

@@ -14,7 +14,7 @@ from cluster.control.load_forecast import LoadRules, Need, growth, steady_work
 from cluster.control.replica_rules import GroupBounds, SlowState
 from cluster.control.snapshot import ClassDemand
 from cluster.control.step_model import Shape, StepModel
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Counterfactual
 from tests.cluster.control.groups import (

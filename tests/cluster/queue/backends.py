@@ -17,7 +17,7 @@ from cluster.queue.memory.queue import MemoryBell, MemoryQueue, MemoryStore
 from cluster.queue.redis.bell import RedisBell
 from cluster.queue.redis.keys import pool_keys
 from cluster.queue.redis.queue import RedisQueue
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from tests.cluster.queue.servers import Server
 
 POOL = "demo"

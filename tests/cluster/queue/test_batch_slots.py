@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cluster.models import Windows
 from cluster.queue.entries import QueueLimits, Settlement
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 ROOM = Windows(sequences=4, kv_tokens=10**6, prefill_tokens=10**6)

@@ -7,7 +7,7 @@ import contextlib
 from cluster.models import Windows
 from cluster.queue.entries import QueueLimits, Settlement
 from cluster.redis.keys import pool_key
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=10**9, prefill_tokens=10**9)

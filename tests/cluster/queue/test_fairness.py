@@ -9,7 +9,7 @@ import pytest
 
 from cluster.models import Windows
 from cluster.queue.entries import QueueLimits, Settlement
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 BUSY = Windows(sequences=8, kv_tokens=10**9, prefill_tokens=10**9)

@@ -7,7 +7,7 @@ import pytest
 from cluster.errors import QueueFullError
 from cluster.models import Windows
 from cluster.queue.entries import Grant, QueueLimits, Settlement
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)

@@ -11,7 +11,7 @@ from cluster.models import Windows
 from cluster.queue.entries import Grant, Settlement
 from cluster.queue.memory.state import LATE_LEAST, LATE_PER_CALL
 from cluster.queue.redis.keys import pool_keys
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cluster.models import Windows
 from cluster.queue.entries import Grant, QueueEntry, Settlement
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from tests.cluster.queue.backends import Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)

@@ -9,7 +9,7 @@ import pytest
 from cluster.models import Windows
 from cluster.queue.entries import Order, QueueLimits, Settlement
 from cluster.settings import QueueSettings
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)

@@ -12,7 +12,7 @@ from cluster.models import Windows
 from cluster.queue.entries import Grant, QueueLimits, Settlement
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from cluster.queue.memory.queue import MemoryStore
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import Backend, entry
 
 TENANTS = 60

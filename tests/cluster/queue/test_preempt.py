@@ -8,7 +8,7 @@ import pytest
 
 from cluster.models import Windows
 from cluster.queue.entries import Grant, QueueLimits, Settlement
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from tests.cluster.queue.backends import Backend, Scene, entry
 
 TWO = Windows(2, 10_000, 10**6)

@@ -7,7 +7,7 @@ import redis
 from cluster.queue.entries import Settlement
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from cluster.queue.redis.queue import RedisQueue
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 from tests.cluster.queue.backends import WIDE, Backend, entry
 
 

@@ -21,7 +21,7 @@ from cluster.queue.heartbeats import ReplicaBeat, RouterBeat, RouterBeatReply
 from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.keys import pool_key
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import KEPT_WHEN_IDLE, POOL, flush, memory_sizes, redis_sizes
 from tests.cluster.queue.servers import KINDS, Server
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.models import Windows
 from cluster.queue.entries import QueueLimits, Settlement
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry
 
 ONE = Windows(sequences=1, kv_tokens=10**6, prefill_tokens=10**6)

@@ -20,7 +20,7 @@ from cluster.models import Windows
 from cluster.queue.entries import Settlement
 from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from cluster.queue.redis.queue import RedisQueue
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 from tests.cluster.queue import servers
 from tests.cluster.queue.backends import Backend, Scene, entry
 from tests.cluster.queue.servers import Server

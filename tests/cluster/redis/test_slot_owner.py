@@ -21,7 +21,7 @@ from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.keys import pool_key
 from cluster.redis.slot_owner import SlotOwner
 from cluster.redis.url import ClusterUrl
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 from tests.cluster.queue.backends import POOL, entry
 from tests.cluster.queue.servers import launch, require_binary, wait_answer
 from tests.support.certificates import LOOPBACK, Authority

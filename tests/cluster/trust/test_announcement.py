@@ -13,7 +13,7 @@ from cluster.models import ModelInfo
 from cluster.queue.redis.codec import _read_record
 from cluster.trust.announcement import Announcement
 from cluster.trust.resume_token import ResumeToken, ResumeTokenChoice
-from penstock.values.models import Capabilities, ReplicaState
+from penstock.models import Capabilities, ReplicaState
 from tests.support.stack import SECRET
 
 MODEL = ModelInfo("m", "t", 100, 50, Capabilities(), ("a",))

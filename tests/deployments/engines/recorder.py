@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.base import Engine
-from penstock.values.models import PositionLogprobs, SamplingParams
+from penstock.models import PositionLogprobs, SamplingParams
 
 
 class Recorder:

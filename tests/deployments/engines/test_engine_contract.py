@@ -9,7 +9,7 @@ import pytest
 
 from cluster.errors import EngineRequestError
 from cluster.models import GenerationSpec, ResumeRecord
-from penstock.values.models import FinishReason, SamplingParams
+from penstock.models import FinishReason, SamplingParams
 from tests.deployments.engines.conftest import CONTEXT_TOKENS, Started
 from tests.deployments.engines.recorder import Recorder, begin, generate, greedy
 

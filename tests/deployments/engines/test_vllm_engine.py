@@ -16,7 +16,7 @@ import pytest
 from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import GenerationSpec, ResumeRecord
 from deployments.engines.vllm.startup.processes import tree_of
-from penstock.values.models import ConstraintKind, FinishReason, SamplingParams, StructuredOutput
+from penstock.models import ConstraintKind, FinishReason, SamplingParams, StructuredOutput
 from tests.deployments.engines.conftest import Started
 from tests.deployments.engines.recorder import Recorder, begin, generate, greedy
 

@@ -11,7 +11,7 @@ from cluster.errors import EngineDeadError, EngineRequestError
 from cluster.models import EngineStats, GenerationSpec, SequenceEnd, Windows
 from deployments.engines.base import EngineIdentity, TokenSink
 from deployments.replica.attempts import AttemptTable, Refused
-from penstock.values.models import FinishReason, SamplingParams
+from penstock.models import FinishReason, SamplingParams
 from tests.deployments.replica.test_output_log import Outlet, deltas
 
 

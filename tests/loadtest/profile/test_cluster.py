@@ -21,7 +21,7 @@ from loadtest.profile.drive import Cell, Late, Measured, _beside, _fit
 from loadtest.profile.source import Told, steps_seen
 from loadtest.profile.stored import read_profile
 from penstock.client import ClusterStatus, ModelDescription
-from penstock.values.models import Capabilities, ReplicaState
+from penstock.models import Capabilities, ReplicaState
 from penstock.values.results import PoolStatus, ReplicaStatus
 from tests.support.stack import Stack, running_stack
 

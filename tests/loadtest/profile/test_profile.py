@@ -20,7 +20,7 @@ from loadtest.plan.command import engine_of
 from loadtest.profile.drive import PROMPTS, profile
 from loadtest.profile.fit import blocks_of, fit_blocks
 from loadtest.profile.stored import Profile, read_profile
-from penstock.values.models import Capabilities, FinishReason
+from penstock.models import Capabilities, FinishReason
 
 TRUE = StepModel(0.005, 2e-5, 2e-8)
 

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.errors import SettingsError, TraceError
 from loadtest.traces import TraceRequest, read_trace, scale_rate, with_class
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 AZURE = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"

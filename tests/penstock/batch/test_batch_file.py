@@ -31,7 +31,7 @@ from penstock.client import (
     result_line,
     result_object,
 )
-from penstock.values.models import FinishReason, PositionLogprobs, RequestClass, TokenLogprob
+from penstock.models import FinishReason, PositionLogprobs, RequestClass, TokenLogprob
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]

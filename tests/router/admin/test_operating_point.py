@@ -18,9 +18,9 @@ from cluster.autoscaler.operating_point import PointRecord
 from cluster.autoscaler.store import Commit
 from cluster.cli.main import main
 from penstock.client import AsyncClient, ClassSlo, InvalidArgumentError, OperatingPoint, PermissionDeniedError
+from penstock.models import RequestClass
 from penstock.v1 import admin_pb2 as api
 from penstock.v1 import types_pb2 as types
-from penstock.values.models import RequestClass
 from penstock.values.steps import Relief
 from tests.cluster.queue.servers import running
 from tests.support.keys import Keys, bearer

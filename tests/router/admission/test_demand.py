@@ -11,9 +11,9 @@ import pytest
 from cluster.autoscaler.router_report import unpack_report
 from cluster.errors import PenstockError, QuarantinedError, QueueTimeoutError, SlowReaderError
 from cluster.queue.entries import Grant
+from penstock.models import RequestClass
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from penstock.values.models import RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from router.admission.demand import DemandCounter, Verdict
 from router.generation.choice import Choice

@@ -7,7 +7,7 @@ import pytest
 from cluster.models import Windows
 from cluster.queue.entries import Mail
 from cluster.queue.heartbeats import ReplicaRecord, RouterBeatReply
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo
 from penstock.values.steps import Relief
 from router.admission.estimate import EXPIRY_S, PoolEstimate

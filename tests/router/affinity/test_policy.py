@@ -10,7 +10,7 @@ import pytest
 from cluster.models import Windows
 from cluster.queue.heartbeats import ReplicaRecord
 from cluster.settings import AffinitySettings
-from penstock.values.models import ReplicaState
+from penstock.models import ReplicaState
 from router.affinity import Affinity
 
 WINDOWS = Windows(sequences=64, kv_tokens=400_000, prefill_tokens=32_768)

@@ -16,9 +16,9 @@ from cluster.terminal.console import messages, screen
 from cluster.terminal.progress import StepDisplay
 from cluster.terminal.tables import add_columns, print_table
 from penstock.client import Decision, DecisionList, Finished, Job, JobState, OperatingPoint, UsageLine, UsageReport
+from penstock.models import ReplicaState, RequestClass
 from penstock.values.decisions import Relief, Step
 from penstock.values.jobs import JobTotals
-from penstock.values.models import ReplicaState, RequestClass
 from penstock.values.results import AttemptReceipt, PoolStatus, Receipt, ReplicaStatus, Usage
 from router.commands import jobs, status, usage
 from router.commands.decisions import show_decisions

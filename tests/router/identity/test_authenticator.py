@@ -16,7 +16,7 @@ import pytest
 from cluster.clock import ManualClock
 from cluster.errors import SettingsError, UnauthenticatedError
 from cluster.settings import load_settings
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 from router.identity import ANONYMOUS, Authenticator, Caller, Role
 from router.identity.key import mint_key
 from router.identity.new_key import KeyPlan, add_key

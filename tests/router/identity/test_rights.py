@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cluster.errors import PermissionDeniedError
+from penstock.models import RequestClass
 from penstock.v1 import admin_pb2, inference_pb2
-from penstock.values.models import RequestClass
 from router.identity import ANONYMOUS, Caller, Role, may_use, minimum_role, require_class, require_model, require_role
 
 

@@ -16,10 +16,10 @@ from cluster.queue.entries import Grant, QueueEntry
 from cluster.settings import MergingSettings
 from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
+from penstock.models import RequestClass
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from penstock.values.models import RequestClass
 from router.generation.choice import Choice, ChoiceState
 from router.generation.generation import Generation
 from router.grpc_server import Call

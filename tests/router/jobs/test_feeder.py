@@ -20,9 +20,9 @@ from cluster.errors import (
 from cluster.jobs.contract import JobLimits, JobState
 from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
 from cluster.settings import JobsSettings
+from penstock.models import RequestClass
 from penstock.v1 import inference_pb2, types_pb2
 from penstock.v1 import jobs_pb2 as api
-from penstock.values.models import RequestClass
 from router.jobs.feeder import JobFeeder
 from router.jobs.run import JobRun, RunTools
 from tests.support.waiting import until

@@ -14,10 +14,10 @@ from google.protobuf.duration_pb2 import Duration
 
 from cluster.autoscaler.router_report import JobWork, unpack_report
 from cluster.errors import PermissionDeniedError
+from penstock.models import RequestClass
 from penstock.v1 import inference_pb2, types_pb2
 from penstock.v1 import jobs_pb2 as api
 from penstock.values.errors import from_rpc_error
-from penstock.values.models import RequestClass
 from router.identity import Caller
 from router.jobs.upload import BLOCK_ITEMS
 from tests.support.stack import Stack, collect, request, running_stack

@@ -14,7 +14,7 @@ from cluster.models import SequenceEnd
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.base import Engine
 from deployments.engines.factory import build_engine
-from penstock.values.models import FinishReason
+from penstock.models import FinishReason
 from router.links.breaker import LONGEST_S, Breaker, BreakerLimits
 from tests.support.stack import MODEL, request, running_stack, stream_request
 from tests.support.waiting import until

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from cluster.autoscaler.router_report import unpack_report
+from penstock.models import RequestClass
 from penstock.v1 import types_pb2 as types
-from penstock.values.models import RequestClass
 from router.tokens.guess import likely_tokens
 from router.validation import ChatPrompt, Message, TextPrompt, TokenPrompt
 from tests.support.stack import request, running_stack

@@ -11,8 +11,8 @@ from annotated_types import Le
 from cluster.errors import InvalidRequestError
 from cluster.models import ModelInfo
 from cluster.settings import LimitSettings
+from penstock.models import Capabilities
 from penstock.v1 import types_pb2
-from penstock.values.models import Capabilities
 from router.validation import RequestLimits, check_request, resolve
 from router.validation import schema as schema_module
 from router.validation.pattern import extent

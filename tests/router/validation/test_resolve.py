@@ -6,7 +6,7 @@ import pytest
 
 from cluster.errors import InvalidRequestError
 from cluster.models import ModelInfo
-from penstock.values.models import Capabilities, ConstraintKind, RequestClass, SamplingParams, StructuredOutput
+from penstock.models import Capabilities, ConstraintKind, RequestClass, SamplingParams, StructuredOutput
 from router.validation import CheckedRequest, TextPrompt, TokenPrompt, choice_sampling, resolve
 
 MODEL = ModelInfo(

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.errors import InvalidRequestError
+from penstock.models import ConstraintKind, RequestClass, SamplingParams
 from penstock.v1 import inference_pb2 as pb
 from penstock.v1 import types_pb2
-from penstock.values.models import ConstraintKind, RequestClass, SamplingParams
 from router.validation import (
     CancelTarget,
     ChatPrompt,

@@ -20,7 +20,7 @@ from deployments.engines.vllm.plugin import CPU_ENGINE_NAP_US, NAP_VARIABLE, REP
 from deployments.engines.vllm.sampling import Resumes, translator
 from deployments.engines.vllm.startup import precision, processes, sockets
 from deployments.engines.vllm.startup.arguments import core_binding, engine_arguments
-from penstock.values.models import Capabilities
+from penstock.models import Capabilities
 
 if TYPE_CHECKING:
     from deployments.engines.vllm.adapter import Frontend, FrontendEvents

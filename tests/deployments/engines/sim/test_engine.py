@@ -13,7 +13,7 @@ from cluster.models import GenerationSpec, ResumeRecord
 from cluster.settings import EngineKind, PoolSettings, SimSettings
 from deployments.engines.sim import SimEngine
 from deployments.engines.sim.engine import step_seconds
-from penstock.values.models import ConstraintKind, FinishReason, SamplingParams, StructuredOutput
+from penstock.models import ConstraintKind, FinishReason, SamplingParams, StructuredOutput
 from tests.deployments.engines.recorder import Recorder, begin, generate, greedy
 
 PROMPT = (40, 41, 42)

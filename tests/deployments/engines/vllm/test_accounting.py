@@ -13,7 +13,7 @@ from cluster.models import GenerationSpec, SequenceEnd
 from cluster.settings import PoolSettings
 from deployments.engines.vllm.engine import VllmEngine
 from deployments.engines.vllm.sequence import VllmSequence
-from penstock.values.models import ConstraintKind, FinishReason, PositionLogprobs, SamplingParams, StructuredOutput
+from penstock.models import ConstraintKind, FinishReason, PositionLogprobs, SamplingParams, StructuredOutput
 
 STEP_S = 0.02
 

@@ -8,7 +8,7 @@ import pytest
 from cluster.models import GenerationSpec, SequenceEnd
 from deployments.engines.vllm.release import SlotRelease
 from deployments.engines.vllm.sequence import VllmSequence
-from penstock.values.models import SamplingParams
+from penstock.models import SamplingParams
 
 
 class _Engine:

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.errors import EngineRequestError
 from cluster.models import GenerationSpec, ResumeRecord
-from penstock.values.models import ConstraintKind, SamplingParams, StructuredOutput
+from penstock.models import ConstraintKind, SamplingParams, StructuredOutput
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 

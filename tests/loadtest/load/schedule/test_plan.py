@@ -20,7 +20,7 @@ from loadtest.load.schedule.lengths import recorded
 from loadtest.load.schedule.plan import plan, plan_of_user
 from loadtest.load.schedule.prompts import Prompts
 from loadtest.load.schedule.scenario import SCENARIOS, find_scenario, scenario_fields, scenario_from
-from penstock.values.models import RequestClass
+from penstock.models import RequestClass
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from loadtest.simulate.autoscalers.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.autoscalers.contract import PoolSnapshot, ReplicaSnapshot, SlowPolicy
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 
 
 def pool(

@@ -15,7 +15,7 @@ from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.traces import TraceRequest
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 
 MODEL = StepModel(0.1, 1e-3, 0.0)
 POINT = point_of({RequestClass.STANDARD: Slo(2.0, 0.2)})

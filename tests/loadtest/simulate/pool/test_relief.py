@@ -23,7 +23,7 @@ from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import Figures, figures_of
 from loadtest.simulate.setup import Setup, Slo
 from loadtest.traces import TraceRequest
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from penstock.values.steps import Relief
 
 ENGINE = SimSettings(

@@ -20,7 +20,7 @@ from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.setup import Death, Setup, Slo
 from loadtest.traces import TraceRequest
-from penstock.values.models import ReplicaState, RequestClass
+from penstock.models import ReplicaState, RequestClass
 from router.affinity import Affinity
 
 ENGINE = SimSettings(

@@ -1,0 +1,106 @@
+"""Sizes that keep every room readable. The exceptions may only shrink: one that is not exact fails."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("proto/penstock", "cluster", "router", "deployments", "loadtest", "k8s/render")
+MODULES, LINES, POSITIONAL = 16, 400, 6
+
+LONG_FILES = {
+    "cluster/bootstrap/local.py": 410,
+    "cluster/errors.py": 501,
+    "cluster/queue/memory/queue.py": 465,
+    "proto/penstock/client/sync.py": 409,
+    "router/dispatch/pool.py": 536,
+    "router/generation/choice.py": 611,
+    "router/links/link.py": 453,
+}
+MANY_PARAMETERS = {
+    "cluster/autoscaler/scaler.py:__init__": 8,
+    "cluster/control/relief.py:relief_of": 7,
+    "cluster/queue/memory/choice.py:_first": 7,
+    "deployments/replica/governor.py:__init__": 7,
+    "loadtest/benchmarks/affinity/__main__.py:_run": 8,
+    "loadtest/plan/engine/gpus.py:_gpu": 7,
+    "loadtest/plan/search.py:_engine": 7,
+    "loadtest/plan/what_if.py:ways_out": 7,
+    "loadtest/simulate/pool/traffic.py:__init__": 7,
+    "router/dispatch/pool.py:__init__": 9,
+    "router/dispatch/reconcile.py:__init__": 8,
+    "router/generation/choice.py:__init__": 8,
+    "router/inference/servicer.py:__init__": 7,
+}
+SAME_NAMES = {
+    "loadtest": {
+        "Cell",
+        "End",
+        "Kind",
+        "Load",
+        "Measured",
+        "Plan",
+        "Planned",
+        "Record",
+        "Result",
+        "Run",
+        "Running",
+        "Scenario",
+        "Seen",
+        "Simulation",
+        "Tally",
+        "Traffic",
+        "Watch",
+    }
+}
+
+
+def sources(package: str) -> Iterator[tuple[str, ast.Module, int]]:
+    """Yield path, syntax and number of lines of every module that a hand wrote."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        if "_pb2" not in path.name:
+            text = path.read_text(encoding="utf-8")
+            yield str(path.relative_to(ROOT)), ast.parse(text), text.count("\n")
+
+
+def test_folders_hold_at_most_sixteen_modules() -> None:
+    held = Counter(
+        str(Path(path).parent)
+        for package in PACKAGES
+        for path, _, _ in sources(package)
+        if not path.endswith("__init__.py")
+    )
+    assert {} == {folder: count for folder, count in held.items() if count > MODULES}
+
+
+def test_files_have_at_most_four_hundred_lines() -> None:
+    assert {path: lines for package in PACKAGES for path, _, lines in sources(package) if lines > LINES} == LONG_FILES
+
+
+def test_functions_take_at_most_six_positional_parameters() -> None:
+    many = {}
+    for package in PACKAGES:
+        for path, tree, _ in sources(package):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+                    count = len([name for name in names if name not in ("self", "cls")])
+                    if count > POSITIONAL:
+                        many[f"{path}:{node.name}"] = count
+    assert many == MANY_PARAMETERS
+
+
+def test_a_package_has_one_public_class_of_a_name() -> None:
+    twice: dict[str, set[str]] = {}
+    for package in PACKAGES:
+        places: dict[str, set[str]] = defaultdict(set)
+        for path, tree, _ in sources(package):
+            for node in tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].add(path)
+        if names := {name for name, where in places.items() if len(where) > 1}:
+            twice[package] = names
+    assert twice == SAME_NAMES
