@@ -65,7 +65,7 @@ class ScriptPipeline:
             raise QueueUnavailableError(f"{self._max_pending} queue calls wait already")
         loop = asyncio.get_running_loop()
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._run(), name="redis-pipeline")
+            self._task = loop.create_task(self._run(), name="queue-pipeline")
         reply: asyncio.Future[Any] = loop.create_future()
         self._pending.append(_Call(script, command, reply))
         self._wake.set()
