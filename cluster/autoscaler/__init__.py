@@ -1,1 +1,1 @@
-"""The autoscaler: it looks at pools, decides with `cluster.control.replica_policy`, and starts and stops replicas."""
+"""The autoscaler: it observes pools, decides with `cluster.control.replica_policy`, and starts and stops replicas."""

@@ -1,4 +1,4 @@
-"""What carries a number of replicas out."""
+"""The platform that runs replicas: reads and sets their number."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ BAD_STATES = ("DEPLOY_FAILED", "UNHEALTHY")
 
 @dataclass(frozen=True, slots=True)
 class Actual:
-    """Is what the platform says of a pool."""
+    """State of a pool according to the platform."""
 
     target: int
     """Replicas that it was last told to have."""
     running: int
     trouble: str = ""
-    """Why it can't have them; empty while it can."""
+    """Reason why it can't have them; empty if it can."""
     replicas: frozenset[str] | None = None
-    """Ids of those that it has, in any state; None where it does not say."""
+    """Ids of the replicas that it has, in any state; None if it does not list them."""
 
 
 class Actuator(Protocol):
-    """Sets a pool's number of replicas. Level-triggered: the same number again changes nothing."""
+    """Control of pools' numbers of replicas. Level-triggered: the same number again changes nothing."""
 
     async def look(self, pool: str) -> Actual:
-        """Read what is there.
+        """Read the state of a pool.
 
         Raises:
             ActuatorError: it can't be read.
@@ -38,24 +38,23 @@ class Actuator(Protocol):
         ...
 
     async def scale(self, pool: str, replicas: int) -> None:
-        """Set the number; returns before it is carried out. Replicas to remove drain first.
+        """Set the number of replicas. Return before the change is done. Replicas to remove drain first.
 
         Raises:
-            ActuatorError: it was not taken.
+            ActuatorError: the platform did not accept the number.
         """
         ...
 
 
 class ServeActuator:
-    """Uses Ray Serve's external scaler. Serve chooses who goes: first who still starts, then the newest; and its number
-    is ours only until the application's config changes, so it is compared at every tick.
+    """Ray Serve's external scaler. Serve chooses the replicas to remove: first those that still start, then the newest.
+    A change of the application's config replaces the number, so it is compared at every tick.
     """
 
     def __init__(self, serve: ServeApi) -> None:
         self._serve = serve
 
     async def look(self, pool: str) -> Actual:
-        """See `Actuator.look`."""
         try:
             apps = await self._serve.status()
         except BootstrapError as error:
@@ -68,7 +67,6 @@ class ServeActuator:
         return Actual(app.target, app.running, trouble, names)
 
     async def scale(self, pool: str, replicas: int) -> None:
-        """See `Actuator.scale`."""
         try:
             await self._serve.scale(pool, replicas)
         except BootstrapError as error:

@@ -1,4 +1,4 @@
-"""Puts a group's snapshot together from what routers, replicas and the queue report. Pure."""
+"""Assembly of a group's snapshot from the reports of routers, replicas and queue. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from cluster.queue.heartbeats import PoolView, ReplicaRecord
 from penstock.models import ReplicaState, RequestClass
 
 UNKNOWN_SHAPE = Shape(prompt_tokens=512, output_tokens=256)
-"""Of requests that wait before any was counted."""
+"""Assumed shape of waiting requests before any was counted."""
 MOST_SPREAD = 3.0
-"""A 95th percentile further above the mean than this comes from disturbances, which no batch size changes."""
+"""Largest ratio of 95th percentile to mean that counts. A larger one comes from disturbances, which no batch size
+changes."""
 _REFERENCE = (64, 64_000)
 """Tokens and context of the step by which models are put in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """Is what the settings say of a group."""
+    """Settings of a group."""
 
     cold_start_s: float
-    """Until one was measured."""
+    """Assumed cold start until one was measured, seconds."""
     gpus_per_replica: int
 
 
@@ -43,11 +44,11 @@ def assemble(
 
     Args:
         view: the queue's state.
-        meter: updated with the view's reports.
-        starts: updated with the view's replicas.
+        meter: a meter updated with the view's reports.
+        starts: a record updated with the view's replicas.
         facts: the settings.
-        stored_model: what earlier replicas of the group learned.
-        jobs: what is left of the jobs that routers feed.
+        stored_model: step model that earlier replicas of the group learned.
+        jobs: remaining work of the jobs that routers feed.
     """
     ready = ready_records(view)
     at = view.time_ms / 1000
@@ -61,7 +62,7 @@ def assemble(
         spread=_spread(ready),
         live_batch=_live_batch(ready),
         max_sequences=_median([record.stats.get("largest_batch", record.windows.sequences) for record in ready], 256),
-        # Replicas of the last release do not say.
+        # Replicas of the last release do not report it.
         step_tokens=_median([record.stats.get("step_tokens", 0) for record in ready], 0),
         kv_tokens=_median([record.windows.kv_tokens for record in ready], 0),
         running=float(view.running),
@@ -83,12 +84,12 @@ def ready_records(view: PoolView) -> list[ReplicaRecord]:
 
 
 def _fed(view: PoolView, jobs: Sequence[JobWork], request_class: RequestClass) -> int:
-    """Return how many of those that wait may be items of jobs: a feeder keeps a few there."""
+    """Return how many waiting requests of a class may be items of jobs: a feeder keeps a few of them in flight."""
     return min(view.waiting[request_class], sum(job.in_flight for job in jobs if job.request_class is request_class))
 
 
 def _due(jobs: Sequence[JobWork], meter: Meter) -> tuple[ClassDemand, ...]:
-    """Describe what is left of jobs. An item is like those of its job that are done, or like other requests."""
+    """Return the demand of jobs. An item is assumed to be like the job's finished items, or like other requests."""
     found = []
     for job in sorted(jobs, key=lambda job: job.left_s):
         shape = Shape(job.prompt_tokens, job.output_tokens, job.cached_tokens)
@@ -121,8 +122,8 @@ def _demands(view: PoolView, meter: Meter, jobs: Sequence[JobWork]) -> tuple[Cla
 
 
 def _model(ready: Sequence[ReplicaRecord], stored: StepModel | None) -> StepModel | None:
-    """Choose the middle one of the replicas' models. One that nobody measured yet is taken from the group's past; but
-    where replicas have measured and none trusts its model, there is none.
+    """Return the middle one of the replicas' models. Return the stored model if no replica has measured one yet, and
+    None if replicas have measured and none trusts its model.
     """
     stats = [record.stats for record in ready]
     models = [StepModel(one["step_a"], one["step_b"], one["step_g"]) for one in stats if "step_a" in one]
@@ -146,7 +147,9 @@ def _live_batch(ready: Sequence[ReplicaRecord]) -> float | None:
 
 
 def _age(at: float, view: PoolView, meter: Meter) -> float:
-    """Return the age of the oldest value; what a lease keeps alive although it does not report is old, too."""
+    """Return the age of the oldest value in seconds. A router with a lease counts even if it stopped reporting. Without
+    any report the last one counts.
+    """
     ages = [record.heartbeat_age_ms / 1000 for record in view.replicas]
     ages += [report.age_ms / 1000 for report in view.reports]
     if not view.reports and meter.reported_at is not None:

@@ -1,4 +1,4 @@
-"""An autoscaler process: one `PoolScaler` per pool, ticks, metrics and health."""
+"""The autoscaler process: one `PoolScaler` per pool, ticks, metrics and health."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerStores:
-    """Opens connections; each takes the pool's name."""
+    """Factories of connections; each takes the pool's name."""
 
     queue: Callable[[str], Queue]
     control: Callable[[str], ControlStore]
 
 
 class Autoscaler:
-    """Owns the pools' scalers and their connections."""
+    """Owner of the pools' scalers and their connections."""
 
     def __init__(self, settings: Settings, secret: ClusterSecret, stores: AutoscalerStores, actuator: Actuator) -> None:
         self.holder = f"autoscaler-{secrets.token_hex(4)}"
@@ -59,14 +59,14 @@ class Autoscaler:
 
     @property
     def port(self) -> int:
-        """Port of metrics and health, after `start`."""
+        """Port of metrics and health after `start`, 0 before."""
         return self._server.port if self._server is not None else 0
 
     async def start(self) -> None:
-        """Begin to look after the pools.
+        """Serve metrics and health, and begin to lead, or to wait for the lead of, each pool.
 
         Raises:
-            SettingsError: nobody can listen at the address of the HTTP endpoints.
+            SettingsError: the address of the HTTP endpoints can't be used.
         """
         host = self._settings.autoscaler
         metrics = AutoscalerMetrics(self.scalers)
@@ -74,17 +74,17 @@ class Autoscaler:
             self._server = ObservedServer(host.host, host.port, metrics.registry, self.healthy, self.ready)
         except OSError as error:
             why = error.strerror or error
-            raise SettingsError(f"autoscaler.port: {host.port} on {host.host} can't be had: {why}") from error
+            raise SettingsError(f"autoscaler.port: {host.port} on {host.host} can't be used: {why}") from error
         for scaler in self.scalers.values():
             self._owner.spawn(self._look_after(scaler), scaler.name)
         _LOG.info("autoscaler.ready", extra={"autoscaler": self.holder, "pools": sorted(self.scalers)})
 
     def healthy(self) -> bool:
-        """Whether the loops turn."""
+        """Return whether the loops run: the last turn was less than a minute and three ticks ago."""
         return time.monotonic() - self._looked_at < 60.0 + 3 * self._settings.autoscaler.tick_s
 
     def ready(self) -> bool:
-        """Whether every pool has a leader that is known here."""
+        """Return whether the leader of every pool is known here."""
         return all(scaler.leader is not None for scaler in self.scalers.values())
 
     async def _look_after(self, scaler: PoolScaler) -> None:
@@ -97,7 +97,7 @@ class Autoscaler:
                 if not await scaler.lead():
                     due = time.monotonic()
                 elif time.monotonic() >= due:
-                    # From the last due time, so that ticks keep their distance.
+                    # Counted from the last due time, so that ticks keep their distance.
                     due = max(due + host.tick_s, time.monotonic())
                     await scaler.tick()
             except QueueUnavailableError as error:
@@ -108,7 +108,7 @@ class Autoscaler:
             await asyncio.sleep(step_s)
 
     async def stop(self) -> None:
-        """End; another autoscaler may lead at once."""
+        """Give the leases back, so that another autoscaler may lead at once, and close connections."""
         await self._owner.close()
         for scaler in self.scalers.values():
             try:
@@ -124,5 +124,5 @@ class Autoscaler:
 
 
 def scaled_pools(settings: Settings) -> list[str]:
-    """Name the pools whose settings ask for an autoscaler."""
+    """Return the names of the pools whose settings ask for an autoscaler."""
     return [name for name, pool in settings.pools.items() if ControlMode(pool.autoscale.mode) is not ControlMode.OFF]

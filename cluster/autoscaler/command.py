@@ -1,4 +1,4 @@
-"""`penstock autoscaler`: the process that decides how many replicas pools have."""
+"""`penstock autoscaler`: the process that sets the number of replicas of pools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     parser.add_argument("--settings", type=Path, help="TOML file with the settings tree")
     parser.add_argument("--settings-json", type=Path, help="a whole settings tree as JSON; wins over --settings")
     parser.add_argument("--ray-address", help="dashboard of the Ray cluster (default: the setting cluster.ray_address)")
@@ -80,7 +79,7 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
 
 
 def _write_ready(path: Path, autoscaler: Autoscaler) -> None:
-    """Tell whoever started this process where it listens; appears whole or not at all."""
+    """Write the file that tells the starting process where this one listens. It appears whole or not at all."""
     partial = path.with_suffix(".partial")
     fields = {"port": autoscaler.port, "autoscaler": autoscaler.holder, "pid": os.getpid()}
     partial.write_text(json.dumps(fields), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A decision as it is stored and shown: what was seen, what was decided, and why."""
+"""A decision as it is stored and shown: its inputs, its result and the reasons."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from penstock.values.steps import Counterfactual, Relief, Step
 
 @dataclass(frozen=True, slots=True)
 class DemandRecord:
-    """Is what one class asked for."""
+    """Demand of one class."""
 
     request_class: RequestClass
     rate: float
     """Requests per second."""
     prompt_tokens: float
-    """Per request, as the next two."""
+    """Mean per request, like the next two."""
     cached_tokens: float
     output_tokens: float
     queued: int
     oldest_wait_s: float
     deadline_s: float | None = None
-    """What is queued is to be done in so long; None for requests that clients wait for."""
+    """Time within which the queued work must be done; None for requests that clients wait for."""
 
     @classmethod
     def of(cls, seen: ClassDemand) -> DemandRecord:
-        """Take it from a snapshot."""
         shape = seen.shape
         tokens = (shape.prompt_tokens, shape.cached_tokens, shape.output_tokens)
         return cls(seen.request_class, seen.rate, *tokens, seen.queued, seen.oldest_wait_s, seen.deadline_s)
@@ -39,7 +38,7 @@ class DemandRecord:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """Is one decision, with what it rests on."""
+    """One decision, with its inputs."""
 
     at_ms: int
     """Pool time, which is Redis' clock."""
@@ -48,10 +47,10 @@ class DecisionRecord:
     mode: ControlMode
     """Only `active` decisions are carried out."""
     before: int
-    """Replicas that the platform was told to have."""
+    """Replicas that the platform was last told to have."""
     replicas: int
     needed: int
-    """Before hysteresis and rails."""
+    """Replicas needed, before hysteresis and rails."""
     relief: Relief
     reason: str
     steps: tuple[Step, ...]
@@ -75,7 +74,6 @@ class DecisionRecord:
     def of(
         cls, seen: GroupSnapshot, made: SlowDecision, *, leader: str, fence: int, mode: ControlMode, before: int
     ) -> DecisionRecord:
-        """Put it together."""
         return cls(
             at_ms=round(seen.at * 1000),
             leader=leader,
@@ -103,12 +101,16 @@ class DecisionRecord:
         )
 
     def to_bytes(self) -> bytes:
-        """Write as JSON."""
+        """Return the record as JSON, without its number."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_bytes(cls, text: bytes, number: int) -> DecisionRecord:
-        """Read what `to_bytes` wrote; raises ValueError, KeyError or TypeError for anything else."""
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError: the text is anything else.
+        """
         fields: dict[str, Any] = json.loads(text)
         fields |= {
             "number": number,

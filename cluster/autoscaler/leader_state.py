@@ -1,4 +1,4 @@
-"""What a leader remembers of a pool, and hands to the next one."""
+"""A leader's state about a pool, which it hands to its successor."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from penstock.values.steps import Relief
 
 _RULES = SlowRules()
 _GRACE_S = _RULES.attainment_s - _RULES.fill_period_s
-"""So far ahead the slow loop sets the time of its last look at the fill on purpose, after a shortage."""
+"""How far into the future the replica policy may set the time of its last look at the fill: on purpose, after a
+shortage."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolMemory:
-    """Is all of it."""
+    """State that a leader hands to its successor."""
 
     slow: SlowState = field(default_factory=SlowState)
     meter: Meter = field(default_factory=Meter)
     starts: Starts = field(default_factory=Starts)
     group: str = ""
-    """Whose step model holds while there are no replicas: that of the last ones; empty where there never were any."""
+    """Group of the last replicas, whose step model is used while there are none; empty if there never were any."""
 
     def up_to(self, at: float) -> PoolMemory:
-        """Forget what lies ahead: a store that replaced another one may be behind its time."""
+        """Return the state with no time after `at`: pool time can be earlier than before if the store was replaced."""
         slow, starts = self.slow, self.starts
         fill_at = None if slow.fill_at is None else slow.fill_at - _GRACE_S
         known = (fill_at, slow.active_at, slow.regretted_at, starts.last_failure_at)
@@ -59,12 +60,13 @@ class PoolMemory:
         )
 
     def after_break(self, at: float, break_s: float, start_timeout_s: float) -> PoolMemory:
-        """Leave out what would take a time without a leader for a time in which nobody came, or for a cold start.
+        """Return the state after a time without a leader, which must not count as a time without requests, or as a part
+        of a cold start.
 
         Args:
             at: now.
-            break_s: a longer time since the last tick is such a time.
-            start_timeout_s: starts from before a time as long as this are forgotten: what became of them is not known.
+            break_s: a longer time since the last tick is a time without a leader.
+            start_timeout_s: after a longer one pending starts are forgotten: their outcome is unknown.
         """
         if self.meter.at is None or at - self.meter.at <= break_s:
             return self
@@ -73,7 +75,7 @@ class PoolMemory:
         return replace(self, slow=slow, starts=starts)
 
     def to_bytes(self) -> bytes:
-        """Write as JSON. The needs of two hours are most of it, some 35 KB."""
+        """Return the state as JSON. The needs of two hours are most of it, some 35 KB."""
         slow, starts = asdict(self.slow), asdict(self.starts)
         slow["needs"] = [_need_fields(need) for need in self.slow.needs]
         slow["moves"] = [[move.at, move.replicas, move.before] for move in self.slow.moves]
@@ -83,7 +85,11 @@ class PoolMemory:
 
     @classmethod
     def from_bytes(cls, text: bytes) -> PoolMemory:
-        """Read what `to_bytes` wrote; raises ValueError, KeyError or TypeError for anything else."""
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError: the text is anything else.
+        """
         fields = json.loads(text)
         slow, starts = fields["slow"], fields["starts"]
         slow["needs"] = tuple(map(_need, slow["needs"]))
@@ -93,7 +99,7 @@ class PoolMemory:
         starts["known"] = frozenset(starts["known"])
         for name in ("asked", "samples"):
             starts[name] = tuple(starts[name])
-        # A release that did not know groups may have led before.
+        # The last leader may have been of a release that did not store the group.
         group = str(fields.get("group", ""))
         return cls(SlowState(**slow), _meter(fields["meter"]), Starts(**starts), group)
 
@@ -104,7 +110,7 @@ def _need_fields(need: Need) -> list[float]:
 
 
 def _need(fields: Sequence[float]) -> Need:
-    # A release that did not write the last ones down may have led before.
+    # The last leader may have been of a release that did not store requests and shape.
     at, work, replicas, *more = fields
     return Need(at, work, int(replicas), more[0] if more else 0.0, Shape(*more[1:]) if more[1:] else None)
 

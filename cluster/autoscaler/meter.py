@@ -1,8 +1,8 @@
-"""From counters to rates: what arrives per second, how large it is, and how much of it is served within its SLO.
+"""Rates from routers' counters: requests per second, their size, and the part that is served within its SLO.
 
-Routers come and go; their counters start at 0. What one had counted when it was last heard is counted, the rest is lost
-with it. One that is new soon after the first look may have served for long before it. Averages fade, they do not stop:
-a router that fell silent never looks like a pool without requests.
+Routers come and go, and their counters start at 0. When a router disappears, its last report counts; what it counted
+after that is lost. A router that is new soon after the first tick may have served for long before. Averages fade and
+never stop, so a router that fell silent does not look like a pool without requests.
 """
 
 from __future__ import annotations
@@ -17,70 +17,72 @@ from penstock.models import RequestClass
 
 ATTAINMENT_WINDOW_S = 600.0
 ATTAINMENT_LEAST = 200.0
-"""Fewer judged requests within the window say nothing."""
+"""Least number of judged requests within the window that say something."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassRates:
-    """Is what arrives of one class, per second."""
+    """Arrivals of one class."""
 
     requests: float = 0.0
+    """Requests per second."""
     shape: Shape | None = None
-    """Of those requests; None before the first."""
+    """Mean shape of those requests; None before the first."""
 
 
 SILENT_ROUTERS = 64
-"""Routers whose counters are kept while they are not heard; each start of a router is another one."""
+"""Most silent routers whose counters are kept. A router that starts again counts as another one."""
 
 
 JOINING_S = 60.0
-"""For so long after the first look a router that is new to it brings a past, and no requests of a few seconds: where a
-store lost everything an autoscaler may look before all routers have joined again."""
+"""Time after the first tick in which the counters of a new router count as its past, not as new requests. After a loss
+of all data an autoscaler may look before all routers have joined again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Remembers the last counters and the averages. `update` returns the next one."""
+    """Last counters and averages. `update` returns the next value."""
 
     at: float | None = None
-    """Pool time in seconds; None before the first look."""
+    """Pool time in seconds; None before the first tick."""
     seen_s: float = 0.0
-    """Time that the averages rest on."""
+    """Time that the averages cover, seconds."""
     reported_at: float | None = None
-    """When a router was last heard."""
+    """Pool time of the last report of any router, seconds."""
     counters: Mapping[str, Counts] = field(default_factory=dict)
-    """By router."""
+    """Last counters of each router."""
     rates: Mapping[RequestClass, ClassRates] = field(default_factory=dict)
     judged: float = 0.0
-    """Requests per second that were judged, over the attainment's window."""
+    """Judged requests per second, averaged over `ATTAINMENT_WINDOW_S`."""
     met: float = 0.0
+    """Requests per second that met their SLO, averaged in the same way."""
     arrived_at: float | None = None
-    """When a request was last counted; the averages fade, and never end."""
+    """Pool time of the last counted request, seconds. The averages alone would not tell: they fade and never end."""
 
     @property
     def attainment(self) -> float | None:
-        """Part of the last minutes' requests that were served within their SLO; None where too few."""
+        """Part of the requests in `ATTAINMENT_WINDOW_S` that were served within their SLO; None if too few."""
         if self.judged * min(self.seen_s, ATTAINMENT_WINDOW_S) < ATTAINMENT_LEAST:
             return None
         return min(1.0, self.met / self.judged)
 
     def update(self, at: float, reports: Mapping[str, Counts], newest_age_s: float | None, window_s: float) -> Meter:
-        """Take what routers report now.
+        """Return the meter after one more tick.
 
         Args:
             at: pool time, seconds.
-            reports: of each router.
-            newest_age_s: age of the newest report; None without any.
-            window_s: rates are averaged over so long.
+            reports: last counters of each router that is heard now.
+            newest_age_s: age of the newest report, seconds; None without any.
+            window_s: time over which rates are averaged, seconds.
         """
         reported_at = self.reported_at if newest_age_s is None else at - newest_age_s
         if self.at is None or not self.counters:
-            # Without a router there was no first look.
+            # A tick without any router does not count as the first one.
             return replace(self, at=at, reported_at=reported_at if reported_at is not None else at, counters=reports)
         counters = self._kept(reports)
         seconds = at - self.at
         if seconds <= 0:
-            # Another store, whose clock is behind: from here on, with what was known.
+            # The store was replaced and its clock is behind: continue from its time with the known averages.
             arrived_at = None if self.arrived_at is None else min(self.arrived_at, at)
             return replace(self, at=at, reported_at=at, counters=counters, arrived_at=arrived_at)
         seen_s = self.seen_s + seconds
@@ -105,15 +107,17 @@ class Meter:
         )
 
     def _kept(self, reports: Mapping[str, Counts]) -> Mapping[str, Counts]:
-        """Remember routers that are not heard now: all that one ever counted would look new when it comes back."""
+        """Return the reports together with the counters of silent routers. Without these all that a router ever counted
+        would look new when it returns.
+        """
         silent = {router: counts for router, counts in self.counters.items() if router not in reports}
         for router in list(silent)[: max(0, len(silent) - SILENT_ROUTERS)]:
-            # Those that are silent for longest come first.
+            # Routers that are silent for longest come first.
             del silent[router]
         return {**silent, **reports}
 
     def _came(self, reports: Mapping[str, Counts]) -> Counts:
-        """Add up what was counted since the last look."""
+        """Return what all routers counted since the last tick."""
         came: Counts = {}
         for router, counts in reports.items():
             before = self.counters.get(router, counts if self.seen_s < JOINING_S else {})
@@ -129,7 +133,7 @@ class Meter:
 
 
 def _weight(seconds: float, seen_s: float, window_s: float) -> float:
-    """Weigh new values: as a plain mean until the window is full, then exponentially."""
+    """Return the weight of new values: that of a plain mean until the window is full, then of an exponential mean."""
     plain = seconds / seen_s if seen_s <= window_s or seconds >= seen_s else 0.0
     return max(plain, 1.0 - math.exp(-seconds / window_s))
 
@@ -145,7 +149,7 @@ def _mixed(old: ClassRates, came: ClassCounts, seconds: float, weight: float) ->
     )
     if old.shape is None or rate <= 0:
         return ClassRates(rate, found)
-    # By requests, not by time: a second with one long prompt weighs as much as its requests do.
+    # Weighed by requests, not by time: a second with one long prompt counts for one request only.
     part = weight * came.requests / seconds / rate
     return ClassRates(
         rate,

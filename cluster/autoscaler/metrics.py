@@ -1,4 +1,4 @@
-"""What an autoscaler exports: what it decided last, what it rests on, and what it did."""
+"""Metrics of an autoscaler: its last decision, the decision's inputs, and counts of what it did."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PREFIX = "penstock_autoscaler_"
 
 
 class AutoscalerMetrics(Collector):
-    """Reads the scalers when scraped. What only a leader knows is left out where this one does not lead."""
+    """Prometheus collector that reads the scalers. Values that only a leader knows are left out while another leads."""
 
     def __init__(self, scalers: Mapping[str, PoolScaler]) -> None:
         self.registry = CollectorRegistry()
@@ -24,7 +24,6 @@ class AutoscalerMetrics(Collector):
         self.registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        """List the metrics."""
         gauges: dict[str, GaugeMetricFamily] = {}
         for pool, scaler in self._scalers.items():
             for name, text, labels, value in self._gauges(scaler):
@@ -42,7 +41,7 @@ class AutoscalerMetrics(Collector):
         )  # fmt: skip
         for mode in ControlMode:
             yield "mode", "1 for the mode in force.", {"mode": mode.value}, float(mode is scaler.mode)
-        # Who does not lead does not look, so what it saw last would stay for ever.
+        # While another one leads this one does not look, so its last value would stay for ever.
         actual = scaler.actual if scaler.leading else None
         yield "replicas_target", "Replicas that the platform is told to have.", {}, actual.target if actual else None
         yield "replicas_running", "Replicas that it says run.", {}, actual.running if actual else None

@@ -1,4 +1,4 @@
-"""An operating point as it is stored, and as heartbeats bring it to routers and replicas."""
+"""Stored form of an operating point, which heartbeats also bring to routers and replicas."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from penstock.values.slo import ClassSlo, OperatingPoint
 
 @dataclass(frozen=True, slots=True)
 class PointRecord:
-    """Is what somebody asked for while the cluster ran."""
+    """Operating point that an admin set while the cluster ran."""
 
     point: OperatingPoint | None
-    """None takes the settings' again."""
+    """Operating point; None returns to that of the settings."""
     tenant: str = ""
-    """Who asked."""
+    """Tenant of the admin."""
     at_ms: int = 0
-    """When, milliseconds since the Unix epoch."""
+    """Time of the change, milliseconds since the Unix epoch."""
 
     def to_bytes(self) -> bytes:
-        """Write as JSON."""
+        """Return the record as JSON."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_bytes(cls, text: bytes) -> PointRecord:
-        """Read what `to_bytes` wrote; raises ValueError, KeyError or TypeError for anything else."""
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError: the text is anything else.
+        """
         fields = json.loads(text)
         point = fields["point"]
         if point is not None:
@@ -36,7 +40,7 @@ class PointRecord:
 
 
 def who_set(stored: bytes) -> dict[str, object]:
-    """Return who asked for a stored point and when, for logs; nothing where none is in force."""
+    """Return tenant and time of a stored point, for logs; nothing if it sets no point or can't be read."""
     try:
         found = PointRecord.from_bytes(stored)
     except (ValueError, KeyError, TypeError):
@@ -45,7 +49,7 @@ def who_set(stored: bytes) -> dict[str, object]:
 
 
 def point_in_force(stored: bytes | None, default: OperatingPoint) -> OperatingPoint:
-    """Return what a pool is run for; the settings' where nothing else was asked for, or nobody can read what was."""
+    """Return a pool's operating point: the stored one, or `default` if none is stored or it can't be read."""
     if stored is None:
         return default
     try:

@@ -1,4 +1,4 @@
-"""What a router counts of a pool's requests and reports with its heartbeats. Everything counts up from its start, so a
+"""Counters of a pool's requests that a router reports with its heartbeats. They count up from the router's start, so a
 lost report loses nothing.
 """
 
@@ -14,19 +14,19 @@ from penstock.models import RequestClass
 
 @dataclass(slots=True)
 class ClassCounts:
-    """Counts the requests of one class."""
+    """Counters of one class."""
 
     requests: float = 0.0
-    """That arrived, choices counted one by one, whatever became of them."""
+    """Requests that arrived, choices counted one by one, with any outcome."""
     prompt_tokens: float = 0.0
     cached_tokens: float = 0.0
     """Prompt tokens that are likely to be found in a prefix cache."""
     output_tokens: float = 0.0
-    """That they are likely to produce."""
+    """Output tokens that the requests are likely to produce."""
     judged: float = 0.0
-    """Requests with an SLO that ended, or were turned away for want of room."""
+    """Requests with an SLO that ended, or were refused because of missing room."""
     met: float = 0.0
-    """Of these, served within their SLO."""
+    """Judged requests that were served within their SLO."""
 
 
 Counts = dict[RequestClass, ClassCounts]
@@ -34,44 +34,47 @@ Counts = dict[RequestClass, ClassCounts]
 
 @dataclass(frozen=True, slots=True)
 class JobWork:
-    """Is what is left of a job that a router feeds. Its items are not among the counts: a feeder sends them as fast as
+    """Remaining work of a job that a router feeds. Its items are not in the counters: a feeder sends them as fast as
     there is room, so they would make any number of replicas look full.
     """
 
     request_class: RequestClass
     items: int
-    """Without a result."""
+    """Items without a result."""
     in_flight: int
-    """Of these, those that wait or run."""
+    """Items without a result that wait or run."""
     left_s: float
-    """Until the job expires; not below 0."""
+    """Time until the job expires, at least 0."""
     prompt_tokens: float = 0.0
-    """Mean of the items that have a result, as the next two; all 0 before the first."""
+    """Mean of the items that have a result, like the next two; all 0 before the first result."""
     cached_tokens: float = 0.0
     output_tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Is one router's report."""
+    """Report of one router."""
 
     counts: Counts
     jobs: tuple[JobWork, ...] = ()
 
 
 def empty_counts() -> Counts:
-    """Begin with nothing."""
+    """Return counters that are all 0."""
     return {request_class: ClassCounts() for request_class in RequestClass}
 
 
 def pack_report(counts: Counts, jobs: Sequence[JobWork] = ()) -> bytes:
-    """Write a report."""
     rows = [astuple(counts[request_class]) for request_class in RequestClass]
     return bytes(msgpack.packb([rows, [astuple(job) for job in jobs]]))
 
 
 def unpack_report(report: bytes) -> Report:
-    """Read a report; raises ValueError for anything else."""
+    """Read what `pack_report` wrote.
+
+    Raises:
+        ValueError: the bytes are anything else.
+    """
     try:
         rows, jobs = msgpack.unpackb(report)
         counts = {request_class: ClassCounts(*row) for request_class, row in zip(RequestClass, rows, strict=True)}

@@ -1,8 +1,8 @@
-"""Looks after one pool: leads it or waits to, and decides at every tick how many replicas it has.
+"""One autoscaler's work for one pool: it leads the pool, or waits to, and decides at every tick on the replicas.
 
-Order within a tick: look, decide, store, act. What can't be stored is not done: whoever leads then knows of everything
-that was. Only the last step, the call to the platform, is not fenced; a number that a deposed leader still sends is
-corrected by its successor's next tick, which compares what the platform was told with what was decided.
+Order within a tick: look, decide, store, act. A decision that can't be stored is not carried out, so every leader knows
+all that was done before. Only the last step, the call to the platform, is not fenced. If a deposed leader still sends a
+number, its successor's next tick corrects it: it compares the platform's number with the decided one.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 Result = TypeVar("Result")
 
 RELIEF_TICKS = 3
-"""Relief holds for so many ticks when nothing more is said."""
+"""Ticks for which relief holds unless a later decision renews it."""
 
 BREAK_TICKS = 4
-"""A leader that finds the last tick further back than this was not there, and nor was another one."""
+"""Ticks after which a time without a tick counts as a time without a leader."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts what happened since start, for metrics."""
+    """Counters since start, for metrics."""
 
     ticks: int = 0
     changes_up: int = 0
@@ -61,11 +61,11 @@ class Tally:
     took_over: int = 0
     deposed: int = 0
     failures: int = 0
-    """Ticks that ended with an error of ours."""
+    """Ticks that ended with an unexpected error."""
 
 
 class PoolScaler:
-    """Is one autoscaler's part in one pool. Owns nothing: whoever made the store and the queue closes them."""
+    """One autoscaler's part in one pool. The caller owns the store and the queue, and closes them."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class PoolScaler:
         self.name = name
         self.mode = ControlMode(settings.autoscale.mode)
         self.record: DecisionRecord | None = None
-        """The last decision made here."""
+        """Last decision made by this autoscaler."""
         self.leading = False
         self.leader: Leadership | None = None
         self.actual: Actual | None = None
@@ -100,17 +100,17 @@ class PoolScaler:
         )
         self._facts = GroupFacts(settings.autoscale.cold_start_s, settings.ranks)
         self._rules = slow_rules(settings.autoscale)
-        self._memory = PoolMemory()
+        self._leader_state = PoolMemory()
         self._fence = 0
         self._fits: dict[str, StepModel] = {}
         self._unread: dict[str, int] = {}
-        """Routers whose reports can't be read, and since when: pool time in milliseconds."""
+        """Routers whose reports can't be read, and since when (pool time in milliseconds)."""
 
     async def lead(self) -> bool:
-        """Renew the lease, or take it where it is free; says whether this one leads.
+        """Renew the lease, or take it if it is free; return whether this autoscaler leads.
 
         Raises:
-            QueueUnavailableError: the store does not answer; nobody leads then for long.
+            QueueUnavailableError: the store does not answer. Then this one does not lead, and soon no other does.
         """
         try:
             self.leader = await self._store.lead(self._holder, self._host.lease_s)
@@ -119,14 +119,14 @@ class PoolScaler:
             raise
         mine = self.leader.holder == self._holder
         if mine and self._fence != self.leader.fence:
-            # Only who has read what the last leader knew leads on: a load that fails is tried again.
+            # Lead only after the last leader's state was read. If reading fails the next call tries again.
             await self._take_over(self.leader.fence)
             self._fence = self.leader.fence
         elif self.leading and not mine:
             self._lost()
         self.leading = mine
         if not mine:
-            # Of a store that loses everything anybody may become the leader, and gives the point back to it.
+            # If the store loses all data any autoscaler may become the leader, and must store the point again.
             self._hear(await self._store.point())
         return mine
 
@@ -135,13 +135,13 @@ class PoolScaler:
         _LOG.warning("autoscaler.leads", extra={"pool": self.name, "fence": fence})
         stored = (await self._store.load()).state
         if stored is None:
-            # Nobody ever decided, or the store lost everything: what is remembered here is then the best there is.
+            # No decision was ever stored, or the store lost all data. Then the state in this process is the best one.
             return
         try:
-            self._memory = PoolMemory.from_bytes(stored)
+            self._leader_state = PoolMemory.from_bytes(stored)
         except (ValueError, KeyError, TypeError) as error:
             _LOG.warning("autoscaler.state_unread", extra={"pool": self.name, "error": str(error)})
-            self._memory = PoolMemory()
+            self._leader_state = PoolMemory()
 
     def _lost(self) -> None:
         self.leading = False
@@ -149,13 +149,13 @@ class PoolScaler:
         _LOG.warning("autoscaler.deposed", extra={"pool": self.name, "fence": self._fence})
 
     async def resign(self) -> None:
-        """Let another one lead at once."""
-        # Also where it is not known to lead: a renewal may have been on its way.
+        """Give the lease back, so that another autoscaler can lead at once."""
+        # Even if this one does not know that it leads: a renewal may have been on its way.
         self.leading = False
         await self._store.resign(self._holder)
 
     async def tick(self) -> DecisionRecord | None:
-        """Decide once; for leaders. None when another one leads by now.
+        """Decide once, as the leader. Return None if another autoscaler leads by now.
 
         Raises:
             QueueUnavailableError: the store does not answer; nothing was done.
@@ -167,21 +167,23 @@ class PoolScaler:
         reports = self._read(view)
         view = self._aged(view, reports)
         trouble += [f"the report of router {name} can't be read: it runs another version" for name in self._unread]
-        self._memory = await self._remember(view, {name: one.counts for name, one in reports.items()}, before)
+        self._leader_state = await self._remember(view, {name: one.counts for name, one in reports.items()}, before)
         jobs = [job for one in reports.values() for job in one.jobs]
-        seen = assemble(view, self._memory.meter, self._memory.starts, self._facts, await self._fit(view), jobs)
+        seen = assemble(
+            view, self._leader_state.meter, self._leader_state.starts, self._facts, await self._fit(view), jobs
+        )
         point = point_in_force(await self._point_of(view), self._default_point)
-        made = decide(point, self._bounds, seen, self._memory.slow, self._rules)
+        made = decide(point, self._bounds, seen, self._leader_state.slow, self._rules)
         made = replace(made, alarms=(*made.alarms, *trouble))
         slow = made.state if self._acts else _unmoved(made.state, seen.at)
-        self._memory = replace(self._memory, slow=slow, starts=self._asked(seen, made))
+        self._leader_state = replace(self._leader_state, slow=slow, starts=self._asked(seen, made))
         record = DecisionRecord.of(
             seen, made, leader=self._holder, fence=self._fence, mode=self.mode,
             before=before if before is not None else seen.coming,
         )  # fmt: skip
         relief = made.relief if self._acts else Relief.NONE
         commit = Commit(
-            self._memory.to_bytes(), made.replicas, relief,
+            self._leader_state.to_bytes(), made.replicas, relief,
             view.time_ms + round(RELIEF_TICKS * self._host.tick_s * 1000),
             record.to_bytes(), self._host.decisions_kept,
         )  # fmt: skip
@@ -195,13 +197,13 @@ class PoolScaler:
         self.record = replace(record, number=number)
         self.tally.ticks += 1
         if self._acts and not await self._act(self.record, before) and made.replicas < seen.coming:
-            # Refused additions stay: where the platform can't even be asked they bound what it is told at its return.
-            self._memory = replace(self._memory, slow=_unmoved(made.state, seen.at))
+            # Refused additions stay in the state: while the platform does not answer they bound its number afterwards.
+            self._leader_state = replace(self._leader_state, slow=_unmoved(made.state, seen.at))
         return self.record
 
     def _asked(self, seen: GroupSnapshot, made: SlowDecision) -> Starts:
-        """Start the clock of those that are asked for now."""
-        starts = self._memory.starts
+        """Return the record of starts with those that are ordered now."""
+        starts = self._leader_state.starts
         return starts.asked_for(seen.at, max(0, made.replicas - seen.ready)) if self._acts else starts
 
     @property
@@ -209,7 +211,7 @@ class PoolScaler:
         return self.mode is ControlMode.ACTIVE
 
     async def _in_time(self, call: Awaitable[Result]) -> Result:
-        """Wait for the platform, but not for so long that the lease ends meanwhile."""
+        """Wait for the platform for at most `patience_s`, so that the lease does not end meanwhile."""
         patience_s = self._host.patience_s
         try:
             async with asyncio.timeout(patience_s):
@@ -218,7 +220,7 @@ class PoolScaler:
             raise ActuatorError(self.name, f"no answer within {patience_s:.1f} s") from None
 
     async def _look(self) -> list[str]:
-        """Ask the platform; returns what is wrong with it."""
+        """Read the pool's state from the platform; return its problems as texts."""
         try:
             self.actual = await self._in_time(self._actuator.look(self.name))
         except ActuatorError as error:
@@ -228,14 +230,14 @@ class PoolScaler:
         return [self.actual.trouble] if self.actual.trouble else []
 
     def _own(self, view: PoolView) -> PoolView:
-        """Leave replicas of other clusters out: while a cluster replaces another one both have some in the pool, and
-        what is kept is told to one of them.
+        """Return the view without replicas of other clusters. While one cluster replaces another both have replicas in
+        the pool, but the number is sent to one cluster only.
         """
         actual = self.actual
         if actual is None or actual.replicas is None:
             return view
         own = tuple(record for record in view.replicas if record.replica_id in actual.replicas)
-        # None of those that run: its ids are not those that replicas announce, and say nothing.
+        # Replicas run, but none of the platform's ids matches an announced one: then these ids can't be compared.
         return view if actual.running and not own else replace(view, replicas=own)
 
     def _read(self, view: PoolView) -> dict[str, Report]:
@@ -244,13 +246,13 @@ class PoolScaler:
             try:
                 reports[one.router_id] = unpack_report(one.report)
             except ValueError:
-                # Of a newer version.
+                # The router runs a newer version.
                 _LOG.warning("autoscaler.report_unread", extra={"pool": self.name, "router": one.router_id})
         return reports
 
     def _aged(self, view: PoolView, read: Mapping[str, Report]) -> PoolView:
-        """Take reports that can't be read to be as old as the last one that could: what they count is missing, and must
-        not look like requests that no longer come.
+        """Return the view in which reports that can't be read are as old as their router's last readable one. Their
+        requests are missing, and must not look like requests that no longer come.
         """
         now = view.time_ms
         unread = [one.router_id for one in view.reports if one.router_id not in read]
@@ -262,22 +264,24 @@ class PoolScaler:
 
     async def _remember(self, view: PoolView, counts: Mapping[str, Counts], target: int | None) -> PoolMemory:
         at = view.time_ms / 1000
-        memory = self._memory.up_to(at).after_break(at, BREAK_TICKS * self._host.tick_s, self._settings.start_timeout_s)
+        last = self._leader_state.up_to(at).after_break(
+            at, BREAK_TICKS * self._host.tick_s, self._settings.start_timeout_s
+        )
         newest = min((one.age_ms / 1000 for one in view.reports if one.router_id in counts), default=None)
-        meter = memory.meter.update(at, counts, newest, self._settings.rate_window_s)
+        meter = last.meter.update(at, counts, newest, self._settings.rate_window_s)
         stored = await self._store.load()
         ready = {record.replica_id: record.stats.get("up_s", 0.0) for record in ready_records(view)}
-        # Advice is stored too, and nobody was told of it.
+        # An advisory decision is stored too, but was not sent to the platform.
         told = stored.target if self._acts else None
         wanted = target if target is not None else told if told is not None else len(ready)
-        starts = memory.starts.update(at, ready, wanted, stored.failed_starts, self._settings.start_timeout_s)
-        if starts.failed > memory.starts.failed:
+        starts = last.starts.update(at, ready, wanted, stored.failed_starts, self._settings.start_timeout_s)
+        if starts.failed > last.starts.failed:
             _LOG.error("autoscaler.start_failed", extra={"pool": self.name, "in_a_row": starts.failed,
                                                          "error": stored.failure})  # fmt: skip
-        return replace(memory, meter=meter, starts=starts)
+        return replace(last, meter=meter, starts=starts)
 
     async def _point_of(self, view: PoolView) -> bytes | None:
-        """Return the stored point. A store that lost it gets it back."""
+        """Return the stored operating point. Store it again if the store lost it."""
         if view.point is None and self._point is not None:
             await self._store.set_point(self._point, if_missing=True)
         self._hear(view.point)
@@ -290,12 +294,12 @@ class PoolScaler:
                 _LOG.warning("autoscaler.point_in_place_of_settings", extra={"pool": self.name, **who})
 
     async def _fit(self, view: PoolView) -> StepModel | None:
-        """Look the group's stored step model up, for while its replicas know none. Where there are no replicas it is
-        that of the last ones.
+        """Return the stored step model of the replicas' group, for the time in which they have none. Without replicas
+        return that of the last group.
         """
-        group = self._group_of(view) or self._memory.group
-        self._memory = replace(self._memory, group=group)
-        # Replicas store it again and again; a store that lost it gets the next one from them.
+        group = self._group_of(view) or self._leader_state.group
+        self._leader_state = replace(self._leader_state, group=group)
+        # Replicas store their model again and again, so a store that lost it gets the next one from them.
         if group and (model := read_fit(await self._store.fit(group))) is not None:
             self._fits = {group: model}
         return self._fits.get(group)
@@ -305,14 +309,14 @@ class PoolScaler:
         return next((announced.group_id for announced in found if announced is not None), None)
 
     async def _act(self, record: DecisionRecord, before: int | None) -> bool:
-        """Tell the platform; says whether it took it, or was not told."""
+        """Send the decided number to the platform; return False if the platform did not accept it."""
         if before == record.replicas:
             return True
         _LOG.info(
             "autoscaler.scale",
             extra={"pool": self.name, "before": before, "now": record.replicas, "why": record.reason},
         )
-        # A platform that hung while it was looked at has used up a third of the lease already.
+        # A slow answer to `look` may have used up a third of the lease already.
         if not await self.lead():
             return True
         try:
@@ -328,12 +332,14 @@ class PoolScaler:
 
 
 def _unmoved(state: SlowState, at: float) -> SlowState:
-    """Leave out the change that was decided now: it was not carried out, and nothing is to wait for it to settle."""
+    """Return the state without the change that was decided now. It was not carried out, so nothing must wait for its
+    effect.
+    """
     return replace(state, moves=tuple(move for move in state.moves if move.at < at))
 
 
 def slow_rules(settings: AutoscaleSettings) -> SlowRules:
-    """Take the loop's constants from the settings."""
+    """Return the constants of the replica policy from the settings."""
     return SlowRules(
         drain_s=settings.drain_s,
         fill=settings.fill,
@@ -348,7 +354,7 @@ def slow_rules(settings: AutoscaleSettings) -> SlowRules:
 
 
 def read_fit(text: str | None) -> StepModel | None:
-    """Read a stored step model; None where there is none that can be read."""
+    """Read a stored step model; None if there is none or it can't be read."""
     if text is None:
         return None
     try:
@@ -358,5 +364,5 @@ def read_fit(text: str | None) -> StepModel | None:
 
 
 def _kinds(alarms: Iterable[str]) -> set[str]:
-    """Return alarms without their numbers: one that is a tick older is no other one."""
+    """Return alarms without their numbers: an alarm whose numbers changed is not a new one."""
     return {_NUMBER.sub("", alarm) for alarm in alarms}

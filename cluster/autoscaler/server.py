@@ -1,4 +1,4 @@
-"""HTTP endpoints of a process: /metrics, /healthz (it turns) and /readyz (it does its work)."""
+"""HTTP endpoints of a process: /metrics, /healthz (its loops run) and /readyz (it can do its work)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.addresses import family_of, listening_host
 
 
 class ObservedServer:
-    """Serves from threads of its own."""
+    """HTTP server on threads of its own."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ObservedServer:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing: probes come every few seconds."""
+                """Log nothing: probes come every few seconds."""
 
         class Server(ThreadingHTTPServer):
             address_family = family_of(bound)

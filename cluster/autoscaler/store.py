@@ -1,7 +1,7 @@
-"""The contract of the autoscaler's store. Two implementations: Redis for production, memory for tests.
+"""The contract of the autoscaler's store. Two implementations: Redis for production, memory for tests and simulations.
 
-One leader per pool writes decisions. Its lease carries a fence that grows with every change of hands; a write under an
-older one is refused, so a leader that stood still cannot undo what its successor decided.
+One leader per pool writes decisions. Its lease carries a fence, a number that grows with every change of the leader. A
+write under an older fence is refused, so a leader that hung cannot undo its successor's decision.
 """
 
 from __future__ import annotations
@@ -14,45 +14,47 @@ from penstock.values.steps import Relief
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Is who leads a pool."""
+    """Lease on leading a pool."""
 
     holder: str
     fence: int
     left_s: float
-    """Until the lease ends, if it is not renewed."""
+    """Time until the lease ends if it is not renewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Is what a leader takes over."""
+    """Data that a leader takes over."""
 
     state: bytes | None
-    """As its predecessor committed it; None where nobody ever decided."""
+    """State as its predecessor committed it; None before the first decision."""
     target: int | None
+    """Replicas as last decided; None before the first decision."""
     failed_starts: int
-    """Ever reported by replicas."""
+    """Failed starts that replicas ever reported."""
     failure: str
-    """Why the last one failed."""
+    """Reason of the last failed start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Is a decision and what follows from it."""
+    """Decision with the values that follow from it."""
 
     state: bytes
+    """The leader's new state."""
     target: int
     relief: Relief
     relief_until_ms: int
-    """Pool time until which routers and replicas keep to it when nothing more is said."""
+    """Pool time when the relief ends, unless a later decision renews it."""
     record: bytes
-    """The decision, explained."""
+    """The decision with its reasons."""
     keep: int
-    """Records that are kept."""
+    """Number of records that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """Is one stored decision."""
+    """One stored decision."""
 
     number: int
     """Grows by one with each decision of the pool."""
@@ -60,22 +62,22 @@ class StoredRecord:
 
 
 class ControlStore(Protocol):
-    """Is one pool's. Every method raises QueueUnavailableError when the store does not answer in time."""
+    """The autoscaler's store of one pool. Every method raises QueueUnavailableError if it does not answer in time."""
 
     async def lead(self, holder: str, lease_s: float) -> Leadership:
-        """Take the lease where it is free, or renew the own one; returns who has it now."""
+        """Take the lease if it is free, or renew it if `holder` has it; return the lease as it is now."""
         ...
 
     async def resign(self, holder: str) -> None:
-        """Give the lease back; nothing happens where it is another's."""
+        """Give the lease back; do nothing if another one has it."""
         ...
 
     async def load(self) -> Stored:
-        """Read what the last leader left, and what replicas reported."""
+        """Read the last leader's data and the failures that replicas reported."""
         ...
 
     async def commit(self, holder: str, fence: int, decision: Commit) -> int:
-        """Store a decision; returns its number.
+        """Store a decision; return its number.
 
         Raises:
             LeadershipLostError: another one leads.
@@ -83,21 +85,21 @@ class ControlStore(Protocol):
         ...
 
     async def decisions(self, limit: int) -> list[StoredRecord]:
-        """Read the newest decisions, newest first."""
+        """Read the newest `limit` decisions, newest first."""
         ...
 
     async def set_point(self, point: bytes, *, if_missing: bool = False) -> int:
-        """Store an operating point, which the next heartbeats of routers and replicas bring them; returns its version.
-        With `if_missing` one that is there stays, and 0 is returned.
+        """Store an operating point and return its version. Routers and replicas get it with their next heartbeats.
+        With `if_missing` keep a point that is there and return 0.
         """
         ...
 
     async def point(self) -> bytes | None:
-        """Read the stored operating point; None where nobody ever set one."""
+        """Read the stored operating point; None if none was ever set."""
         ...
 
     async def fit(self, group: str) -> str | None:
-        """Read a group's step model, as `FittedStep.to_json` wrote it."""
+        """Read a group's step model, as `FittedStep.to_json` wrote it; None if there is none."""
         ...
 
     async def store_fit(self, group: str, fit: str) -> None:

@@ -1,1 +1,1 @@
-"""Durable batches. `contract` says what their store promises."""
+"""Durable batches. `contract` lists what their store promises."""

@@ -1,4 +1,4 @@
-"""Packs what a job stores: compressed where that pays, with one leading byte that says so."""
+"""Stored form of bodies and results: compressed if that makes it smaller. The first byte says whether it is."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import msgpack
 
 _PLAIN, _DEFLATED = b"\0", b"\1"
 _WORTH_TRYING = 128
-"""Bytes below which deflate's own overhead eats the gain."""
+"""Bytes below which deflate's overhead exceeds its gain."""
 _LEVEL = 1
-"""Half of the time of level 6 for a tenth more bytes on JSON-like text."""
+"""Level that takes half the time of level 6 for a tenth more bytes on JSON-like text."""
 
 
 def pack_blob(data: bytes) -> bytes:
-    """Pack one value."""
     if len(data) >= _WORTH_TRYING:
         small = zlib.compress(data, _LEVEL)
         if len(small) < len(data):
@@ -29,7 +28,7 @@ def unpack_blob(blob: bytes) -> bytes:
 
 
 def pack_block(items: Sequence[bytes]) -> bytes:
-    """Pack items together: bodies of a job resemble each other, so they share one dictionary."""
+    """Pack items together: bodies of one job are similar, so they compress better with one dictionary."""
     return pack_blob(msgpack.packb(list(items)))
 
 

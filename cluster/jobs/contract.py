@@ -1,9 +1,9 @@
-"""The job store's contract: what a durable batch is, and who may do what to it.
+"""The job store's contract: durable batches, and who may change them.
 
-A job is written in blocks of items while it is UPLOADING, and sealed; from then on it is open. One router at a time
-feeds an open job: it holds the job's lease under a random token, and whatever it does to the job is fenced by equality
-of that token. An item is pending until it has a result, and at most one result is ever stored for it. What is in
-flight is known to the feeder alone, so that a feeder that vanishes leaves nothing behind: its items are pending.
+While a job is UPLOADING, its items are written in blocks. `seal` ends the upload and opens the job. One router at a
+time feeds an open job: it holds the job's lease under a random token, which fences all that it does to the job by
+equality. An item is pending until it has a result, and at most one result is ever stored for it. Only the feeder knows
+what is in flight. So a feeder that disappears leaves nothing behind: its items are still pending.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Protocol
 
 
 class JobState(enum.StrEnum):
-    """Is the state of a job. The words are stored."""
+    """State of a job. The values are stored."""
 
     UPLOADING = "uploading"
-    """Not sealed yet; nobody sees it."""
+    """Not sealed yet, and not visible to clients."""
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -32,13 +32,13 @@ class JobState(enum.StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the job can no longer change."""
         return self in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.EXPIRED)
 
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """Are the store's bounds; the same on every router of a pool. Bytes are counted as stored: compressed, bodies and
+    """Bounds of the store, the same on every router of a pool. Bytes are counted as stored: compressed, bodies and
     results together.
     """
 
@@ -49,7 +49,7 @@ class JobLimits:
     ttl_ms: int = 7 * 86_400_000
     """How long a job is kept after its end."""
     tenant_feeding: int = 4
-    """Jobs of one tenant that are fed at once, over all routers."""
+    """Jobs of one tenant that all routers together feed at once."""
     tenant_jobs: int = 1_000
     tenant_items: int = 1_000_000
     tenant_bytes: int = 1 << 30
@@ -60,7 +60,7 @@ class JobLimits:
 
 @dataclass(frozen=True, slots=True)
 class JobUsage:
-    """Adds up what results used."""
+    """Sum of the use of results."""
 
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -80,35 +80,35 @@ class JobUsage:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """Is a job as stored. Times are milliseconds since the epoch by the store's clock, 0 for never."""
+    """Job as stored. Times are milliseconds since the epoch by the store's clock, 0 for never."""
 
     job_id: str
     tenant: str
     state: JobState
     header: bytes
-    """The caller's own description; the store does not look into it."""
+    """Description by the caller; opaque to the store."""
     key: str = ""
-    """The client's name for it; empty for none."""
+    """Client key of the job; empty for none."""
     digest: str = ""
-    """Identifies the content, for a repeated submission."""
+    """Digest of the content, to recognize a repeated submission."""
     created_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0
     due_ms: int = 0
-    """When it expires while open, and when it is deleted once it ended."""
+    """Time when it expires while open; once it ended, time when it is deleted."""
     items: int = 0
     blocks: int = 0
     results: int = 0
     failed: int = 0
     """Results that are errors."""
     holder: str = ""
-    """The router that feeds it."""
+    """Router that feeds it; empty for none."""
     usage: JobUsage = JobUsage()
 
 
 @dataclass(frozen=True, slots=True)
 class JobClaim:
-    """Is the right to feed a job."""
+    """Right to feed a job."""
 
     record: JobRecord
     token: str
@@ -116,17 +116,17 @@ class JobClaim:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Says what of a job is still to do."""
+    """Work of a job that is still to do."""
 
     sizes: Sequence[int]
     """Items per block, in order."""
     done: bytes
-    """A bitmap of items that have a result, most significant bit first; missing bits are 0."""
+    """Bitmap of items that have a result, most significant bit first; missing bits are 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemResult:
-    """Is what an item gave."""
+    """Result of an item."""
 
     body: bytes
     failed: bool = False
@@ -135,14 +135,14 @@ class ItemResult:
 
 @dataclass(frozen=True, slots=True)
 class JobCursor:
-    """Is a place in a tenant's list: a job and when it was created."""
+    """Place in a tenant's list: a job and the time of its creation."""
 
     created_ms: int
     job_id: str
 
 
 class JobStore(Protocol):
-    """Keeps the jobs of one pool. Every method may raise QueueUnavailableError."""
+    """Store of one pool's jobs. Every method may raise QueueUnavailableError."""
 
     # --- uploading ----------------------------------------------------------------------------------------------------
 
@@ -150,22 +150,22 @@ class JobStore(Protocol):
         """Begin an upload.
 
         Raises:
-            JobLimitError: too many jobs.
+            JobLimitError: the tenant or the store has too many jobs.
         """
         ...
 
     async def append(self, job_id: str, at: int, items: Sequence[bytes]) -> None:
-        """Add a block of items behind the `at` that are there.
+        """Add a block of items after the first `at` items, which must be there.
 
         Raises:
-            JobLimitError: too many items or bytes.
-            JobNotFoundError: the upload was dropped, or is not at `at`.
+            JobLimitError: the tenant or the store has too many items or bytes.
+            JobNotFoundError: the upload was dropped, or does not have `at` items.
         """
         ...
 
     async def seal(self, job_id: str, key: str, digest: str, run_within_ms: int) -> JobRecord:
-        """End the upload and open the job; returns the job that has the tenant's key already, if there is one, and
-        leaves the upload as it is.
+        """End the upload, open the job and return it. If another job has the tenant's key, return that one and leave
+        the upload as it is.
 
         Raises:
             JobNotFoundError: the upload was dropped.
@@ -175,31 +175,31 @@ class JobStore(Protocol):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def get(self, job_id: str) -> JobRecord | None:
-        """Return a job; None when there is none."""
+        """Return a job; None if there is none."""
         ...
 
     async def find(self, tenant: str, key: str) -> JobRecord | None:
-        """Return the tenant's job of that key."""
+        """Return the tenant's job with that client key; None if there is none."""
         ...
 
     async def list_jobs(self, tenant: str, before: JobCursor | None, limit: int) -> list[JobRecord]:
-        """Return sealed jobs, newest first, older than a place."""
+        """Return up to `limit` sealed jobs of a tenant, newest first; with `before` only older ones than that place."""
         ...
 
     async def results(self, job_id: str, offset: int, limit: int) -> list[bytes]:
-        """Return up to `limit` results from an offset, in the order in which they were stored."""
+        """Return up to `limit` results from `offset` on, in the order in which they were stored."""
         ...
 
     # --- feeding ------------------------------------------------------------------------------------------------------
 
     async def claim(self, holder: str, *, takeover: bool) -> JobClaim | None:
-        """Take an open job that nobody feeds, the one that waits longest first, or None. With `takeover` also one whose
-        feeder let its lease run out.
+        """Take an open job that no router feeds, the one that has waited longest first. Return None if there is none.
+        With `takeover` also take a job whose feeder let its lease run out.
         """
         ...
 
     async def renew(self, claim: JobClaim) -> JobRecord:
-        """Prolong the lease; returns the job as it stands.
+        """Prolong the lease; return the job as it is now.
 
         Raises:
             JobLeaseLostError: the job has another feeder, has ended, or is gone.
@@ -207,48 +207,48 @@ class JobStore(Protocol):
         ...
 
     async def release(self, claim: JobClaim) -> None:
-        """Give the job back; nothing happens when it is not held any more."""
+        """Give the job back; do nothing if the claim does not hold any more."""
         ...
 
     async def backlog(self, job_id: str) -> Backlog:
-        """Return what is to do."""
+        """Return the sizes of a job's blocks and the items that are done."""
         ...
 
     async def block(self, job_id: str, number: int) -> list[bytes]:
-        """Return the items of a block; empty when the job ended."""
+        """Return the items of a block; empty if the job has ended."""
         ...
 
     async def store(self, claim: JobClaim, item: int, result: ItemResult) -> bool:
-        """Store an item's result; the last one ends the job. False when the item has one already.
+        """Store an item's result; the last one ends the job. Return False if the item has a result already.
 
         Raises:
-            JobLeaseLostError: see `renew`.
-            JobLimitError: too many bytes; a result that says what failed is always taken.
+            JobLeaseLostError: as in `renew`.
+            JobLimitError: the tenant or the store has too many bytes. A failed result is always stored.
         """
         ...
 
     async def count_failure(self, claim: JobClaim, item: int) -> int:
-        """Note that an execution of an item failed; returns how many did, over all feeders.
+        """Note that an execution of an item failed; return how many failed so far, under all feeders.
 
         Raises:
-            JobLeaseLostError: see `renew`.
+            JobLeaseLostError: as in `renew`.
         """
         ...
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str) -> None:
-        """End an open job as CANCELLED; nothing happens to one that has ended or does not exist."""
+        """End an open job as CANCELLED; do nothing if it has ended or does not exist."""
         ...
 
     async def delete(self, job_id: str) -> None:
-        """Forget everything about a job, or drop an upload; nothing happens when it does not exist."""
+        """Forget everything about a job or an upload; do nothing if it does not exist."""
         ...
 
     async def sweep(self) -> int:
-        """Expire, delete and drop what is due, some dozens per call; returns how many."""
+        """Expire jobs, delete jobs and drop uploads that are due, some dozens per call; return how many."""
         ...
 
     async def close(self) -> None:
-        """Disconnect."""
+        """Close connections."""
         ...

@@ -1,4 +1,4 @@
-"""Which pools ever took jobs: those of a pool that nobody serves any more must still be found."""
+"""Names of all pools that ever took jobs. Jobs of a pool that is no longer served must still be found."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cluster.redis.pipeline import ScriptPipeline
 from cluster.redis.script import PLAIN, pack
 
 JOB_POOLS_KEY = f"{PREFIX}:jobs:pools"
-"""SET: names of pools. For ever; a few names. Belongs to no pool, so it may lie on another server than theirs."""
+"""SET of names of pools. For ever; a few names. It belongs to no pool, so it may be on another server than theirs."""
 
 
 class JobPools(Protocol):
-    """Remembers names of pools for all routers. Every method may raise QueueUnavailableError."""
+    """Names of pools, shared by all routers. Every method may raise QueueUnavailableError."""
 
     async def add(self, names: Collection[str]) -> None:
-        """Remember pools."""
+        """Add pools; those that are there stay."""
         ...
 
     async def names(self) -> frozenset[str]:
@@ -31,39 +31,34 @@ class JobPools(Protocol):
 
 
 class RedisJobPools:
-    """Remembers them in Redis. Connects at the first call."""
+    """Names of pools in Redis. It connects at the first call."""
 
     def __init__(self, target: RedisTarget, timeout_s: float = 2.0) -> None:
         self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, JOB_POOLS_KEY), timeout_s)
 
     async def add(self, names: Collection[str]) -> None:
-        """See `JobPools.add`."""
         if names:
             await self._pipeline.call(PLAIN, pack("SADD", JOB_POOLS_KEY, *sorted(names)))
 
     async def names(self) -> frozenset[str]:
-        """See `JobPools.names`."""
         found = await self._pipeline.call(PLAIN, pack("SMEMBERS", JOB_POOLS_KEY))
         return frozenset(name.decode() for name in found)
 
     async def close(self) -> None:
-        """See `JobPools.close`."""
         await self._pipeline.close()
 
 
 class MemoryJobPools:
-    """Remembers them in a set that its users share."""
+    """Names of pools in a set that its users share."""
 
     def __init__(self, shared: set[str]) -> None:
         self._shared = shared
 
     async def add(self, names: Collection[str]) -> None:
-        """See `JobPools.add`."""
         self._shared.update(names)
 
     async def names(self) -> frozenset[str]:
-        """See `JobPools.names`."""
         return frozenset(self._shared)
 
     async def close(self) -> None:
-        """See `JobPools.close`."""
+        """Do nothing: there is no connection."""

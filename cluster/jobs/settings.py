@@ -1,4 +1,4 @@
-"""Takes the job store's limits from the settings."""
+"""The job store's limits, from the settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cluster.settings import JobsSettings
 
 
 def job_limits_from(settings: JobsSettings) -> JobLimits:
-    """Build the limits that every router of a cluster shares."""
+    """Return the limits that all routers of a cluster share."""
     return JobLimits(
         lease_ms=round(settings.lease_s * 1000),
         upload_ms=round(settings.upload_s * 1000),

@@ -1,20 +1,25 @@
-"""Notices that the store's clock was stepped, by holding it against a clock that never is."""
+"""Detection of steps of the store's clock, by comparison with a clock that is never stepped."""
 
 from __future__ import annotations
 
 
 class ClockSteps:
-    """Is one feeder's view. After a step leases look ended, or far from it, until whoever is alive has renewed."""
+    """One router's view of the store's clock. After a step of the clock a lease can look ended, or far from its end,
+    until its live holder has renewed it.
+    """
 
     def __init__(self, lease_ms: int) -> None:
         self._lease_s = lease_ms / 1000
         self._offset_s: float | None = None
-        """The store's time less our own, when last seen."""
+        """Time of the store minus our own, when last seen."""
         self._doubt_until = float("-inf")
 
     def believes(self, store_ms: int, monotonic_s: float) -> bool:
-        """Whether a lease that ended by the store's time has ended. Takes the store's time in milliseconds, and our own
-        when it was told.
+        """Return whether a lease that ended by the store's time has really ended.
+
+        Args:
+            store_ms: the store's time, in milliseconds.
+            monotonic_s: our own monotonic time at that moment, in seconds.
         """
         offset_s = store_ms / 1000 - monotonic_s
         # Feeders renew three times per lease, so a smaller step ends no lease that is renewed.

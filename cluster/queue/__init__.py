@@ -1,1 +1,1 @@
-"""The waiting room: requests wait here for a place on a replica. `contract` says what it promises."""
+"""The queue: requests wait here for a place on a replica. `contract` lists what it promises."""

@@ -1,4 +1,4 @@
-"""Refuses names that the stored form cannot hold."""
+"""Checks of names and numbers before they are stored."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SEPARATOR = "\0"
 
 
 def check_id(what: str, name: str) -> None:
-    """Raise ValueError unless a router, replica, request or attempt id is made of [A-Za-z0-9._/-], 1 to 256 of them."""
+    """Raise ValueError unless a router, replica, request or attempt id is 1 to 256 characters of [A-Za-z0-9._/-]."""
     if not _ID.fullmatch(name):
         raise ValueError(f"{what} must be 1 to 256 of A-Z a-z 0-9 . _ / -, got {name!r}")
 
 
 def check_router_beat(beat: RouterBeat) -> None:
-    """Raise ValueError where a heartbeat's names cannot be stored, or it asks for too much."""
+    """Raise ValueError if a heartbeat's names cannot be stored, or it asks for too many positions."""
     check_id("router_id", beat.router_id)
     for replica in beat.connected:
         check_id("connected replica", replica)
@@ -28,7 +28,7 @@ def check_router_beat(beat: RouterBeat) -> None:
 
 
 def check_mark(mark: Mark) -> None:
-    """Raise ValueError where a mark says nothing of what, or for how long."""
+    """Raise ValueError if a mark names no content, or its time is negative."""
     if not mark.content:
         raise ValueError("content must not be empty")
     if mark.left_ms < 0:
@@ -36,7 +36,7 @@ def check_mark(mark: Mark) -> None:
 
 
 def check_entry(entry: QueueEntry) -> None:
-    """Raise ValueError where an entry's names or numbers cannot be stored or compared."""
+    """Raise ValueError if an entry's names or numbers cannot be stored or compared."""
     check_id("request_id", entry.request_id)
     check_id("attempt_base", entry.attempt_base)
     for replica in entry.preferred_replicas:

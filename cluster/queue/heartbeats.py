@@ -1,4 +1,4 @@
-"""What routers and replicas tell the waiting room with their heartbeats, what they hear, and what operators see."""
+"""Heartbeats of routers and replicas, the queue's replies, and the autoscaler's view of a pool."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from cluster.queue.entries import Mail
 from penstock.models import ReplicaState
 
 POSITIONS = 256
-"""Entries whose position one heartbeat may ask for."""
+"""Most entries whose position one heartbeat may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """Is a replica as the registry shows it."""
+    """Registry's record of a replica."""
 
     replica_id: str
     record: bytes
-    """Signed by the replica, opaque to the queue: address, model, group (see `cluster.trust.announcement`)."""
+    """Address, model and group, signed by the replica; opaque to the queue (`cluster.trust.announcement`)."""
     state: ReplicaState
     windows: Windows
     sequences: int
@@ -32,31 +32,32 @@ class ReplicaRecord:
 
 @dataclass(frozen=True, slots=True)
 class RouterBeat:
-    """Is what a router reports in each heartbeat."""
+    """Report of a router in each heartbeat."""
 
     router_id: str
     connected: tuple[str, ...]
-    """Replicas it has a healthy link to; it gets grants for these only."""
+    """Replicas that it has a healthy link to; it gets grants for these only."""
     started: tuple[tuple[str, str], ...] = ()
     """(request id, attempt) of grants that it started since its last acknowledged heartbeat."""
     registry_version: int = -1
-    """The version of the registry it has, -1 for none."""
+    """Version of the registry that it has, -1 for none."""
     report: bytes = b""
-    """What it counted of its requests, for `observe`; opaque to the queue."""
+    """Counters of its requests, for `observe`; opaque to the queue."""
     positions_of: tuple[str, ...] = ()
     """Waiting entries of its own whose position it wants, at most `POSITIONS`."""
     busy: bool = False
-    """It has had no time for its mail since its last heartbeat: grants that it has not started are not taken back."""
+    """Whether it has had no time for its mail since its last heartbeat. Grants that it has not started are not taken
+    back then."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouterBeatReply:
-    """Answers a router's heartbeat."""
+    """Answer to a router's heartbeat."""
 
     mail: Mail
     replicas: tuple[ReplicaRecord, ...] | None
-    """All replicas with a live lease. None when the registry did not change since `registry_version`, in pools of more
-    than 64 replicas; these too are sent every few seconds, for their load."""
+    """All replicas with a live lease. In pools of more than 64 replicas None while the registry has not changed since
+    `registry_version`; but every few seconds they are sent all the same, for their load."""
     registry_version: int
     waiting: tuple[int, int, int]
     """Waiting entries per class, without those of routers that have no lease."""
@@ -64,24 +65,25 @@ class RouterBeatReply:
     routers: tuple[str, ...]
     """Routers with a live lease."""
     positions: Mapping[str, int]
-    """Waiting entries ahead, for each of those asked for that waits and is this router's."""
+    """Waiting entries ahead of each entry asked for, if it waits and belongs to this router."""
     run_id: str
-    """The store's identity; changes when it restarted, or lost everything, and may have forgotten something."""
+    """Identity of the store. It changes after a restart or a loss of all data: the store may have forgotten
+    something."""
     granted: tuple[int, int, int] = (0, 0, 0)
     """Grants ever made per class."""
     time_ms: int = 0
     """Pool time."""
     point: bytes | None = None
-    """The operating point in force, as stored by `cluster.autoscaler`; None where nobody changed the settings'."""
+    """Operating point in force, as stored by `cluster.autoscaler`; None while that of the settings holds."""
     relief: str = "none"
-    """What the pool gives up now, a `penstock.values.steps.Relief`."""
+    """Relief of the pool now, a `penstock.values.steps.Relief`."""
     marks: int = 0
     """As `Marks.count`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaBeat:
-    """Is what a replica reports in each heartbeat."""
+    """Report of a replica in each heartbeat."""
 
     replica_id: str
     record: bytes
@@ -92,18 +94,19 @@ class ReplicaBeat:
     prefilled: tuple[str, ...] = ()
     """Request ids whose first token came since the last acknowledged heartbeat; they leave the prefill window."""
     kv_tokens: int | None = None
-    """KV tokens in use; None where unknown. Takes the place of the estimates of all in `running`, up or down, so a
-    replica that keeps room for what they will still grow counts that room too."""
+    """KV tokens in use; None if unknown. It replaces the estimates of all in `running`, up or down. So a replica that
+    keeps room for their growth counts that room too."""
     stats: Mapping[str, float] = field(default_factory=dict)
     produced: tuple[int, ...] = ()
-    """Output tokens so far of each in `running`, -1 where it must not give way; without them nothing here does."""
+    """Output tokens so far of each in `running`, -1 for one that must not give way. An attempt without a number counts
+    as one that has produced nothing."""
     batch_slots: int | None = None
     """Most slots that class BATCH gets here beyond its reserved share; None is no bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaBeatReply:
-    """Answers a replica's heartbeat."""
+    """Answer to a replica's heartbeat."""
 
     routers: tuple[str, ...]
     """Routers with a live lease."""
@@ -115,7 +118,7 @@ class ReplicaBeatReply:
 
 @dataclass(frozen=True, slots=True)
 class RouterReport:
-    """Is what a router last reported of its requests."""
+    """Last report of a router about its requests."""
 
     router_id: str
     age_ms: int
@@ -124,19 +127,19 @@ class RouterReport:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """Is a pool as its autoscaler sees it."""
+    """A pool as its autoscaler sees it."""
 
     time_ms: int
     """Pool time."""
     run_id: str
     replicas: tuple[ReplicaRecord, ...]
-    """All with a live lease."""
+    """All replicas with a live lease."""
     reports: tuple[RouterReport, ...]
-    """Of routers with a live lease that ever reported."""
+    """Last report of each router that has a live lease and ever reported."""
     waiting: tuple[int, int, int]
     """Waiting entries per class."""
     longest_wait_ms: tuple[int, int, int]
-    """Of the waiting entries of each class; of the 64 tenants that are next."""
+    """Longest wait in each class, among the 64 tenants that are next."""
     running: int
     """Slots held."""
     point: bytes | None

@@ -1,4 +1,4 @@
-"""Takes the queue's limits from the settings."""
+"""The queue's limits, from the settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cluster.settings import QueueSettings
 
 
 def limits_from(settings: QueueSettings) -> QueueLimits:
-    """Build the limits that every router and replica of a cluster shares."""
+    """Return the limits that all routers and replicas of a cluster share."""
     return QueueLimits(
         lease_ms=round(settings.lease_s * 1000),
         attach_grace_ms=round(settings.attach_grace_s * 1000),

@@ -1,1 +1,1 @@
-"""The autoscaler's store in memory, for tests and simulations: the same promises, the same suite."""
+"""The autoscaler's store in memory, for tests and simulations: the same promises, the same test suite."""

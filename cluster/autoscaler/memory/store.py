@@ -1,6 +1,6 @@
-"""The autoscaler's store in memory: the twin of `redis_store` for tests and simulations.
+"""The autoscaler's store in memory, for tests and simulations: the same contract as `redis/store.py`.
 
-It lives inside the queue's twin, whose heartbeats bring what is decided here to routers and replicas.
+It lives inside the in-memory queue, whose heartbeats bring decisions to routers and replicas.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cluster.queue.memory.state import PoolState
 
 _LIMITS = QueueLimits()
 _DECISION, _FIT = "\0decision:", "\0fit:"
-"""Begin the names of what Redis keeps under keys of its own."""
+"""Prefixes of the names of values that have keys of their own in Redis."""
 
 
 class MemoryControlStore:
-    """Is one pool's store in a `MemoryStore`."""
+    """One pool's store in a `MemoryStore`."""
 
     def __init__(self, store: MemoryStore, pool: str) -> None:
         self.pool = pool
@@ -28,7 +28,6 @@ class MemoryControlStore:
         self._closed = False
 
     async def lead(self, holder: str, lease_s: float) -> Leadership:
-        """See `ControlStore.lead`."""
         with self._call() as (fields, now):
             left, lease = _number(fields, "until") - now, round(lease_s * 1000)
             held = fields.get("holder", b"").decode()
@@ -40,20 +39,17 @@ class MemoryControlStore:
             return Leadership(holder, _number(fields, "fence"), lease_s)
 
     async def resign(self, holder: str) -> None:
-        """See `ControlStore.resign`."""
         with self._call() as (fields, _):
             if fields.get("holder") == holder.encode():
                 fields["holder"], fields["until"] = b"", b"0"
 
     async def load(self) -> Stored:
-        """See `ControlStore.load`."""
         with self._call() as (fields, _):
             target = fields.get("target")
             failed, failure = _number(fields, "failed_starts"), fields.get("failure", b"").decode()
             return Stored(fields.get("state"), None if target is None else int(target), failed, failure)
 
     async def commit(self, holder: str, fence: int, decision: Commit) -> int:
-        """See `ControlStore.commit`."""
         with self._call() as (fields, _):
             if fields.get("holder") != holder.encode() or _number(fields, "fence") != fence:
                 raise LeadershipLostError(self.pool, fence)
@@ -64,20 +60,18 @@ class MemoryControlStore:
             fields["relief_until"] = b"%d" % decision.relief_until_ms
             fields[f"{_DECISION}{number}"] = decision.record
             old = number - decision.keep
-            # Several where fewer are kept than before.
+            # Several are removed if fewer are kept than before.
             while fields.pop(f"{_DECISION}{old}", None) is not None:
                 old -= 1
             return number
 
     async def decisions(self, limit: int) -> list[StoredRecord]:
-        """See `ControlStore.decisions`."""
         with self._call() as (fields, _):
             names = [name for name in fields if name.startswith(_DECISION)]
             found = [StoredRecord(int(name.removeprefix(_DECISION)), fields[name]) for name in names]
             return sorted(found, key=lambda one: -one.number)[:limit]
 
     async def set_point(self, point: bytes, *, if_missing: bool = False) -> int:
-        """See `ControlStore.set_point`."""
         with self._call() as (fields, _):
             if if_missing and "point" in fields:
                 return 0
@@ -86,29 +80,24 @@ class MemoryControlStore:
             return _number(fields, "point_version")
 
     async def point(self) -> bytes | None:
-        """See `ControlStore.point`."""
         with self._call() as (fields, _):
             return fields.get("point")
 
     async def fit(self, group: str) -> str | None:
-        """See `ControlStore.fit`."""
         with self._call() as (fields, _):
             found = fields.get(_FIT + group)
             return None if found is None else found.decode()
 
     async def store_fit(self, group: str, fit: str) -> None:
-        """See `ControlStore.store_fit`."""
         with self._call() as (fields, _):
             fields[_FIT + group] = fit.encode()
 
     async def note_failed_start(self, why: str) -> None:
-        """See `ControlStore.note_failed_start`."""
         with self._call() as (fields, _):
             fields["failure"] = why.encode()
             fields["failed_starts"] = b"%d" % (_number(fields, "failed_starts") + 1)
 
     async def close(self) -> None:
-        """See `ControlStore.close`."""
         self._closed = True
 
     @contextmanager

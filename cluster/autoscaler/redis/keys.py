@@ -1,4 +1,4 @@
-"""Every Redis name of the autoscaler, what it holds and how long it lives. All share the pool's hash tag."""
+"""Redis keys of the autoscaler: content and lifetime of each. All have the pool's hash tag."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cluster.redis.keys import pool_key
 
 
 def control_keys(pool: str) -> tuple[str, str]:
-    """Name the keys that the scripts take, in their order.
+    """Return the keys that the scripts take, in order.
 
     `control` (HASH, for ever) is also read by the queue's heartbeats; `decisions` (LIST) is bounded by number.
     """
@@ -14,5 +14,5 @@ def control_keys(pool: str) -> tuple[str, str]:
 
 
 def fits_key(pool: str) -> str:
-    """Name the HASH of step models: group -> fit. For ever; a field of 200 bytes per group that ever ran."""
+    """Return the key of the HASH of step models: group -> fit. For ever; 200 bytes per group that ever ran."""
     return pool_key(pool, "fits")

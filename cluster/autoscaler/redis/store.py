@@ -15,22 +15,22 @@ from cluster.redis.script import Script
 
 DEFAULT_TIMEOUT_S = 2.0
 _PLAIN = Script("command", b"", "")
-"""Stands for a command that is no script; Redis can't have forgotten it."""
+"""Placeholder for a plain command, which needs no script in Redis."""
 
 
 class RedisControlStore:
-    """Is one pool's store in Redis (6.2 or later). Belongs to the event loop that makes the first call."""
+    """One pool's store in Redis (6.2 or later). It belongs to the event loop that makes the first call."""
 
     def __init__(
         self, target: RedisTarget, pool: str, timeout_s: float = DEFAULT_TIMEOUT_S, *, clock: Clock | None = None
     ) -> None:
-        """Connects at the first call.
+        """Create a store that connects at the first call.
 
         Args:
-            target: a URL as in the setting redis.url, or a client whose pool says how to connect.
+            target: a URL as in the setting redis.url, or a client whose connection pool is used to connect.
             pool: the pool's name; must not contain braces.
             timeout_s: how long a call may wait for Redis, in seconds.
-            clock: for tests: replaces Redis' own time.
+            clock: replaces Redis' own time; for tests.
         """
         self.pool = pool
         self._clock = clock
@@ -39,22 +39,18 @@ class RedisControlStore:
         self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, self._keys[0]), timeout_s)
 
     async def lead(self, holder: str, lease_s: float) -> Leadership:
-        """See `ControlStore.lead`."""
         fence, found, left_ms = await self._run("lead", holder, round(lease_s * 1000))
         return Leadership(found.decode(), fence, left_ms / 1000)
 
     async def resign(self, holder: str) -> None:
-        """See `ControlStore.resign`."""
         await self._run("resign", holder)
 
     async def load(self) -> Stored:
-        """See `ControlStore.load`."""
         fields = ("state", "target", "failed_starts", "failure")
         state, target, failed, failure = await self._command("HMGET", self._keys[0], *fields)
         return Stored(state, None if target is None else int(target), int(failed or 0), (failure or b"").decode())
 
     async def commit(self, holder: str, fence: int, decision: Commit) -> int:
-        """See `ControlStore.commit`."""
         number: int = await self._run(
             "commit",
             *(holder, fence, decision.state, decision.target, decision.relief.value, decision.relief_until_ms),
@@ -65,37 +61,30 @@ class RedisControlStore:
         return number
 
     async def decisions(self, limit: int) -> list[StoredRecord]:
-        """See `ControlStore.decisions`."""
-        # To Redis -1 is the last one.
+        # A limit of 0 would end the range at -1, which is the last record for Redis.
         found = await self._command("LRANGE", self._keys[1], 0, limit - 1) if limit else []
         pairs = (line.split(b" ", 1) for line in found)
         return [StoredRecord(int(number), record) for number, record in pairs]
 
     async def set_point(self, point: bytes, *, if_missing: bool = False) -> int:
-        """See `ControlStore.set_point`."""
         version: int = await self._run("set_point", point, int(if_missing))
         return version
 
     async def point(self) -> bytes | None:
-        """See `ControlStore.point`."""
         found: bytes | None = await self._command("HGET", self._keys[0], "point")
         return found
 
     async def fit(self, group: str) -> str | None:
-        """See `ControlStore.fit`."""
         found = await self._command("HGET", fits_key(self.pool), group)
         return None if found is None else found.decode()
 
     async def store_fit(self, group: str, fit: str) -> None:
-        """See `ControlStore.store_fit`."""
         await self._command("HSET", fits_key(self.pool), group, fit)
 
     async def note_failed_start(self, why: str) -> None:
-        """See `ControlStore.note_failed_start`."""
         await self._run("note_failure", why)
 
     async def close(self) -> None:
-        """See `ControlStore.close`."""
         await self._pipeline.close()
 
     async def _run(self, name: str, *arguments: str | bytes | float) -> Any:
@@ -110,6 +99,6 @@ class RedisControlStore:
 
 
 def _pack(*words: str | bytes | float) -> bytes:
-    """Write a command in Redis' protocol."""
+    """Return a command in Redis' protocol."""
     parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])

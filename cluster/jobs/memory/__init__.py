@@ -1,1 +1,1 @@
-"""The job store in memory, for tests and simulations: the same promises, the same suite."""
+"""The job store in memory, for tests and simulations: the same promises, the same test suite."""

@@ -1,4 +1,4 @@
-"""The job store's in-memory twin: the same rules without Redis, for tests and simulations."""
+"""The job store in memory: the same rules as `redis/store.py`, for tests and simulations."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class _Job:
 
 
 class MemoryJobs:
-    """Is what all clients of one pool's twin share."""
+    """Jobs of one pool, shared by all its in-memory stores."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self.jobs: dict[str, _Job] = {}
-        """In order of creation."""
+        """Jobs by id, in order of creation."""
 
 
 class MemoryJobStore:
-    """Is one pool's job store in this process."""
+    """One pool's job store in this process."""
 
     def __init__(self, shared: MemoryJobs, limits: JobLimits | None = None) -> None:
         self.limits = limits or JobLimits()
@@ -56,7 +56,6 @@ class MemoryJobStore:
     # --- uploading ----------------------------------------------------------------------------------------------------
 
     async def create(self, job_id: str, tenant: str, header: bytes) -> None:
-        """See `JobStore.create`."""
         check_names(job_id, tenant)
         mine = [job for job in self._jobs.values() if job.record.tenant == tenant]
         self._bound("tenant_jobs", len(mine) + 1)
@@ -67,7 +66,6 @@ class MemoryJobStore:
         self._jobs[job_id] = _Job(record)
 
     async def append(self, job_id: str, at: int, items: Sequence[bytes]) -> None:
-        """See `JobStore.append`."""
         job = self._jobs.get(job_id)
         if job is None or job.record.state is not JobState.UPLOADING or job.record.items != at:
             raise JobNotFoundError(job_id)
@@ -84,7 +82,6 @@ class MemoryJobStore:
         job.record = replace(job.record, items=at + len(items), blocks=len(job.blocks), due_ms=due)
 
     async def seal(self, job_id: str, key: str, digest: str, run_within_ms: int) -> JobRecord:
-        """See `JobStore.seal`."""
         job = self._jobs.get(job_id)
         if job is None or job.record.state is not JobState.UPLOADING:
             raise JobNotFoundError(job_id)
@@ -100,17 +97,14 @@ class MemoryJobStore:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def get(self, job_id: str) -> JobRecord | None:
-        """See `JobStore.get`."""
         job = self._jobs.get(job_id)
         return None if job is None else job.record
 
     async def find(self, tenant: str, key: str) -> JobRecord | None:
-        """See `JobStore.find`."""
         records = (job.record for job in self._jobs.values())
         return next((r for r in records if key and (r.tenant, r.key) == (tenant, key)), None)
 
     async def list_jobs(self, tenant: str, before: JobCursor | None, limit: int) -> list[JobRecord]:
-        """See `JobStore.list_jobs`."""
         mine = [
             (job.record.created_ms, job.record.job_id, job.record)
             for job in self._jobs.values()
@@ -121,14 +115,12 @@ class MemoryJobStore:
         return [record for *at, record in mine if place is None or tuple(at) < place][:limit]
 
     async def results(self, job_id: str, offset: int, limit: int) -> list[bytes]:
-        """See `JobStore.results`."""
         job = self._jobs.get(job_id)
         return [] if job is None else [unpack_blob(blob) for blob in job.results[offset : offset + limit]]
 
     # --- feeding ------------------------------------------------------------------------------------------------------
 
     async def claim(self, holder: str, *, takeover: bool) -> JobClaim | None:
-        """See `JobStore.claim`."""
         now, far_ms = self._now(), 2 * self.limits.lease_ms
         takeover &= self._steps.believes(now, self._shared.clock.monotonic())
         waiting = [
@@ -152,13 +144,11 @@ class MemoryJobStore:
         return sum(bool(job.record.holder) for job in self._jobs.values() if job.record.tenant == tenant)
 
     async def renew(self, claim: JobClaim) -> JobRecord:
-        """See `JobStore.renew`."""
         job = self._held(claim)
         job.claimable_ms = self._now() + self.limits.lease_ms
         return job.record
 
     async def release(self, claim: JobClaim) -> None:
-        """See `JobStore.release`."""
         job = self._jobs.get(claim.record.job_id)
         if job is not None and job.token == claim.token:
             job.token = ""
@@ -166,7 +156,6 @@ class MemoryJobStore:
             job.record = replace(job.record, holder="")
 
     async def backlog(self, job_id: str) -> Backlog:
-        """See `JobStore.backlog`."""
         job = self._jobs.get(job_id)
         if job is None:
             return Backlog((), b"")
@@ -176,12 +165,10 @@ class MemoryJobStore:
         return Backlog(tuple(job.sizes), bytes(bits))
 
     async def block(self, job_id: str, number: int) -> list[bytes]:
-        """See `JobStore.block`."""
         job = self._jobs.get(job_id)
         return [] if job is None or number >= len(job.blocks) else unpack_block(job.blocks[number])
 
     async def store(self, claim: JobClaim, item: int, result: ItemResult) -> bool:
-        """See `JobStore.store`."""
         job = self._held(claim)
         if item in job.done:
             return False
@@ -206,7 +193,6 @@ class MemoryJobStore:
         return True
 
     async def count_failure(self, claim: JobClaim, item: int) -> int:
-        """See `JobStore.count_failure`."""
         job = self._held(claim)
         job.failures[item] += 1
         return job.failures[item]
@@ -214,17 +200,14 @@ class MemoryJobStore:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str) -> None:
-        """See `JobStore.cancel`."""
         job = self._jobs.get(job_id)
         if job is not None and job.record.state.open:
             self._finish(job, JobState.CANCELLED)
 
     async def delete(self, job_id: str) -> None:
-        """See `JobStore.delete`."""
         self._jobs.pop(job_id, None)
 
     async def sweep(self) -> int:
-        """See `JobStore.sweep`."""
         now = self._now()
         due = [job for job in self._jobs.values() if job.record.due_ms <= now]
         for job in due:
@@ -235,7 +218,7 @@ class MemoryJobStore:
         return len(due)
 
     async def close(self) -> None:
-        """See `JobStore.close`."""
+        """Do nothing: there is no connection."""
 
     # --- parts --------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""Every Redis name of jobs, what it holds and how long it lives.
+"""Redis keys of jobs: content and lifetime of each.
 
-All carry the pool in literal braces, like the queue's. No key has a TTL: `sweep` removes what is due by the store's
-clock, so nothing vanishes half, and a bound that was reserved is always given back.
+All contain the pool in literal braces, like the queue's. No key has a TTL: `sweep` removes what is due by the store's
+clock. So no job is ever removed in part, and what it counts against the limits is always given back.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ JOB_KEYS = (
 )
 SHARED_KEYS = (
     "open",  # ZSET: open jobs by when they may be claimed (ms): creation, or end of the lease. Until the job ends.
-    "due",  # ZSET: every job by when it is dropped, expires or is deleted (ms). Until deletion.
+    "due",  # ZSET: every job by the time when it is dropped, expires or is deleted (ms). Until deletion.
     "index",  # ZSET: score 0, "tenant\0created\0id" of sealed jobs. Until deletion.
     "names",  # HASH: "tenant\0client key" -> id. Until deletion.
-    "usage",  # HASH: "what\0tenant" and "what\0" for all -> jobs, items, bytes, feeding. Fields go when they are 0.
+    "usage",  # HASH: "what\0tenant", "what\0" for all -> jobs, items, bytes, feeding. A field lives while it is not 0.
 )
 
 
 def job_keys(pool: str, job_id: str) -> tuple[str, ...]:
-    """Name every key that a script on one job takes, in its order."""
+    """Return every key that a script on one job takes, in order."""
     own = tuple(pool_key(pool, f"job:{job_id}:{name}") for name in JOB_KEYS)
     return (*own, *(shared_key(pool, name) for name in SHARED_KEYS))
 
 
 def shared_key(pool: str, name: str) -> str:
-    """Name a key that all jobs of a pool share."""
+    """Return a key that all jobs of a pool share."""
     return pool_key(pool, f"jobs:{name}")

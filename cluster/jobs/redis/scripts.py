@@ -1,4 +1,4 @@
-"""Puts the job scripts together: the shared part in front of each."""
+"""Assembly of the job scripts: the shared part goes in front of each."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ SCRIPTS = (
 
 @cache
 def load_job_scripts() -> Mapping[str, Script]:
-    """Read all scripts, by name."""
+    """Return all scripts by name."""
     shared = _read("common")
     return MappingProxyType({name: _script(name, f"{shared}\n{_read(name)}".encode()) for name in SCRIPTS})
 
 
 def _script(name: str, source: bytes) -> Script:
-    # Redis names scripts by SHA-1; nothing is secured by it.
+    # Redis names scripts by SHA-1; no security depends on it.
     return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
 
 
 def _read(name: str) -> str:
-    """Read a file without its comments; Redis keeps and hashes the text."""
+    """Return a Lua file without its comments: Redis stores and hashes the text."""
     text = (files("cluster.jobs.redis") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
     return "\n".join(line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))

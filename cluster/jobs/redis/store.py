@@ -21,16 +21,17 @@ from cluster.redis.script import PLAIN, pack
 
 DEFAULT_TIMEOUT_S = 2.0
 _LOOKED_AT = 64
-"""Jobs that are named at once for a `claim` or `sweep`."""
+"""Most jobs that one call of redis/lua/look.lua names, for a `claim` or `sweep`."""
 _LOOKS = 16
-"""Of one `claim`, where all that are named are of tenants that are fed enough: they are put off for a second."""
+"""Most calls of look.lua in one `claim`. A second call is needed if all named jobs are of tenants that are fed enough;
+these jobs are put off for a second."""
 _LARGE = 32 << 10
 """Bytes that take a good part of a millisecond to compress."""
 
 
 class RedisJobStore:
-    """Is one pool's job store in Redis (6.2 or later). Belongs to the event loop that makes the first call, and has a
-    connection of its own, so that blocks of bodies never stand in front of the queue's calls.
+    """One pool's job store in Redis (6.2 or later). It belongs to the event loop that makes the first call. It has a
+    connection of its own, so that large blocks never delay the queue's calls.
     """
 
     def __init__(
@@ -42,14 +43,14 @@ class RedisJobStore:
         *,
         clock: Clock | None = None,
     ) -> None:
-        """Connects at the first call.
+        """Create a store that connects at the first call.
 
         Args:
-            target: a URL as in the setting redis.url, or a client whose pool says how to connect.
+            target: a URL as in the setting redis.url, or a client whose connection pool is used to connect.
             pool: the pool's name; must not contain braces.
             limits: the same at every router of the pool.
             timeout_s: how long a call may wait for Redis, in seconds.
-            clock: for tests: replaces Redis' own time.
+            clock: replaces Redis' own time; for tests.
         """
         self.pool = pool
         self.limits = limits or JobLimits()
@@ -61,7 +62,6 @@ class RedisJobStore:
     # --- uploading ----------------------------------------------------------------------------------------------------
 
     async def create(self, job_id: str, tenant: str, header: bytes) -> None:
-        """See `JobStore.create`."""
         check_names(job_id, tenant)
         limits = self.limits
         _bounded(
@@ -69,11 +69,10 @@ class RedisJobStore:
         )
 
     async def append(self, job_id: str, at: int, items: Sequence[bytes]) -> None:
-        """See `JobStore.append`."""
         limits = self.limits
         bounds = (limits.tenant_items, limits.max_items, limits.tenant_bytes, limits.max_bytes)
         large = sum(map(len, items)) > _LARGE
-        # The caller's loop has streams to serve.
+        # In a thread, because the caller's event loop has streams to serve.
         block = await asyncio.to_thread(pack_block, items) if large else pack_block(items)
         reply = await self._run("append", job_id, at, len(items), block, limits.upload_ms, *bounds)
         if reply is None:
@@ -81,7 +80,6 @@ class RedisJobStore:
         _bounded(reply)
 
     async def seal(self, job_id: str, key: str, digest: str, run_within_ms: int) -> JobRecord:
-        """See `JobStore.seal`."""
         winner = await self._run("seal", job_id, key, digest, run_within_ms)
         record = None if winner is None else await self.get(winner.decode())
         if record is None:
@@ -91,16 +89,13 @@ class RedisJobStore:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def get(self, job_id: str) -> JobRecord | None:
-        """See `JobStore.get`."""
         return _record(job_id, await self._command("HGETALL", self._key(job_id, 0)))
 
     async def find(self, tenant: str, key: str) -> JobRecord | None:
-        """See `JobStore.find`."""
         found = await self._command("HGET", shared_key(self.pool, "names"), f"{tenant}\0{key}")
         return None if found is None else await self.get(found.decode())
 
     async def list_jobs(self, tenant: str, before: JobCursor | None, limit: int) -> list[JobRecord]:
-        """See `JobStore.list_jobs`."""
         start = f"({_member(tenant, before)}" if before is not None else f"({tenant}\x01"
         index = shared_key(self.pool, "index")
         found: list[JobRecord] = []
@@ -111,21 +106,19 @@ class RedisJobStore:
             found += [record for record in records if record is not None]
             if len(members) < left:
                 break
-            # What was deleted meanwhile must not make it look like the end of the list.
+            # Jobs that were deleted meanwhile must not look like the end of the list.
             start = f"({members[-1].decode()}"
         return found
 
     async def results(self, job_id: str, offset: int, limit: int) -> list[bytes]:
-        """See `JobStore.results`."""
         found = await self._command("HMGET", self._key(job_id, 3), *range(offset, offset + limit))
-        # The first gap is the end: offsets have none.
+        # Stored offsets have no gaps, so the first missing one is the end.
         end = next((index for index, blob in enumerate(found) if blob is None), len(found))
         return [unpack_blob(blob) for blob in found[:end]]
 
     # --- feeding ------------------------------------------------------------------------------------------------------
 
     async def claim(self, holder: str, *, takeover: bool) -> JobClaim | None:
-        """See `JobStore.claim`."""
         token = secrets.token_hex(12)
         before: list[bytes] = []
         for _ in range(_LOOKS):
@@ -143,9 +136,8 @@ class RedisJobStore:
         return None
 
     async def renew(self, claim: JobClaim) -> JobRecord:
-        """See `JobStore.renew`."""
         job_id = claim.record.job_id
-        # Both leave in one pipeline, in this order.
+        # Both go out in one pipeline, in this order.
         renewed, record = await asyncio.gather(
             self._run("renew", job_id, claim.token, self.limits.lease_ms), self.get(job_id)
         )
@@ -154,23 +146,19 @@ class RedisJobStore:
         return record
 
     async def release(self, claim: JobClaim) -> None:
-        """See `JobStore.release`."""
         await self._run("release", claim.record.job_id, claim.token)
 
     async def backlog(self, job_id: str) -> Backlog:
-        """See `JobStore.backlog`."""
         sizes, done = await asyncio.gather(
             self._command("LRANGE", self._key(job_id, 2), 0, -1), self._command("GET", self._key(job_id, 4))
         )
         return Backlog(tuple(map(int, sizes)), done or b"")
 
     async def block(self, job_id: str, number: int) -> list[bytes]:
-        """See `JobStore.block`."""
         blob = await self._command("HGET", self._key(job_id, 1), number)
         return [] if blob is None else unpack_block(blob)
 
     async def store(self, claim: JobClaim, item: int, result: ItemResult) -> bool:
-        """See `JobStore.store`."""
         job_id, used = claim.record.job_id, result.usage
         tokens = (used.prompt_tokens, used.output_tokens, used.cached_tokens)
         floats = (f"{used.gpu_seconds:.9f}", f"{used.cost:.12f}")
@@ -194,28 +182,23 @@ class RedisJobStore:
         return bool(_held(job_id, stored))
 
     async def count_failure(self, claim: JobClaim, item: int) -> int:
-        """See `JobStore.count_failure`."""
         job_id = claim.record.job_id
         return _held(job_id, await self._run("fail", job_id, claim.token, item))
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str) -> None:
-        """See `JobStore.cancel`."""
         await self._run("cancel", job_id, self.limits.ttl_ms)
 
     async def delete(self, job_id: str) -> None:
-        """See `JobStore.delete`."""
         await self._run("delete", job_id)
 
     async def sweep(self) -> int:
-        """See `JobStore.sweep`."""
         _candidates, due, _now = await self._run("look", "", _LOOKED_AT, self.limits.lease_ms)
         done = await asyncio.gather(*(self._run("expire", job_id.decode(), self.limits.ttl_ms) for job_id in due))
         return sum(done)
 
     async def close(self) -> None:
-        """See `JobStore.close`."""
         await self._pipeline.close()
 
     # --- transport ----------------------------------------------------------------------------------------------------

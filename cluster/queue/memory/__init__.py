@@ -1,1 +1,1 @@
-"""The waiting room in memory, for tests and simulations: the same promises, the same suite."""
+"""The queue in memory, for tests and simulations: the same promises, the same test suite."""

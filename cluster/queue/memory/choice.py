@@ -1,4 +1,4 @@
-"""The twin's choice of the next entry for a replica; mirrors `choose` in lua/fill.lua, where the reasons are."""
+"""Choice of the next entry for a replica; mirrors `choose` in redis/lua/fill.lua, which has the reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BATCH = int(RequestClass.BATCH)
 
 
 def fits(load: Load, entry: Entry) -> bool:
-    """Whether there is room for an entry. A prefill larger than the window starts when it is alone."""
+    """Return whether a replica has room for an entry. A prefill larger than the window starts when it is alone."""
     windows, request = load.windows, entry.request
     return (
         load.held + load.extra < windows.sequences
@@ -24,12 +24,12 @@ def fits(load: Load, entry: Entry) -> bool:
 
 
 def batch_full(load: Load, class_: int) -> bool:
-    """Whether an entry of this class is batch work, and that has all the slots that the replica leaves it."""
+    """Return whether the class is BATCH and has all the slots that the replica leaves it."""
     return class_ == _BATCH and load.batch_slots is not None and load.held_batch >= load.batch_slots
 
 
 def suits(pool: PoolState, replica: str, load: Load, entry: Entry) -> bool:
-    """Whether an entry could be granted on this replica as things are, room aside."""
+    """Return whether an entry could be granted on this replica now if there were room."""
     return (
         entry.state == WAITING
         and (entry.start_by == 0 or pool.now <= entry.start_by)
@@ -42,7 +42,8 @@ def suits(pool: PoolState, replica: str, load: Load, entry: Entry) -> bool:
 def choose(pool: PoolState, replica: str, load: Load) -> Entry | None:
     """Return the first of `lookahead` candidates that prefers the replica, else the first that fits.
 
-    One that was passed over `lookahead` times is passed no more; too big for what is free, it reserves the replica.
+    An entry that was passed over `lookahead` times is passed no more. If it needs more than what is free, it reserves
+    the replica.
     """
     wanted = replica in pool.preferences
     passed: list[Entry] = []
@@ -86,13 +87,13 @@ def _take(pool: PoolState, entry: Entry, passed: list[Entry]) -> Entry:
 
 
 def _worn(pool: PoolState, entry: Entry) -> bool:
-    """Whether nobody may pass an entry any more. Late ones count together."""
+    """Return whether an entry must not be passed over any more. A tenant's late entries count together."""
     most = pool.limits.lookahead
     return pool.skips.get(entry.id, 0) >= most or (entry.late and pool.late_skips.get(entry.line, 0) >= most)
 
 
 def _class_order(pool: PoolState, load: Load) -> list[int]:
-    """Order classes for service on a replica: first those below their reserved share, then by urgency."""
+    """Return the classes in order of service on a replica: those below their reserved share, then by urgency."""
     shares = pool.limits.class_shares
     waiting = [class_ for class_ in range(3) if pool.line_counts[class_]]
     below = [c for c in waiting if shares[c] > 0 and pool.served[c] < shares[c] * pool.served_all]
@@ -104,9 +105,10 @@ def _class_order(pool: PoolState, load: Load) -> list[int]:
 def _candidates(
     pool: PoolState, replica: str, load: Load, gives_way: Callable[[Entry], bool], found: Callable[[], bool]
 ) -> Iterator[Entry]:
-    """Yield the first `lookahead` entries in fair order that suit the replica, out of the first 8 times as many. Behind
-    one that gives way all of its tenant do. Where these are too few and none is `found`, those follow that can run here
-    wherever they stand.
+    """Yield at most `lookahead` entries that suit the replica, in fair order, out of the first 8 x `lookahead`.
+
+    After an entry that `gives_way` the rest of its tenant is left out. If these are too few and none was `found` that
+    fits, entries follow that can run here wherever they stand in the line.
     """
     order, met = _class_order(pool, load), set[str]()
     if replica not in pool.beyond:
@@ -137,7 +139,9 @@ def _first(
     met: set[str],
     gives_way: Callable[[Entry], bool],
 ) -> Generator[Entry, None, int]:
-    """Yield those of the line's first that suit the replica, and note them in `met`; returns how many it looked at."""
+    """Yield entries at the front of the line that suit the replica, and add them to `met`. Return the number of entries
+    that it looked at.
+    """
     raw = 0
     for class_ in order:
         walk = Walk(pool, class_, raw_limit)
@@ -156,7 +160,7 @@ def _first(
 
 
 def reachable(pool: PoolState, replica: str, order: list[int], known: set[str]) -> list[Entry]:
-    """Find entries of the routers that reach a replica, in fair order: the oldest and the newest of each."""
+    """Return entries of the routers that reach a replica, in fair order: the oldest and the newest of each."""
     most = pool.limits.lookahead
     routers = [name for name in pool.live_names(pool.routers) if replica in pool.links.get(name, ())][: 2 * most]
     each = max(1, most // len(routers)) if routers else 0
@@ -184,16 +188,16 @@ class _Tenant:
     name: str
     service: float
     places: list[tuple[int, str]]
-    """The line itself."""
+    """The tenant's line itself, no copy."""
     taken: int = 0
     first: list[Entry] | None = None
-    """Late ones that were passed too often, and come first."""
+    """Late entries that were passed over too often and now come first; None before they were looked up."""
     shown: set[str] = field(default_factory=set)
-    """Those of them that came."""
+    """Ids of those late entries that were returned."""
 
 
 class Walk:
-    """Walks one class in fair order: the tenant of least service first, charged for what it would get."""
+    """Iterator over one class in fair order: the tenant of least service first, charged for what it would get."""
 
     def __init__(self, pool: PoolState, class_: int, limit: int) -> None:
         self._pool = pool
@@ -205,7 +209,7 @@ class Walk:
     def next(self) -> Entry | None:
         """Return the next entry; None at the end."""
         if self._last is not None and self._limit:
-            # Only a second entry makes it worth to look at the other tenants.
+            # Other tenants are read only when a second entry is asked for.
             self._tenants += self._load(self._limit)[1:]
             self._limit = 0
         while self._tenants:
@@ -236,12 +240,12 @@ class Walk:
         return None
 
     def drop(self) -> None:
-        """Show no more of the tenant of the last entry."""
+        """Return no more entries of the last entry's tenant."""
         if self._last is not None:
             self._tenants.remove(self._last)
 
     def charge(self, entry: Entry) -> None:
-        """Charge the tenant of the last entry for it."""
+        """Charge the last entry's tenant for an entry."""
         if self._last is not None:
             request = entry.request
             self._last.service += (request.prompt_tokens + request.expected_tokens) / request.weight

@@ -1,4 +1,4 @@
-"""The twin's `fill`, the only place that grants; mirrors lua/fill.lua, where the reasons are."""
+"""Slots: `fill` and `grant`, the only code that grants; mirrors redis/lua/fill.lua, which has the reasons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _BATCH = int(RequestClass.BATCH)
 
 
 def takes_grants(pool: PoolState, replica: str, load: Load | None) -> bool:
-    """Whether a replica may be granted anything now."""
+    """Return whether a replica can take a grant now."""
     return (
         load is not None
         and load.state is ReplicaState.READY
@@ -40,7 +40,7 @@ def takes_grants(pool: PoolState, replica: str, load: Load | None) -> bool:
 
 
 def grant(pool: PoolState, entry: Entry, replica: str, load: Load, *, alone: bool) -> None:
-    """Give an entry a slot under its next attempt. `alone`: nobody waits, so no class competes."""
+    """Give an entry a slot under its next attempt. `alone`: no other entry waits, so no class competes."""
     request = entry.request
     tokens = 0
     if entry.charged < 0:
@@ -97,8 +97,8 @@ def run_fills(pool: PoolState) -> None:
 
 
 def find_room(pool: PoolState, entry: Entry, use: Callable[[str, Load], bool]) -> None:
-    """Offer the replicas where an entry may start now: those it prefers, then the least loaded; `use` says True to
-    stop.
+    """Offer `use` each replica where an entry may start now: those that it prefers, then the least loaded. `use`
+    returns True to stop.
     """
     for replica in _asked(pool, entry):
         load = pool.loads.get(replica)
@@ -116,13 +116,13 @@ def find_room(pool: PoolState, entry: Entry, use: Callable[[str, Load], bool]) -
 
 def _asked(pool: PoolState, entry: Entry) -> Iterator[str]:
     yield from entry.request.preferred_replicas
-    # Only now: those above may have been filled with others meanwhile.
+    # Read only now: the preferred replicas may have been filled with other entries meanwhile.
     for _, replica in pool.free.first(REPLICAS_TRIED):
         yield replica
 
 
 def place(pool: PoolState, entry: Entry) -> None:
-    """Serve an entry of the line at once where its turn allows it."""
+    """Grant a waiting entry at once if its turn allows it."""
     tries = 0
 
     def use(replica: str, _: Load) -> bool:
@@ -160,7 +160,7 @@ def free_slot(pool: PoolState, entry: Entry) -> None:
 
 
 def clear_order(pool: PoolState, entry: Entry) -> None:
-    """Take an order back."""
+    """Remove an entry's order from its owner's mail."""
     pool.owned(entry.owner).orders.pop(entry.id, None)
     pool.tidy_owner(entry.owner)
     if entry.order == "f":
@@ -169,8 +169,8 @@ def clear_order(pool: PoolState, entry: Entry) -> None:
 
 
 def forget(pool: PoolState, entry: Entry, *, ended: bool = False) -> None:
-    """Remove an entry that is neither in the line nor in a slot. With the last one the counters go too. `ended`: its
-    owner says that it is over.
+    """Remove an entry that is neither in the line nor in a slot. With the last entry the counters are reset. `ended`:
+    its owner says that it is over.
     """
     pool.entries.pop(entry.id, None)
     if entry.order:
@@ -187,7 +187,7 @@ def forget(pool: PoolState, entry: Entry, *, ended: bool = False) -> None:
 
 
 def withdraw(pool: PoolState, entry: Entry) -> None:
-    """Take a waiting or parked entry out of its place."""
+    """Take a waiting or parked entry out of the line or its parking place."""
     if entry.state == WAITING:
         leave_line(pool, entry)
     elif entry.state == PARKED:
@@ -196,8 +196,8 @@ def withdraw(pool: PoolState, entry: Entry) -> None:
 
 
 def order(pool: PoolState, entry: Entry, kind: str) -> None:
-    """Have the owner of an entry end it: "c" cancel, "e" expired. A waiting one leaves the line. "f" has one in flight
-    give way.
+    """Order the owner of an entry to end it: "c" cancel, "e" expired. A waiting entry leaves the line. "f" orders an
+    entry in flight to give way.
     """
     if entry.order == "f" and kind != "f":
         clear_order(pool, entry)
@@ -214,7 +214,7 @@ def order(pool: PoolState, entry: Entry, kind: str) -> None:
 
 
 def give_back(pool: PoolState, entry: Entry) -> None:
-    """Bring a grant that was not started back to the head of its tenant's list."""
+    """Move an entry from its slot back to the head of its tenant's list."""
     know_router(pool, entry.owner)
     free_slot(pool, entry)
     if entry.order:
@@ -225,7 +225,7 @@ def give_back(pool: PoolState, entry: Entry) -> None:
 
 
 def tell_moved(pool: PoolState, request_id: str, old: str, new: str) -> None:
-    """Tell a router that an entry is another's now, unless it is gone."""
+    """Tell the old router that the new one has an entry now, unless the old one is gone."""
     if new in pool.owners:
         pool.owners[new].moved.discard(request_id)
         pool.tidy_owner(new)
@@ -235,7 +235,7 @@ def tell_moved(pool: PoolState, request_id: str, old: str, new: str) -> None:
 
 
 def move(pool: PoolState, entry: Entry, router: str) -> None:
-    """Give an entry to another router, and tell the old one."""
+    """Give an entry to another router, and tell the old router."""
     old, request_id = pool.owned(entry.owner), entry.id
     was = entry.owner
     started = request_id in old.running
@@ -276,7 +276,7 @@ def _account(pool: PoolState, entry: Entry, tokens: int) -> None:
 
 
 def _reservation(pool: PoolState, replica: str, load: Load) -> Entry | None:
-    """Return the entry that a replica is kept for; a reservation that has lost its sense is dropped."""
+    """Return the entry that a replica is reserved for. Drop a reservation whose entry can no longer run there."""
     if not load.reserved:
         return None
     entry = pool.entries.get(load.reserved)

@@ -1,4 +1,4 @@
-"""The twin's heartbeats; mirrors lua/heartbeat_router.lua and lua/heartbeat_replica.lua, where the reasons are."""
+"""Heartbeats; mirrors redis/lua/heartbeat_router.lua and redis/lua/heartbeat_replica.lua, which have the reasons."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def beat_replica(pool: PoolState, beat: ReplicaBeat, run_id: str) -> ReplicaBeat
 
 
 def view(pool: PoolState) -> PoolView:
-    """Read what an autoscaler must know; mirrors lua/observe.lua."""
+    """Return the autoscaler's view of a pool; mirrors redis/lua/observe.lua."""
     routers = tuple(sorted(pool.live_names(pool.routers)))
     return PoolView(
         time_ms=pool.now,
@@ -152,14 +152,14 @@ def _revoke_stale(pool: PoolState, router: str, *, busy: bool) -> None:
 
 
 def _reconcile(pool: PoolState, beat: ReplicaBeat, load: Load, last_beat: int, *, fresh: bool) -> None:
-    """Hold the slots on record against what runs."""
+    """Compare the slots on record with what the replica says it runs, and correct its load."""
     replica = beat.replica_id
     running = set(beat.running)
     unknown = len(running)
     recount = fresh or (beat.kv_tokens is None and load.reported)
     held = unlisted_kv = kv = prefill = batch = 0
     slots = pool.slots.get(replica) or Slots()
-    # Both kinds are listed one after the other, as the script reads them.
+    # The script reads started slots first, then granted ones.
     started, granted = sorted(slots.started.items()), sorted(slots.granted.items())
     for request_id, attempt in [*started, *granted]:
         listed = (request_id, attempt) in running

@@ -1,4 +1,4 @@
-"""The twin's list of what a router has; mirrors lua/holdings.lua."""
+"""Pages of what is on record for a router; mirrors redis/lua/holdings.lua."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cluster.queue.memory.state import PoolState
 
 
 def holdings(pool: PoolState, router: str, after: bytes, limit: int) -> Holdings:
-    """Read a page, in the order of Redis' members."""
+    """Return a page, in the order of the members in Redis."""
     members = [(member.encode(), holding) for member, holding in _members(pool, router)]
     found = sorted((each for each in members if each[0] > after), key=lambda each: each[0])[:limit]
     return Holdings(tuple(holding for _, holding in found), found[-1][0] if len(found) == limit else b"")

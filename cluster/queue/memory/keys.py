@@ -1,4 +1,4 @@
-"""The twin's idempotency keys; mirrors lua/keys.lua, where the reasons are."""
+"""Clients' idempotency keys; mirrors redis/lua/keys.lua, which has the reasons."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _CHOICE = re.compile(r"([^/]+)/\d+")
 
 
 def request_of(request_id: str) -> str:
-    """Return the request of a choice."""
+    """Return the id of the request that an entry belongs to."""
     match = _CHOICE.fullmatch(request_id)
     return match[1] if match else request_id
 
 
 def field_of(tenant: str, key: str) -> str:
-    """Name a key."""
+    """Return the name under which a client key is stored."""
     return f"{tenant}\0{key}"
 
 
@@ -28,10 +28,11 @@ def _digests(digest: str) -> tuple[str, str]:
 
 
 def find_key(pool: PoolState, tenant: str, key: str, request_id: str, digest: str) -> KnownRequest | None:
-    """Return the request that a client key belongs to, or this one's own when it has a result.
+    """Return the request that a client key belongs to. None if the key is unknown, or if it belongs to this request and
+    has no result.
 
     Raises:
-        KeyReusedError: that is a different one.
+        KeyReusedError: the key belongs to a request with another digest.
     """
     field = field_of(tenant, key)
     if field not in pool.client_keys:
@@ -46,12 +47,12 @@ def find_key(pool: PoolState, tenant: str, key: str, request_id: str, digest: st
 
 
 def _is_live(pool: PoolState, request_id: str) -> bool:
-    """Whether a choice of the request waits or runs."""
+    """Return whether a choice of the request waits or runs."""
     return any(name in pool.entries for name in (request_id, *choice_ids(request_id)))
 
 
 def open_key(pool: PoolState, request: QueueEntry) -> None:
-    """Note a key."""
+    """Give a key to a request that is submitted, unless another request has it."""
     field, owner = field_of(request.tenant, request.client_key), request_of(request.request_id)
     pool.client_keys.setdefault(field, (owner, *_digests(request.digest)))
     if owns_key(pool, field, owner):
@@ -59,7 +60,7 @@ def open_key(pool: PoolState, request: QueueEntry) -> None:
 
 
 def close_key(pool: PoolState, entry: Entry, *, ended: bool) -> None:
-    """Note that the entry of a key is gone."""
+    """Free the key of a removed entry, unless its result is still to come or other choices of its request go on."""
     field = field_of(entry.request.tenant, entry.request.client_key)
     if not owns_key(pool, field, request_of(entry.id)):
         return
@@ -72,7 +73,7 @@ def close_key(pool: PoolState, entry: Entry, *, ended: bool) -> None:
 
 
 def finish_key(pool: PoolState, field: str, request_id: str, result: bytes) -> bool:
-    """Keep a result, or drop the key."""
+    """Keep a result, or free the key if there is none to keep. Return False if another request has the key."""
     if not owns_key(pool, field, request_id):
         return False
     most = pool.limits.max_result_bytes
@@ -92,7 +93,7 @@ def finish_key(pool: PoolState, field: str, request_id: str, result: bytes) -> b
 
 
 def owns_key(pool: PoolState, field: str, request_id: str) -> bool:
-    """Whether a key belongs to a request."""
+    """Return whether a key belongs to a request."""
     return field in pool.client_keys and pool.client_keys[field][0] == request_id
 
 
@@ -104,13 +105,13 @@ def drop_key(pool: PoolState, field: str) -> None:
 
 
 def id_of_key(pool: PoolState, tenant: str, key: str) -> str:
-    """Return the request of a key, without choice; empty when there is no such key."""
+    """Return the request id of a key, without choice; empty if the key is unknown."""
     field = field_of(tenant, key)
     return pool.client_keys[field][0] if field in pool.client_keys else ""
 
 
 def tidy_keys(pool: PoolState) -> None:
-    """Forget keys whose window is over, but for those of requests that go on."""
+    """Forget keys whose time is over, except those of requests that go on; at most KEYS_PER_CALL."""
     for field in pool.key_due.up_to(pool.now, KEYS_PER_CALL):
         _end_key(pool, field)
 

@@ -1,4 +1,4 @@
-"""The twin's judgement of who lives; mirrors lua/leases.lua, where the reasons are."""
+"""Leases: which routers and replicas are alive; mirrors redis/lua/leases.lua, which has the reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from cluster.queue.memory.tenants import tidy_tenants
 
 
 def tick(pool: PoolState, run_id: str) -> None:
-    """Note a heartbeat; after a gap, a clock that ran backward or a new run id, everybody has one full lease."""
+    """Note a heartbeat. After a gap, a clock that ran backward or a new run id, every lease counts as live for one full
+    lease.
+    """
     if pool.backward or pool.now - pool.tick > pool.limits.lease_ms / 2 or run_id != pool.run_id:
         pool.amnesty = pool.now + pool.limits.lease_ms
     if pool.backward:
@@ -22,7 +24,7 @@ def tick(pool: PoolState, run_id: str) -> None:
 
 
 def mark_started(pool: PoolState, entry: Entry) -> None:
-    """Take a grant that its owner or replica lists out of the mail."""
+    """Take a grant out of the mail: its owner or replica lists it as started."""
     owned = pool.owned(entry.owner)
     if entry.id not in owned.granted:
         return
@@ -33,7 +35,7 @@ def mark_started(pool: PoolState, entry: Entry) -> None:
 
 
 def part_router(pool: PoolState, router: str, due: int) -> int:
-    """End a router's lease; its waiting entries go at `due` (ms). Returns how many entries it freed."""
+    """End a router's lease; its waiting entries go at `due` (ms). Return how many entries were freed."""
     pool.routers.discard(router)
     pool.bells.discard(router)
     pool.reports.pop(router, None)
@@ -49,7 +51,7 @@ def part_router(pool: PoolState, router: str, due: int) -> int:
 
 
 def unpark(pool: PoolState, router: str) -> None:
-    """Put a returning router's entries back at their places."""
+    """Put parked entries of a returning router back at their places, at most CHUNK of them."""
     owned = pool.owners.get(router)
     if owned is None:
         return
@@ -59,7 +61,7 @@ def unpark(pool: PoolState, router: str) -> None:
 
 
 def drop(pool: PoolState, entry: Entry) -> None:
-    """Remove an entry wherever it is."""
+    """Forget an entry, wherever it is."""
     if entry.state == IN_FLIGHT:
         free_slot(pool, entry)
     else:
@@ -68,7 +70,7 @@ def drop(pool: PoolState, entry: Entry) -> None:
 
 
 def drop_waiting(pool: PoolState, router: str, limit: int) -> int:
-    """Forget entries of a router that hold no slot; returns how many, 0 when none is left."""
+    """Forget at most `limit` entries of a router that hold no slot. Return how many, 0 if none is left."""
     owned = pool.owners.get(router)
     if owned is None:
         return 0
@@ -87,7 +89,7 @@ def drop_waiting(pool: PoolState, router: str, limit: int) -> int:
 
 
 def remove_replica(pool: PoolState, replica: str) -> int:
-    """Remove a replica; entries of living routers stay. Returns how many entries it freed."""
+    """Remove a replica. Entries of living routers stay. Return how many entries were freed."""
     load = pool.loads.pop(replica, None)
     if load is not None and load.reserved:
         entry = pool.entries.get(load.reserved)
@@ -107,7 +109,9 @@ def remove_replica(pool: PoolState, replica: str) -> int:
 
 
 def reap(pool: PoolState) -> int:
-    """Apply leases and deadlines that ended. Does nothing while everybody has a lease."""
+    """Apply leases and deadlines that ended; return how many entries were freed. Do nothing while every lease counts as
+    live.
+    """
     if pool.lenient:
         return 0
     freed, moved = 0, 0
@@ -143,7 +147,9 @@ def _drop_parted(pool: PoolState, limit: int) -> int:
 
 
 def park(pool: PoolState, router: str, limit: int) -> int:
-    """Take a parted router's waiting entries out of the line; they keep their place. Returns how many."""
+    """Take at most `limit` waiting entries of a router without lease out of the line. They keep their place. Return how
+    many.
+    """
     owned = pool.owners.get(router)
     waiting = owned.waiting[:limit] if owned else []
     for place, request_id in waiting:

@@ -1,4 +1,4 @@
-"""The twin's ledger; mirrors lua/ledger.lua."""
+"""Ledger of usage per tenant and day; mirrors redis/lua/ledger.lua."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DAY_MS = 86_400_000
 
 
 def enter_ledger(pool: PoolState, tenant: str, used: Settlement) -> None:
-    """Add to a tenant's line of today."""
+    """Add use to a tenant's line of today."""
     if not pool.limits.ledger_days:
         return
     line = pool.ledger.setdefault((pool.now // DAY_MS, tenant), [0, 0, 0, 0, 0, 0])
@@ -20,14 +20,14 @@ def enter_ledger(pool: PoolState, tenant: str, used: Settlement) -> None:
 
 
 def tidy_ledger(pool: PoolState) -> None:
-    """Remove lines that are older than the settings keep."""
+    """Remove lines that are older than the settings keep, at most KEYS_PER_CALL."""
     last = pool.now // DAY_MS - pool.limits.ledger_days
     for key in sorted(key for key in pool.ledger if key[0] <= last)[:KEYS_PER_CALL]:
         del pool.ledger[key]
 
 
 def read_ledger(pool: PoolState, tenant: str, first_day: int, last_day: int, limit: int) -> tuple[UsageLine, ...]:
-    """Return lines by day and tenant."""
+    """Return lines in order of day and tenant; tenant "" reads all tenants."""
     keys = sorted(key for key in pool.ledger if first_day <= key[0] <= last_day and tenant in ("", key[1]))
     return tuple(_line(day, name, pool.ledger[day, name]) for day, name in keys[:limit])
 

@@ -1,4 +1,4 @@
-"""The twin's waiting line and service counters; mirrors lua/line.lua, where the reasons are."""
+"""Waiting line and the tenants' service counters; mirrors redis/lua/line.lua, which has the reasons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from cluster.queue.memory.state import (
 
 
 def floor_of(pool: PoolState, class_: int) -> tuple[float, bool]:
-    """Return the settled service of the tenant that is next, else the virtual time; and whether there is a tenant."""
+    """Return the settled service of the tenant that is next, or the virtual time if no tenant waits; and whether one
+    waits.
+    """
     head = pool.active[class_].first(1)
     if not head:
         return pool.virtual[class_], False
@@ -29,7 +31,7 @@ def floor_of(pool: PoolState, class_: int) -> tuple[float, bool]:
 
 
 def note_estimate(pool: PoolState, entry: Entry, sign: int) -> None:
-    """Note what an entry is charged by estimate (1), or that it is settled (-1)."""
+    """Add an entry's estimated charge to its tenant's unsettled charges (sign 1), or take it off (sign -1)."""
     if entry.charged <= 0:
         return
     amount = math.floor(entry.charged / entry.request.weight * 1000 + 0.5)
@@ -76,13 +78,13 @@ def next_place(pool: PoolState, *, at_head: bool) -> int:
 
 
 def know_router(pool: PoolState, router: str) -> None:
-    """Give a router that was never heard of, or retired, a lease that starts here."""
+    """Give a router that is unknown, or retired, a lease that starts now."""
     if router not in pool.routers and router not in pool.parted:
         pool.routers.add(router, pool.now + pool.limits.lease_ms)
 
 
 def enter_line(pool: PoolState, entry: Entry) -> None:
-    """Put an entry into the line at its place; a returning tenant is lifted to the floor."""
+    """Put an entry into the line at its place. A returning tenant's service is raised to the floor."""
     class_, tenant = entry.line
     active, idle = pool.active[class_], pool.idle[class_]
     if tenant not in active:
@@ -101,7 +103,7 @@ def enter_line(pool: PoolState, entry: Entry) -> None:
 
 
 def leave_line(pool: PoolState, entry: Entry) -> None:
-    """Take an entry out of the line; the caller gives it its next state."""
+    """Take an entry out of the line. The caller sets its next state."""
     class_, tenant = entry.line
     places = pool.lines[entry.line]
     remove_place(places, (entry.place, entry.id))
@@ -136,7 +138,7 @@ def late_ones(pool: PoolState, line: tuple[int, str]) -> list[Entry]:
 
 
 def falls_behind(pool: PoolState, entry: Entry) -> bool:
-    """Whether an entry of the line has become late, and is behind the others of its tenant from now on."""
+    """Move a waiting entry that has become late behind its tenant's other entries; return whether it was moved."""
     if not entry.late_at or pool.now < entry.late_at or entry.late or pool.fell_behind >= _may_fall(pool):
         return False
     pool.fell_behind += 1
@@ -158,7 +160,7 @@ def _may_fall(pool: PoolState) -> int:
 
 
 def position(pool: PoolState, entry: Entry) -> int:
-    """Estimate the waiting entries ahead; exact for a single tenant."""
+    """Estimate the number of waiting entries ahead; exact if only one tenant of the class waits."""
     if entry.state != WAITING:
         return 0
     class_, tenant = entry.line

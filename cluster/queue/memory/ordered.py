@@ -1,4 +1,4 @@
-"""A sorted set with scores, as Redis has it, for the in-memory twin."""
+"""Sorted set with scores, like a ZSET in Redis."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from bisect import bisect_left, insort
 
 
 class ScoredSet:
-    """Holds names with scores, ordered by score and then by name.
+    """Names with scores, ordered by score and then by name.
 
-    Changes cost a memory move of the list, which is cheap up to some ten thousand names.
+    A change moves a part of the list in memory, which is cheap up to some ten thousand names.
     """
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class ScoredSet:
         return name in self._scores
 
     def score(self, name: str) -> float | None:
-        """Return a name's score; None when it is not there."""
+        """Return a name's score; None if it is not in the set."""
         return self._scores.get(name)
 
     def add(self, name: str, score: float) -> None:
-        """Add a name or move it to another score."""
+        """Add a name, or give it another score."""
         if self._scores.get(name) == score:
             return
         self.discard(name)
@@ -34,7 +34,7 @@ class ScoredSet:
         insort(self._order, (score, name))
 
     def discard(self, name: str) -> bool:
-        """Remove a name; returns whether it was there."""
+        """Remove a name; return whether it was in the set."""
         score = self._scores.pop(name, None)
         if score is None:
             return False
@@ -46,20 +46,19 @@ class ScoredSet:
         return self._order[:n]
 
     def up_to(self, score: float, limit: int | None = None) -> list[str]:
-        """Return names with at most this score, in order."""
+        """Return names whose score is at most `score`, in order."""
         names = [name for _, name in self._order[: bisect_left(self._order, (score, "\U0010ffff"))]]
         return names if limit is None else names[:limit]
 
     def rank(self, name: str) -> int:
-        """Return how many names stand before this one, which must be there."""
+        """Return how many names come before this one, which must be in the set."""
         return bisect_left(self._order, (self._scores[name], name))
 
     def prune(self, score: float) -> None:
-        """Remove all names with at most this score."""
+        """Remove all names whose score is at most `score`."""
         for name in self.up_to(score):
             self.discard(name)
 
     def clear(self) -> None:
-        """Remove all names."""
         self._scores.clear()
         self._order.clear()

@@ -1,4 +1,4 @@
-"""The twin's choice of what gives way; mirrors lua/preempt.lua, where the reasons are."""
+"""Preemption: choice of the batch work that gives way; mirrors redis/lua/preempt.lua, which has the reasons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _BATCH = int(RequestClass.BATCH)
 
 
 def preempt(pool: PoolState, replica: str, load: Load, produced: Mapping[tuple[str, str], int]) -> None:
-    """Have BATCH sequences of a replica give way where INTERACTIVE entries have waited long enough for want of room."""
+    """Order BATCH sequences of a replica to give way if INTERACTIVE entries have waited too long because of missing
+    room.
+    """
     limits = pool.limits
     if not limits.preempt_after_ms or load.state is not ReplicaState.READY or not pool.line_counts[0]:
         return

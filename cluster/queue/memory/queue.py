@@ -1,4 +1,4 @@
-"""The waiting room in memory: the twin of `redis_queue` for tests and simulations."""
+"""The queue in memory, for tests and simulations: the same contract as `redis/queue.py`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from cluster.queue.memory.tenants import note_output, return_part, settle_quota,
 
 
 class MemoryStore:
-    """Is what several routers, replicas and threads share, in the place of a Redis server."""
+    """Data that several routers, replicas and threads share. It takes the place of a Redis server."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -63,10 +63,10 @@ class MemoryStore:
         self._bells: dict[str, set[MemoryBell]] = {}
         self.run_id = uuid.uuid4().hex
         self.down = False
-        """While True, every call raises QueueUnavailableError."""
+        """Whether every call raises QueueUnavailableError."""
 
     def restart(self, *, forget: bool = False) -> None:
-        """Take a new run id, as a restarted server does; with `forget` all data is gone."""
+        """Take a new run id, as a restarted server does; with `forget` lose all data."""
         with self._lock:
             self.run_id = uuid.uuid4().hex
             if forget:
@@ -74,7 +74,7 @@ class MemoryStore:
 
     @contextmanager
     def call(self, pool: str, limits: QueueLimits, caller: str) -> Iterator[PoolState]:
-        """Give exclusive use of a pool for one call."""
+        """Lock a pool for one call, and fill its replicas at the end."""
         with self._lock:
             if self.down:
                 raise QueueUnavailableError("the queue does not answer: it is down")
@@ -86,7 +86,7 @@ class MemoryStore:
             run_fills(state)
 
     def add_bell(self, router_id: str, bell: MemoryBell) -> None:
-        """Have a bell rung for a router."""
+        """Ring this bell, too, when a router has mail."""
         with self._lock:
             self._bells.setdefault(router_id, set()).add(bell)
 
@@ -101,7 +101,7 @@ class MemoryStore:
 
 
 class MemoryQueue:
-    """Is one pool's queue in a `MemoryStore`."""
+    """One pool's queue in a `MemoryStore`."""
 
     def __init__(self, store: MemoryStore, pool: str, limits: QueueLimits | None = None) -> None:
         self.pool = pool
@@ -110,7 +110,6 @@ class MemoryQueue:
         self._closed = False
 
     async def submit(self, router_id: str, entry: QueueEntry) -> Submitted:
-        """See `Queue.submit`."""
         check_id("router_id", router_id)
         check_entry(entry)
         with self._call(router_id) as pool:
@@ -133,7 +132,6 @@ class MemoryQueue:
             return Submitted(None, position(pool, stored), marks=pool.marks)
 
     async def release(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Mail:
-        """See `Queue.release`."""
         with self._call(router_id) as pool:
             entry = pool.entries.get(request_id)
             if entry is None or entry.owner != router_id:
@@ -152,7 +150,6 @@ class MemoryQueue:
             return _filled(pool)
 
     async def requeue(self, router_id: str, request_id: str, attempt: str, settlement: Settlement) -> Mail:
-        """See `Queue.requeue`."""
         with self._call(router_id) as pool:
             entry = pool.entries.get(request_id)
             if entry is None or entry.owner != router_id or entry.state != IN_FLIGHT or entry.attempt != attempt:
@@ -169,7 +166,6 @@ class MemoryQueue:
             return _filled(pool)
 
     async def withdraw(self, router_id: str, request_id: str, used: Settlement | None) -> Mail:
-        """See `Queue.withdraw`."""
         with self._call(router_id) as pool:
             entry = pool.entries.get(request_id)
             if entry is None or entry.owner != router_id:
@@ -186,7 +182,6 @@ class MemoryQueue:
             return _filled(pool)
 
     async def adopt(self, router_id: str, tenant: str, request_id: str) -> Adopted | None:
-        """See `Queue.adopt`."""
         check_id("router_id", router_id)
         with self._call(router_id) as pool:
             entry = pool.entries.get(request_id)
@@ -206,22 +201,18 @@ class MemoryQueue:
             return Adopted(None, position(pool, entry), age_ms=age_ms)
 
     async def find_key(self, tenant: str, client_key: str, request_id: str, digest: str) -> KnownRequest | None:
-        """See `Queue.find_key`."""
         with self._call("") as pool:
             return find_key(pool, tenant, client_key, request_id, digest)
 
     async def finish_key(self, router_id: str, tenant: str, client_key: str, request_id: str, result: bytes) -> bool:
-        """See `Queue.finish_key`."""
         with self._call(router_id) as pool:
             return finish_key(pool, field_of(tenant, client_key), request_id, result)
 
     async def usage(self, tenant: str, first_day: int, last_day: int, limit: int = 10_000) -> Sequence[UsageLine]:
-        """See `Queue.usage`."""
         with self._call("") as pool:
             return read_ledger(pool, tenant, first_day, last_day, limit)
 
     async def refuse(self, router_id: str, request_id: str, attempt: str) -> Mail:
-        """See `Queue.refuse`."""
         with self._call(router_id) as pool:
             entry = pool.entries.get(request_id)
             if entry is None or entry.owner != router_id or entry.state != IN_FLIGHT or entry.attempt != attempt:
@@ -236,7 +227,6 @@ class MemoryQueue:
             return _filled(pool)
 
     async def cancel(self, router_id: str, tenant: str, target: str, *, by_key: bool = False) -> str | None:
-        """See `Queue.cancel`."""
         with self._call(router_id) as pool:
             request_id = id_of_key(pool, tenant, target) if by_key else target
             names = (request_id,) if request_id in pool.entries else choice_ids(request_id)[::-1]
@@ -254,34 +244,28 @@ class MemoryQueue:
             return request_id
 
     async def collect(self, router_id: str) -> Mail:
-        """See `Queue.collect`."""
         with self._call(router_id) as pool:
             return mailbox(pool, router_id)
 
     async def heartbeat_router(self, beat: RouterBeat) -> RouterBeatReply:
-        """See `Queue.heartbeat_router`."""
         check_router_beat(beat)
         with self._call(beat.router_id) as pool:
             return beat_router(pool, beat, self._store.run_id)
 
     async def heartbeat_replica(self, beat: ReplicaBeat) -> ReplicaBeatReply:
-        """See `Queue.heartbeat_replica`."""
         check_id("replica_id", beat.replica_id)
         with self._call(beat.replica_id) as pool:
             return beat_replica(pool, beat, self._store.run_id)
 
     async def holdings(self, router_id: str, after: bytes = b"", limit: int = 500) -> Holdings:
-        """See `Queue.holdings`."""
         with self._call(router_id) as pool:
             return holdings(pool, router_id, after, limit)
 
     async def observe(self) -> PoolView:
-        """See `Queue.observe`."""
         with self._call("") as pool:
             return view(pool)
 
     async def quarantine(self, router_id: str, mark: Mark | None = None) -> Marks:
-        """See `Queue.quarantine`."""
         if mark is not None:
             check_mark(mark)
         with self._call(router_id) as pool:
@@ -290,23 +274,19 @@ class MemoryQueue:
             return marks(pool)
 
     async def retire_router(self, router_id: str, *, keep: bool = False) -> None:
-        """See `Queue.retire_router`."""
         while self._retire_some(router_id, keep=keep):
             pass
 
     async def retire_replica(self, replica_id: str) -> None:
-        """See `Queue.retire_replica`."""
         with self._call(replica_id) as pool:
             remove_replica(pool, replica_id)
             pool.want_free(8)
 
     async def reap(self) -> int:
-        """See `Queue.reap`."""
         with self._call("") as pool:
             return reap(pool)
 
     async def close(self) -> None:
-        """See `Queue.close`."""
         self._closed = True
 
     @contextmanager
@@ -317,7 +297,7 @@ class MemoryQueue:
             yield pool
 
     def _retire_some(self, router_id: str, *, keep: bool) -> bool:
-        """Do what one call of the script does; says whether entries may be left."""
+        """Do the work of one call of redis/lua/retire.lua; return whether entries may be left."""
         with self._call(router_id) as pool:
             part_router(pool, router_id, pool.now + (pool.limits.attach_grace_ms if keep else 0))
             if keep:
@@ -379,7 +359,7 @@ class MemoryQueue:
 
 
 class MemoryBell:
-    """Wakes a router of a `MemoryStore`; may be rung from any thread."""
+    """Bell of a router of a `MemoryStore`; may be rung from any thread."""
 
     def __init__(self, store: MemoryStore, router_id: str) -> None:
         self._store = store
@@ -391,13 +371,12 @@ class MemoryBell:
         store.add_bell(router_id, self)
 
     def ring(self, pool: str) -> None:
-        """Note a ring."""
+        """Wake `wait`, now or at its next call."""
         self._rung[pool] = None
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._changed.set)
 
     async def wait(self) -> str:
-        """See `Bell.wait`."""
         self._loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
@@ -408,7 +387,6 @@ class MemoryBell:
             await self._changed.wait()
 
     async def close(self) -> None:
-        """See `Bell.close`."""
         self._closed = True
         self._store.remove_bell(self._router_id, self)
         self._changed.set()
@@ -419,7 +397,7 @@ def _grant_of(entry: Entry) -> Grant:
 
 
 def _filled(pool: PoolState) -> Mail:
-    """Run the fills of a call and return what the caller was granted by it."""
+    """Run the fills of a call and return the grants that it caused for the caller."""
     run_fills(pool)
     return Mail(tuple(_grant_of(entry) for entry in pool.caused or ()))
 
@@ -431,21 +409,23 @@ def _answer_move(pool: PoolState, router_id: str, request_id: str) -> None:
 
 
 def _begins_anew(entry: Entry | None, router_id: str, tenant: str) -> TypeGuard[Entry]:
-    """Whether an entry is on its way out at another router, or expired although its own knows better."""
+    """Return whether a submit replaces an entry that an order took out of the line. The order is for another router, or
+    the entry expired, although its own router still wants it.
+    """
     if entry is None or entry.request.tenant != tenant:
         return False
     return entry.state == ORDERED and (entry.owner != router_id or entry.order == "e")
 
 
 def _forget_ordered(pool: PoolState, entry: Entry) -> None:
-    """Forget an entry that left the line by an order; mirrors lua/ledger.lua."""
+    """Forget an entry that left the line by an order; mirrors redis/lua/ledger.lua."""
     if entry.order == "e" and entry.start_by:
         _settle(pool, entry, None)
     forget(pool, entry)
 
 
 def _settle(pool: PoolState, entry: Entry, settlement: Settlement | None) -> None:
-    """Mirrors lua/ledger.lua; None where no attempt ran."""
+    """Replace an entry's estimated charges by its real use, None if no attempt ran; mirrors redis/lua/ledger.lua."""
     request = entry.request
     output = settlement.output_tokens if settlement is not None else 0
     prompt = request.prompt_tokens if settlement is not None else 0

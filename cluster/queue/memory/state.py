@@ -1,4 +1,4 @@
-"""What the in-memory twin stores for a pool; the fields are those of lua/names.lua."""
+"""State of a pool in memory. redis/lua/names.lua explains the fields, constants and their units."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAITING, PARKED, IN_FLIGHT, ORDERED = "w", "p", "f", "o"
 
 @dataclass(slots=True)
 class Entry:
-    """Is a stored entry."""
+    """Stored entry."""
 
     request: QueueEntry
     owner: str
@@ -61,12 +61,12 @@ class Entry:
     preemptions: int = 0
     held_tokens: float = 0
     strict_tokens: int = 0
-    """What it took of a strict quota, until it has a slot."""
+    """Tokens that it took of a strict quota, until it has a slot."""
     counted_open: bool = False
 
     @property
     def id(self) -> str:
-        """The request id."""
+        """Request id."""
         return self.request.request_id
 
     @property
@@ -76,13 +76,13 @@ class Entry:
 
     @property
     def line(self) -> tuple[int, str]:
-        """The line it waits in: class and tenant."""
+        """Line that it waits in: class and tenant."""
         return int(self.request.request_class), self.request.tenant
 
 
 @dataclass(slots=True)
 class Load:
-    """Is a replica's windows and use."""
+    """Windows and use of a replica."""
 
     windows: Windows = _NO_WINDOWS
     held: int = 0
@@ -103,7 +103,7 @@ class Load:
 
 @dataclass(slots=True)
 class Owned:
-    """Is what a router owns, and its mail."""
+    """Entries that a router owns, and its mail."""
 
     waiting: list[tuple[int, str]] = field(default_factory=list)
     parked: list[tuple[int, str]] = field(default_factory=list)
@@ -115,13 +115,13 @@ class Owned:
     """Requests that another router adopted."""
 
     def empty(self) -> bool:
-        """Whether nothing is left."""
+        """Return whether the router owns nothing and has no mail."""
         return not (self.waiting or self.parked or self.granted or self.running or self.orders or self.moved)
 
 
 @dataclass(slots=True)
 class Slots:
-    """Is who holds a replica's slots: request id to attempt."""
+    """Holders of a replica's slots: request id to attempt."""
 
     granted: dict[str, str] = field(default_factory=dict)
     started: dict[str, str] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Slots:
 
 @dataclass(slots=True)
 class Used:
-    """Is what a tenant used of its quota."""
+    """Use of a tenant's quota."""
 
     tokens: float
     tokens_at: int
@@ -140,7 +140,7 @@ class Used:
 
 
 class PoolState:
-    """Is all of a pool, and the state of the call that is under way."""
+    """All data of a pool, and the state of the call that is under way."""
 
     def __init__(self, name: str, ring: Callable[[str, str], None]) -> None:
         self.name = name
@@ -178,16 +178,16 @@ class PoolState:
         self.outstanding: dict[tuple[int, str], int] = {}
         self.granted_ever = [0, 0, 0]
         self.reports: dict[str, tuple[int, bytes]] = {}
-        """Router to when (ms) and what it reported."""
+        """Router to the time (ms) and content of its report."""
         self.control: dict[str, bytes] = {}
-        """Belongs to the autoscaler's store, which keeps what it wants under names of its own."""
+        """Fields of the autoscaler's store, which chooses their names."""
         self.quarantined: dict[bytes, tuple[str, int]] = {}
-        """Content to incident and until when (ms)."""
+        """Content to incident and end of the mark (ms)."""
         self.marks = self.moved_at = 0
         self.yielding = 0
         self.skips: dict[str, int] = {}
         self.late_skips: dict[tuple[int, str], int] = {}
-        """How often the late ones of a line were passed by its others since one of them was last served."""
+        """How often the late entries of a line were passed by its others since one of them was last granted."""
         self.preferences: dict[str, int] = {}
         self.deadlines = ScoredSet()
         self.bells: set[str] = set()
@@ -205,11 +205,11 @@ class PoolState:
         self.granted = self.fell_behind = 0
         self.may_fall: int | None = None
         self.beyond: dict[str, list[Entry]] = {}
-        """By replica, where the first of the line can't run: who can."""
+        """Per replica that no entry at the front of the line can use: entries further back that can."""
         self.limits = QueueLimits()
 
     def open(self, raw_ms: int, limits: QueueLimits, caller: str) -> None:
-        """Begin a call: tell pool time."""
+        """Begin a call: compute pool time and whether every lease counts as live."""
         self._begin_call()
         self.limits = limits
         self.caller = caller
@@ -224,21 +224,21 @@ class PoolState:
 
     @property
     def store_id(self) -> str:
-        """What routers and replicas know the store by."""
+        """Identity of the store for routers and replicas; changes after a restart or a loss of all data."""
         return f"{self.run_id}@{self.born}"
 
     def orders(self) -> tuple[bytes | None, str]:
-        """Return what the autoscaler has said: operating point and relief."""
+        """Return the autoscaler's operating point and relief."""
         holds = "relief" in self.control and self.now < int(self.control["relief_until"])
         return self.control.get("point"), self.control["relief"].decode() if holds else "none"
 
     @property
     def batch_yields(self) -> bool:
-        """Whether batch work gives way altogether, its reserved share included."""
+        """Whether relief makes all batch work give way, its reserved share included."""
         return self.orders()[1] in ("preempt_batch", "shed")
 
     def owned(self, router: str) -> Owned:
-        """Return what a router owns, to be changed."""
+        """Return a router's record; make one if there is none."""
         owned = self.owners.get(router)
         if owned is None:
             owned = self.owners[router] = Owned()
@@ -251,7 +251,7 @@ class PoolState:
             del self.owners[router]
 
     def slots_of(self, replica: str) -> Slots:
-        """Return a replica's slots, to be changed."""
+        """Return a replica's slots; make a record if there is none."""
         slots = self.slots.get(replica)
         if slots is None:
             slots = self.slots[replica] = Slots()
@@ -264,7 +264,7 @@ class PoolState:
             del self.slots[replica]
 
     def put_load(self, replica: str, load: Load) -> None:
-        """Store a load and keep the replica's place among the free ones."""
+        """Store a load and update the replica's place among the free ones."""
         self.loads[replica] = load
         held = load.held + load.extra
         ready = load.state is ReplicaState.READY and not load.closed and not load.reserved
@@ -274,31 +274,31 @@ class PoolState:
             self.free.discard(replica)
 
     def router_live(self, router: str) -> bool:
-        """Whether a router has a lease."""
+        """Return whether a router has a lease."""
         return self._live(self.routers, router)
 
     def replica_live(self, replica: str) -> bool:
-        """Whether a replica has a lease."""
+        """Return whether a replica has a lease."""
         return self._live(self.replicas, replica)
 
     def live_names(self, leases: ScoredSet) -> list[str]:
-        """List who has a lease."""
+        """Return the names whose lease is live."""
         return [name for till, name in leases.first(len(leases)) if self.lenient or till > self.now]
 
     def ring(self, router: str) -> None:
-        """Ring once until the router looks."""
+        """Ring a router's bell, once until it reads its mail."""
         if (self.reads_mail and router == self.caller) or router in self.bells or router not in self.routers:
             return
         self.bells.add(router)
         self.announce(router, self.name)
 
     def want_fill(self, replica: str) -> None:
-        """Have `run_fills` look at a replica at the end of the call."""
+        """Let `run_fills` look at a replica at the end of the call."""
         if replica not in self.todo:
             self.todo.append(replica)
 
     def want_free(self, n: int) -> None:
-        """Have `run_fills` look at the n least loaded replicas."""
+        """Let `run_fills` look at the n least loaded replicas."""
         if any(self.line_counts):
             for _, replica in self.free.first(n):
                 self.want_fill(replica)
@@ -309,7 +309,7 @@ class PoolState:
 
 
 def insert_place(places: list[tuple[int, str]], place: tuple[int, str]) -> None:
-    """Insert into a sorted list; arrivals go to its end at no cost."""
+    """Insert into a sorted list; at its end, where arrivals go, this costs nothing."""
     if places and places[-1] > place:
         insort(places, place)
     else:
@@ -317,5 +317,5 @@ def insert_place(places: list[tuple[int, str]], place: tuple[int, str]) -> None:
 
 
 def remove_place(places: list[tuple[int, str]], place: tuple[int, str]) -> None:
-    """Remove from a sorted list what must be there."""
+    """Remove a place from a sorted list that contains it."""
     del places[bisect_left(places, place)]

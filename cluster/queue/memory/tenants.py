@@ -1,4 +1,4 @@
-"""The twin's quotas; mirrors lua/tenant.lua, where the reasons are."""
+"""Quotas of tenants; mirrors redis/lua/tenant.lua, which has the reasons."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cluster.queue.memory.state import KEYS_PER_CALL, Entry, PoolState, Used
 
 BUCKETS = 32
 EDGES = tuple(accumulate(1 if i < 4 else 2 ** ((i - 2) // 2) for i in range(BUCKETS)))
-"""The first count of tokens above each bucket: 1 2 3 4 6 8 12 16 ..."""
+"""First count of tokens above each bucket: 1 2 3 4 6 8 12 16 ..."""
 
 
 def take_quota(pool: PoolState, entry: Entry) -> None:
     """Take an entry's part of its tenant's quota.
 
     Raises:
-        QuotaExceededError: what is in the way.
+        QuotaExceededError: the quota does not allow it now, or ever.
     """
     request, quota = entry.request, entry.request.quota
     tenant, choices = request.tenant, request.choices
@@ -69,7 +69,7 @@ def _need_of(pool: PoolState, request: QueueEntry) -> int:
 
 
 def return_part(pool: PoolState, request: QueueEntry) -> None:
-    """Give back the part of an entry that is turned away although its request was let in."""
+    """Give back an entry's part of the quota: the queue refuses it, although its request's quota was taken before."""
     tokens, requests = request.quota.tokens_per_minute, request.quota.requests_per_minute
     if not tokens and not requests:
         return
@@ -91,7 +91,7 @@ def _check(pool: PoolState, tenant: str, which: str, would_be: float, limit: int
 
 
 def settle_quota(pool: PoolState, entry: Entry, tokens: int) -> None:
-    """Correct what was held of a quota to what was used."""
+    """Replace the tokens that an entry holds of a quota by those that it used."""
     if not entry.held_tokens:
         return
     held_at, tenant = entry.request.quota.tokens_per_minute, entry.request.tenant
@@ -108,7 +108,7 @@ def settle_quota(pool: PoolState, entry: Entry, tokens: int) -> None:
 
 
 def leave_tenant(pool: PoolState, entry: Entry) -> None:
-    """Give back what a gone entry held."""
+    """Give back what a removed entry holds of its tenant's quota."""
     if not entry.number:
         if entry.strict_tokens:
             rate = entry.request.quota.tokens_per_minute
@@ -122,7 +122,7 @@ def leave_tenant(pool: PoolState, entry: Entry) -> None:
 
 
 def tidy_tenants(pool: PoolState) -> None:
-    """Forget tenants that did nothing for long."""
+    """Forget tenants whose time in `tenant_due` has come, at most KEYS_PER_CALL."""
     for tenant in pool.tenant_due.up_to(pool.now, KEYS_PER_CALL):
         pool.quotas.pop(tenant, None)
         pool.outputs.pop(tenant, None)
@@ -130,7 +130,7 @@ def tidy_tenants(pool: PoolState) -> None:
 
 
 def note_output(pool: PoolState, tenant: str, tokens: int) -> None:
-    """Count an output in its tenant's histogram."""
+    """Count an output in its tenant's histogram. The counts are halved when they reach 256, so it follows changes."""
     counts = pool.outputs.setdefault(tenant, [0] * BUCKETS)
     counts[min(bisect_right(EDGES, tokens), BUCKETS - 1)] += 1
     if sum(counts) >= 256:
@@ -138,7 +138,7 @@ def note_output(pool: PoolState, tenant: str, tokens: int) -> None:
 
 
 def likely_output(pool: PoolState, tenant: str, default: int) -> int:
-    """Return the 95th percentile of a tenant's outputs; `default` with fewer than 20 of them."""
+    """Return the 95th percentile of a tenant's outputs in tokens, or `default` with fewer than 20 outputs."""
     counts = pool.outputs.get(tenant, ())
     total = sum(counts)
     if total < 20:

@@ -1,1 +1,1 @@
-"""The waiting room in Redis, for production."""
+"""The queue in Redis, for production."""

@@ -1,4 +1,4 @@
-"""Listens to a router's bell in Redis."""
+"""Subscription to a router's bell in Redis."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from cluster.redis.connections import CONNECTION_ERRORS, ConnectionSource, Redis
 _LOG = logging.getLogger(__name__)
 _PING_S = 5.0
 _SILENT_S = 15.0
-"""A connection that did not answer three pings is replaced."""
+"""Silence, over three pings, after which a connection is replaced."""
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 2.0
 
 
 class RedisBell:
-    """Is a subscription on a connection of its own, renewed when it breaks. Rings that came meanwhile are lost; the
-    router's heartbeat finds their mail. Waiting rings of one pool are merged.
+    """Subscription on a connection of its own, renewed when it breaks. Rings during a break are lost; the router's next
+    heartbeat finds their mail. Waiting rings of one pool are merged.
     """
 
     def __init__(self, target: RedisTarget, router_id: str, timeout_s: float = 2.0) -> None:
         check_id("router_id", router_id)
         self._channel = bell_channel(router_id)
-        # Any server of a cluster hears what is published at another; so bells spread over them.
+        # Every server of a Redis Cluster gets what is published at another one, so bells can spread over the servers.
         self._source = ConnectionSource(target, timeout_s, self._channel)
         self._rung: dict[str, None] = {}
         self._changed = asyncio.Event()
@@ -40,11 +40,11 @@ class RedisBell:
         self._connection: Any | None = None
         self._heard = 0.0
         self._delay_s = _FIRST_DELAY_S
-        """How long it waits before it connects again."""
+        """Pause before the next connect."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Subscribe; returns once Redis confirmed it. `wait` does it too."""
+        """Subscribe and return once Redis has confirmed it. `wait` does it too if needed."""
         if self._ended.is_set():
             raise QueueUnavailableError("the bell is closed")
         if self._task is None:
@@ -54,7 +54,6 @@ class RedisBell:
             raise QueueUnavailableError("the bell is closed")
 
     async def wait(self) -> str:
-        """See `Bell.wait`."""
         while not self._rung:
             if self._task is None:
                 await self.start()
@@ -68,7 +67,9 @@ class RedisBell:
         return pool
 
     async def close(self) -> None:
-        """See `Bell.close`. The connection is closed rather than the read cancelled: redis-py may swallow a cancel."""
+        """Stop listening. The connection is closed instead of cancelling the read, because redis-py may swallow a
+        cancellation.
+        """
         self._ended.set()
         self._changed.set()
         self._subscribed.set()
@@ -126,7 +127,7 @@ class RedisBell:
             self._changed.set()
 
     async def _watch(self, connection: Any) -> None:
-        """Break a connection that went silent, which nothing else would notice."""
+        """Close a connection that went silent; nothing else would notice."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_PING_S)

@@ -1,4 +1,4 @@
-"""Translates between the queue's values and what the scripts take and return."""
+"""Translation between the queue's values and the arguments and replies of the scripts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _QUOTAS = {1: "tokens_per_minute", 2: "requests_per_minute", 3: "concurrency"}
 
 
 def pack_limits(limits: QueueLimits) -> tuple[bytes, ...]:
-    """Write the limits as the scripts' leading arguments."""
+    """Return the limits as the scripts' leading arguments."""
     numbers = (limits.lease_ms, limits.attach_grace_ms, limits.max_waiting, limits.lookahead, limits.grant_heartbeats)
     more = (
         limits.preempt_after_ms,
@@ -58,12 +58,14 @@ def pack_limits(limits: QueueLimits) -> tuple[bytes, ...]:
 
 
 def pack(*values: object) -> bytes:
-    """Write a script's own arguments. Text and bytes get the same old raw type, the only one that all servers read."""
+    """Pack a script's own arguments. Text and bytes both become msgpack's old raw type, the only one that all Redis
+    servers read.
+    """
     return msgpack.packb(values, use_bin_type=False)  # type: ignore[no-any-return]
 
 
 def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
-    """Write the arguments of `submit`."""
+    """Pack the arguments of `submit`."""
     preferred = entry.preferred_replicas
     return pack(
         router_id,
@@ -94,12 +96,12 @@ def pack_entry(router_id: str, entry: QueueEntry) -> bytes:
 
 
 def pack_settlement(router_id: str, request_id: str, attempt: str, settlement: Settlement) -> bytes:
-    """Write the arguments of `release`."""
+    """Pack the arguments of `release`."""
     return pack(router_id, request_id, attempt, *_used(settlement))
 
 
 def pack_withdrawal(router_id: str, request_id: str, used: Settlement | None) -> bytes:
-    """Write the arguments of `withdraw`."""
+    """Pack the arguments of `withdraw`."""
     return pack(router_id, request_id, int(used is not None), *_used(used or Settlement(0)))
 
 
@@ -109,7 +111,7 @@ def _used(settlement: Settlement) -> tuple[float, ...]:
 
 
 def pack_router_beat(beat: RouterBeat) -> bytes:
-    """Write the arguments of `heartbeat_router`."""
+    """Pack the arguments of `heartbeat_router`."""
     started = _flat(beat.started)
     return pack(
         beat.router_id,
@@ -123,7 +125,7 @@ def pack_router_beat(beat: RouterBeat) -> bytes:
 
 
 def pack_replica_beat(beat: ReplicaBeat) -> bytes:
-    """Write the arguments of `heartbeat_replica`."""
+    """Pack the arguments of `heartbeat_replica`."""
     windows = beat.windows
     return pack(
         beat.replica_id,
@@ -142,7 +144,13 @@ def pack_replica_beat(beat: ReplicaBeat) -> bytes:
 
 
 def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequence[Any]) -> Submitted:
-    """Read the answer of `submit`, and raise the error that it is."""
+    """Read the answer of `submit`.
+
+    Raises:
+        QueueFullError: the queue, or the tenant's part of it, is full.
+        QuotaExceededError: the tenant's quota does not allow it.
+        KeyReusedError: the client key belongs to another request.
+    """
     match reply:
         case [1, attempt, replica, marks]:
             return Submitted(Grant(entry.request_id, attempt.decode(), replica.decode()), 0, marks=marks)
@@ -154,7 +162,7 @@ def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequen
             quota = _QUOTAS[which]
             if retry_ms >= 0:
                 raise QuotaExceededError(pool, entry.tenant, quota, limit, retry_ms / 1000)
-            # Only a strict quota of tokens is too small for any request, and that takes all that may come.
+            # Without a retry time the request never fits. With tokens only a strict quota says so: it takes max_tokens.
             each = entry.prompt_tokens + entry.max_tokens if quota == "tokens_per_minute" else 1
             raise QuotaExceededError(pool, entry.tenant, quota, limit, None, each * entry.choices)
         case [-3]:
@@ -168,7 +176,11 @@ def read_submitted(pool: str, max_waiting: int, entry: QueueEntry, reply: Sequen
 
 
 def read_known(client_key: str, reply: Sequence[Any] | None) -> KnownRequest | None:
-    """Read the answer of `find_key`, and raise the error that it is."""
+    """Read the answer of `find_key`.
+
+    Raises:
+        KeyReusedError: the client key belongs to another request.
+    """
     match reply:
         case [2, request_id, result, live]:
             return KnownRequest(request_id.decode(), result, bool(live))
@@ -190,7 +202,7 @@ def read_adopted(request_id: str, reply: Sequence[Any] | None) -> Adopted | None
 
 
 def read_usage(reply: Sequence[Any]) -> tuple[bytes, list[UsageLine]]:
-    """Read the answer of `usage`: where the next call goes on, empty at the end, and lines."""
+    """Read the answer of `usage`: where the next call continues (empty at the end), and lines."""
     following, fields = reply
     lines = []
     for field, packed in fields:
@@ -207,12 +219,12 @@ def read_marks(reply: Sequence[Any]) -> Marks:
 
 
 def read_grants(reply: Sequence[Sequence[bytes]]) -> Mail:
-    """Read the grants that `release` and `refuse` return."""
+    """Read the grants that `release`, `requeue`, `withdraw` and `refuse` return."""
     return Mail(tuple(Grant(i.decode(), a.decode(), r.decode()) for i, a, r in reply)) if reply else _NO_MAIL
 
 
 def read_mailbox(reply: Sequence[bytes]) -> Mail:
-    """Read a mailbox: members of `owners` that are mail, NUL-separated (see lua/names.lua)."""
+    """Read a mailbox: NUL-separated members of `owners` that are mail, as redis/lua/names.lua lists them."""
     grants, orders = [], []
     for member in reply:
         _, letter, request_id, *rest = member.split(b"\0")
@@ -310,7 +322,7 @@ def _state(name: str) -> ReplicaState:
     try:
         return ReplicaState(name)
     except ValueError:
-        # One of a later release gets no work from this one, and is linked for what runs there.
+        # A later release may know more states. Such a replica gets no new work, but stays linked for what runs there.
         return ReplicaState.DRAINING
 
 

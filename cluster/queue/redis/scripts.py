@@ -1,9 +1,11 @@
-"""Puts the Lua scripts together.
+"""Assembly of the queue's Lua scripts.
 
-A script cannot call another, so the shared files go in front of each. Two things are done to the text, which save a
-third of a call's time in Redis, spent before the script's first line: names in capitals (names.lua) become numbers,
-since every function that captures a local pays for it at every call; and shared functions that are never reached are
-left out.
+A script cannot call another one, so shared functions are put in front of each. Two changes to the text save a third of
+a call's time in Redis, which is spent before the script's first line:
+
+* Names in capitals (redis/lua/names.lua) become numbers. As locals they would cost time at every call, in every
+  function that captures them.
+* Shared functions that a script never reaches are left out.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _WORD = re.compile(r"(?<![\w'.])[A-Z][A-Z_]+(?![\w'])")
 
 @cache
 def load_scripts() -> Mapping[str, Script]:
-    """Read all scripts, by name."""
+    """Return all scripts by name."""
     constants = load_constants()
     preamble, functions = _split(_read("common"))
     for part in SHARED:
@@ -55,20 +57,20 @@ def load_scripts() -> Mapping[str, Script]:
 
 
 def load_constants() -> Mapping[str, str]:
-    """Read names.lua."""
+    """Return the constants of redis/lua/names.lua by name."""
     text = (files("cluster.queue.redis") / "lua" / "names.lua").read_text(encoding="utf-8")
     return dict(_CONSTANT.findall(text))
 
 
 def _read(name: str) -> str:
-    """Read a Lua file without its comments; Redis keeps and hashes the text."""
+    """Return a Lua file without its comments: Redis stores and hashes the text."""
     text = (files("cluster.queue.redis") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
     lines = (re.sub(r"\s+-- .*$", "", line) for line in text.splitlines() if not line.lstrip().startswith("--"))
     return "\n".join(line for line in lines if line.strip())
 
 
 def _split(text: str) -> tuple[str, dict[str, str]]:
-    """Part a shared file into what stands outside its functions, and the functions by name."""
+    """Split a shared file into the text outside its functions, and the functions by name."""
     functions = {match[1]: match[0] for match in _FUNCTION.finditer(text)}
     return _FUNCTION.sub("", text).strip(), functions
 
@@ -83,5 +85,5 @@ def _assemble(name: str, preamble: str, functions: Mapping[str, str], constants:
                 unread.append(functions[function])
     text = "\n".join([preamble, *used.values(), body])
     source = _WORD.sub(lambda match: constants.get(match[0], match[0]), text).encode()
-    # Redis names scripts by SHA-1; nothing is secured by it.
+    # Redis names scripts by SHA-1; no security depends on it.
     return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())

@@ -135,7 +135,7 @@ async def test_a_takeover_that_fails_halfway_is_done_again(monkeypatch: pytest.M
     monkeypatch.setattr(second._store, "load", load)
 
     assert await second.lead()
-    assert first._memory.slow.needs == second._memory.slow.needs != ()
+    assert first._leader_state.slow.needs == second._leader_state.slow.needs != ()
 
 
 async def test_a_platform_that_hangs_in_looks_and_in_orders_does_not_cost_the_lease(

@@ -1,7 +1,7 @@
--- Store a decision and all that follows from it, if the caller still leads.
+-- Store a decision and the values that follow from it, if the caller still leads.
 --
--- Keys: common.lua. ARGV: 2 who decides, 3 its fence, 4 state, 5 target, 6 relief, 7 pool time until which relief holds
--- (ms), 8 record of the decision, 9 records that are kept
+-- Keys: common.lua. ARGV: 2 caller, 3 its fence, 4 state, 5 target, 6 relief, 7 pool time until which relief holds
+-- (ms), 8 record of the decision, 9 number of records to keep
 -- Reply: the decision's number; 0 when another one leads
 
 if get('holder') ~= ARGV[2] or get('fence') ~= ARGV[3] then return 0 end

@@ -1,9 +1,9 @@
--- Shared by all scripts; stands in front of each.
+-- Shared by all scripts; redis/scripts.py puts it in front of each.
 --
 -- KEYS: 1 HASH control   holder fence until (the lease), state target (the leader's), relief relief_until, point
 --                        point_version, decision (number of the last), failed_starts failure; times in ms
 --       2 LIST decisions newest first, "number record"
--- ARGV: 1 time in ms, or "" for the server's; the rest is each script's own
+-- ARGV: 1 time in ms, or "" for the server's; further ones are each script's own
 local CONTROL, DECISIONS = KEYS[1], KEYS[2]
 local call = redis.call
 local NOW = tonumber(ARGV[1])
@@ -12,8 +12,8 @@ if not NOW then
   NOW = t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- A full Redis refuses the first write of a script if it may need memory, and lets all others pass: this deletes nothing.
--- Whoever leads must be able to add the replicas that would empty the queue; what is kept here is bounded.
+-- A full Redis refuses a script whose first write may need memory, and lets all other writes pass. So this first write
+-- deletes nothing. A leader must be able to add the replicas that would empty the queue, and the data here is bounded.
 call('HDEL', CONTROL, '')
 
 local function get(field) return call('HGET', CONTROL, field) or '' end

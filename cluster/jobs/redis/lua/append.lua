@@ -2,7 +2,7 @@
 --
 -- Keys: common.lua. ARGV: 3 items that are there, 4 items in the block, 5 block, 6 upload ms, 7 items per tenant,
 -- 8 items, 9 bytes per tenant, 10 bytes
--- Reply: {} added; {what, limit} would be exceeded; false: no such upload
+-- Reply: {} added; {what, limit} if a limit would be exceeded; false: no such upload
 
 if get('state') ~= 'uploading' or number('items') ~= tonumber(ARGV[3]) then return false end
 local tenant, items, bytes = get('tenant'), tonumber(ARGV[4]), #ARGV[5]

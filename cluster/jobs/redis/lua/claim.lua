@@ -10,7 +10,7 @@ local tenant = get('tenant')
 if get('holder') ~= '' then
   if ARGV[6] ~= '1' then return 0 end
 elseif counted('feeding', tenant) >= tonumber(ARGV[7]) then
-  -- Behind the others' jobs, so that a tenant with many does not hide them from `look`.
+  -- Move the job behind those of other tenants, so that a tenant with many jobs does not hide these from look.lua.
   call('ZADD', OPEN, NOW + 1000, ID)
   return 0
 else

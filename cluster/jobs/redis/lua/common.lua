@@ -1,6 +1,6 @@
--- Shared by all scripts on one job; stands in front of each.
+-- Shared by all scripts on one job; redis/scripts.py puts it in front of each.
 --
--- KEYS, all of one pool and one hash slot; lifetimes are in keys.py
+-- KEYS, all of one pool and one hash slot; redis/keys.py has their lifetimes
 --  1 HASH record   tenant key header digest state created started ended due items blocks bodies results failed bytes
 --                  holder token prompt output cached gpu cost; times in ms; "bodies" and "bytes" count stored bytes
 --  2 HASH items    block number -> block
@@ -14,7 +14,7 @@
 -- 10 HASH names    "tenant\0client key" -> id
 -- 11 HASH usage    "what\0tenant", "what\0" -> count
 --
--- ARGV: 1 time in ms, or "" for the server's; 2 job id; the rest is each script's own
+-- ARGV: 1 time in ms, or "" for the server's; 2 job id; further ones are each script's own
 local RECORD, ITEMS, SIZES, RESULTS, DONE, FAILURES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local OPEN, DUE, INDEX, NAMES, USAGE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local call = redis.call
@@ -25,8 +25,8 @@ if not NOW then
   NOW = t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- What frees memory, or keeps a lease, begins with a deletion of nothing: a full Redis refuses the first write of a script
--- if it may need memory, and lets all others pass.
+-- Let a script run although Redis is full, by a first write that deletes nothing. A full Redis refuses a script whose
+-- first write may need memory, and lets all other writes pass. Scripts that free memory or keep a lease call this.
 local function pass_when_full() call('HDEL', USAGE, '') end
 
 local function get(field) return call('HGET', RECORD, field) or '' end
@@ -34,7 +34,7 @@ local function get(field) return call('HGET', RECORD, field) or '' end
 local function number(field) return tonumber(call('HGET', RECORD, field)) or 0 end
 
 local function count(what, tenant, by)
-  -- Lua writes the negative of zero as "-0", which Redis takes for no integer.
+  -- Lua writes the negative of zero as "-0", which Redis does not accept as an integer.
   if by == 0 then return end
   for _, name in ipairs({what .. '\0' .. tenant, what .. '\0'}) do
     if call('HINCRBY', USAGE, name, by) == 0 then call('HDEL', USAGE, name) end
@@ -45,19 +45,19 @@ local function counted(what, tenant) return tonumber(call('HGET', USAGE, what ..
 
 local function text(n) return string.format('%.0f', n) end
 
--- Whether a job of this score may be claimed. One that is further off than any could be set is left from before the clock
--- was set back; twice the lease, because other routers may have a longer one.
+-- Whether a job with this score may be claimed. A score further in the future than any router sets is from before the
+-- clock was set back. The bound is twice the lease, because other routers may have a longer one.
 local function is_due(from, lease) return from <= NOW or from - NOW > 2 * lease end
 
 local function is_open(state) return state == 'queued' or state == 'running' end
 
--- Nobody feeds the job any more.
+-- Note that no router feeds the job any more.
 local function unhold()
   if get('holder') ~= '' then count('feeding', get('tenant'), -1) end
   call('HSET', RECORD, 'holder', '', 'token', '')
 end
 
--- Ends an open job: bodies go now, results after ttl ms.
+-- End an open job: remove bodies now, results after `ttl` ms.
 local function finish(state, ttl)
   unhold()
   call('HSET', RECORD, 'state', state, 'ended', text(NOW), 'due', text(NOW + ttl))

@@ -1,7 +1,7 @@
 -- Begin an upload.
 --
 -- Keys: common.lua. ARGV: 3 tenant, 4 header, 5 upload ms, 6 jobs per tenant, 7 jobs
--- Reply: {} begun; {what, limit} would be exceeded
+-- Reply: {} begun; {what, limit} if a limit would be exceeded
 
 local tenant = ARGV[3]
 if counted('jobs', tenant) >= tonumber(ARGV[6]) then return {'tenant_jobs', ARGV[6]} end

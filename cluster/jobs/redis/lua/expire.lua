@@ -1,7 +1,7 @@
--- Do what is due to a job: an open one expires, any other one goes.
+-- Expire a job that is due and open, and forget any other job that is due.
 --
 -- Keys: common.lua. ARGV: 3 ttl ms
--- Reply: 1 done; 0 it is not due
+-- Reply: 1 done; 0 not due
 
 pass_when_full()
 local due = tonumber(call('ZSCORE', DUE, ID))

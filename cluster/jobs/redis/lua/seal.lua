@@ -1,7 +1,7 @@
 -- End an upload and open the job.
 --
 -- Keys: common.lua. ARGV: 3 client key or "", 4 digest, 5 run within ms
--- Reply: id of the job that has the key already; ID itself when it was sealed; false: no such upload
+-- Reply: id of the job that has the key already; ID itself if it was sealed; false: no such upload
 
 if get('state') ~= 'uploading' then return false end
 local tenant, key = get('tenant'), ARGV[3]

@@ -2,7 +2,8 @@
 --
 -- Keys: common.lua. ARGV: 3 token, 4 item, 5 result, 6 1 for an error, 7 prompt tokens, 8 output tokens, 9 cached
 -- tokens, 10 GPU seconds, 11 cost, 12 ttl ms, 13 bytes per tenant, 14 bytes
--- Reply: 1 stored; 0 the item has one; -1 not held; {what, limit} would be exceeded, but an error is always taken
+-- Reply: 1 stored; 0 the item has one; -1 not held; {what, limit} if a limit would be exceeded (an error is always
+-- stored)
 
 if get('token') ~= ARGV[3] then return -1 end
 if call('GETBIT', DONE, ARGV[4]) == 1 then return 0 end

@@ -2,8 +2,8 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, tenant, request id
--- Reply: {0, age, position} waiting; {1, age, attempt, replica, started (0 or 1)} granted; age: ms since it was submitted; nil
---        when the tenant has no such entry, or it is on its way out
+-- Reply: {0, age, position} waiting; {1, age, attempt, replica, started (0 or 1)} granted; age: ms since it was
+--        submitted; nil if the tenant has no such entry, or an order ends it
 
 Q.pass_when_full()
 Q.open_pool()

@@ -1,27 +1,30 @@
--- Shared by every script: arguments, pool time, records. Prepended when the scripts are loaded; names in capitals are
--- numbers from names.lua.
+-- Shared by every script: arguments, pool time, records. redis/scripts.py puts it in front of each script. Names in
+-- capitals are numbers from names.lua.
 --
 -- KEYS: in the order of names.lua.
--- ARGV: now (ms) and run id ("" takes the server's own; tests set them), pool, lease (ms), attach grace (ms),
--- max_waiting, lookahead, grant_heartbeats, three class shares, preemption: after (ms), quantum (ms), most per request;
--- how long results are kept (ms), bytes of all results, days of the ledger; packed arguments of the script, of which the
--- first is the caller.
+-- ARGV: 1 now (ms), 2 run id ("" takes the server's own; tests set them), 3 pool, 4 lease (ms), 5 attach grace (ms),
+--       6 max_waiting, 7 lookahead, 8 grant_heartbeats, 9 to 11 class shares, preemption: 12 after (ms),
+--       13 quantum (ms), 14 most per request; 15 how long results are kept (ms), 16 bytes of all results,
+--       17 days of the ledger, 18 packed arguments of the script ("A"), of which the first is the caller
 
 local call, K = redis.call, KEYS
 local A = cmsgpack.unpack(ARGV[18])
 local P -- the pool
--- The queue: functions, and the state of this call. `caused`: list of {id, attempt, replica} granted to the caller, nil
--- where it is rung like others. `reads_mail`: the caller reads its mailbox at the end, so its bell stays silent.
+-- Functions of the queue, and the state of this call. `caused`: list of {id, attempt, replica} granted to the caller,
+-- or nil if the caller is rung like others. `reads_mail`: the caller reads its mailbox at the end, so its bell stays
+-- silent.
 local Q = {entries = {}, loads = {}, router_alive = {}, replica_alive = {}, links = {}, beyond = {}, walls = 0, todo = {},
   todo_set = {}, granted = 0, fell_behind = 0, lease = tonumber(ARGV[4]), lookahead = tonumber(ARGV[7])}
 
 function Q.share(class) return tonumber(ARGV[9 + class]) end
 
--- What frees memory, or keeps leases, begins with a deletion of nothing: a full Redis refuses the first write of a script
--- if it may need memory, and lets all others pass. `submit` and `finish_key` add, and are refused.
+-- Let a script run although Redis is full, by a first write that deletes nothing. A full Redis refuses a script whose
+-- first write may need memory, and lets all other writes pass. Scripts that free memory or keep leases call this.
+-- `submit` and `finish_key` add data and are refused.
 function Q.pass_when_full() call('HDEL', K[BELLS], '') end
 
--- Read the pool and tell its time. `lenient`: after a gap in which nobody could renew, every lease counts as live.
+-- Read the pool and compute its time. `lenient`: every lease counts as live, after a gap in which no process could
+-- renew.
 function Q.open_pool()
   local raw
   if ARGV[1] ~= '' then
@@ -34,7 +37,8 @@ function Q.open_pool()
   if packed then
     P = cmsgpack.unpack(packed)
   else
-    -- The first version is a number that no router can have seen before, also when Redis forgot everything.
+    -- The fields of a pool, from P_TIME to P_BORN in names.lua. The first version is a number that no router can have
+    -- seen before, even if Redis forgot everything.
     P = {0, 0, 0, 0, raw, MIDDLE, MIDDLE, 0, 0, 0, 0, 0, 0, 0, '', 0, 0, 0, 0, 0, raw}
     Q.changed = true
   end
@@ -85,7 +89,7 @@ function Q.get_load(replica)
   return l
 end
 
--- Store a load and keep the replica's place among the free ones.
+-- Store a load and update the replica's place among the free ones.
 function Q.put_load(replica, l)
   Q.loads[replica] = l
   call('HSET', K[LOAD], replica, cmsgpack.pack(l))
@@ -110,7 +114,7 @@ end
 function Q.router_live(router) return Q.lease_live(K[ROUTERS], Q.router_alive, router) end
 function Q.replica_live(replica) return Q.lease_live(K[REPLICAS], Q.replica_alive, replica) end
 
--- Members of a ZSET of score 0 that start with prefix, which ends in "\0".
+-- Return the members of a ZSET with score 0 that start with `prefix`, which ends in "\0".
 function Q.members(key, prefix, limit)
   local till = '(' .. string.sub(prefix, 1, -2) .. '\1'
   if limit then return call('ZRANGEBYLEX', key, '[' .. prefix, till, 'LIMIT', 0, limit) end
@@ -139,8 +143,8 @@ function Q.owned_member(letter, id, e) return e[OWNER] .. '\0' .. letter .. '\0'
 function Q.waiting_member(letter, id, e) return e[OWNER] .. '\0' .. letter .. '\0' .. e[PLACE] .. '\0' .. id end
 function Q.slot_member(letter, id, e) return e[REPLICA] .. '\0' .. letter .. '\0' .. id .. '\0' .. e[ATTEMPT] end
 
--- Ring once until the router looks; a lost ring is made good by the router's next heartbeat. One without lease may never
--- look again.
+-- Ring a router's bell, once until it reads its mail. After a lost ring the router's next heartbeat finds the mail. A
+-- router without lease may never read its mail again, so it is not rung.
 function Q.ring(router)
   if Q.reads_mail and router == A[1] or not call('ZSCORE', K[ROUTERS], router) then return end
   if call('HSETNX', K[BELLS], router, 1) == 1 then call('PUBLISH', 'penstock:1:bell:' .. router, ARGV[3]) end

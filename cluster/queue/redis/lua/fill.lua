@@ -1,4 +1,4 @@
--- Shared: `fill`, the only place that grants.
+-- Shared: slots. `fill` and `grant` are the only code that grants. memory/fill.py and memory/choice.py mirror it.
 
 function Q.fits(l, e)
   return l[HELD] + l[EXTRA] < l[W_SEQUENCES] and l[USED_KV] + e[KV] <= l[W_KV]
@@ -6,14 +6,14 @@ function Q.fits(l, e)
     and (l[USED_PREFILL] == 0 or l[USED_PREFILL] + e[PROMPT] <= l[W_PREFILL])
 end
 
--- Whether class BATCH has all the slots that the replica leaves it. A load of an older version says nothing.
+-- Whether class BATCH has all the slots that the replica leaves it. A load of an older version has no such bound.
 function Q.batch_full(l) return l[W_BATCH] and l[W_BATCH] >= 0 and l[HELD_BATCH] >= l[W_BATCH] end
 
 function Q.count_batch(l, e, by)
   if e[CLASS] == 2 and l[W_BATCH] then l[HELD_BATCH] = math.max(0, l[HELD_BATCH] + by) end
 end
 
--- Whether a router has a link to a replica; asked for many entries of few routers.
+-- Whether a router has a link to a replica. Remembered, because many entries belong to few routers.
 function Q.linked(router, replica)
   local known = Q.links[replica]
   if not known then
@@ -24,7 +24,7 @@ function Q.linked(router, replica)
   return known[router]
 end
 
--- Whether an entry could ever be granted on this replica as things are, room aside.
+-- Whether an entry could be granted on this replica now if there were room.
 function Q.suits(replica, l, e)
   return e[STATE] == 'w' and (e[START_BY] == 0 or Q.now <= e[START_BY]) and e[KV] <= l[W_KV]
     and Q.router_live(e[OWNER]) and Q.linked(e[OWNER], replica)
@@ -35,8 +35,9 @@ function Q.takes_grants(replica, l)
     and Q.replica_live(replica)
 end
 
--- Count served tokens per class while classes compete; a class that is away, or batch work that gives way, neither saves
--- nor owes. What else kept a class from its share for long is not made up for at once: it would get every grant.
+-- Count served tokens per class while classes compete. A class without waiting entries, or batch work that relief makes
+-- give way, neither saves nor owes. A class that another reason kept below its share is owed a bounded number of
+-- tokens: otherwise it would get every grant for a long time.
 function Q.account(e, tokens, waiting)
   local class, competing, competes = e[CLASS], 0, {}
   for other = 0, 2 do
@@ -89,8 +90,8 @@ function Q.waiting_classes()
   return {[0] = call('ZCARD', K[ACTIVE]) > 0, call('ZCARD', K[ACTIVE + 1]) > 0, call('ZCARD', K[ACTIVE + 2]) > 0}
 end
 
--- Classes in the order of service on a replica: first those below their reserved share, then by urgency. Batch work that
--- has its slots there waits, unless it is below its share.
+-- Return the classes in order of service on a replica: those below their reserved share, then by urgency. Batch work
+-- that has all its slots there waits, unless it is below its share.
 function Q.class_order(waiting, l)
   local order, rest = {}, {}
   for class = 0, 2 do
@@ -109,15 +110,16 @@ end
 
 function Q.skips_of(id) return tonumber(call('HGET', K[SKIPS], id)) or 0 end
 
--- Whether nobody may pass an entry any more. Late ones count together: the first of them may not suit this replica.
+-- Whether an entry must not be passed over any more. A tenant's late entries count together: the first of them may not
+-- suit this replica.
 function Q.is_worn(id, e)
   return Q.skips_of(id) >= Q.lookahead or (Q.is_late(e) and Q.late_skips(e[CLASS], e[TENANT]) >= Q.lookahead)
 end
 
--- Entries of one class in fair order: the tenant of least service first, charged for what it would get. The first entry
--- costs two reads; further tenants are read as their turn comes. A tenant's late entries come behind its others: they are
--- too late already, and in front of the line they would make everybody late. But once they were passed `lookahead` times
--- the oldest of them come first.
+-- Return an iterator over one class in fair order: the tenant of least service first, charged for what it would get.
+-- The first entry costs two reads; further tenants are read as their turn comes. A tenant's late entries come after its
+-- others: they have missed their SLO already, and in front of the line they would make the others miss it too. But once
+-- they were passed over `lookahead` times the oldest of them come first.
 function Q.class_candidates(class, raw_limit)
   local tenants, page_size, last, more = {}, 1, 0, true -- last: least service that an unread tenant may have
   local function load_tenants()
@@ -130,7 +132,9 @@ function Q.class_candidates(class, raw_limit)
     more = #tenants == from + page_size and #tenants < raw_limit
     page_size = Q.lookahead
   end
-  local function pull(tenant) -- name, service, page, its offset, taken of the page, late ones that come first, these ids
+  -- `tenant`: 1 name, 2 service, 3 page of members, nil at the end, 4 offset of the page, 5 members taken of the page,
+  -- 6 late entries that come first, nil before they are read, 7 set of the ids of those that were returned.
+  local function pull(tenant)
     local prefix = class .. '\0' .. tenant[1] .. '\0'
     if not tenant[6] then
       tenant[6] = {}
@@ -156,8 +160,8 @@ function Q.class_candidates(class, raw_limit)
       tenant[5] = tenant[5] + 1
       local id = Q.split(tenant[3][tenant[5]])[4]
       if Q.falls_behind(id, Q.get(id)) then
-        tenant[4] = tenant[4] - 1 -- what followed it has moved up
-        -- Among late ones it is on this page again, perhaps.
+        tenant[4] = tenant[4] - 1 -- the entries behind it have moved up
+        -- If the page reaches the late entries it may be on it a second time.
         if tonumber(Q.split(tenant[3][#tenant[3]])[3]) >= LATE_FROM then
           for at = #tenant[3], tenant[5] + 1, -1 do tenant[3][at] = nil end
         end
@@ -185,10 +189,11 @@ function Q.class_candidates(class, raw_limit)
   end
 end
 
--- Entries of the routers that reach a replica, in fair order: the oldest and the newest of each, `lookahead` of both. For a
--- replica that can't take any of the line's first, mostly because their router does not reach it: whoever waits behind
--- them would wait for ever. Only a part, because the line may be long and no index knows links; the oldest, so that
--- everybody's turn comes, and the newest, which are urgent ones where others have piled up. `known`: ids to leave out.
+-- Return entries of the routers that reach a replica, in fair order: the oldest and the newest of each router, together
+-- `lookahead` oldest and `lookahead` newest. For a replica that can't take any entry at the front of the line, mostly
+-- because their router does not reach it: entries behind these would wait for ever. Only a part of the line is read,
+-- because it may be long and no index knows links. The oldest, so that each has its turn; the newest, because these are
+-- the urgent ones if others have piled up. `known`: ids to leave out.
 function Q.reachable(replica, order, known)
   local routers, rank, found = {}, {}, {}
   for _, router in ipairs(Q.live_names(K[ROUTERS])) do
@@ -210,7 +215,7 @@ function Q.reachable(replica, order, known)
     add(call('ZREVRANGEBYLEX', K[OWNERS], '(' .. prefix .. string.format('%016.0f', LATE_FROM), '[' .. prefix,
       'LIMIT', 0, each))
   end
-  -- Each is charged for what its tenant has in front of it.
+  -- An entry counts with the service of its tenant plus the cost of the tenant's entries before it.
   table.sort(found, function(a, b) return a[4] < b[4] end)
   local service = {}
   for _, entry in ipairs(found) do
@@ -230,9 +235,10 @@ function Q.reachable(replica, order, known)
 end
 
 -- Choose the entry that this replica takes next: the first of `lookahead` candidates that prefers it, else the first
--- that fits. One that was passed over `lookahead` times is passed no more; too big for what is free, it reserves the
--- replica. Where 8 x `lookahead` of the line can't run here, those whose routers reach it come next. They are found once
--- for all that this call grants here, and for a few replicas in a call; for a second it then looks at `lookahead` only.
+-- that fits. An entry that was passed over `lookahead` times is passed no more. If it needs more than what is free, it
+-- reserves the replica. If the first 8 x `lookahead` entries of the line can't run here, entries of routers that reach
+-- the replica come next. They are found once per call and replica, for at most WALLS_PER_CALL replicas in a call. For
+-- WALL_MS after that `choose` looks at the first `lookahead` entries only.
 function Q.choose(replica, l, waiting)
   local beyond = Q.beyond[replica]
   if not beyond and Q.walls >= WALLS_PER_CALL then return nil end
@@ -278,9 +284,9 @@ function Q.choose(replica, l, waiting)
     end
     local e = id and Q.get(id)
     if not e then
-      -- The next class, then.
+      -- The class has no more entries: the loop goes on with the next class.
     elseif fallback and Q.is_late(e) and not Q.is_late(Q.get(fallback)) and not Q.is_worn(id, e) then
-      -- The wish of one that is late does not count against one that is not. All that follow of its tenant are late.
+      -- A late entry's preference does not count against an entry in time. All further ones of its tenant are late too.
       tenant[3] = nil
     elseif Q.suits(replica, l, e) and (not beyond or Q.among(order, e[CLASS])) then
       seen = seen + 1
@@ -351,7 +357,8 @@ function Q.run_fills()
   end
 end
 
--- Replicas where an entry may start now: those it prefers, then the least loaded; `use` says true to stop.
+-- Offer `use` each replica where an entry may start now: those that it prefers, then the least loaded. `use` returns
+-- true to stop.
 function Q.find_room(id, e, use)
   local function try(replica)
     local l = Q.get_load(replica)
@@ -366,7 +373,7 @@ function Q.find_room(id, e, use)
   end
 end
 
--- Serve an entry of the line at once where its turn allows it.
+-- Grant a waiting entry at once if its turn allows it.
 function Q.place(id, e)
   local tries = 0
   Q.find_room(id, e, function(replica)
@@ -376,7 +383,7 @@ function Q.place(id, e)
   end)
 end
 
--- Free the slot of an entry in flight; its replica is looked at by run_fills.
+-- Free the slot of an entry in flight. `run_fills` looks at its replica.
 function Q.free_slot(id, e)
   call('ZREM', K[OWNERS], Q.grant_member(id, e), Q.owned_member('r', id, e))
   call('ZREM', K[SLOTS], Q.slot_member('g', id, e), Q.slot_member('r', id, e))
@@ -399,8 +406,8 @@ function Q.clear_order(id, e)
   e[ORDER] = ''
 end
 
--- Remove an entry that is neither in the line nor in a slot. With the last one the counters go too. `ended`: its owner
--- says that it is over, so its client key waits for the result.
+-- Remove an entry that is neither in the line nor in a slot. With the last entry the counters are reset. `ended`: its
+-- owner says that it is over, so its client key waits for the result.
 function Q.forget(id, e, ended)
   Q.entries[id] = nil
   call('HDEL', K[ENTRIES], id)
@@ -419,7 +426,7 @@ function Q.forget(id, e, ended)
   end
 end
 
--- Take a waiting or parked entry out of its place.
+-- Take a waiting or parked entry out of the line or its parking place.
 function Q.withdraw(id, e)
   if e[STATE] == 'w' then
     Q.leave_line(id, e)
@@ -428,8 +435,8 @@ function Q.withdraw(id, e)
   end
 end
 
--- Have the owner of an entry end it: "c" cancel, "e" expired. A waiting one leaves the line. "f" has one in flight give
--- way; any other order takes its place.
+-- Order the owner of an entry to end it: "c" cancel, "e" expired. A waiting entry leaves the line. "f" orders an entry
+-- in flight to give way; a later "c" or "e" replaces it.
 function Q.order(id, e, kind)
   if e[ORDER] == 'f' and kind ~= 'f' then Q.clear_order(id, e) end
   if e[ORDER] ~= '' then return end
@@ -444,10 +451,10 @@ function Q.order(id, e, kind)
   Q.ring(e[OWNER])
 end
 
--- Bring a grant that was not started back to the head of its tenant's list.
+-- Move an entry from its slot back to the head of its tenant's list.
 function Q.give_back(id, e)
-  Q.know_router(e[OWNER]) -- it may have retired with this on its way
-  Q.free_slot(id, e) -- an order to give way is thereby obeyed
+  Q.know_router(e[OWNER]) -- it may have retired while this call was on its way
+  Q.free_slot(id, e) -- fulfils an order to give way, and removes it
   if e[ORDER] ~= '' then
     e[STATE] = 'o'
     Q.put(id, e)

@@ -1,8 +1,8 @@
--- Store the result of a client key's request, or let the key be used again.
+-- Store the result of a client key's request, or free the key.
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, tenant, client key, request id, result ("" to forget the key)
--- Reply: 1, or 0 when the key is another request's. A result that is stored stays until its window is over.
+-- Reply: 1, or 0 if the key belongs to another request. A stored result stays until its time is over.
 
 Q.open_pool()
 local field, result = A[2] .. '\0' .. A[3], A[5]
@@ -10,14 +10,14 @@ if not Q.owns_key(field, A[4]) then return 0 end
 
 local most = tonumber(ARGV[16])
 if result == '' or tonumber(ARGV[15]) == 0 or #result > most then
-  -- A call that came back to a request that is over, and failed, says nothing of the result that it left.
+  -- Keep a stored result: a call that returned to a finished request may fail, and that says nothing about its result.
   if call('HEXISTS', K[RESULTS], field) == 0 then Q.drop_key(field) end
 else
   Q.drop_result(field)
   call('HSET', K[RESULTS], field, result)
   call('ZADD', K[KEY_DUE], Q.now + tonumber(ARGV[15]), field)
   Q.set(P_RESULTS, P[P_RESULTS] + #result)
-  -- The oldest make room.
+  -- The oldest results make room.
   for _ = 1, call('ZCARD', K[KEY_DUE]) do
     if P[P_RESULTS] <= most then break end
     Q.end_key(call('ZRANGE', K[KEY_DUE], 0, 0)[1])

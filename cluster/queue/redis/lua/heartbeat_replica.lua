@@ -2,7 +2,7 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: replica, record, state, windows x3, KV tokens in use (-1: unknown), stats, flat list of (request id, attempt)
---    running, list of request ids that are past their prefill, list of output tokens of those running (-1: does
+--    running, list of request ids that are past their prefill, list of output tokens of those running (-1: must
 --    not give way), most slots of class BATCH (-1: any)
 -- Reply: {live routers, run id, operating point or nil, relief}
 
@@ -15,6 +15,7 @@ call('ZADD', K[REPLICAS], Q.now + Q.lease, replica)
 local l = Q.get_load(replica)
 local shown = call('HGET', K[REGISTRY], replica)
 local fresh = not l
+-- The fields of a load, from W_SEQUENCES to REPORTED in names.lua.
 if fresh then l = {0, 0, 0, 0, 0, 0, 0, '', 0, '', 0, 0} end
 l[W_BATCH], l[HELD_BATCH] = A[12], l[HELD_BATCH] or 0
 if fresh or not shown or cmsgpack.unpack(shown)[1] ~= record or l[R_STATE] ~= state
@@ -43,8 +44,8 @@ for _, id in ipairs(A[10]) do
   end
 end
 
--- Slots on record against what runs. A slot of a dead router goes when a replica that had a heartbeat since the grant
--- does not report it.
+-- Compare the slots on record with what the replica says it runs. A slot of a dead router is freed if the replica had a
+-- heartbeat since the grant and does not report it now.
 local running, left = {}, 0
 for i = 1, #A[9], 2 do
   local pair = A[9][i] .. '\0' .. A[9][i + 1]

@@ -1,8 +1,8 @@
--- Renew a router's lease, note its links and started grants, revoke grants it never started, reap and fill.
+-- Renew a router's lease, note its links and started grants, revoke grants that it never started, reap and fill.
 --
 -- Keys: names.lua. ARGV: common.lua.
--- A: router, list of connected replicas, flat list of (request id, attempt) started, registry version it has,
---    what it reports of its requests (opaque, "" for nothing), list of its waiting entries whose position it wants,
+-- A: router, list of connected replicas, flat list of (request id, attempt) started, registry version that it has,
+--    report about its requests (opaque, "" for none), list of its waiting entries whose position it wants,
 --    whether it has had no time for its mail (0 or 1)
 -- Reply: {mail, replicas or nil, registry version, waiting per class, running, live routers, flat positions, run id,
 --        grants ever made per class, pool time (ms), operating point or nil, relief, marks as in quarantine.lua};
@@ -47,7 +47,7 @@ Q.run_fills()
 
 local function registry()
   local names = Q.live_names(K[REPLICAS])
-  -- Large registries come back with every change, and for their load once in four seconds.
+  -- Large registries come back after a change, and for their load in one of four seconds.
   if A[4] == P[P_VERSION] and #names > REPLICAS_SHOWN and math.floor(Q.now / 1000) % 4 ~= 0 then return false end
   return Q.list_replicas(names)
 end

@@ -1,8 +1,8 @@
--- Read a page of what is on record as a router's own, in the order of its members. Changes nothing.
+-- Read a page of what is on record for a router, in the order of its members. Change nothing.
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, last member of the page before ("" for the first page), most entries
--- Reply: {last member where there may be more, else "", flat list of (letter, request id, attempt or "")}; letters as in
+-- Reply: {last member if there may be more, else "", flat list of (letter, request id, attempt or "")}; letters as in
 --        names.lua
 
 local after, limit = A[2], A[3]

@@ -1,16 +1,17 @@
--- Shared: clients' idempotency keys. A key belongs to one request from its submit to the end of its result's window.
+-- Shared: clients' idempotency keys. A key belongs to one request, from its submit until its result is forgotten.
+-- memory/keys.py mirrors it.
 
--- A key is the request's, not a choice's: "id/2" belongs to "id".
+-- Return the request of an entry, to which keys belong: that of "id/2" is "id".
 function Q.request_of(id) return string.match(id, '^([^/]+)/%d+$') or id end
 
--- The two digests of a request, "exact/plain": of the bytes that came, and with defaults left out. One alone is both.
+-- Return the two digests of "exact/plain": of the bytes received, and with defaults left out. A single one is both.
 function Q.digests(digest)
   local exact, plain = string.match(digest, '^([^/]*)/?(.*)$')
   return exact, plain ~= '' and plain or exact
 end
 
--- What `submit` answers when the key is known already; nil when it is not. Who comes back to a request that is over gets
--- its own result.
+-- Return the answer of `submit` for a key that is known; nil if it is unknown, or if it belongs to this request and has
+-- no result. A call that returns to its own request gets the stored result.
 function Q.find_key(tenant, key, id, digest)
   local field = tenant .. '\0' .. key
   local packed = call('HGET', K[CLIENT_KEYS], field)
@@ -24,7 +25,7 @@ function Q.find_key(tenant, key, id, digest)
   return {2, record[1], result, Q.is_live(record[1])}
 end
 
--- 1 while a choice of the request waits or runs.
+-- Return 1 while a choice of the request waits or runs, else 0.
 function Q.is_live(request)
   local names = {request}
   for i = 1, CHOICES do names[i + 1] = request .. '/' .. (i - 1) end
@@ -40,9 +41,9 @@ function Q.open_key(id, e, digest)
   if Q.owns_key(field, request) then call('ZREM', K[KEY_DUE], field) end
 end
 
--- The entry is gone. One that `ended` keeps its key until the result is stored; the others' may be used again, but not
--- while other choices of the request go on, which carry no key: their router frees it with the last one's end, and if it
--- does not live to do so, `end_key` does.
+-- Note that the entry of a key is removed. An entry that `ended` keeps its key for the result. Other entries free it,
+-- but not while other choices of the request go on, which carry no key. Their router frees it at the end of the last
+-- one. If that router dies first, `end_key` frees it.
 function Q.close_key(id, e, ended)
   local field = e[TENANT] .. '\0' .. e[CLIENT_KEY]
   if not Q.owns_key(field, Q.request_of(id)) then return end
@@ -74,7 +75,7 @@ function Q.drop_result(field)
   end
 end
 
--- The request of a key, without choice.
+-- Return the request id of a key, without choice; false if the key is unknown.
 function Q.id_of_key(tenant, key)
   local packed = call('HGET', K[CLIENT_KEYS], tenant .. '\0' .. key)
   return packed and cmsgpack.unpack(packed)[1]
@@ -82,10 +83,10 @@ end
 
 -- Forget a key that is due, or has to make room, unless its request goes on.
 function Q.end_key(field)
-  -- With a result the request is over.
+  -- A stored result means that the request is over.
   local packed = call('HEXISTS', K[RESULTS], field) == 0 and call('HGET', K[CLIENT_KEYS], field)
   if packed and Q.is_live(cmsgpack.unpack(packed)[1]) == 1 then
-    -- Its first choice is gone, others go on: a result may be yet to come.
+    -- Other choices go on after the first one: a result may still come.
     call('ZADD', K[KEY_DUE], Q.now + math.max(Q.lease, tonumber(ARGV[15])), field)
   else
     Q.drop_key(field)

@@ -1,7 +1,7 @@
--- Shared by the scripts that judge who lives.
+-- Shared: leases, which say which routers and replicas are alive. memory/leases.py mirrors it.
 
--- Note a heartbeat. After a gap in which nobody could renew, a clock that ran backward or a new run id, everybody has
--- one full lease.
+-- Note a heartbeat. After a gap in which no process could renew, a clock that ran backward or a new run id, every lease
+-- counts as live for one full lease.
 function Q.tick()
   local run = ARGV[2]
   if run == '' then run = string.match(call('INFO', 'server'), 'run_id:(%w+)') end
@@ -13,12 +13,12 @@ function Q.tick()
   Q.lenient = Q.now < P[P_AMNESTY]
 end
 
--- What routers and replicas know the store by: another one after a restart, and after everything was lost.
+-- Return the identity of the store for routers and replicas. It changes after a restart or a loss of all data.
 function Q.store_id() return P[P_RUN] .. '@' .. string.format('%d', P[P_BORN]) end
 
 function Q.bump_version() Q.set(P_VERSION, P[P_VERSION] + 1) end
 
--- A grant whose owner or replica lists it is started: it leaves the mail.
+-- Take a grant out of the mail: its owner or replica lists it as started.
 function Q.mark_started(id, e)
   if call('ZREM', K[OWNERS], Q.grant_member(id, e)) == 0 then return end
   call('ZADD', K[OWNERS], 0, Q.owned_member('r', id, e))
@@ -31,7 +31,7 @@ function Q.drop(id, e)
   Q.forget(id, e)
 end
 
--- Free what a router without lease holds on replicas that are gone too.
+-- Forget entries that a router without lease has on replicas that are gone too; return how many.
 function Q.drop_orphans(router)
   local freed = 0
   for _, letter in ipairs({'g', 'r'}) do
@@ -47,7 +47,8 @@ function Q.drop_orphans(router)
   return freed
 end
 
--- Every replica with a live lease: {id, record, state, windows x3, sequences, KV tokens, prefill tokens, age (ms), stats}.
+-- Return each of these replicas as {id, record, state, windows x3, sequences, KV tokens, prefill tokens, age (ms),
+-- stats}.
 function Q.list_replicas(names)
   local list = {}
   for _, name in ipairs(names) do
@@ -58,7 +59,7 @@ function Q.list_replicas(names)
   return list
 end
 
--- End a router's lease; its waiting entries go at `due` (ms).
+-- End a router's lease; its waiting entries go at `due` (ms). Return how many entries were freed.
 function Q.part_router(router, due)
   call('ZREM', K[ROUTERS], router)
   call('HDEL', K[BELLS], router)
@@ -68,8 +69,8 @@ function Q.part_router(router, due)
   return Q.drop_orphans(router)
 end
 
--- Take a parted router's waiting entries out of the line, so that they hide nobody; they keep their place. Returns how
--- many: at most `limit`, and fewer only when none is left. `reap` goes on with the others.
+-- Take waiting entries of a router without lease out of the line, so that they do not hide others. They keep their
+-- place. Return how many: at most `limit`, and fewer only if none is left. `reap` goes on with the rest.
 function Q.park(router, limit)
   local list = Q.members(K[OWNERS], router .. '\0w\0', limit)
   for _, member in ipairs(list) do
@@ -83,7 +84,8 @@ function Q.park(router, limit)
   return #list
 end
 
--- Put a returning router's entries back at their places, oldest first; its next heartbeat goes on with the others.
+-- Put parked entries of a returning router back at their places, oldest first, at most CHUNK of them. Its next
+-- heartbeat goes on with the rest.
 function Q.unpark(router)
   for _, member in ipairs(Q.members(K[OWNERS], router .. '\0p\0', CHUNK)) do
     local id = Q.split(member)[4]
@@ -92,8 +94,8 @@ function Q.unpark(router)
   end
 end
 
--- Forget at most `limit` entries of a router that hold no slot: waiting, parked, expired, and cancelled, of which some may
--- run. Returns how many; 0 when none is left.
+-- Forget at most `limit` entries of a router that hold no slot: waiting, parked, expired, and those of the cancelled
+-- ones that do not run. Return how many, 0 if none is left.
 function Q.drop_waiting(router, limit)
   local dropped = 0
   for _, letter in ipairs({'w', 'p', 'e', 'c'}) do
@@ -108,7 +110,7 @@ function Q.drop_waiting(router, limit)
       end
     end
   end
-  -- Nothing of it is left with this router.
+  -- News that other routers adopted entries has no reader any more.
   for _, member in ipairs(Q.members(K[OWNERS], router .. '\0d\0')) do call('ZREM', K[OWNERS], member) end
   return dropped
 end
@@ -118,7 +120,7 @@ function Q.drop_links(router)
   for _, member in ipairs(list) do call('ZREM', K[LINKS], member) end
 end
 
--- Remove a replica. Entries of living routers stay: their owners decide.
+-- Remove a replica. Entries of living routers stay: their owners decide. Return how many entries were freed.
 function Q.remove_replica(replica)
   local l = Q.get_load(replica)
   if l and l[R_RESERVED] ~= '' then
@@ -148,7 +150,8 @@ function Q.remove_replica(replica)
   return freed
 end
 
--- Apply leases and deadlines that ended. Does nothing while everybody has a lease.
+-- Apply leases and deadlines that ended; return how many entries were freed. Do nothing while every lease counts as
+-- live.
 function Q.reap()
   if Q.lenient then return 0 end
   local freed, moved = 0, 0
@@ -159,7 +162,7 @@ function Q.reap()
   for _, replica in ipairs(call('ZRANGEBYSCORE', K[REPLICAS], '-inf', Q.now)) do
     freed = freed + Q.remove_replica(replica)
   end
-  -- Every heartbeat reaps: what is left for the next one waits for milliseconds.
+  -- Every heartbeat reaps, so the rest waits for some milliseconds only.
   for _, router in ipairs(call('ZRANGE', K[PARTED], 0, -1)) do
     if moved < CHUNK then moved = moved + Q.park(router, CHUNK - moved) end
   end

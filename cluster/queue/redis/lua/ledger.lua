@@ -1,6 +1,7 @@
--- Shared: the ledger, one line per tenant and day of pool time (UTC while the clock is right).
+-- Shared: the ledger, one line per tenant and day of pool time (UTC if Redis' clock is right), and the settlement of
+-- charges. memory/ledger.py and memory/queue.py mirror it.
 
--- Put what was used in the place of the estimates that an entry was charged, for its share and its quota.
+-- Replace an entry's estimated charges by its real use, for its share and its quota.
 function Q.settle(e, ran, output)
   if e[CHARGED] >= 0 then
     local used = ran and output or 0
@@ -21,12 +22,12 @@ end
 
 -- Forget an entry that left the line by an order.
 function Q.forget_ordered(id, e)
-  -- One that expired never ran, also where it was granted: `requeue` takes the bound away.
+  -- An expired entry never ran, even if it was granted: `requeue` removes the bound on the wait.
   if e[ORDER] == 'e' and e[START_BY] > 0 then Q.settle(e, false, 0) end
   Q.forget(id, e)
 end
 
--- Add requests, prompt, output and cached tokens, GPU-seconds and cost to the tenant's line of today.
+-- Add use to the tenant's line of today: requests, prompt tokens, output tokens, cached tokens, GPU-seconds, cost.
 function Q.enter_ledger(e, ...)
   if tonumber(ARGV[17]) == 0 then return end
   local day = math.floor(Q.now / 86400000)
@@ -41,7 +42,7 @@ function Q.enter_ledger(e, ...)
   call('HSET', K[LEDGER], field, cmsgpack.pack(line))
 end
 
--- Remove lines that are older than the settings keep; all of them where it keeps none.
+-- Remove lines that are older than the settings keep, all of them if the settings keep none; at most KEYS_PER_CALL.
 function Q.tidy_ledger()
   local last = math.floor(Q.now / 86400000) - tonumber(ARGV[17])
   for _, old in ipairs(call('ZRANGEBYSCORE', K[LEDGER_DAYS], '-inf', last, 'LIMIT', 0, KEYS_PER_CALL)) do

@@ -1,6 +1,6 @@
--- Shared: the waiting line and the tenants' service counters.
+-- Shared: the waiting line and the tenants' service counters. memory/line.py mirrors it.
 
--- Have run_fills look at a replica at the end of the script.
+-- Let `run_fills` look at a replica at the end of the script.
 function Q.want_fill(replica)
   if not Q.todo_set[replica] then
     Q.todo_set[replica] = true
@@ -13,8 +13,9 @@ function Q.want_free(n)
   for _, replica in ipairs(call('ZRANGE', K[FREE], 0, n - 1)) do Q.want_fill(replica) end
 end
 
--- The service of the tenant that is next in the line, without what it was only charged by estimate: who returns must not
--- be lifted to tokens that were never served. Without one, the class's virtual time. Second: whether there is one.
+-- Return the service of the tenant that is next in the line without its estimated charges, or the class's virtual time
+-- if no tenant waits; and whether one waits. Estimated charges are left out, because a returning tenant must not be
+-- raised to tokens that were never served.
 function Q.floor_of(class)
   local head = call('ZRANGE', K[ACTIVE + class], 0, 0, 'WITHSCORES')
   if not head[1] then return P[P_V + class], false end
@@ -22,7 +23,7 @@ function Q.floor_of(class)
   return tonumber(head[2]) - open / 1000, true
 end
 
--- Note what an entry is charged by estimate (sign 1), or that it is settled (-1).
+-- Add an entry's estimated charge to its tenant's unsettled charges (sign 1), or take it off (sign -1).
 function Q.note_estimate(e, sign)
   if e[CHARGED] <= 0 then return end
   local field = e[CLASS] .. '\0' .. e[TENANT]
@@ -30,8 +31,8 @@ function Q.note_estimate(e, sign)
   if call('HINCRBY', K[OUTSTANDING], field, sign * amount) <= 0 then call('HDEL', K[OUTSTANDING], field) end
 end
 
--- Add weighted tokens to a tenant's service. A tenant that is not in the line and not above the floor counts as being
--- at the floor, so forgetting it changes nothing. At a grant the virtual time follows the least service.
+-- Add weighted tokens to a tenant's service. A tenant that is not in the line and not above the floor counts as if it
+-- were at the floor, so forgetting it changes nothing. At a grant the virtual time follows the least service.
 function Q.serve(class, tenant, amount, at_grant)
   local floor, any = Q.floor_of(class)
   if call('ZSCORE', K[ACTIVE + class], tenant) then
@@ -71,13 +72,13 @@ function Q.next_place(at_head)
   return string.format('%016.0f', P[P_TAIL] - 1)
 end
 
--- Give a router that was never heard of, or retired, a lease that starts here, so that what it leaves behind is reaped.
+-- Give a router that is unknown, or retired, a lease that starts now, so that `reap` removes what it leaves behind.
 function Q.know_router(router)
   if call('ZSCORE', K[ROUTERS], router) or call('ZSCORE', K[PARTED], router) then return end
   call('ZADD', K[ROUTERS], Q.now + Q.lease, router)
 end
 
--- An entry goes from one router to another: the old one is told, unless it is gone.
+-- Tell the old router that the new one has an entry now, unless the old one is gone.
 function Q.tell_moved(id, from, to)
   call('ZREM', K[OWNERS], to .. '\0d\0' .. id)
   if not call('ZSCORE', K[ROUTERS], from) then return end
@@ -85,7 +86,7 @@ function Q.tell_moved(id, from, to)
   Q.ring(from)
 end
 
--- Put an entry into the line at its place; a returning tenant is lifted to the floor.
+-- Put an entry into the line at its place. A returning tenant's service is raised to the floor.
 function Q.enter_line(id, e)
   local class, tenant = e[CLASS], e[TENANT]
   if not call('ZSCORE', K[ACTIVE + class], tenant) then
@@ -105,7 +106,7 @@ end
 
 function Q.is_late(e) return tonumber(e[PLACE]) >= LATE_FROM end
 
--- The oldest late entry of a tenant.
+-- Return the oldest late entry of a tenant, or nil.
 function Q.late_head(class, tenant)
   if not P[P_LATE] or P[P_LATE] == 0 then return nil end
   local prefix = class .. '\0' .. tenant .. '\0'
@@ -114,10 +115,11 @@ function Q.late_head(class, tenant)
   return member and Q.split(member)[4]
 end
 
--- How often the late ones of a tenant were passed by its others since one of them was last served.
+-- Return how often a tenant's late entries were passed by its others since one of them was last granted.
 function Q.late_skips(class, tenant) return tonumber(call('HGET', K[SKIPS], class .. '\0' .. tenant)) or 0 end
 
--- How many late entries this call may move. Were it as many in each, a long late line would slow every call.
+-- Return how many late entries this call may move behind the others. The number depends on the time since the last
+-- move: with a fixed one a long line of late entries would slow every call.
 function Q.most_to_fall()
   if not Q.may_fall then
     Q.may_fall = math.min(LATE_PER_CALL, LATE_LEAST + LATE_PER_MS * math.max(0, Q.now - (P[P_LATE] or 0)))
@@ -125,12 +127,12 @@ function Q.most_to_fall()
   return Q.may_fall
 end
 
--- Whether an entry of the line has become late, and is behind the others of its tenant from now on.
+-- Move a waiting entry that has become late behind its tenant's other entries; return whether it was moved.
 function Q.falls_behind(id, e)
   local at = e[LATE_AT] or 0
   if at == 0 or Q.now < at or Q.is_late(e) or Q.fell_behind >= Q.most_to_fall() then return false end
   Q.fell_behind = Q.fell_behind + 1
-  if not P[P_MARKS] then Q.set(P_MARKS, 0) end -- no holes
+  if not P[P_MARKS] then Q.set(P_MARKS, 0) end -- a packed array must have no holes
   Q.set(P_LATE, Q.now)
   call('ZREM', K[LINE], Q.line_member(id, e))
   call('ZREM', K[OWNERS], Q.waiting_member('w', id, e))
@@ -154,7 +156,7 @@ function Q.drop_reservation(id, e)
   end
 end
 
--- Take an entry out of the line; the caller gives it its next state and stores it.
+-- Take an entry out of the line. The caller sets its next state and stores it.
 function Q.leave_line(id, e)
   local class, tenant = e[CLASS], e[TENANT]
   call('ZREM', K[LINE], Q.line_member(id, e))
@@ -179,8 +181,8 @@ function Q.count_line(counts, prefix)
   return n
 end
 
--- An estimate of the waiting entries ahead; exact for a single tenant. O(log n). `counts`: what entries share, for
--- calls that ask for many.
+-- Estimate the number of waiting entries ahead, in O(log n); exact if only one tenant of the class waits. `counts`:
+-- counts that entries share, for calls that ask for many.
 function Q.position(id, e, counts)
   if e[STATE] ~= 'w' then return 0 end
   local class, prefix = e[CLASS], Q.tenant_prefix(e)

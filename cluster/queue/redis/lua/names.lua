@@ -1,60 +1,62 @@
--- Numbers with names: positions in KEYS, and of fields in the packed arrays. Lua 5.1 has no constants, and every
--- captured local costs every call (a walk along the open upvalues), so the loader writes the numbers into the scripts.
+-- Names of numbers: positions in KEYS, positions of fields in the packed arrays, and bounds. Lua 5.1 has no constants,
+-- and every captured local costs time at every call (a walk along the open upvalues). So redis/scripts.py writes the
+-- numbers into the scripts.
 --
--- Keys. All belong to one pool and one hash slot; lifetimes are in keys.py.
+-- Keys. All belong to one pool and one hash slot; redis/keys.py has their lifetimes.
 POOL = 1 -- STRING packed array, fields P_* below
 ENTRIES = 2 -- HASH request id -> packed array, fields of an entry below
-LINE = 3 -- ZSET score 0, "class\0tenant\0place\0id" of every entry that may be granted
+LINE = 3 -- ZSET score 0, "class\0tenant\0place\0id" of every waiting entry
 ACTIVE = 4 -- + class: ZSET tenants in the line, by weighted service
 IDLE = 7 -- + class: ZSET tenants out of the line whose service is above the floor
-OWNERS = 10 -- ZSET score 0, what a router owns, "router\0letter\0...": w place id waiting, p place id parked, r id
---             running; its mail: g id attempt replica grant; orders: c id cancel, d id moved to another router,
---             e id expired, f id give way
-SLOTS = 11 -- ZSET score 0, "replica\0letter\0id\0attempt": g granted, r started; who holds the replica's slots
+OWNERS = 10 -- ZSET score 0, what a router owns, "router\0letter\0...", by letter:
+--             w\0place\0id waiting, p\0place\0id parked, r\0id running;
+--             mail: g\0id\0attempt\0replica grant; c\0id order to cancel, d\0id moved to another router,
+--             e\0id expired, f\0id order to give way
+SLOTS = 11 -- ZSET score 0, holders of the replicas' slots, "replica\0letter\0id\0attempt": g granted, r started
 LOAD = 12 -- HASH replica -> packed array, fields of a load below
 FREE = 13 -- ZSET replicas that may take one more sequence, by share of slots held
 REGISTRY = 14 -- HASH replica -> packed {record, stats}
 REPLICAS = 15 -- ZSET replica leases, by end (ms)
 ROUTERS = 16 -- ZSET router leases, by end (ms)
-PARTED = 17 -- ZSET routers without lease, by when their waiting entries go (ms)
+PARTED = 17 -- ZSET routers without lease, by the time when their waiting entries are removed (ms)
 LINKS = 18 -- ZSET score 0, "router\0replica": the router has a healthy link there
 CLIENT_KEYS = 19 -- HASH "tenant\0client key" -> packed {request id without choice, its exact and its plain digest}
-SKIPS = 20 -- HASH request id -> how often it was passed over; class\0tenant -> how often its late ones were
+SKIPS = 20 -- HASH request id -> how often it was passed over; class\0tenant -> how often its late entries were
 PREFS = 21 -- HASH replica -> entries in the line that prefer it
 DEADLINES = 22 -- ZSET request ids in the line, by the last moment of a grant (ms)
-BELLS = 23 -- HASH router -> 1 while its bell has rung and it has not looked
-KEY_DUE = 24 -- ZSET "tenant\0client key" whose request is over, by when it is forgotten (ms)
+BELLS = 23 -- HASH router -> 1 from a ring of its bell until it reads its mail
+KEY_DUE = 24 -- ZSET "tenant\0client key" whose request is over, by the time when it is forgotten (ms)
 RESULTS = 25 -- HASH "tenant\0client key" -> stored result
-QUOTAS = 26 -- HASH tenant -> packed {tokens used, as of (ms), requests used, as of (ms), tokens and
---             requests per minute}; drains with time
-OUTPUTS = 27 -- HASH tenant -> packed histogram of output tokens, see tenant.lua
+QUOTAS = 26 -- HASH tenant -> packed {tokens used, as of (ms), requests used, as of (ms), tokens per minute,
+--             requests per minute}; the use drains with time
+OUTPUTS = 27 -- HASH tenant -> packed histogram of output tokens, as in tenant.lua
 OPEN_COUNTS = 28 -- HASH tenant -> entries that count against its concurrency
-TENANT_DUE = 29 -- ZSET tenants in QUOTAS or OUTPUTS, by when they are forgotten (ms)
+TENANT_DUE = 29 -- ZSET tenants in QUOTAS or OUTPUTS, by the time when they are forgotten (ms)
 LEDGER = 30 -- HASH "day\0tenant" -> packed {requests, prompt, output, cached tokens, GPU-seconds, cost}
 LEDGER_DAYS = 31 -- ZSET fields of LEDGER, by day
-OUTSTANDING = 32 -- HASH "class\0tenant" -> thousandths of weighted tokens that were charged by estimate and not settled
-REPORTS = 33 -- HASH router -> packed {when (ms), what it reports of its requests}; while it has its lease
-CONTROL = 34 -- HASH what the autoscaler has said: point, relief, relief_until (ms), and what is its own
-QUARANTINED = 35 -- HASH digest of a content that kills engines -> packed {incident, until when (ms)}
+OUTSTANDING = 32 -- HASH "class\0tenant" -> thousandths of weighted tokens that are charged by estimate and not settled
+REPORTS = 33 -- HASH router -> packed {time (ms), its report about its requests}; while it has its lease
+CONTROL = 34 -- HASH the autoscaler's orders: point, relief, relief_until (ms); and its own fields
+QUARANTINED = 35 -- HASH digest of a content that kills engines -> packed {incident, end of the mark (ms)}
 
--- Pool.
+-- A pool.
 P_TIME = 1 -- ms, the latest pool time that was stored
-P_TICK = 2 -- ms, the last heartbeat of anyone
+P_TICK = 2 -- ms, the last heartbeat of any router or replica
 P_SKEW = 3 -- ms between pool time and the server's clock, after that ran backward
 P_AMNESTY = 4 -- ms, until when every lease counts as live
 P_VERSION = 5 -- of the registry
-P_HEAD = 6 -- place of the last entry that came back
+P_HEAD = 6 -- place of the last entry that returned to the head
 P_TAIL = 7 -- place of the next arrival
 P_V = 8 -- + class: virtual time, weighted tokens
 P_S = 11 -- + class: tokens served while classes competed
-P_SERVED = 14 -- all of them
+P_SERVED = 14 -- the same for all classes together
 P_RUN = 15 -- run id of the server
 P_GRANTED = 16 -- + class: grants ever made
 P_YIELDING = 19 -- entries in flight that were told to give way
 P_RESULTS = 20 -- bytes of stored results
-P_BORN = 21 -- ms, when this pool began: another one after everything was lost
-P_MARKS = 22 -- counts the writes to QUARANTINED; nil before the first
-P_LATE = 23 -- ms when an entry was last moved behind the others, 0 once the pool was empty; nil before the first
+P_BORN = 21 -- ms, when this pool began; differs after a loss of all data
+P_MARKS = 22 -- number of writes to QUARANTINED; nil before the first
+P_LATE = 23 -- ms, when a late entry was last moved behind the others, 0 once the pool was empty; nil before the first
 
 -- An entry.
 OWNER = 1
@@ -72,23 +74,23 @@ BASE = 12 -- of attempt ids
 NUMBER = 13 -- of the last attempt
 ATTEMPT = 14
 REPLICA = 15
-STATE = 16 -- w waiting, p parked with its owner's lease, f in flight, o out of the line by an order
+STATE = 16 -- w waiting, p parked because its owner has no lease, f in flight, o out of the line by an order
 SUBMITTED = 17 -- ms
 GRANTED = 18 -- ms
 BEATS = 19 -- owner heartbeats since the grant
 PREFILLED = 20 -- 0 or 1
 CHARGED = 21 -- tokens, -1 before the first grant
 COUNTED = 22 -- 1 when charged to its class as well
-RESERVED = 23 -- replica that is kept for it, or ""
+RESERVED = 23 -- replica that is reserved for it, or ""
 ORDER = 24 -- "", "c", "e" or "f"
-ADOPTED_RUN = 25 -- run id under which its owner is known to want it
+ADOPTED_RUN = 25 -- run id of the server when it was submitted
 RESUME = 26 -- 0 or 1
 PREEMPTIONS = 27
-HELD_TOKENS = 28 -- of its tenant's quota, until it is settled; 0 when there is nothing to settle
+HELD_TOKENS = 28 -- tokens it holds of its tenant's quota, until it is settled; 0 when there is nothing to settle
 TOKEN_RATE = 29 -- tokens per minute of that quota
 COUNTED_OPEN = 30 -- 1 when it counts against its tenant's concurrency
-LATE_AT = 31 -- ms, from when on it lets others of its tenant pass; 0 or nil is never
-STRICT_TOKENS = 32 -- what it took of a strict quota, until it has a slot; 0 or nil is nothing
+LATE_AT = 31 -- ms, from when it lets others of its tenant pass; 0 or nil is never
+STRICT_TOKENS = 32 -- tokens it took of a strict quota, until it has a slot; 0 or nil is none
 
 -- A load.
 W_SEQUENCES = 1
@@ -100,32 +102,32 @@ USED_KV = 6
 USED_PREFILL = 7
 R_STATE = 8
 CLOSED = 9 -- 1 from a refused start to the next heartbeat
-R_RESERVED = 10 -- request id that the replica is kept for, or ""
+R_RESERVED = 10 -- request id that the replica is reserved for, or ""
 BEAT = 11 -- ms of the last heartbeat
 REPORTED = 12 -- 1 when USED_KV rests on a report
 W_BATCH = 13 -- most slots of class BATCH, -1 for any
-HELD_BATCH = 14 -- slots of that class; true while W_BATCH is not -1
-WALLED = 15 -- ms, until when none of the line's first is taken to be able to run there; nil before the first time
+HELD_BATCH = 14 -- slots of class BATCH; kept correct while W_BATCH is not -1
+WALLED = 15 -- ms, until when no entry at the front of the line is expected to run there; nil before the first time
 
 -- Bounds.
 MIDDLE = 5000000000000000 -- first place; arrivals count up, returns count down, exact in a double
-LATE_FROM = 7000000000000000 -- places from here on are those of late entries, behind all that are not
-LATE_SHIFT = 4000000000000000 -- what being late adds to a place: late entries keep their order
+LATE_FROM = 7000000000000000 -- places from here on belong to late entries, behind all others
+LATE_SHIFT = 4000000000000000 -- added to the place of an entry that becomes late, so late entries keep their order
 CHUNK = 1000 -- entries that one call parks, puts back or forgets: each takes some 20 us
 GRANTS_PER_REPLICA = 32 -- in one call
-GRANTS_PER_CALL = 128 -- what is left waits for the next heartbeat, of which each replica sends one a second
+GRANTS_PER_CALL = 128 -- the rest waits for the next heartbeat; each replica sends one a second
 REPLICAS_TRIED = 32 -- by a submit
-WALLS_PER_CALL = 8 -- replicas that one call looks for beyond what can't run there; the others' turn is their heartbeat
-WALL_MS = 1000 -- for how long that is remembered
-KEYS_PER_CALL = 64 -- keys, tenants or days that one call forgets
-LINES_PER_CALL = 256 -- of the ledger that one call reads, in some 0.6 ms
-CHOICES = 16 -- most choices of a request; they are entries of their own, "id/0" and so on
-PREEMPT_SCAN = 16 -- waiting entries that are looked at for whom others might give way
-OWED_GRANTS = 16 -- what a class below its share may have to come, in grants like its last
-OWED_LEAST = 256 -- tokens that such a grant counts at least: small ones must not wipe out what is owed to large ones
+WALLS_PER_CALL = 8 -- replicas for which one call looks beyond the front of the line; others wait for their heartbeat
+WALL_MS = 1000 -- how long a load remembers that the front of the line can't run there
+KEYS_PER_CALL = 64 -- keys, tenants or ledger lines that one call forgets
+LINES_PER_CALL = 256 -- ledger lines that one call reads, in some 0.6 ms
+CHOICES = 16 -- most choices of a request; each is an entry of its own, "id/0" and so on
+PREEMPT_SCAN = 16 -- waiting entries that preemption looks at
+OWED_GRANTS = 16 -- most that a class below its share is owed, in grants of the size of its last one
+OWED_LEAST = 256 -- least size of such a grant in tokens: small grants must not wipe out what is owed to large ones
 TENANTS_SEEN = 64 -- tenants per class whose oldest entry `observe` reads
-LATE_PER_CALL = 128 -- entries that one call moves behind; those that are left keep their turn for now
-LATE_LEAST = 4 -- of them in any call
-LATE_PER_MS = 2 -- and so many more for each millisecond since the last: each takes some 25 us
+LATE_PER_CALL = 128 -- late entries that one call moves behind the others; the rest keep their turn for now
+LATE_LEAST = 4 -- how many any call may move
+LATE_PER_MS = 2 -- how many more for each millisecond since the last move: each takes some 25 us
 MARKS = 256 -- contents in quarantine; those that end first make room
 REPLICAS_SHOWN = 64 -- registries up to this size come back with every heartbeat

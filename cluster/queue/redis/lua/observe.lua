@@ -1,4 +1,4 @@
--- Read what an autoscaler must know of the pool. Changes nothing, and is no heartbeat of anybody.
+-- Read the autoscaler's view of the pool. Change nothing; this is no heartbeat.
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: ""
@@ -22,7 +22,8 @@ local waiting, longest = {}, {}
 for class = 0, 2 do
   waiting[class + 1] = Q.count(K[LINE], class .. '\0')
   local wait = 0
-  -- The oldest of a tenant is its first, or the first that is late; of many tenants a part is enough to see that somebody waits too long.
+  -- A tenant's oldest entry is its first one, or its first late one. A part of the tenants is enough to notice that
+  -- entries wait too long.
   for _, tenant in ipairs(call('ZRANGE', K[ACTIVE + class], 0, TENANTS_SEEN - 1)) do
     local first = Q.members(K[LINE], class .. '\0' .. tenant .. '\0', 1)[1]
     if first then wait = math.max(wait, Q.now - Q.get(Q.split(first)[4])[SUBMITTED]) end

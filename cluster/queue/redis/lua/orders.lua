@@ -1,6 +1,6 @@
--- Shared: what the autoscaler has said.
+-- Shared: the autoscaler's orders.
 
--- {operating point or false, relief}. Relief ends by itself, or a dead leader's would stay.
+-- Return {operating point or false, relief}. Relief ends by itself; otherwise that of a dead leader would stay.
 function Q.orders()
   if not Q.told then
     local found = call('HMGET', K[CONTROL], 'point', 'relief', 'relief_until')
@@ -10,7 +10,7 @@ function Q.orders()
   return Q.told
 end
 
--- Whether batch work gives way altogether, its reserved share included.
+-- Whether relief makes all batch work give way, its reserved share included.
 function Q.batch_yields()
   local relief = Q.orders()[2]
   return relief == 'preempt_batch' or relief == 'shed'

@@ -1,8 +1,9 @@
--- Shared: which batch work gives way.
+-- Shared: preemption, the choice of the batch work that gives way. memory/preempt.py mirrors it.
 
--- Have BATCH sequences of a replica give way where INTERACTIVE entries have waited long enough for want of room: the one
--- with the least work to redo first, none in its first quantum, none too often, and not below the share that is reserved
--- for the class. `produced`: "id\0attempt" -> output tokens, of everything that runs there; -1: it can't go on elsewhere.
+-- Order BATCH sequences of a replica to give way if INTERACTIVE entries have waited too long because of missing room:
+-- the one with the least work to redo first, none in its first quantum, none more than `max_preemptions` times, and not
+-- below the class's reserved share. `produced`: "id\0attempt" -> output tokens of everything that runs there; -1 if it
+-- can't continue on another replica.
 function Q.preempt(replica, l, produced)
   local after = tonumber(ARGV[12])
   if after == 0 or l[R_STATE] ~= 'ready' or call('ZCARD', K[ACTIVE]) == 0 then return end
@@ -28,7 +29,7 @@ function Q.preempt(replica, l, produced)
   local function consider(e)
     if Q.now - e[SUBMITTED] >= after and Q.suits(replica, l, e) then
       suiting = suiting + 1
-      -- On other replicas, some were told to give way already.
+      -- Sequences on other replicas that were told to give way already make room for this one.
       if elsewhere > 0 then elsewhere = elsewhere - 1 else due[#due + 1] = e end
     end
   end
@@ -42,7 +43,7 @@ function Q.preempt(replica, l, produced)
     consider(e)
   end
   if suiting == 0 and scanned == PREEMPT_SCAN then
-    -- Perhaps none of these reach this replica, and others do.
+    -- Perhaps the routers of all these do not reach this replica, and other routers do.
     local ids = Q.reachable(replica, {0}, {})
     for at = 1, math.min(#ids, PREEMPT_SCAN) do consider(Q.get(ids[at])) end
   end

@@ -1,4 +1,4 @@
--- Give a grant back; its replica takes no more until its next heartbeat.
+-- Give back a grant that could not be started. Its replica takes no more grants until its next heartbeat.
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, request id, attempt

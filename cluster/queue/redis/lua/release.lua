@@ -2,7 +2,7 @@
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, request id, attempt ("" for one without a slot), output tokens of all attempts; for the ledger: requests,
---    prompt and cached tokens, and GPU-seconds and cost of this attempt
+--    prompt tokens, cached tokens, and GPU-seconds and cost of this attempt
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 
 Q.pass_when_full()
@@ -10,7 +10,7 @@ Q.open_pool()
 local id, attempt, output = A[2], A[3], A[4]
 local e = Q.get(id)
 if not e or e[OWNER] ~= A[1] then
-  -- The answer to the order "d": it is another router's now.
+  -- The answer to order "d": the entry belongs to another router now.
   call('ZREM', K[OWNERS], A[1] .. '\0d\0' .. id)
   return {}
 end

@@ -1,14 +1,15 @@
--- Add an entry; grant it at once where there is room and its turn allows.
+-- Add an entry. Grant it at once if there is room and its turn allows it.
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, request id, attempt base, tenant, class, prompt tokens, expected tokens, KV tokens, start within (ms),
---    client key, preferred replicas ("" or "\0a\0b\0"), weight, resume (0 or 1), most output tokens, most waiting of its
---    tenant (0: any), quota {tokens and requests per minute, concurrency, strict}, digest of the request, late after (ms,
---    0: never), choices that it takes its quota for
+--    client key, preferred replicas ("" or "\0a\0b\0"), weight, resume (0 or 1), most output tokens, most waiting
+--    entries of its tenant (0: any), quota {tokens per minute, requests per minute, concurrency, strict}, digest of the
+--    request, late after (ms, 0: never), choices that it takes quota for
 -- Reply: {1, attempt, replica, marks} granted; {0, position, marks} waiting, marks as in quarantine.lua;
 --        {2, request id, result or nil, 1 while a choice of it waits or runs} the client key is known;
---        {-1} the waiting room is full; {-2, which, retry after (ms), limit} quota, see tenant.lua; {-3} too many of its
---        tenant wait; {-4, request id} the client key is that of another request; {-5} another router has it
+--        {-1} the queue is full; {-2, which, retry after (ms), limit} the quota does not allow it, as in tenant.lua;
+--        {-3} too many entries of its tenant wait; {-4, request id} the client key belongs to another request;
+--        {-5} another router has the entry
 
 Q.open_pool()
 Q.caused = {}
@@ -22,11 +23,11 @@ end
 
 local known = Q.get(id)
 if known and known[STATE] == 'o' and known[TENANT] == A[4] and (known[OWNER] ~= A[1] or known[ORDER] == 'e') then
-  -- On its way out at another router, which may be dead: nobody would serve it. Or its own router knows that it has time
-  -- left, because the clock was set forward. It holds no slot.
+  -- The old entry holds no slot and is replaced. Either it is under an order at another router, which may be dead and
+  -- would never answer. Or it expired because the clock was set forward, and its own router knows that time is left.
   Q.forget_ordered(id, known)
   if known[OWNER] ~= A[1] then Q.tell_moved(id, known[OWNER], A[1]) end
-  Q.close_pool() -- what comes back may be refused below
+  Q.close_pool() -- the new entry may be refused below
   known = nil
 end
 if known and known[OWNER] ~= A[1] then return {-5} end
@@ -37,9 +38,10 @@ if resume == 0 and A[10] ~= '' then
   if other then return other end
 end
 
+-- The fields of an entry, from OWNER to STRICT_TOKENS in names.lua.
 local e = {A[1], A[4], A[5], Q.next_place(resume == 1), A[6], A[7], A[8], A[9] > 0 and Q.now + A[9] or 0, A[10], A[11],
   A[12], A[3], 0, '', '', '', Q.now, 0, 0, 0, -1, 0, '', '', P[P_RUN], resume, 0, 0, 0, 0, A[18] > 0 and Q.now + A[18] or 0, 0}
--- Work that is under way is not turned away at the door.
+-- A resumed request is never refused: it is under way.
 if resume == 0 then
   local refused
   if call('HLEN', K[ENTRIES]) - call('ZCARD', K[SLOTS]) >= tonumber(ARGV[6]) then

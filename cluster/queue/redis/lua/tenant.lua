@@ -1,16 +1,17 @@
--- Shared: what a tenant may use. A quota is a bucket that holds a minute's worth; what was used drains with pool time, so
--- "used" is stored, and a tenant that is not stored has used nothing.
+-- Shared: quotas of tenants. A quota is a bucket that holds one minute's worth. Use drains with pool time, so the use
+-- is stored, and a tenant that is not stored has used nothing. memory/tenants.py mirrors it.
 
--- What was used at a rate of `old` per minute until `as_of`, brought to now and to the rate `new`. Where that is lower, what
--- drains within a minute still does, or a tenant would be locked out for as many minutes as its rate was cut by.
+-- Return the use at time `as_of` under a rate of `old` per minute, brought to now and to the rate `new`. If the new
+-- rate is lower the use falls in proportion, so it still drains within the same time. Otherwise a tenant would be
+-- locked out for as many minutes as its rate was cut by.
 function Q.brought(used, as_of, old, new)
   if old == 0 then old = new end
   used = math.max(0, used - (Q.now - as_of) / 60000 * old)
   return new < old and used * new / old or used
 end
 
--- {tokens, as of, requests, as of, tokens and requests per minute at which they drain}, brought to now and to these rates;
--- a rate of 0 leaves what it is of as it was.
+-- Return a tenant's use, brought to now and to these rates: {tokens, as of (ms), requests, as of (ms), tokens per
+-- minute, requests per minute}. A rate of 0 leaves its part as it was.
 function Q.used_of(tenant, tokens_per_minute, requests_per_minute)
   local packed = call('HGET', K[QUOTAS], tenant)
   if not packed then return {0, Q.now, 0, Q.now, tokens_per_minute, requests_per_minute} end
@@ -26,7 +27,7 @@ function Q.used_of(tenant, tokens_per_minute, requests_per_minute)
   return used
 end
 
--- Store what was used. It is forgotten an hour after the last request, or when a debt of tokens is drained.
+-- Store a tenant's use. It is forgotten an hour after the last request, or when a debt of tokens is drained.
 function Q.put_used(tenant, used, tokens_per_minute)
   call('HSET', K[QUOTAS], tenant, cmsgpack.pack(used))
   local drained = 0
@@ -34,8 +35,9 @@ function Q.put_used(tenant, used, tokens_per_minute)
   call('ZADD', K[TENANT_DUE], Q.now + math.max(3600000, drained), tenant)
 end
 
--- The histogram of a tenant's outputs: counts of [1, 2) [2, 3) [3, 4) [4, 6) [6, 8) ... tokens, two per doubling, the
--- first is for none. Its counts are halved when they reach 256, so it follows changes.
+-- Return an output's bucket in its tenant's histogram. The first bucket counts empty outputs, the next ones [1, 2)
+-- [2, 3) [3, 4) [4, 6) [6, 8) ... tokens, two per doubling. The counts are halved when they reach 256, so the histogram
+-- follows changes.
 function Q.bucket_of(tokens)
   local bucket, edge, step = 1, 1, 1
   while tokens >= edge and bucket < 32 do
@@ -46,7 +48,7 @@ function Q.bucket_of(tokens)
   return bucket
 end
 
--- The first count of tokens above a bucket.
+-- Return the first count of tokens above a bucket.
 function Q.edge_of(bucket)
   local edge, step = 1, 1
   for i = 2, bucket do
@@ -72,7 +74,8 @@ function Q.note_output(tenant, tokens)
   call('HSET', K[OUTPUTS], tenant, cmsgpack.pack(counts))
 end
 
--- The 95th percentile of a tenant's outputs, as the edge of its bucket; `default` with fewer than 20 of them.
+-- Return the 95th percentile of a tenant's outputs in tokens, as the edge of its bucket, or `default` with fewer than
+-- 20 outputs.
 function Q.likely_output(tenant, default)
   local packed = call('HGET', K[OUTPUTS], tenant)
   if not packed then return default end
@@ -85,15 +88,16 @@ function Q.likely_output(tenant, default)
   end
 end
 
--- The tokens that an entry takes of its tenant's quota.
+-- Return the tokens that an entry takes of its tenant's quota.
 function Q.need_of(e, max_tokens, quota)
   if quota[1] > 0 and quota[4] ~= 1 then max_tokens = math.min(max_tokens, Q.likely_output(e[TENANT], e[EXPECTED])) end
   return e[PROMPT] + max_tokens
 end
 
--- Take an entry's part of its tenant's quota, or say what is in the way: {which, retry after (ms, -1 never), limit}.
--- which: 1 tokens, 2 requests, 3 concurrency. `quota`: {tokens per minute, requests per minute, concurrency, strict}.
--- `choices`: of its request, whose parts are taken with it, or 0 where that was done; what is open is counted one by one.
+-- Take an entry's part of its tenant's quota. If the quota does not allow it, return {which, retry after (ms, -1 is
+-- never), limit}; which: 1 tokens, 2 requests, 3 concurrency.
+-- `quota`: {tokens per minute, requests per minute, concurrency, strict}. `choices`: choices of its request, whose
+-- parts are taken with it, or 0 if an earlier entry took them. Concurrency is counted choice by choice.
 function Q.take_quota(e, max_tokens, quota, choices)
   local tenant, tokens, requests, open = e[TENANT], quota[1], quota[2], quota[3]
   if open > 0 then
@@ -112,7 +116,7 @@ function Q.take_quota(e, max_tokens, quota, choices)
     if tokens > 0 then
       local need = Q.need_of(e, max_tokens, quota)
       local asked = need * choices
-      -- What never fits a minute goes into debt from a full bucket, except where nothing may be overdrawn.
+      -- A request larger than the bucket needs a full bucket and goes into debt. A strict quota allows no debt.
       if not strict then asked = math.min(asked, tokens) end
       if asked > tokens then return {1, -1, tokens} end
       local over = used[1] + asked - tokens
@@ -130,7 +134,7 @@ function Q.take_quota(e, max_tokens, quota, choices)
   return nil
 end
 
--- Give back the part of an entry that is turned away although its request was let in.
+-- Give back an entry's part of the quota: the queue refuses it, although its request's quota was taken before.
 function Q.return_part(e, max_tokens, quota)
   local tokens, requests = quota[1], quota[2]
   if tokens == 0 and requests == 0 then return end
@@ -139,23 +143,25 @@ function Q.return_part(e, max_tokens, quota)
   Q.put_used(e[TENANT], used, tokens)
 end
 
--- Correct what was held of a quota to what was used.
+-- Replace the tokens that an entry holds of a quota by those that it used.
 function Q.settle_quota(e, tokens)
   if e[HELD_TOKENS] == 0 then return end
   local used = Q.used_of(e[TENANT], 0, 0)
   local rate = used[5] > 0 and used[5] or e[TOKEN_RATE]
   used[1], used[2], used[5] = Q.brought(used[1], used[2], rate, rate), Q.now, rate
-  -- What it holds became less with the rate.
+  -- The tokens that it holds shrank with the rate.
   used[1] = math.max(0, used[1] + (tokens - e[HELD_TOKENS]) * math.min(1, rate / e[TOKEN_RATE]))
   e[HELD_TOKENS] = 0
   Q.put_used(e[TENANT], used, rate)
 end
 
--- An entry is gone. What was never granted gives back what it held; what a dead router ran stays charged.
+-- Give back what a removed entry holds of its tenant's quota. An entry that was never granted gives back its tokens;
+-- what a dead router ran stays charged.
 function Q.leave_tenant(e)
   if e[NUMBER] == 0 then
     if (e[STRICT_TOKENS] or 0) > 0 then
-      -- Only what cannot have drained since: the bucket may have been empty but for this, and others were let in.
+      -- Not what may have drained since: these tokens may have been all that was in the bucket, and what drained let
+      -- others in.
       e[HELD_TOKENS] = math.max(0, e[STRICT_TOKENS] - (Q.now - e[SUBMITTED]) / 60000 * e[TOKEN_RATE])
     end
     Q.settle_quota(e, 0)

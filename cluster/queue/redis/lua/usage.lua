@@ -1,13 +1,13 @@
--- Read a part of the ledger: one call looks at no more than LINES_PER_CALL lines, whoever has how many.
+-- Read a part of the ledger: one call looks at no more than LINES_PER_CALL lines.
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: tenant ("" for all), first day, last day, most lines, where the last call stopped ("" at the beginning)
--- Reply: {where the next call goes on, "" at the end; list of {"day\0tenant", packed line}}
+-- Reply: {where the next call continues, "" at the end; list of {"day\0tenant", packed line}}
 
 local tenant, first, last, most, cursor = A[1], A[2], A[3], A[4], A[5]
 local fields, following = {}, ''
 if tenant ~= '' then
-  -- One line a day, whose name is known. `cursor`: its first day.
+  -- A tenant has one line a day, whose field name is known. `cursor`: first day of this call.
   local oldest = call('ZRANGE', K[LEDGER_DAYS], 0, 0, 'WITHSCORES')[2]
   if not oldest then return {'', {}} end
   local newest = call('ZRANGE', K[LEDGER_DAYS], -1, -1, 'WITHSCORES')[2]
@@ -17,7 +17,7 @@ if tenant ~= '' then
   for day = first, till do fields[#fields + 1] = string.format('%d', day) .. '\0' .. tenant end
   if till < last then following = string.format('%d', till + 1) end
 else
-  -- `cursor`: the last field that was read. Only the oldest lines are ever removed: where it is gone, so is all before it.
+  -- `cursor`: last field that was read. Only the oldest lines are ever removed, so if it is gone all before it is, too.
   local after = cursor ~= '' and call('ZRANK', K[LEDGER_DAYS], cursor)
   if after then
     after = after + 1

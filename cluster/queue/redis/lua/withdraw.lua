@@ -1,8 +1,8 @@
--- End an entry that runs nowhere: it leaves its place, or gives back a grant that was not used.
+-- End an entry that runs nowhere: take it out of its place, or give back its unused grant.
 --
 -- Keys: names.lua. ARGV: common.lua.
 -- A: router, request id, whether attempts of it ran (0 or 1), output tokens of all attempts; for the ledger: requests,
---    prompt and cached tokens, and GPU-seconds and cost that are not entered yet
+--    prompt tokens, cached tokens, and GPU-seconds and cost that are not entered yet
 -- Reply: list of {id, attempt, replica} granted to the caller by this call
 
 Q.pass_when_full()
