@@ -1,4 +1,4 @@
-"""What every Penstock process shares: values, settings, errors, the queue and the bootstrap of a cluster."""
+"""Code that every Penstock process shares: values, settings, errors, the queue and the bootstrap of a cluster."""
 
 __version__ = "0.2.0"
 

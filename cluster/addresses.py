@@ -1,4 +1,4 @@
-"""Hosts and ports as others want them: gRPC and URLs have IPv6 addresses in brackets, sockets have them bare."""
+"""Forms of hosts and ports: gRPC and URLs need IPv6 addresses in brackets, sockets need them bare."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ EVERY_ADDRESS = "::"
 
 
 def bare_host(host: str) -> str:
-    """Take the brackets off an IPv6 address; everything else stays as it is.
+    """Remove the brackets of an IPv6 address; any other host stays as it is.
 
     Raises:
-        ValueError: it has a colon but is no IPv6 address, such as host:port.
+        ValueError: the host has a colon but is no IPv6 address, such as host:port.
     """
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if ":" in bare or bare != host:
@@ -24,19 +24,19 @@ def bare_host(host: str) -> str:
 
 
 def host_port(host: str, port: int) -> str:
-    """Join both for gRPC or a URL."""
+    """Join host and port for gRPC or a URL."""
     bare = bare_host(host)
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
 def family_of(host: str) -> socket.AddressFamily:
-    """Say which sockets can be bound to a host; names are looked up as IPv4."""
+    """Return the family of sockets that can be bound to a host; names are looked up as IPv4."""
     return socket.AF_INET6 if ":" in bare_host(host) else socket.AF_INET
 
 
 def listening_host(host: str) -> str:
-    """Return what a socket is bound to. :: is every address of both families, and those that there are on a machine
-    without IPv6; gRPC takes it for the same.
+    """Return the host to bind a socket to. :: means every address of both families, as in gRPC; on a machine without
+    IPv6 it is every IPv4 address.
     """
     bare = bare_host(host)
     if bare != EVERY_ADDRESS:

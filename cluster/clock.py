@@ -7,49 +7,49 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time. `wall_ms` may jump, `monotonic` never does."""
+    """Source of time. `wall_ms` may jump, `monotonic` never does."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return milliseconds since the Unix epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary moment."""
+        """Return seconds since an arbitrary moment."""
         ...
 
 
 class SystemClock:
-    """Is the machine's clock."""
+    """The machine's clock."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return milliseconds since the Unix epoch."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary moment."""
+        """Return seconds since an arbitrary moment."""
         return time.monotonic()
 
 
 class ManualClock:
-    """Stands still until it is moved; for tests and simulations."""
+    """Clock that stands still until it is moved; for tests and simulations."""
 
     def __init__(self, wall_ms: int = 1_000_000) -> None:
         self._wall_ms = float(wall_ms)
         self._monotonic = 0.0
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
+        """Return milliseconds since the Unix epoch."""
         return int(self._wall_ms)
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary moment."""
+        """Return seconds since an arbitrary moment."""
         return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        """Let time pass on both clocks."""
+        """Move both clocks forward."""
         self._wall_ms += seconds * 1000
         self._monotonic += seconds
 
     def jump_wall(self, seconds: float) -> None:
-        """Step the wall clock only, as an NTP correction does; negative steps it back."""
+        """Step the wall clock only, as an NTP correction does; negative seconds step it back."""
         self._wall_ms += seconds * 1000

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-"""The files that decide how a prompt becomes token ids; those that exist are digested and sent to routers."""
+"""Files that decide how a prompt becomes token ids; those that exist are digested and sent to routers."""
 
 
 def tokenizer_digest(files: Mapping[str, bytes]) -> str:

@@ -1,18 +1,18 @@
 """Every error that Penstock raises on purpose.
 
 PenstockError
-├── RequestError                    the client can do something about it
-│   ├── UnauthenticatedError        the caller did not say who it is, or did not prove it
+├── RequestError                    the client can fix or repeat the request
+│   ├── UnauthenticatedError        the caller gave no credentials, or none that are valid
 │   ├── PermissionDeniedError       the caller may not do this
 │   ├── InvalidRequestError         fields are wrong; carries one violation per field
 │   ├── ModelNotFoundError          no pool has this name
 │   ├── RequestNotFoundError        no request has this id or key, or it is another tenant's
 │   ├── JobNotFoundError            no job has this id, or it is another tenant's
 │   ├── JobExistsError              the tenant's key belongs to a job with other content
-│   ├── JobLimitError               a bound on stored jobs is reached; carries which
-│   ├── QueueFullError              the waiting room, or the tenant's part of it, is full; carries when to retry
+│   ├── JobLimitError               a bound on stored jobs is reached; names it
+│   ├── QueueFullError              the queue, or the tenant's part of it, is full; carries when to retry
 │   ├── QuotaExceededError          the tenant's quota does not allow it; carries when to retry
-│   ├── NotInTimeError              it would not start or end in time; carries when to retry
+│   ├── NotInTimeError              the request would not start or end in time; carries when to retry
 │   ├── KeyReusedError              the idempotency key belongs to a different request
 │   ├── QuarantinedError            engines died under this request
 │   ├── TakenOverError              another call of the client took the stream over
@@ -20,28 +20,29 @@ PenstockError
 │   ├── QueueTimeoutError           the request waited longer than it may
 │   ├── DeadlineError               the call's deadline passed
 │   └── CancelledError              the request was cancelled by its client or an operator
-├── UnavailableError                try again; carries when
+├── UnavailableError                a later retry may succeed; carries when to retry
 │   ├── QueueUnavailableError       Redis does not answer
+│   ├── ModelChangedError           the pool's model changed while the request waited; send it anew
 │   ├── NoReplicaError              the pool never had a replica, or this router reaches none of them
 │   └── ShuttingDownError           this process is draining
 ├── LeadershipLostError             another autoscaler leads the pool
-├── ActuatorError                   what runs the replicas did not take a number
+├── ActuatorError                   the platform that runs the replicas did not accept a number
 ├── JobLeaseLostError               another router feeds the job, or it has ended
-├── GenerationFailedError           an engine failed and the request could not go on
+├── GenerationFailedError           an engine failed and the request could not continue
 ├── LinkError                       the stream between a router and a replica
 │   ├── LinkRefusedError            wrong secret or protocol version
 │   └── LinkLostError               the peer is gone or silent
 ├── GeneratorError                  the load generator cannot run, or died
 ├── EngineError                     the engine process
-│   ├── EngineStartError            it did not come up, or failed its self-test
-│   ├── EngineDeadError             it died; the replica must be replaced
-│   └── EngineRequestError          it refuses one request
+│   ├── EngineStartError            the engine did not come up, or failed its self-test
+│   ├── EngineDeadError             the engine died; the replica must be replaced
+│   └── EngineRequestError          the engine refuses one request
 └── SetupError                      settings or environment, found before anything serves
     ├── SettingsError               a setting is unknown, missing or out of range
     ├── BootstrapError              a component of a local cluster did not start, or has ended
     └── TraceError                  a recorded load cannot be read; carries file, line, field and value
 
-Errors hold data; the sentence is composed from it. `reason` is the stable word that clients and metrics see.
+Errors hold data, and their sentence is composed from it. `reason` is the stable word that clients and metrics see.
 """
 
 from __future__ import annotations
@@ -54,22 +55,22 @@ from penstock.models import FieldViolation
 
 
 class PenstockError(Exception):
-    """Is the root of all errors raised on purpose."""
+    """Root of all errors raised on purpose."""
 
     reason: ClassVar[str] = "INTERNAL"
 
 
-# --- what the client can do something about ---------------------------------------------------------------------------
+# --- errors that the client can fix or retry --------------------------------------------------------------------------
 
 
 class RequestError(PenstockError):
-    """Is raised for a request that is wrong or cannot be served as asked."""
+    """A request that is wrong or cannot be served as asked."""
 
     reason = "BAD_REQUEST"
 
 
 class InvalidRequestError(RequestError):
-    """Is raised when fields are missing, out of range, or ask for what the pool's engines cannot do."""
+    """Fields that are missing, out of range, or ask for a feature that the pool's engines do not have."""
 
     reason = "INVALID_REQUEST"
 
@@ -79,12 +80,11 @@ class InvalidRequestError(RequestError):
 
     @classmethod
     def of(cls, field: str, description: str) -> InvalidRequestError:
-        """Build the error for one field."""
         return cls([FieldViolation(field, description)])
 
 
 class UnauthenticatedError(RequestError):
-    """Is raised for a call without credentials, or with some that are not valid now. Never carries them."""
+    """A call without credentials, or with some that are not valid now. Never contains the credentials."""
 
     reason = "UNAUTHENTICATED"
 
@@ -94,12 +94,12 @@ class UnauthenticatedError(RequestError):
 
 
 class PermissionDeniedError(RequestError):
-    """Is raised when a known caller asks for what it may not have."""
+    """A request of a known caller for something that it may not use."""
 
     reason = "PERMISSION_DENIED"
 
     def __init__(self, tenant: str, subject: str, value: str, allowed: Sequence[str]) -> None:
-        """`subject` is what is restricted ("model", "class", "method"), `value` what was asked for."""
+        """`subject` is the kind of restriction ("model", "class", "method"), `value` the requested one."""
         self.tenant = tenant
         self.subject = subject
         self.value = value
@@ -111,7 +111,7 @@ class PermissionDeniedError(RequestError):
 
 
 class ModelNotFoundError(RequestError):
-    """Is raised when no pool has the model's name."""
+    """A model name that no pool has."""
 
     reason = "MODEL_NOT_FOUND"
 
@@ -122,7 +122,7 @@ class ModelNotFoundError(RequestError):
 
 
 class RequestNotFoundError(RequestError):
-    """Is raised when no live request of this tenant has the id or key."""
+    """An id or key that no live request of this tenant has."""
 
     reason = "REQUEST_NOT_FOUND"
 
@@ -132,7 +132,7 @@ class RequestNotFoundError(RequestError):
 
 
 class JobNotFoundError(RequestError):
-    """Is raised when this tenant has no job of that id."""
+    """An id that no job of this tenant has."""
 
     reason = "JOB_NOT_FOUND"
 
@@ -142,7 +142,7 @@ class JobNotFoundError(RequestError):
 
 
 class JobExistsError(RequestError):
-    """Is raised when a job is submitted under a key that belongs to a job with other content."""
+    """A job submitted under a key that belongs to a job with other content."""
 
     reason = "JOB_KEY_REUSED"
 
@@ -153,7 +153,7 @@ class JobExistsError(RequestError):
 
 
 class JobLimitError(RequestError):
-    """Is raised when a submission would exceed a bound on stored jobs, items or bytes."""
+    """A submission that would exceed a bound on stored jobs, items or bytes."""
 
     reason = "JOB_LIMIT"
 
@@ -164,12 +164,12 @@ class JobLimitError(RequestError):
 
 
 class QueueFullError(RequestError):
-    """Is raised when the pool's waiting room is full."""
+    """Refusal of a request because the pool's queue, or the tenant's part of it, is full."""
 
     reason = "QUEUE_FULL"
 
     def __init__(self, pool: str, limit: int, retry_after_s: float, tenant: str = "") -> None:
-        """`tenant` is set where only its own requests are too many."""
+        """`tenant` is set where only this tenant's part of the queue is full."""
         self.pool = pool
         self.limit = limit
         self.retry_after_s = retry_after_s
@@ -180,15 +180,15 @@ class QueueFullError(RequestError):
 
 
 class QuotaExceededError(RequestError):
-    """Is raised when a tenant's quota does not allow a request."""
+    """A request that the tenant's quota does not allow."""
 
     reason = "QUOTA_EXCEEDED"
 
     def __init__(
         self, pool: str, tenant: str, quota: str, limit: int, retry_after_s: float | None, asked: int = 0
     ) -> None:
-        """`quota` names the setting; `retry_after_s` is None for a request that the quota can never allow, and `asked`
-        is what it would take then.
+        """`quota` names the setting. `retry_after_s` is None for a request that the quota can never allow; `asked` is
+        then the amount that the request needs.
         """
         self.pool = pool
         self.asked = asked
@@ -201,13 +201,13 @@ class QuotaExceededError(RequestError):
 
 
 class NotInTimeError(RequestError):
-    """Is raised when a request would not start, or not end, in the time that its client gives it."""
+    """A request that would not start, or not end, in the time that its client gives it."""
 
     reason = "NOT_IN_TIME"
 
     def __init__(self, bound: str, wait_s: float, bound_s: float, retry_after_s: float | None) -> None:
-        """`bound`: "queue_timeout" or "deadline"; "ttft_p99_s" where a pool sheds that can't have more replicas.
-        `retry_after_s`: None where no time is right.
+        """`bound`: "queue_timeout" or "deadline"; "ttft_p99_s" in a pool that sheds load because it can't have more
+        replicas. `retry_after_s`: None where a later start would not help.
         """
         self.bound = bound
         self.wait_s = wait_s
@@ -218,7 +218,7 @@ class NotInTimeError(RequestError):
 
 
 class KeyReusedError(RequestError):
-    """Is raised when an idempotency key comes with another request than the first time."""
+    """An idempotency key that was first used with another request."""
 
     reason = "IDEMPOTENCY_KEY_REUSED"
 
@@ -229,7 +229,7 @@ class KeyReusedError(RequestError):
 
 
 class TakenOverError(RequestError):
-    """Is raised in a call whose request another call of the same client took over."""
+    """A call whose request another call of the same client took over."""
 
     reason = "TAKEN_OVER"
 
@@ -239,12 +239,12 @@ class TakenOverError(RequestError):
 
 
 class SlowReaderError(RequestError):
-    """Is raised in a call whose client reads so slowly that its output would fill the router's memory."""
+    """A call whose client reads so slowly that its output would fill the router's memory."""
 
     reason = "SLOW_READER"
 
     def __init__(self, unread_bytes: int, limit_bytes: int) -> None:
-        """The bytes are estimates; `limit_bytes` is the bound that was passed, of one stream or of all."""
+        """Both numbers of bytes are estimates; `limit_bytes` is the exceeded bound, of one stream or of all."""
         self.unread_bytes = unread_bytes
         self.limit_bytes = limit_bytes
         super().__init__(
@@ -253,12 +253,12 @@ class SlowReaderError(RequestError):
 
 
 class QuarantinedError(RequestError):
-    """Is raised for a request that killed engines, and for the same one again while it is turned away."""
+    """A request that killed engines, or a repeat of it while it is refused."""
 
     reason = "QUARANTINED"
 
     def __init__(self, incident: str, retry_after_s: float) -> None:
-        """`incident` names the finding in the router's log."""
+        """`incident` is the id of the finding in the router's log."""
         self.incident = incident
         self.retry_after_s = retry_after_s
         super().__init__(
@@ -267,12 +267,12 @@ class QuarantinedError(RequestError):
 
 
 class QueueTimeoutError(RequestError):
-    """Is raised when a request could not start within its queue_timeout."""
+    """A request that could not start within its queue_timeout."""
 
     reason = "QUEUE_TIMEOUT"
 
     def __init__(self, waited_s: float, limit_s: float | None = None) -> None:
-        """`limit_s`: None where another call said how long it may wait."""
+        """`limit_s`: None where another call of the request set the limit."""
         self.waited_s = waited_s
         self.limit_s = limit_s
         within = "in time" if limit_s is None else f"within {_seconds(limit_s)}"
@@ -280,7 +280,7 @@ class QueueTimeoutError(RequestError):
 
 
 class DeadlineError(RequestError):
-    """Is raised when the call's deadline passed before the end of the output."""
+    """A call whose deadline passed before the end of the output."""
 
     reason = "DEADLINE"
 
@@ -289,7 +289,7 @@ class DeadlineError(RequestError):
 
 
 class CancelledError(RequestError):
-    """Is raised when the request was cancelled by its client or an operator."""
+    """A request that was cancelled by its client or an operator."""
 
     reason = "CANCELLED"
 
@@ -297,11 +297,11 @@ class CancelledError(RequestError):
         super().__init__("the request was cancelled")
 
 
-# --- try again --------------------------------------------------------------------------------------------------------
+# --- errors that may go away ------------------------------------------------------------------------------------------
 
 
 class UnavailableError(PenstockError):
-    """Is raised when the cluster cannot take the request now but may soon."""
+    """A request that the cluster cannot take now but may take soon."""
 
     reason = "UNAVAILABLE"
 
@@ -311,13 +311,13 @@ class UnavailableError(PenstockError):
 
 
 class QueueUnavailableError(UnavailableError):
-    """Is raised when Redis does not answer."""
+    """Failure of Redis to answer."""
 
     reason = "QUEUE_UNAVAILABLE"
 
 
 class ModelChangedError(UnavailableError):
-    """Is raised when a pool got a model with another tokenizer while a request waited: its ids would mean another text.
+    """A request that waited while its pool got a model with another tokenizer, in which its ids mean another text.
     Nothing was delivered.
     """
 
@@ -329,21 +329,21 @@ class ModelChangedError(UnavailableError):
 
 
 class NoReplicaError(UnavailableError):
-    """Is raised when no replica of the pool has ever reported, so that the prompt cannot be tokenized; and by a router
-    that reaches none of those that take work.
+    """A pool of which no replica has ever reported, so that the prompt cannot be tokenized; or a router that reaches
+    none of the replicas that take work.
     """
 
     reason = "NO_REPLICA"
 
 
 class ShuttingDownError(UnavailableError):
-    """Is raised by a process that is draining."""
+    """A process that is draining."""
 
     reason = "SHUTTING_DOWN"
 
 
 class LeadershipLostError(PenstockError):
-    """Is raised when an autoscaler writes what only the leader may."""
+    """A write that only the leader may do, tried by an autoscaler that no longer leads."""
 
     reason = "LEADERSHIP_LOST"
 
@@ -354,7 +354,7 @@ class LeadershipLostError(PenstockError):
 
 
 class ActuatorError(PenstockError):
-    """Is raised when the number of replicas can't be read or set."""
+    """Failure to read or set the number of replicas."""
 
     reason = "ACTUATOR"
 
@@ -365,7 +365,7 @@ class ActuatorError(PenstockError):
 
 
 class JobLeaseLostError(PenstockError):
-    """Is raised to a feeder whose job has another feeder, has ended, or is gone."""
+    """A feeder's loss of its job, which has another feeder, has ended, or is gone."""
 
     reason = "JOB_LEASE_LOST"
 
@@ -375,15 +375,15 @@ class JobLeaseLostError(PenstockError):
 
 
 class GenerationFailedError(PenstockError):
-    """Is raised when an engine failed under a request that could not go on elsewhere."""
+    """A request whose engine failed and that could not continue elsewhere."""
 
     reason = "GENERATION_FAILED"
 
     def __init__(
         self, request_id: str, delivered_tokens: int, attempts: int = 1, prompt_tokens: int = 0, detail: str = ""
     ) -> None:
-        """`delivered_tokens` and `prompt_tokens` are the usage up to there; `attempts` were lost. `detail` says why it
-        could not go on; empty where that is not known.
+        """`delivered_tokens` and `prompt_tokens` are the usage so far; `attempts` is the number of lost attempts.
+        `detail` is the reason why the request could not continue; empty where it is not known.
         """
         self.request_id = request_id
         self.delivered_tokens = delivered_tokens
@@ -400,25 +400,25 @@ class GenerationFailedError(PenstockError):
 
 
 class LinkError(PenstockError):
-    """Is the root of failures of the inner stream."""
+    """Root of failures of the inner stream."""
 
     reason = "LINK"
 
 
 class LinkRefusedError(LinkError):
-    """Is raised when the peer does not know the cluster secret or speaks no common version."""
+    """A peer that does not know the cluster secret or speaks no common version."""
 
     reason = "LINK_REFUSED"
 
 
 class LinkLostError(LinkError):
-    """Is raised when the peer is gone or silent."""
+    """A peer that is gone or silent."""
 
     reason = "LINK_LOST"
 
 
 class GeneratorError(PenstockError):
-    """Is raised when the load generator cannot reach the cluster, does not answer, or died."""
+    """A load generator that cannot reach the cluster, does not answer, or died."""
 
     reason = "GENERATOR"
 
@@ -427,25 +427,25 @@ class GeneratorError(PenstockError):
 
 
 class EngineError(PenstockError):
-    """Is the root of engine failures."""
+    """Root of engine failures."""
 
     reason = "ENGINE"
 
 
 class EngineStartError(EngineError):
-    """Is raised when the engine does not come up or fails its self-test."""
+    """An engine that does not come up or fails its self-test."""
 
     reason = "ENGINE_START"
 
 
 class EngineDeadError(EngineError):
-    """Is raised when the engine process died; only a new replica helps."""
+    """An engine process that died; only a new replica helps."""
 
     reason = "ENGINE_DEAD"
 
 
 class EngineRequestError(EngineError):
-    """Is raised when the engine refuses one request."""
+    """A request that the engine refuses."""
 
     reason = "ENGINE_REQUEST"
 
@@ -454,36 +454,36 @@ class EngineRequestError(EngineError):
 
 
 class SetupError(PenstockError):
-    """Is the root of errors in settings and environment."""
+    """Root of errors in settings and environment."""
 
     reason = "SETUP"
 
 
 class SettingsError(SetupError):
-    """Is raised when a setting is unknown, missing or out of range."""
+    """A setting that is unknown, missing or out of range."""
 
     reason = "SETTINGS"
 
 
 class BootstrapError(SetupError):
-    """Is raised when a component of a local cluster did not start, or has ended."""
+    """A component of a local cluster that did not start, or has ended."""
 
     reason = "BOOTSTRAP"
 
     def __init__(self, component: str, detail: str, *, ended: bool = False) -> None:
-        """`ended`: it had been started."""
+        """`ended`: whether the component had started before."""
         self.component = component
         self.detail = detail
         super().__init__(f"{component} {'ended' if ended else 'did not start'}: {detail}")
 
 
 class TraceError(SetupError):
-    """Is raised for a trace file that is of no known format or has a wrong value."""
+    """A trace file that has no known format or has a wrong value."""
 
     reason = "TRACE"
 
     def __init__(self, file: str, line: int, field: str, problem: str) -> None:
-        """`line`: 1 is the first, 0 is the file as a whole. `field`: empty where no single one is wrong."""
+        """`line`: 1 is the first, 0 is the file as a whole. `field`: empty where no single field is wrong."""
         self.file = file
         self.line = line
         self.field = field
@@ -493,7 +493,7 @@ class TraceError(SetupError):
 
 
 def plain_reason(error: Exception) -> str:
-    """Say why a file could not be read, for a message that names it: Python's own has a number and the name again."""
+    """Return why a file could not be read, for a message that names it: Python's own text repeats the name."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 

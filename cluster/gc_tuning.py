@@ -1,5 +1,6 @@
-"""Keeps the garbage collector from stopping a process for long: what lives as long as the process is never looked at
-again, and full collections, which look at everything else while all streams wait, come seldom where they take long.
+"""Tuning of the garbage collector, so that it does not stop a process for long. Objects that live as long as the
+process are excluded from collection. Full collections scan all other objects while every stream waits, so they become
+rare where they take long.
 """
 
 from __future__ import annotations
@@ -9,28 +10,30 @@ import time
 from collections.abc import Callable, Mapping
 
 _YOUNG_OBJECTS = 10_000
-"""Surviving allocations between two collections of the youngest generation; Python's 700 comes many times per frame."""
+"""Surviving allocations between two collections of the youngest generation. Python's default of 700 is reached many
+times per frame."""
 _MIDDLE = 10
-"""Collections of the youngest generation per one of the middle one, and of those per full one; Python's own numbers."""
+"""Number of collections of the youngest generation per collection of the middle one, and of those per full one;
+Python's own number for both."""
 _NEVER = 1 << 30
 FULL_SHARE = 1 / 300
-"""Largest part of the time that full collections take. Ten thousand streams are some million objects, and a full
-collection of them 0.3 to 1 s: it then comes after minutes, and garbage in cycles that outlived the younger generations
-waits for it."""
+"""Largest part of the time that full collections may take. Ten thousand streams are some million objects, and a full
+collection of them takes 0.3 to 1 s. It then comes after minutes, and until then garbage in cycles that outlived the
+younger generations stays in memory."""
 
 
 class FullCollections:
-    """Is a callback of the collector that bounds what full collections take."""
+    """Callback of the collector that bounds the time of full collections."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began_at = 0.0
         self._next_at = 0.0
         self.held = False
-        """Whether none comes for now."""
+        """Whether full collections are switched off for now."""
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
-        """See `gc.callbacks`."""
+        """Measure a full collection and switch further ones off until they fit FULL_SHARE; `gc.callbacks` calls it."""
         now = self._clock()
         if info["generation"] == 2:
             if phase == "start":
@@ -50,7 +53,9 @@ _FULL = FullCollections()
 
 
 def settle_heap() -> None:
-    """Call when a process has started; again is harmless."""
+    """Exclude all present objects from collection and set the thresholds. Call it when a process has started; further
+    calls are harmless.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS, _MIDDLE, _MIDDLE)

@@ -1,6 +1,6 @@
-"""Renews leases from a thread of its own, so that a busy event loop doesn't look like a dead process.
+"""Renewal of leases from a separate thread, so that a busy event loop does not look like a dead process.
 
-A loop that stands still for as long as a lease is good for is as good as dead, though: then the thread stops renewing.
+A loop that stands still for the whole length of a lease counts as dead: then the thread stops renewing.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ _LOG = logging.getLogger(__name__)
 Reply = TypeVar("Reply")
 
 STALL_S = 0.25
-"""An owner's loop that takes longer to answer stood still; a shorter time is one long turn."""
+"""Seconds. An owner's loop that takes longer to answer stood still; a shorter time is one long turn of the loop."""
 
 
 class LeaseKeeper(Generic[Reply]):
-    """Calls `beat` every `period_s` on its own thread and loop, and hands each reply to the owner's loop.
+    """Lease keeper: a thread with its own loop that calls `beat` every `period_s` and hands replies to the owner's
+    loop.
 
     Args:
-        name: for the thread and the log.
-        beat: one heartbeat; called on the keeper's loop only. Raises QueueUnavailableError when the store is away.
+        name: name of the thread, also for the log.
+        beat: sends one heartbeat; called on the keeper's loop only. Raises QueueUnavailableError when the store does
+            not answer.
         on_reply: called with each reply on the loop that called `start`.
-        close: ends what `beat` uses; called once on the keeper's loop.
+        close: closes what `beat` uses; called once on the keeper's loop.
         period_s: seconds between heartbeats.
-        lease_s: how long a heartbeat is good for.
+        lease_s: seconds for which a heartbeat keeps the lease.
     """
 
     def __init__(
@@ -57,35 +59,35 @@ class LeaseKeeper(Generic[Reply]):
         self._thread = threading.Thread(target=self._run, name=f"{name}-lease", daemon=True)
         self._renewed_at = float("-inf")
         self._asked_at: float | None = None
-        """When the owner's loop was asked for a sign of life that has not come; monotonic seconds."""
+        """Time at which the owner's loop was asked for a sign of life, in monotonic seconds; None when it owes none."""
         self.longest_lag_s = 0.0
-        """The longest that the owner's loop took to answer, since start."""
+        """Longest time in seconds that the owner's loop took to answer, since start."""
         self.stalled_s = 0.0
-        """How long the owner's loop stood still, all times together, since start."""
+        """Total time in seconds that the owner's loop stood still, since start."""
         self._started = threading.Event()
 
     async def start(self) -> None:
-        """Start the thread; returns after the first heartbeat was tried."""
+        """Start the thread; return after the first heartbeat was tried."""
         self._owner_loop = asyncio.get_running_loop()
         self._thread.start()
         await asyncio.to_thread(self._started.wait)
 
     @property
     def held(self) -> bool:
-        """Whether the lease is certainly still held: counted from before the last good renewal was sent."""
+        """Whether the lease is certainly still held, counted from before the last successful renewal was sent."""
         return time.monotonic() - self._renewed_at < self._lease_s
 
     def nudge(self) -> None:
-        """Beat now rather than at the end of the period."""
+        """Send a heartbeat now rather than at the end of the period."""
         if self._loop is not None and self._nudge is not None and not self._loop.is_closed():
             try:
                 self._loop.call_soon_threadsafe(self._nudge.set)
             except RuntimeError:
-                # The keeper's loop closed between the check and the call: it is stopping anyway.
+                # The keeper's loop closed between the check and the call, so the keeper is stopping anyway.
                 return
 
     async def stop(self) -> None:
-        """End the thread; when it returns no heartbeat will be sent any more. May be called twice."""
+        """End the thread; after the return no heartbeat is sent. May be called twice."""
         self._stopping = True
         self.nudge()
         if self._thread.ident is not None:
@@ -115,11 +117,11 @@ class LeaseKeeper(Generic[Reply]):
 
     @property
     def lag_s(self) -> float:
-        """How long the owner's loop has owed a sign of life; 0 when it owes none."""
+        """Seconds for which the owner's loop has owed a sign of life; 0 when it owes none."""
         return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
 
     def _ask_owner(self, now: float) -> bool:
-        """Ask the owner's loop for a sign of life; says whether it may be taken to live."""
+        """Ask the owner's loop for a sign of life; return whether it still counts as alive."""
         if self._asked_at is None and self._owner_loop is not None and not self._owner_loop.is_closed():
             self._asked_at = now
             self._owner_loop.call_soon_threadsafe(self._answer)
@@ -142,7 +144,7 @@ class LeaseKeeper(Generic[Reply]):
             _LOG.warning("lease.not_renewed", extra={"lease": self._name, "error": str(error)})
             return
         except Exception:  # noqa: BLE001 - logged, and the next one is tried
-            # Whatever it is: without this thread the process would be taken for dead, for good.
+            # Continue after any error: without this thread the process would count as dead for ever.
             _LOG.exception("lease.beat_failed", extra={"lease": self._name})
             return
         self._renewed_at = began

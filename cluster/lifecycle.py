@@ -1,4 +1,4 @@
-"""Ownership of background tasks, and running until a signal."""
+"""Ownership of background tasks, helpers for cancellation, and stop signals."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MOST_LATE_S = 0.5
 
 
 class TaskOwner:
-    """Keeps background tasks, reports those that fail, and ends them all in `close`.
+    """Owner of background tasks: it keeps them, logs those that fail, and ends them all in `close`.
 
-    asyncio holds only weak references to tasks and loses their exceptions; an owner does neither.
+    asyncio alone holds only weak references to tasks and loses their exceptions.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,7 +29,7 @@ class TaskOwner:
         self._closed = False
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Start a task that is cancelled at `close` at the latest."""
+        """Start a task, which is cancelled at `close` at the latest."""
         if self._closed:
             work.close()
             raise RuntimeError(f"task owner {self._name} is closed")
@@ -51,7 +51,7 @@ class TaskOwner:
             await asyncio.sleep(timeout)
 
     async def close(self) -> None:
-        """Cancel what still runs; when it returns every task has ended. May be called twice."""
+        """Cancel all running tasks; at the return every task has ended. May be called twice."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -63,7 +63,7 @@ class TaskOwner:
 
 
 async def uninterrupted(work: Awaitable[Result]) -> Result:
-    """Finish work although this task is cancelled meanwhile; the cancel is raised after it. For work of bounded length
+    """Finish work even if this task is cancelled meanwhile; the cancel is raised after it. For work of bounded length
     that must not be left half done.
     """
     task = asyncio.ensure_future(work)
@@ -72,13 +72,13 @@ async def uninterrupted(work: Awaitable[Result]) -> Result:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled():
-            # What it raised is of no more interest.
+            # Retrieve the exception, so that asyncio does not report it: the cancel is raised instead.
             task.exception()
         raise
 
 
 async def side_by_side(*work: Awaitable[object]) -> None:
-    """Do all of it at a time. Where one fails the others are cancelled, and have ended before its error is raised."""
+    """Run all work concurrently. If one fails, the others are cancelled and have ended before its error is raised."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         await asyncio.gather(*tasks)
@@ -90,18 +90,18 @@ async def side_by_side(*work: Awaitable[object]) -> None:
 
 
 async def slept_awake(seconds: float) -> bool:
-    """Sleep, and tell whether the event loop ran meanwhile. If not, this process stood still, and nothing that it has
-    not heard from others in that time says anything about them.
+    """Sleep, and return whether the event loop ran meanwhile. If not, this process stood still, and the silence of
+    other processes in that time says nothing about them.
     """
     began = time.monotonic()
     await asyncio.sleep(seconds)
-    # uvloop counts from the beginning of its turn: after a turn that took long the next sleep ends at once.
+    # uvloop counts from the beginning of its turn: after a long turn the next sleep ends at once.
     return 0.9 * seconds <= time.monotonic() - began <= 1.5 * seconds + _MOST_LATE_S
 
 
 @contextmanager
 def stop_signals(callback: Callable[[], None]) -> Iterator[None]:
-    """Call `callback` on SIGINT and SIGTERM while the block runs; signals only set flags, they never do work."""
+    """Call `callback` on SIGINT and SIGTERM while the block runs; it should only set a flag."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, callback)

@@ -10,73 +10,73 @@ from penstock.models import Capabilities, FinishReason, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class ResumeRecord:
-    """Is what a choice needs beside its prompt to go on after `prior_token_ids`."""
+    """State that a choice needs, beside its prompt, to continue after `prior_token_ids`."""
 
     prior_token_ids: tuple[int, ...]
     prior_text_length: int
-    """Characters of text that the client already has."""
+    """Number of characters of text that the client already has."""
     model_digest: str
     prior_text: str = ""
-    """That text; engines do not need it, who attaches later does."""
+    """That text. Engines do not need it; a router that attaches later does."""
     prior_deltas: tuple[tuple[int, int], ...] = ()
-    """Tokens and characters of each delta that the client got; empty where it is not known."""
+    """Tokens and characters of each delta that the client got; empty where they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationSpec:
-    """Is one sequence for an engine."""
+    """One sequence for an engine."""
 
     prompt_token_ids: Sequence[int]
     sampling: SamplingParams
     lora_adapter: str = ""
     cache_salt: str = ""
-    """Isolates the prefix cache between tenants; empty shares it."""
+    """Salt that isolates the prefix cache between tenants; empty shares the cache."""
     resume: ResumeRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceEnd:
-    """Says how a sequence ended inside an engine and what it used. Times are seconds."""
+    """End of a sequence inside an engine, and what it used. Times are seconds."""
 
     reason: FinishReason
     stop_match: str = ""
-    """The stop string, or the stop token's id in decimal, that ended it."""
+    """Stop string, or stop token id in decimal, that ended the sequence."""
     output_tokens: int = 0
     cached_tokens: int = 0
     engine_wait_s: float = 0.0
-    """From arrival at the engine to its first step."""
+    """Time from arrival at the engine to its first step."""
     prefill_s: float = 0.0
-    """From arrival at the engine to the first token; includes engine_wait_s. 0 when no token came."""
+    """Time from arrival at the engine to the first token; includes engine_wait_s. 0 when no token came."""
     decode_s: float = 0.0
-    """From the first to the last token."""
+    """Time from the first to the last token."""
     gpu_seconds: float = 0.0
     """Share of the accelerators: each step's duration over the sequences in it, times the tensor parallel size."""
     error: str = ""
     invalid_request: bool = False
     engine_died: bool = False
-    """Whether the whole engine failed under it."""
+    """Whether the whole engine failed, and not this sequence alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Bounds what a replica may hold at once. The replica publishes and enforces them; the queue honours them."""
+    """Bounds of what a replica may hold at once. The replica publishes and enforces them; the queue honours them."""
 
     sequences: int
-    """The live batch limit."""
+    """Live batch limit, in sequences."""
     kv_tokens: int
-    """KV cache capacity in tokens."""
+    """KV cache capacity, in tokens."""
     prefill_tokens: int
-    """Prompt tokens whose first output token is still to come."""
+    """Most prompt tokens of sequences whose first output token is still to come."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """Is what a router must know of a model to admit requests for it."""
+    """Everything that a router must know of a model to admit requests for it."""
 
     digest: str
-    """SHA-256 over weights' identity, configuration, tokenizer and chat template, hex."""
+    """SHA-256 over the weights' identity, configuration, tokenizer and chat template, in hex."""
     tokenizer_digest: str
-    """SHA-256 over the tokenizer and chat template files, hex; names them in GetTokenizer and in the routers' cache."""
+    """SHA-256 over the tokenizer and chat template files, in hex; the key in GetTokenizer and in routers' caches."""
     max_context_tokens: int
     vocabulary_size: int
     capabilities: Capabilities
@@ -85,22 +85,22 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Is an engine's state now. Counters count since start; all zero when it never stepped."""
+    """Current state of an engine. Counters count since start; all are zero when it never stepped."""
 
     running: int = 0
-    """Sequences in the batch."""
+    """Number of sequences in the batch."""
     waiting: int = 0
-    """Sequences inside the engine that have no place in the batch yet."""
+    """Number of sequences inside the engine that have no place in the batch yet."""
     kv_usage: float = 0.0
     """Used part of the KV cache, 0 to 1."""
     prefill_tokens: int = 0
-    """Prompt tokens of sequences whose first token is still to come."""
+    """Number of prompt tokens of sequences whose first token is still to come."""
     batch_limit: int = 0
     token_budget: int = 0
-    """Tokens one step may process."""
+    """Most tokens that one step may process."""
     steps: int = 0
     busy_s: float = 0.0
-    """Time in steps that held sequences. What sequences used of the engine adds up to it."""
+    """Time in seconds of steps with sequences. The sequences' shares of the engine add up to it."""
     output_tokens: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0

@@ -1,1 +1,1 @@
-"""Starts and stops a whole cluster on one machine: Redis, Ray, the Serve applications, the routers."""
+"""Start and stop of a whole cluster on one machine: Redis, Ray, the Serve applications, the routers."""

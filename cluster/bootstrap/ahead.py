@@ -1,4 +1,4 @@
-"""What can be known to fail before Ray and engines are started, which takes minutes."""
+"""Checks before Ray and engines are started, which takes minutes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from cluster.trust.file_watch import read_bytes
 from cluster.trust.tls import TlsFiles
 
 _FOLDERS = ("/", "./", "../", "~")
-"""A model that begins like this is meant to be a folder, not a name on a hub."""
+"""Beginnings of a model's name that mean a folder, not a name on a hub."""
 
 
 def check_ahead(settings: Settings) -> None:
-    """Look for models, keys, certificates, the port and what Redis' address asks for.
+    """Check models, keys, certificates, the router's port and the options in Redis' address.
 
     Raises:
-        SettingsError: a model's folder or the keys file is missing, certificates and keys don't fit, the port is taken,
-            or the address has an option that is not taken.
+        SettingsError: a model's folder or the keys file is missing, certificates and keys don't fit, the port is in
+            use, or Redis' address has an unknown option.
     """
     for name, pool in settings.pools.items():
         check_model(name, pool)
     if settings.auth.keys_file is not None:
-        # What is in it the routers check.
+        # Routers check its content.
         read_bytes(settings.auth.keys_file, "auth.keys_file")
     if settings.router.tls is not None:
         TlsFiles.of_router(settings.router.tls)
@@ -41,23 +41,23 @@ def check_ahead(settings: Settings) -> None:
 
 
 def check_model(name: str, pool: PoolSettings) -> None:
-    """Look for a pool's model where it is meant to be a folder; a hub would be asked for it, several times.
+    """Check that a pool's model exists if it is a folder. A missing one would be looked up on a hub, several times.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: the folder does not exist.
     """
     if pool.model.startswith(_FOLDERS) and not Path(pool.model).expanduser().is_dir():
         raise SettingsError(f"pools.{name}.model: there is no folder {pool.model}")
 
 
 def _taken(host: str, port: int) -> bool:
-    """Say whether somebody listens there. Routers would share a port even with those of another cluster."""
+    """Return whether the port is in use. Routers can share a port, even with those of another cluster."""
     host = listening_host(host)
     with socket.socket(family_of(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            # What else is wrong with the address the router says.
+            # The router reports other problems of the address.
             return error.errno == errno.EADDRINUSE
     return False

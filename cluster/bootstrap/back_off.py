@@ -1,15 +1,15 @@
-"""How long to wait before something that keeps ending is started again. Pure."""
+"""Wait before a process that keeps ending is started again. Pure."""
 
 from __future__ import annotations
 
 
 class BackOff:
-    """Doubles the wait with each end, and begins anew after a calm time.
+    """Wait that doubles with each end of the process and starts anew after a calm time.
 
     Args:
-        first_s: the wait after a first end.
-        longest_s: no wait is longer.
-        calm_s: after so long without an end the next one counts as the first.
+        first_s: seconds of the wait after the first end.
+        longest_s: longest wait in seconds.
+        calm_s: seconds without an end after which the next one counts as the first.
     """
 
     def __init__(self, first_s: float = 1.0, longest_s: float = 60.0, calm_s: float = 300.0) -> None:
@@ -20,7 +20,7 @@ class BackOff:
         self._ended_at: float | None = None
 
     def wait_s(self, now: float) -> float:
-        """Take an end at this moment, in monotonic seconds; returns how long to wait."""
+        """Note an end at `now`, in monotonic seconds; return the seconds to wait."""
         if self._ended_at is None or now - self._ended_at > self._calm_s:
             self._wait_s = self._first_s
         else:

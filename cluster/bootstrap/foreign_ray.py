@@ -1,4 +1,4 @@
-"""A Ray cluster that somebody else runs, and that goes on when this one ends."""
+"""Use of an existing Ray cluster, which continues to run when the Penstock cluster ends."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LOG = logging.getLogger(__name__)
 
 
 async def join_ray(serve: ServeApi, settings: Settings) -> int:
-    """Look at it before anything is done there; returns how many GPUs it has.
+    """Check an existing Ray cluster before using it; return its number of GPUs.
 
     Raises:
-        BootstrapError: applications of others run there, or it does not answer.
+        BootstrapError: other applications run there, or it does not answer.
     """
     if foreign := sorted((await serve.status()).keys() - _ours(settings)):
         raise BootstrapError(
@@ -31,7 +31,7 @@ async def join_ray(serve: ServeApi, settings: Settings) -> int:
 
 
 async def leave_ray(serve: ServeApi, settings: Settings, progress: Progress) -> None:
-    """Take our applications off it: they need the settings and the Redis that end here."""
+    """Remove our applications from it: they need the settings and the Redis of this cluster, which ends."""
     progress("replicas", "draining")
     until = time.monotonic() + settings.replica.drain_s + STOP_MARGIN_S
     try:
@@ -41,7 +41,7 @@ async def leave_ray(serve: ServeApi, settings: Settings, progress: Progress) -> 
                 break
             await asyncio.sleep(POLL_S)
     except BootstrapError as error:
-        # What can be ended here is ended all the same.
+        # Log the failure and continue, so that the other components are still stopped.
         _LOG.error("ray.applications_left", extra={"error": str(error)})
         return
     progress("replicas", "stopped")

@@ -1,4 +1,4 @@
-"""What a log says of why its process ended. Pure."""
+"""Lines of a log that tell why its process ended. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 import signal
 
 MOST = 2_000
-"""Characters."""
+"""Most characters of an excerpt."""
 _LEVEL = re.compile(r'(?:\{"time": "[^"]*", "level": "|\d\d:\d\d:\d\d )(?P<level>debug|info|warning|error|critical)\b')
-"""As `cluster.telemetry.logs` begins a line, in either style."""
+"""Begin of a line of `cluster.telemetry.logs`, in either style."""
 _NEWS = ("debug", "info")
 
 
 def last_words(log: str) -> str:
-    """Return the end of a log without the news of a process that was well: its errors, and what is no line of ours,
-    such as a traceback; where there is neither, its warnings. Empty where all was well.
+    """Return the end of a log without routine lines: only errors, and lines that are not in our format, such as a
+    traceback. Without any of these it is the warnings. Empty for a log of routine lines alone.
     """
     lines = [(_level(line), line) for line in log.splitlines()]
     telling = [line for level, line in lines if level not in (*_NEWS, "warning")]
@@ -24,7 +24,7 @@ def last_words(log: str) -> str:
     for line in reversed(chosen):
         room -= len(line) + 1
         if room < 0:
-            # One line alone may be too long; its end says more than nothing.
+            # Keep the end of a single line that is too long.
             kept += [] if kept else [line[-MOST:]]
             break
         kept.append(line)
@@ -37,7 +37,7 @@ def _level(line: str) -> str:
 
 
 def status_text(status: int | None) -> str:
-    """Say how a process ended, from what `returncode` says."""
+    """Describe how a process ended, from its `returncode`."""
     if status is None or status >= 0:
         return f"status {status}"
     try:

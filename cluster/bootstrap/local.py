@@ -1,8 +1,8 @@
 """A whole cluster on one machine.
 
-Start order: Redis (everything keeps state there), Ray, routers (they come up while engines load), Serve applications,
-then wait until every pool has its replicas and every router is linked. Stop order is the reverse of what clients see:
-routers first (they drain), then the applications and Ray (replicas drain), then Redis.
+Start order: Redis (it stores the state of all others), Ray, routers (they come up while engines load), Serve
+applications. Then the start waits until every pool has its replicas and every router is linked. Stop order begins with
+what clients see: first routers (they drain), then the applications and Ray (replicas drain), then Redis.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RAY_ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     # Ray starts workers at niceness 15; replicas are the product here, not background work.
     "RAY_worker_niceness": "0",
-    # Seconds between looks of the Serve controller. At its own 0.1 it takes 3 % of a core from the engines beside it.
+    # Seconds between loops of the Serve controller. Its default of 0.1 takes 3 % of a core from the engines.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
 }
 RAY_TIMEOUT_S = 120.0
@@ -54,7 +54,7 @@ ENGINE_TIMEOUT_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class RouterProcess:
-    """Is a running router."""
+    """A running router."""
 
     process: ChildProcess
     router_id: str
@@ -63,7 +63,7 @@ class RouterProcess:
 
 
 class LocalCluster:
-    """Owns the processes. `async with LocalCluster(...)` starts and stops it."""
+    """Processes of a local cluster. `async with LocalCluster(...)` starts and stops them."""
 
     def __init__(self, settings: Settings, progress: Progress, *, same_port: bool = True) -> None:
         """`same_port`: all routers share one port, as clients expect; False gives each its own, for tests."""
@@ -78,16 +78,16 @@ class LocalCluster:
         self.routers: list[RouterProcess] = []
         self.autoscaler: ChildProcess | None = None
         self.autoscaler_port = 0
-        """Of its metrics and health."""
+        """Port of the autoscaler's metrics and health endpoints."""
         self._settings_path = self.run_dir / "settings.json"
         self._dashboard = ("", Path())
-        """Of Ray: its address, and the file with its token."""
+        """Address of Ray's dashboard, and the file with its token."""
         self._ray_lost = False
-        """Ray ended, and what replaces it is not up."""
+        """Whether Ray ended and its replacement is not up."""
         self._guest = False
-        """A Ray that is not ours has our applications."""
+        """Whether an existing Ray cluster runs our applications."""
         self._up = False
-        """The start is over."""
+        """Whether the start is complete."""
 
     async def __aenter__(self) -> LocalCluster:
         await self.start()
@@ -99,14 +99,14 @@ class LocalCluster:
     # --- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start everything; when it returns a request can be served.
+        """Start all components; at the return a request can be served.
 
         Raises:
-            SettingsError: nobody could call the routers.
-            BootstrapError: names the component; everything that was started is stopped again.
+            SettingsError: a setting can't work, or no caller could reach the routers.
+            BootstrapError: a component did not start; names it. All components that were started are stopped again.
         """
         try:
-            # Found here, it costs no minute of starting engines.
+            # Checked first, so that errors appear before engines start, which takes minutes.
             access_of(self.settings)
             check_ahead(self.settings)
             self.run_dir.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ class LocalCluster:
 
     @property
     def target(self) -> str:
-        """host:port of the first router."""
+        """Address of the first router, host:port."""
         return host_port(self.settings.router.host, self.routers[0].port)
 
     async def _start_redis(self) -> None:
@@ -158,7 +158,7 @@ class LocalCluster:
                 fields = await self._start_ray_host()
                 break
             except BootstrapError:
-                # Ray gives its own agents 15 s to come up, which a busy machine can miss; there is no setting for it.
+                # Ray's own agents must come up within 15 s, which a busy machine can miss; Ray has no setting for it.
                 if attempt == RAY_ATTEMPTS:
                     raise
                 self._progress("ray", f"it did not come up in its own time; attempt {attempt + 1} of {RAY_ATTEMPTS}")
@@ -168,16 +168,14 @@ class LocalCluster:
         self._progress("ray", "ready")
 
     async def look(self) -> None:
-        """See `Supervised`."""
         if self.ray_host is not None:
             await self.ray_host.look()
 
     def ray_ended(self) -> bool:
-        """See `Supervised`; never where Ray is not ours."""
+        """Return whether the Ray that this cluster started has ended; false for an existing Ray cluster."""
         return self._ray_lost or (self.ray_host is not None and not self.ray_host.running)
 
     async def restart_ray(self) -> None:
-        """See `Supervised`."""
         old, self.ray_host, self._ray_lost = self.ray_host, None, True
         await self._stop_autoscaler()
         if old is not None:
@@ -187,11 +185,9 @@ class LocalCluster:
         self._ray_lost = False
 
     def autoscaler_missing(self) -> bool:
-        """See `Supervised`."""
         return self._wants_autoscaler() and (self.autoscaler is None or not self.autoscaler.running)
 
     async def restart_autoscaler(self) -> None:
-        """See `Supervised`."""
         if self.autoscaler is not None and not self.autoscaler.running:
             _LOG.error("autoscaler.ended", extra=self.autoscaler.obituary())
         await self._stop_autoscaler()
@@ -212,7 +208,7 @@ class LocalCluster:
         try:
             return await wait_file(ready_file, self.ray_host, RAY_TIMEOUT_S)
         except BaseException:
-            # What it has started by now may outlive it.
+            # Its descendants may outlive it.
             await self.ray_host.stop_family(10.0)
             self.ray_host = None
             raise
@@ -230,7 +226,7 @@ class LocalCluster:
         ]
         self.autoscaler = await ChildProcess.start("autoscaler", command, self.run_dir / "autoscaler.log")
         try:
-            # Also looks at the others: nobody else does, while a supervisor waits here.
+            # Also check the other processes: the supervisor waits here and does not check them.
             fields = await wait_file(ready_file, self.autoscaler, AUTOSCALER_TIMEOUT_S, self.check)
         except BaseException:
             await self.autoscaler.stop(1.0)
@@ -250,7 +246,7 @@ class LocalCluster:
         paths = {"state_dir": self.state_dir, "secret_file": secret_file}
         self.settings = self.settings.model_copy(update={"cluster": self.settings.cluster.model_copy(update=paths)})
         path = self._settings_path
-        # Redis' URL may hold a password.
+        # Redis' URL may contain a password.
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(self.settings.model_dump_json())
@@ -302,20 +298,18 @@ class LocalCluster:
         try:
             await side_by_side(*map(start, range(count)))
         finally:
-            # Also those that came up beside one that did not: `stop` ends them.
+            # Also routers that came up while another one failed, so that `stop` ends them.
             self.routers = [up[index] for index in sorted(up)]
         self._progress("routers", "ready")
 
     def routers_missing(self) -> bool:
-        """See `Supervised`."""
         return not all(router.process.running for router in self.routers)
 
     async def restart_routers(self) -> None:
-        """See `Supervised`."""
         for index, router in enumerate(self.routers):
             if not router.process.running:
                 _LOG.error("router.ended", extra={"router": router.router_id, **router.process.obituary()})
-                # At the ports that clients and Prometheus know.
+                # The new one takes the ports that clients and Prometheus know.
                 self.routers[index] = await self._start_router(
                     self._settings_path, index, router.port, router.metrics_port
                 )
@@ -338,7 +332,7 @@ class LocalCluster:
         return RouterProcess(process, fields["router_id"], fields["port"], fields["metrics_port"])
 
     async def _wait_linked(self) -> None:
-        # A heartbeat tells routers of new replicas; until then the first request would wait for it.
+        # Routers learn of new replicas by a heartbeat; without this wait the first request would wait for it.
         self._progress("links", "connecting routers and replicas")
         wanted = {name: pool.replicas for name, pool in self.settings.pools.items()}
         until = time.monotonic() + ROUTER_TIMEOUT_S
@@ -353,16 +347,16 @@ class LocalCluster:
         self._progress("links", "ready")
 
     def check(self) -> None:
-        """Raise BootstrapError when a process has ended that a start, or a restart of Ray, can't do without."""
+        """Raise BootstrapError if a process has ended that a start, or a restart of Ray, needs."""
         self.check_kept()
-        # Once the cluster is up, routers are replaced by themselves.
+        # Once the cluster is up, the supervisor replaces routers.
         for router in () if self._up else self.routers:
             router.process.check()
         if self.ray_host is not None:
             self.ray_host.check()
 
     def check_kept(self) -> None:
-        """Raise BootstrapError when the one has ended that nobody replaces: Redis, which all others hold on to."""
+        """Raise BootstrapError if Redis has ended: all others depend on it, and it is not replaced."""
         if self.redis is not None:
             self.redis.check()
 
@@ -373,7 +367,7 @@ class LocalCluster:
     # --- stop ---------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Stop everything, newest first; when it returns no process of the cluster is left. May be called twice."""
+        """Stop all components, newest first; at the return no process of the cluster is left. May be called twice."""
         drain = self.settings.router.drain_s + 10
         await self._stop_autoscaler()
         routers, self.routers = self.routers, []
@@ -383,7 +377,7 @@ class LocalCluster:
             self._progress("routers", "stopped")
         if self.ray_host is not None:
             self._progress("ray", "draining replicas and stopping")
-            # Ray's dashboard leaves a fork server behind.
+            # Ray's dashboard leaves a fork server behind, so the whole family is stopped.
             await self.ray_host.stop_family(self.settings.replica.drain_s + 40)
             self.ray_host = None
             self._progress("ray", "stopped")
@@ -399,8 +393,8 @@ class LocalCluster:
 
 
 def logical_cpus(settings: Settings) -> int:
-    """Return how many CPUs to tell Ray about: its accounting is logical, and every replica must fit, one more of each
-    pool included, on whatever machine this is.
+    """Return the number of CPUs to announce to Ray. Its accounting is logical: all replicas, and one more of each
+    pool, must fit on any machine.
     """
     needed = 2
     for pool in settings.pools.values():

@@ -1,4 +1,4 @@
-"""A child process of a local cluster: has a log file, ends with its whole group, and never outlives its parent."""
+"""Child processes of a local cluster. Each has a log file, ends with its whole group, and never outlives its parent."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cluster.errors import BootstrapError
 
 _PR_SET_PDEATHSIG = 1
 _EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception): \S.*")
-"""As Python prints them, also behind what Ray puts in front of a line."""
+"""An exception as Python prints it, also behind Ray's prefix of a line."""
 _LINGER_S = 2.0
-"""How long descendants may take to follow their parent."""
+"""Seconds that descendants may take to end after their parent."""
 
 
 _STARTER = f"""
@@ -33,10 +33,10 @@ if os.getppid() == parent:
 
 
 def _dying_with_parent(command: Sequence[str]) -> list[str]:
-    """Wrap a command so that a killed `penstock up` leaves no server behind."""
+    """Wrap a command so that its process ends with its parent, even if that is killed."""
     if sys.platform != "linux":
         return list(command)
-    # Not preexec_fn: it makes Python fork, and gRPC's fork handlers crash a child of a process with open calls.
+    # Not preexec_fn, because it makes Python fork, and gRPC's fork handlers crash a child of a process with open calls.
     return [sys.executable, "-I", "-S", "-c", _STARTER, str(os.getpid()), *command]
 
 
@@ -58,10 +58,10 @@ def _end_all(processes: list[psutil.Process]) -> None:
 
 
 class ChildProcess:
-    """Is one child process."""
+    """One child process."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log_file: Path, log_from: int = 0) -> None:
-        """`log_from` is where in its log it began, bytes: what is before it others wrote."""
+        """`log_from` is the offset of its first byte in the log file; earlier processes wrote the bytes before."""
         self.name = name
         self.log_file = log_file
         self._log_from = log_from
@@ -98,25 +98,25 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Process id."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return self._process.returncode is None
 
     async def wait(self) -> int:
-        """Wait for its end; returns the exit status."""
+        """Wait for the end of the process; return the exit status."""
         return await self._process.wait()
 
     async def look(self) -> None:
-        """Remember its descendants: a dead parent no longer leads to them."""
+        """Remember the descendants, which can't be found from a dead parent."""
         if self.running:
             self._family = set(await asyncio.to_thread(_descendants, self.pid))
 
     async def stop(self, grace_s: float) -> None:
-        """Ask it to end, then kill its group; when it returns the process is gone."""
+        """Ask the process to end; after `grace_s` seconds kill its group. At the return the process is gone."""
         if self.running:
             self._process.terminate()
             try:
@@ -127,29 +127,29 @@ class ChildProcess:
                 await self._process.wait()
 
     async def stop_family(self, grace_s: float) -> None:
-        """As `stop`, for a process whose descendants may outlive it; when it returns they are gone too, also where it
-        ended by itself after a `look`.
+        """Stop the process and its descendants, which may outlive it; at the return all are gone. After a `look` this
+        holds even if the process ended by itself.
         """
         await self.look()
         await self.stop(grace_s)
         await asyncio.to_thread(_end_all, list(self._family))
 
     def kill(self) -> None:
-        """End it and its group at once."""
+        """Kill the process and its group at once."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             return
 
     def log_tail(self) -> str:
-        """Return the end of its log, for an error message."""
+        """Return the end of the log, for an error message."""
         try:
             return self._log()[-MOST:]
         except OSError:
             return ""
 
     def obituary(self) -> dict[str, str]:
-        """Say how it ended, for a log: its status, and what its own log says of why, if anything."""
+        """Return log fields about the end of the process: its status, and lines of its log that tell why, if any."""
         try:
             words = last_words(self._log())
         except OSError:
@@ -161,7 +161,7 @@ class ChildProcess:
         }
 
     def last_error(self) -> str:
-        """Return the newest exception in its log, as one line; empty where there is none."""
+        """Return the newest exception in the log, as one line; empty if there is none."""
         try:
             found = _EXCEPTION.findall(self._log())
         except OSError:
@@ -172,7 +172,7 @@ class ChildProcess:
         return self.log_file.read_bytes()[self._log_from :].decode("utf-8", errors="replace")
 
     def check(self) -> None:
-        """Raise BootstrapError when it has ended."""
+        """Raise BootstrapError if the process has ended."""
         if not self.running:
             told = self.obituary()
             words = f"end of its log:{told['log']}" if "log" in told else f"its log does not say why: {self.log_file}"

@@ -1,4 +1,5 @@
-"""Holds a local Ray cluster in a process of its own: Ray's signal handlers, output and threads stay out of the CLI.
+"""Host of a local Ray cluster in a separate process, which keeps Ray's signal handlers, output and threads out of the
+CLI.
 
 Run as `python -m cluster.bootstrap.ray_host READY_FILE NUM_CPUS`; ends with its parent or on SIGTERM.
 """
@@ -16,7 +17,7 @@ import psutil
 
 
 def main() -> int:
-    """Start Ray and the Serve controller, say so in the ready file, wait for a signal, stop both."""
+    """Start Ray and the Serve controller, write the ready file, wait for a signal, stop both."""
     ready_file, cpus = Path(sys.argv[1]), int(sys.argv[2])
     stop = threading.Event()
     import ray
@@ -24,7 +25,7 @@ def main() -> int:
 
     context = ray.init(num_cpus=cpus, include_dashboard=True, dashboard_port=0, logging_level="WARNING")
     serve.start(proxy_location="Disabled")
-    # After ray.init, which installs handlers of its own.
+    # After ray.init, which installs its own handlers.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     fields = {
@@ -40,7 +41,7 @@ def main() -> int:
         if os.getppid() != parent:
             break
         if raylet is not None and not _lives(raylet):
-            # A Ray without its raylet answers nobody, and shutting it down would wait for it.
+            # Without its raylet Ray does not answer, and a shutdown would wait for it.
             print("the raylet has ended", file=sys.stderr, flush=True)  # noqa: T201 - the log file of this process
             os._exit(1)
     serve.shutdown()

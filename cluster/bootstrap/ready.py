@@ -1,4 +1,4 @@
-"""How processes that were started are waited for, and how that is shown."""
+"""Waits until started processes are ready, and the callback that shows them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cluster.errors import BootstrapError
 from cluster.ray_serve.inside import INSIDE
 
 Progress = Callable[[str, str], None]
-"""Called with a step's name and how it goes; the texts "ready" and "stopped" end the step."""
+"""Callback with a step's name and a text about its progress; the texts "ready" and "stopped" end the step."""
 
 POLL_S = 0.1
-"""How often files and endpoints that can't notify are looked at."""
+"""Seconds between two looks at files and endpoints that can't notify."""
 
 
 async def wait_file(
     path: Path, process: ChildProcess, seconds: float, check: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Wait until a child wrote its ready file; returns its content. `check` is called at every look.
+    """Wait until a child wrote its ready file; return its content. `check` is called at every look.
 
     Raises:
-        BootstrapError: the child ended, time ran out, or `check` says so.
+        BootstrapError: the child ended, the time ran out, or `check` raised it.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -48,7 +48,9 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 
 def unlinked(metrics_port: int, host: str, wanted: dict[str, int]) -> list[str]:
-    """Ask a router's metrics which pools it is not linked to so many replicas of; all, where it does not answer."""
+    """Return the pools of which a router is linked to fewer replicas than wanted, from its metrics; all of them if it
+    does not answer.
+    """
     try:
         with INSIDE.open(f"http://{host_port(listening_host(host), metrics_port)}/metrics", timeout=5) as reply:
             lines = reply.read().decode().splitlines()

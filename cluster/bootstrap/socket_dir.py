@@ -1,5 +1,5 @@
-"""A folder for a socket, in the system's folder for temporary files: paths of sockets are limited to about 100 bytes,
-which a state folder may exceed. Those whose owner was killed are removed at the next start.
+"""Folder for a socket, in the system's folder for temporary files. Paths of sockets are limited to about 100 bytes,
+which a path in a state folder may exceed. Folders whose owner was killed are removed at the next start.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from pathlib import Path
 
 PREFIX = "penstock-redis-"
 _OWNER = "owner"
-"""Is locked as long as the folder's owner lives, however that ends."""
+"""Name of the file that is locked while the folder's owner lives."""
 
 
 class SocketDir:
-    """Is such a folder; only this user can enter it."""
+    """Folder that only this user can enter."""
 
     def __init__(self) -> None:
-        """Make it, and remove those that are left."""
+        """Create the folder, and remove those of dead owners."""
         _remove_left()
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        # Under its name it is locked from the first moment: nobody can take it for one that is left.
+        # The file gets its name only once it is locked, so that no process takes the folder for one of a dead owner.
         self._lock = os.open(self.path / f".{_OWNER}", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(self.path / f".{_OWNER}", self.path / _OWNER)
 
     def remove(self) -> None:
-        """Remove it with all that is in it; may be called twice."""
+        """Remove the folder with its content. May be called twice."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
@@ -38,7 +38,7 @@ class SocketDir:
 
 def _remove_left() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        # Not ours to look at, without a lock, or in use.
+        # Skip folders that are unreadable, have no owner file, or are in use.
         with contextlib.suppress(OSError):
             if folder.lstat().st_uid != os.getuid():
                 continue

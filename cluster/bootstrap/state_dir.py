@@ -1,4 +1,4 @@
-"""Whose state folder it is: a lock that ends with its process, however that ends."""
+"""Lock of a state folder. It ends with its process, even if that is killed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from pathlib import Path
 from cluster.errors import BootstrapError
 
 PID_FILE = "up.pid"
-"""Is locked while a cluster runs, and holds its pid then. It stays: who took it away might take away another's lock."""
+"""File that is locked while a cluster runs and then contains its pid. It is never removed, because that could remove
+the lock of another process."""
 _TRIES = 5
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold the folder; one cluster per folder.
+    """Lock the folder while the block runs; one cluster per folder.
 
     Raises:
         BootstrapError: another cluster runs there, or the folder can't be used.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # No child inherits it, which would hold the lock after us.
+        # Children do not inherit the file: they would keep the lock after this process ends.
         file = os.open(folder / PID_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise BootstrapError("cluster", f"the state folder {folder} cannot be used: {error.strerror}") from error
@@ -54,17 +55,17 @@ def _lock(file: int, folder: Path) -> None:
             if not left:
                 pid = _read(folder)
                 named = f"process {pid} already runs one" if pid else "another process already runs one"
-                # Without the folder `down` looks at the default one.
+                # Without --state-dir `down` would use the default folder.
                 stop = f"penstock down --state-dir {shlex.quote(str(folder))}"
                 raise BootstrapError("cluster", f"{named} in {folder}; `{stop}` stops it") from None
-            # `is_held` of somebody else holds it for a moment.
+            # `is_held` in another process holds the lock for a moment.
             time.sleep(0.05)
         except OSError as error:
             raise BootstrapError("cluster", f"{folder / PID_FILE} cannot be locked: {error.strerror}") from error
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a cluster runs there."""
+    """Return whether a cluster runs in the folder."""
     try:
         file = os.open(folder / PID_FILE, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
@@ -81,17 +82,17 @@ def is_held(folder: Path) -> bool:
 
 
 def holder(folder: Path) -> int:
-    """Return the pid of the cluster that runs there.
+    """Return the pid of the cluster that runs in the folder.
 
     Raises:
-        BootstrapError: it is no process that can be seen from here.
+        BootstrapError: it is no process that is visible on this machine or in this container.
     """
     pid = _read(folder)
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         words = b""
-    # In another container the same number is somebody else.
+    # In another container the same number is another process.
     if b"penstock" in words or b"cluster.cli" in words:
         return pid
     raise BootstrapError("cluster", f"one runs in {folder}, but not as a process of this machine or container")

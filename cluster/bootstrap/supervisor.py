@@ -1,13 +1,14 @@
-"""Starts Ray with its applications, routers, and the autoscaler again when they have ended.
+"""Supervisor: starts Ray with its applications, routers, and the autoscaler again when they have ended.
 
-Ray without a store of its own does not survive its head: replicas end with it, and nothing of Ray's starts them again.
-Routers and Redis need none of it. They keep what waits, up to its bounds, and what ran goes on when replicas are back.
+Ray without a store of its own does not survive the end of its head: replicas end with it, and Ray does not start them
+again. Routers and Redis do not need Ray. They keep waiting requests, up to their bounds, and requests that ran continue
+when replicas are back.
 
-A router that ended is missed by its clients alone: the others serve on, and those of a single one find it again at the
-same port. What it had goes on from Redis and the replicas.
+The end of a router affects only its own clients. Other routers continue to serve, and the new one listens at the same
+port. Its requests continue from Redis and the replicas.
 
-Nothing that serves needs the autoscaler: without it numbers of replicas stay as they are. So one that does not start
-again costs the cluster nothing but that; it is tried again and again.
+No serving process needs the autoscaler: without it the numbers of replicas stay as they are. An autoscaler that does
+not start is therefore tried again for ever.
 """
 
 from __future__ import annotations
@@ -27,51 +28,51 @@ LOOK_S = 1.0
 
 
 class Supervised(Protocol):
-    """Is a cluster whose Ray, routers and autoscaler can be replaced."""
+    """A cluster whose Ray, routers and autoscaler can be replaced."""
 
     def check_kept(self) -> None:
-        """Raise BootstrapError when a process has ended that nobody replaces."""
+        """Raise BootstrapError if a process has ended that is not replaced."""
         ...
 
     async def look(self) -> None:
-        """Remember what belongs to Ray, so that nothing of it is left when it has ended."""
+        """Remember Ray's descendants, so that all of them can be ended after Ray."""
         ...
 
     def ray_ended(self) -> bool:
-        """Say whether the Ray that this cluster started has ended."""
+        """Return whether the Ray that this cluster started has ended."""
         ...
 
     async def restart_ray(self) -> None:
-        """Start Ray and the applications again, without anything of the old ones left; returns when replicas run. The
-        autoscaler is stopped, because Ray's dashboard gets another address.
+        """End what is left of Ray, then start Ray and the applications again; return when replicas run. The autoscaler
+        is stopped, because Ray's dashboard gets another address.
 
         Raises:
-            BootstrapError: they did not come up.
+            BootstrapError: Ray or the applications did not come up.
         """
         ...
 
     def routers_missing(self) -> bool:
-        """Say whether any router has ended."""
+        """Return whether any router has ended."""
         ...
 
     async def restart_routers(self) -> None:
-        """Start those that ended again, at their ports; returns when they run.
+        """Start ended routers again, at their ports; return when they run.
 
         Raises:
-            BootstrapError: one did not come up; it is still missing.
+            BootstrapError: a router did not come up; it is still missing.
             OSError: its files can't be written.
         """
         ...
 
     def autoscaler_missing(self) -> bool:
-        """Say whether none runs although the settings ask for one."""
+        """Return whether no autoscaler runs although the settings ask for one."""
         ...
 
     async def restart_autoscaler(self) -> None:
-        """Start the autoscaler again; returns when it runs.
+        """Start the autoscaler again; return when it runs.
 
         Raises:
-            BootstrapError: it did not come up, nothing of it is left; or another process ended meanwhile.
+            BootstrapError: it did not come up, and none of it is left; or another process ended meanwhile.
             OSError: its files can't be written.
         """
         ...
@@ -84,20 +85,20 @@ async def supervise(
     autoscaler_back_off: BackOff | None = None,
     router_back_off: BackOff | None = None,
 ) -> None:
-    """Replace Ray, routers and the autoscaler as often as they end; returns never.
+    """Replace Ray, routers and the autoscaler whenever they end; never return.
 
     Args:
-        cluster: whose they are.
+        cluster: the cluster to supervise.
         back_off: waits before starts of Ray.
         look_s: seconds between looks.
-        autoscaler_back_off: waits between starts of the autoscaler; default: one of its own.
-        router_back_off: the same for routers.
+        autoscaler_back_off: waits between starts of the autoscaler; default: a new one.
+        router_back_off: waits between starts of routers; default: a new one.
 
     Raises:
-        BootstrapError: a process has ended that nobody replaces.
+        BootstrapError: a process has ended that is not replaced.
     """
-    # Routers by themselves: Ray takes a minute to come back, or several, and what they serve goes on without its head
-    # for a while. Nobody could call before its end.
+    # Routers are kept in a separate loop. Ray takes a minute or more to come back, and without routers no client could
+    # call in that time, though replicas serve for a while without Ray's head.
     await side_by_side(
         _look_at_kept(cluster, look_s),
         _keep_routers(cluster, router_back_off or BackOff(), look_s),
@@ -106,7 +107,7 @@ async def supervise(
 
 
 async def _look_at_kept(cluster: Supervised, look_s: float) -> None:
-    """Notice such an end also where the others wait."""
+    """Check processes that are not replaced, also while the other loops wait."""
     while True:
         cluster.check_kept()
         await asyncio.sleep(look_s)
@@ -123,7 +124,7 @@ async def _keep_routers(cluster: Supervised, back_off: BackOff, look_s: float) -
 
 
 async def _keep_ray(cluster: Supervised, back_off: BackOff, autoscaler_back_off: BackOff, look_s: float) -> None:
-    """Keep Ray, and what needs its address: the autoscaler."""
+    """Keep Ray up, and the autoscaler, which needs Ray's address."""
     autoscaler_due = 0.0
     while True:
         if cluster.ray_ended():
@@ -139,7 +140,7 @@ async def _keep_ray(cluster: Supervised, back_off: BackOff, autoscaler_back_off:
         else:
             await cluster.look()
             if cluster.autoscaler_missing() and time.monotonic() >= autoscaler_due:
-                # Waited for between looks, not here: Ray may end meanwhile, and comes first.
+                # No sleep for the back-off here: Ray may end meanwhile, and has to be restarted first.
                 wait_s = autoscaler_back_off.wait_s(time.monotonic())
                 await _restart("autoscaler", cluster.restart_autoscaler, cluster, wait_s)
                 autoscaler_due = time.monotonic() + wait_s

@@ -1,4 +1,4 @@
-"""Commands of this package."""
+"""List of this package's commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock demo`: the main job from start to end."""
+"""`penstock demo`: start a cluster, answer one prompt, stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ MODEL = "demo"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     add_cluster_flags(parser)
     parser.add_argument("--engine", choices=("vllm", "sim"), default="vllm")
     parser.add_argument("--prompt", default="What is Penstock?")
@@ -36,8 +35,8 @@ def run_demo(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         flags: dict[str, Any] = {
             "cluster": {"state_dir": options.state_dir or folder, "log_level": "info"},
-            # Any free port: the demo must not collide with a cluster that is already up. It asks without a key, so
-            # nobody else may reach it.
+            # Any free port: the demo must not collide with a running cluster. It needs no key, so no other machine may
+            # reach it.
             "router": {"port": 0, "host": "127.0.0.1"},
             "auth": {"anonymous": True},
             "pools": {MODEL: {"engine": options.engine}},
@@ -52,7 +51,7 @@ async def _demo(settings: Settings, prompt: str, console: Console) -> int:
         async with LocalCluster(settings, display) as cluster:
             console.rule("[bold]chat")
             console.print(f"[bold]{escape(prompt)}[/]", highlight=False)
-            # In a thread: the client below is the one that applications without asyncio use.
+            # In a thread, because the demo uses the client for applications without asyncio.
             await asyncio.to_thread(ask, cluster.target, prompt, console)
             console.rule()
     console.print("everything is stopped")

@@ -1,4 +1,4 @@
-"""`penstock down`."""
+"""`penstock down`: stop the cluster of a state folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ DOWN_TIMEOUT_S = 180.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     parser.add_argument("--settings", help="the TOML file given to `penstock up`")
     parser.add_argument(
         "--state-dir", type=folder, help="the state folder (default: that of the settings, ~/.penstock)"
@@ -29,7 +28,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_down(options: argparse.Namespace) -> int:
-    """Ask a running `penstock up` to stop and wait until it has."""
+    """Ask a running `penstock up` to stop, and wait until it has; DOWN_TIMEOUT_S seconds at most."""
     console = screen()
     path = Path(options.state_dir) if options.state_dir else settings_from(options).cluster.state_dir
     path = path.expanduser()
@@ -40,7 +39,7 @@ def run_down(options: argparse.Namespace) -> int:
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
-        # It ended by itself in this moment.
+        # It ended by itself meanwhile.
         pass
     except PermissionError as error:
         raise BootstrapError("cluster", f"process {pid} is another user's") from error

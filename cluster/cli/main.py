@@ -15,12 +15,12 @@ from cluster.terminal.command import CommandParser, registered_commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `penstock`; returns the exit status: 0 well, 1 failed, 2 wrong usage or settings."""
+    """Run `penstock` and return the exit status: 0 success, 1 failure, 2 wrong usage or settings."""
     parser = build_parser()
     _complete(parser)
     options = parser.parse_args(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # As standard error has it: a letter that the locale lacks ends no answer in the middle.
+        # As for standard error: a character that the locale lacks must not end an answer in the middle.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status = int(options.run(options))
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read has enough, as `head` does.
+        # The reader has closed the pipe, as `head` does.
         _drop_output()
         return 141
     except OSError as error:
@@ -51,19 +51,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Keep Python from complaining once more when it flushes at its end."""
+    """Discard further output, so that Python's flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_problem(problem: object) -> None:
-    # Imported late: most runs of a short command have no problem, and rich takes a while.
+    # Imported late: most commands end without a problem, and the import of rich takes a while.
     from cluster.terminal.console import print_problem
 
     print_problem(problem)
 
 
 def build_parser(*, whole: bool = False) -> argparse.ArgumentParser:
-    """List all commands. Their flags are added when one is parsed; with `whole` at once, for documents and tests."""
+    """Return a parser with all commands. The flags of a command are added when it is parsed; with `whole` at once, for
+    documents and tests.
+    """
     parser = argparse.ArgumentParser(prog="penstock", description="A distributed serving cluster for language models.")
     parser.add_argument("--version", action="version", version=f"penstock {cluster.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=CommandParser)
@@ -76,7 +78,7 @@ def build_parser(*, whole: bool = False) -> argparse.ArgumentParser:
 
 
 def _completed() -> list[str]:
-    """Return the words of a command line that a shell wants completed; none otherwise."""
+    """Return the words of a command line that a shell asks to complete; none in a normal call."""
     return os.environ.get("COMP_LINE", "").split() if "_ARGCOMPLETE" in os.environ else []
 
 

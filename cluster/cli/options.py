@@ -1,4 +1,4 @@
-"""Flags that say which cluster, and the settings that flags give."""
+"""Flags that select a cluster, and the settings that result from flags."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.terminal.values import folder, word
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say where settings and state are."""
+    """Add the flags for the settings file and the state folder."""
     parser.add_argument("--settings", type=word, help="TOML file with the settings tree")
     parser.add_argument("--state-dir", type=folder, help="where Redis, the secret and logs live (default ~/.penstock)")
 
@@ -35,7 +35,7 @@ def settings_from(options: argparse.Namespace) -> Settings:
         "replicas": getattr(options, "replicas", None),
     }
     file = Path(options.settings) if options.settings else None
-    # A name alone is a pool by itself, with the defaults or as the file has it.
+    # --pool alone makes it the only pool flag: a pool with the defaults or as in the file.
     name = getattr(options, "pool", None)
     if name or any(value is not None for value in pool.values()):
         flags["pools"] = {name or _only_pool(load_settings(file, flags)): pool}

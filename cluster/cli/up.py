@@ -1,4 +1,4 @@
-"""`penstock up`."""
+"""`penstock up`: start a whole cluster on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from cluster.terminal.values import word
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     add_cluster_flags(parser)
     parser.add_argument("--engine", choices=("vllm", "sim"), help="engine of the pool")
     parser.add_argument("--model", type=word, help="local folder, hub id, or demo")
@@ -42,10 +41,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_up(options: argparse.Namespace) -> int:
-    """Start a cluster and stay until Ctrl-C or SIGTERM, then stop it in order."""
+    """Start a cluster, wait for Ctrl-C or SIGTERM, then stop it in order."""
     settings = settings_from(options)
     with claimed(settings.cluster.state_dir.expanduser()):
-        # Of what ends and is started again meanwhile.
+        # For warnings about processes that end and are restarted.
         configure_logging("warning", "text")
         return asyncio.run(_up(settings, screen()))
 
@@ -69,8 +68,8 @@ async def _up(settings: Settings, console: Console) -> int:
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
             watching.cancel()
             failed = (await asyncio.gather(watching, return_exceptions=True))[0]
-            # Also what nobody expected: it ended the cluster, which must not look as if somebody had asked for it.
-            # A cancelled watch is no `Exception`.
+            # Raise unexpected errors too: they ended the cluster, which must not look like a stop by the user.
+            # CancelledError of a cancelled watch is no `Exception`.
             if isinstance(failed, Exception):
                 raise failed
             return 0
@@ -87,7 +86,7 @@ def _show(cluster: LocalCluster, console: Console) -> None:
         soft_wrap=True,
     )
     console.print(escape(f"try: {_try(cluster.settings, target)}"), highlight=False, soft_wrap=True)
-    # Without settings they are any free ones, and nobody else says which.
+    # By default they are any free ports, which are printed only here.
     ports = ", ".join(host_port(cluster.settings.router.host, each.metrics_port) for each in cluster.routers)
     console.print(escape(f"routers' metrics: {ports}"), highlight=False, soft_wrap=True)
     if cluster.autoscaler_port:
@@ -104,12 +103,12 @@ def _try(settings: Settings, target: str) -> str:
         tls = " --tls-ca <file>"
         if settings.router.tls.client_ca_file is not None:
             tls += " --tls-cert <file> --tls-key <file>"
-    # Some shells take brackets for a pattern.
+    # Some shells read the brackets of an IPv6 address as a pattern.
     return f'{key}penstock generate --target {shlex.quote(_dialled(target))}{tls}{model} "What is Penstock?"'
 
 
 def _dialled(target: str) -> str:
-    """Return where this machine finds what listens there: an address that stands for all is none to call."""
+    """Return the address at which this machine reaches a target: one that means all addresses can't be called."""
     host, _, port = target.rpartition(":")
     try:
         address = ipaddress.ip_address(bare_host(host))

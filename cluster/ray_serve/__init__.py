@@ -1,1 +1,1 @@
-"""Ray Serve as its REST API offers it. Needs no Ray in this process."""
+"""Client of Ray Serve's REST API. Needs no Ray in this process."""

@@ -1,4 +1,4 @@
-"""The part of Ray Serve's REST API that deploys and scales. Needs no Ray in this process."""
+"""Client of the part of Ray Serve's REST API that deploys and scales. Needs no Ray in this process."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ _HTTP_OK = 300
 
 @dataclass(frozen=True, slots=True)
 class AppStatus:
-    """Is how one application does."""
+    """Status of one application."""
 
     status: str
-    """Serve's word: DEPLOYING, RUNNING, DEPLOY_FAILED, UNHEALTHY, DELETING, NOT_STARTED."""
+    """Serve's own word: DEPLOYING, RUNNING, DEPLOY_FAILED, UNHEALTHY, DELETING, NOT_STARTED."""
     message: str
     running: int
-    """Replicas that run."""
+    """Number of replicas that run."""
     target: int
     replicas: tuple[str, ...] | None = None
-    """Serve's ids of all replicas, those that start or stop included; None where it does not say."""
+    """Serve's ids of all replicas, those that start or stop included; None where Serve does not give them."""
 
 
 class ServeApi:
-    """Talks to the dashboard of a Ray cluster."""
+    """Client of the dashboard of a Ray cluster."""
 
     def __init__(self, address: str, token_file: Path | None, timeout_s: float = TIMEOUT_S) -> None:
-        """`address` is http://host:port; `token_file` holds the bearer token that Ray asks for since 2.60. A process
-        may take `timeout_s` longer to end: a call on its way can't be cancelled.
+        """Prepare a client. `address` is http://host:port; `token_file` contains the bearer token that Ray requires
+        since 2.60. The process may take `timeout_s` seconds longer to end, because a call on its way can't be
+        cancelled.
         """
         self._address = address.rstrip("/")
         self._token_file = token_file
         self._timeout_s = timeout_s
 
     async def deploy(self, config: dict[str, Any]) -> None:
-        """Make the cluster run exactly these applications; returns once Serve took the config.
+        """Make the cluster run exactly these applications; return once Serve has accepted the config.
 
         Raises:
             BootstrapError: Serve refused it.
@@ -56,21 +57,21 @@ class ServeApi:
         """Return the state of every application by name.
 
         Raises:
-            BootstrapError: the dashboard does not say.
+            BootstrapError: the dashboard does not answer, or not in the known form.
         """
         reply = await self._call("GET", "/api/serve/applications/", None)
         try:
-            # Ray names them also where there are none. Who does not must not pass for a Ray without any: a deployment
-            # ends those that it does not name.
+            # Ray has the key even without applications. A reply without it must not count as a Ray without
+            # applications: a deployment ends the applications that it does not name.
             return {name: _app_status(app) for name, app in reply["applications"].items()}
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise BootstrapError("ray serve", f"its dashboard lists no applications: {str(reply)[:300]}") from error
 
     async def gpus(self) -> int:
-        """Count the accelerators of the whole Ray cluster.
+        """Return the number of GPUs of the whole Ray cluster.
 
         Raises:
-            BootstrapError: the dashboard does not say.
+            BootstrapError: the dashboard does not answer, or not in the known form.
         """
         reply = await self._call("GET", "/api/v0/nodes", None)
         try:
@@ -103,7 +104,7 @@ class ServeApi:
         except urllib.error.HTTPError as error:
             raise BootstrapError("ray serve", f"{method} {path}: {error.code}: {_detail(error)}") from error
         except (OSError, http.client.HTTPException) as error:
-            # The latter where it ends in the middle of its answer.
+            # HTTPException: the dashboard ended in the middle of its answer.
             raise BootstrapError("ray serve", f"{method} {path}: {error}") from error
         try:
             parsed = json.loads(text) if text else {}
@@ -113,11 +114,11 @@ class ServeApi:
         return parsed if isinstance(parsed, dict) else {}
 
     def _authorization(self) -> dict[str, str]:
-        """Read the token anew: it may have been replaced."""
+        """Return the header with the token, which is read anew because it may have been replaced."""
         try:
             token = self._token_file.read_text(encoding="ascii").strip() if self._token_file is not None else ""
         except FileNotFoundError:
-            # A Ray without tokens.
+            # This Ray uses no tokens.
             return {}
         except (OSError, ValueError) as error:
             raise BootstrapError(

@@ -1,4 +1,4 @@
-"""The declarative Ray Serve config of a cluster. Pure data: Ray itself is not needed to write it."""
+"""The declarative Ray Serve config of a cluster. Pure data: writing it needs no Ray."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ DEPLOYMENT = "replica"
 
 HEALTH_PERIOD_S = 2.0
 STOP_MARGIN_S = 20.0
-"""Time that Serve gives a replica beyond its drain time, for the engine to end."""
+"""Seconds that Serve gives a replica beyond its drain time, so that the engine can end."""
 
 
 def actor_options(pool: PoolSettings, gpus: int) -> dict[str, Any]:
-    """Say what a replica's actor reserves: its GPUs, or a CPU per rank and one for the front. Ranks on several machines
-    are actors of their own, which take the GPUs of `placement`.
+    """Return the resources that a replica's actor reserves: its GPUs, or a CPU per rank and one for the front end.
+    Ranks on several machines are separate actors, which take the GPUs of `placement`.
     """
     if pool.engine is EngineKind.SIM or pool.pipeline_parallel_size > 1:
         return {"num_cpus": 1}
@@ -27,8 +27,8 @@ def actor_options(pool: PoolSettings, gpus: int) -> dict[str, Any]:
 
 
 def placement(pool: PoolSettings) -> dict[str, Any]:
-    """Say where the ranks of a replica on several machines run: vLLM wants a bundle per GPU, the first one with room
-    for the replica's actor.
+    """Return the placement group of a replica on several machines. vLLM needs a bundle per GPU, and the first one must
+    have room for the replica's actor.
     """
     if pool.engine is EngineKind.SIM or pool.pipeline_parallel_size == 1:
         return {}
@@ -37,9 +37,9 @@ def placement(pool: PoolSettings) -> dict[str, Any]:
 
 
 def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str, Any]:
-    """Return the declarative config of all pools: one application each, so that they live and update on their own."""
+    """Return the declarative config of all pools: one application each, so that each can be updated on its own."""
     return {
-        # Tokens and health travel on our own ports.
+        # Tokens and health checks use our own ports.
         "proxy_location": "Disabled",
         "applications": [
             {
@@ -47,7 +47,7 @@ def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str,
                 "route_prefix": None,
                 "import_path": "deployments.app:build",
                 "args": {"pool": name, "settings_file": settings_file, "digest": replica_digest(settings, name)},
-                # Replica counts come from our own controller through the scale endpoint.
+                # Our own controller sets the number of replicas through the scale endpoint.
                 "external_scaler_enabled": True,
                 "deployments": [
                     {
@@ -55,7 +55,7 @@ def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str,
                         "num_replicas": pool.replicas,
                         "ray_actor_options": actor_options(pool, gpus),
                         **placement(pool),
-                        # Our requests bypass Serve, so it would never see one to wait for; the drain is in __del__.
+                        # Our requests bypass Serve, so it has none to wait for; the replica drains in __del__.
                         "graceful_shutdown_wait_loop_s": 0.1,
                         "graceful_shutdown_timeout_s": settings.replica.drain_s + STOP_MARGIN_S,
                         "health_check_period_s": HEALTH_PERIOD_S,
@@ -70,17 +70,18 @@ def serve_config(settings: Settings, settings_file: str, gpus: int) -> dict[str,
 
 
 def replica_digest(settings: Settings, pool: str) -> str:
-    """Return the SHA-256 of what the pool's replicas take from the settings file, in hex.
+    """Return the SHA-256, in hex, of the settings that the pool's replicas read.
 
-    Serve replaces replicas when their arguments change. The file's name stays the same, and on somebody else's Ray old
-    replicas may still run when a cluster that was killed is started again, with the old file's content and Redis.
+    Serve replaces replicas when their arguments change. The file's name alone stays the same. On an existing Ray
+    cluster replicas of a killed Penstock cluster may still run when it is started again; they have the old file's
+    content and Redis, so they must be replaced.
     """
     tree = settings.model_dump(mode="json", include={"cluster", "redis", "queue", "replica"})
-    # What only routers and the autoscaler read replaces no replica.
+    # Settings that only routers and the autoscaler read must not replace replicas.
     tree["pool"] = settings.pools[pool].model_dump(mode="json", exclude={"replicas", "autoscale", "budget_per_hour"})
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 def app_name(pool: str) -> str:
-    """Name the Serve application of a pool."""
+    """Return the name of a pool's Serve application."""
     return f"penstock-{pool}"

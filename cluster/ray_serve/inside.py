@@ -5,4 +5,5 @@ from __future__ import annotations
 import urllib.request
 
 INSIDE = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Opens URLs of Ray and of our own processes: a proxy that the environment names is for the way out."""
+"""Opener of URLs of Ray and of our own processes. It ignores the environment's proxy, which is for hosts outside the
+cluster."""

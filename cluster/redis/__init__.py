@@ -1,1 +1,1 @@
-"""Redis as a transport: URLs, connections, script calls in pipelines. Knows nothing of what is stored."""
+"""Redis as a transport: URLs, connections, script calls in pipelines. It does not depend on what is stored."""

@@ -1,4 +1,4 @@
-"""Makes Redis connections from a URL or an existing client, and translates the client's errors."""
+"""Redis connections from a URL or an existing client, and translation of the client's errors."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ CONNECTION_ERRORS = (exceptions.ConnectionError, exceptions.TimeoutError, OSErro
 
 
 class ConnectionSource:
-    """Opens connections for one owner. Accepts the URLs that `cluster.redis.url` describes, or a
-    `redis.asyncio.Redis` client, whose pool then says how to connect; its pooled connections are not used.
+    """Factory of connections for one owner. Accepts the URLs that `cluster.redis.url` describes, or a
+    `redis.asyncio.Redis` client. Of a client it uses the options of the pool, not the pooled connections.
     """
 
     def __init__(self, target: RedisTarget, timeout_s: float, key: str) -> None:
-        """`key` stands for all that the owner touches: in a Redis Cluster, connections lead to its slot's server.
+        """Prepare connections. In a Redis Cluster they lead to the server of the slot of `key`, which all keys of the
+        owner must share.
 
         Raises:
-            SettingsError: the URL has an option that no connection takes.
+            SettingsError: the URL has an option that connections do not accept.
         """
         self._sentinel: Sentinel | None = None
         self._pool: Any
-        # No socket_timeout: redis-py would wrap every read in a timer of its own. Owners bound whole exchanges.
+        # No socket_timeout: redis-py would start a timer for every read. Owners bound whole exchanges.
         options: dict[str, Any] = {
             "protocol": 2,
             "socket_timeout": None,
@@ -52,18 +53,18 @@ class ConnectionSource:
             self._pool = _by_url(target, options)
 
     def make(self) -> Any:
-        """Build a `redis.asyncio.connection.AbstractConnection` that is not connected yet."""
+        """Return a `redis.asyncio.connection.AbstractConnection` that is not connected yet."""
         return self._pool.make_connection()
 
     def moved(self, error: exceptions.MovedError) -> bool:
-        """Take note of the server that has the keys now; returns whether the next connection will lead there."""
+        """Note the server that has the keys now; return whether the next connection will lead there."""
         if isinstance(self._pool, SlotOwner):
             self._pool.hint(error.host, error.port)
             return True
         return False
 
     async def close(self) -> None:
-        """Close what was opened to find Redis; the connections are their owners'."""
+        """Close the clients that were opened to find Redis. Owners close their own connections."""
         if self._sentinel is not None:
             for client in self._sentinel.sentinels:
                 await client.aclose()
@@ -72,7 +73,7 @@ class ConnectionSource:
 def _by_url(url: str, options: dict[str, Any]) -> Any:
     try:
         pool = ConnectionPool.from_url(url, **options)
-        # Connections alone know their options.
+        # Only a connection checks its options, so one is made here.
         pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py
     except (TypeError, ValueError, exceptions.RedisError) as error:
         raise SettingsError(f"redis.url: has an option that is not taken: {error}") from error
@@ -80,7 +81,7 @@ def _by_url(url: str, options: dict[str, Any]) -> Any:
 
 
 def _by_sentinel(url: SentinelUrl, timeout_s: float, options: dict[str, Any]) -> tuple[Sentinel, Any]:
-    # One that does not answer must leave time to ask the next.
+    # A sentinel that does not answer must leave time to ask the next one.
     patience_s = timeout_s / (len(url.sentinels) + 1)
     tls = {"ssl": True} if url.tls else {}
     sentinel = Sentinel(  # type: ignore[no-untyped-call]  # redis-py
@@ -107,27 +108,29 @@ def unavailable(error: BaseException) -> QueueUnavailableError:
 
 
 _STATE = re.compile(r"\b(MISCONF|NOREPLICAS|MASTERDOWN|LOADING|CLUSTERDOWN|TRYAGAIN|READONLY|OOM)\b")
-"""What a command inside a script is refused with. Some of these redis-py gives a class of their own, unless Redis 6.2
-puts them into the text of a script's failure."""
+"""Codes with which Redis refuses a command inside a script. redis-py has a class for some of them, but Redis 6.2 puts
+them into the text of a script's failure."""
 
 _DEMOTED = re.compile(
     r"Error running script \(call to f_[0-9a-f]+\): @user_script:\d+: @user_script: ?\d+: "
     r"-(READONLY|MASTERDOWN|CLUSTERDOWN)\b"
 )
-"""How Redis 6.2 words a refused write inside a script. The code stands there and nowhere else: what follows it, and
-scripts' own failures, may quote anything."""
+"""Text of Redis 6.2 for a refused write inside a script. The code is valid only at this position: the text after it,
+and the text of scripts' own failures, may quote anything."""
 
 
 def is_demoted(error: exceptions.ResponseError) -> bool:
-    """Whether the server was made a replica, or cut off from its cluster: behind the same name there may be another."""
+    """Return whether the server was made a replica or cut off from its cluster. Its name may then lead to another
+    server.
+    """
     if isinstance(error, (exceptions.ReadOnlyError, exceptions.ClusterDownError)):
         return True
     return _DEMOTED.match(str(error)) is not None
 
 
 def translate(error: exceptions.ResponseError) -> PenstockError:
-    """Wrap an error that Redis answered: QueueUnavailableError for its state (read-only, out of memory, no access, no
-    room for its file), PenstockError where a script itself failed, which is a bug.
+    """Wrap an error that Redis answered: QueueUnavailableError for a state of Redis (read-only, out of memory, no
+    access, no room for its file), PenstockError for a failure of a script itself, which is a bug.
     """
     if type(error) is exceptions.ResponseError and "user_script" in str(error) and not _STATE.search(str(error)):
         return PenstockError(f"queue script failed: {error}")

@@ -1,4 +1,4 @@
-"""Sends script calls over one connection; calls made in one turn of the event loop share one pipeline."""
+"""Script calls over one connection; calls made in one turn of the event loop share one pipeline."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cluster.redis.script import Script
 
 _LOG = logging.getLogger(__name__)
 _MAX_BATCH = 512
-"""Calls per pipeline: bounds how long Redis and the loop work on one without a break."""
+"""Most calls per pipeline. It bounds how long Redis and the event loop work on one without a break."""
 _TRIES = 3
-"""Of a call that did not run: the keys may have moved to another server, and that one may not have the script."""
+"""Tries of a call that did not run: the keys may have moved to another server, and that one may not have the script."""
 
 
 @dataclass(slots=True)
@@ -32,11 +32,11 @@ class _Call:
 
 
 class ScriptPipeline:
-    """Owns a connection and the task that uses it.
+    """Pipeline of script calls: owns a connection and the task that uses it.
 
-    Callers only wait for futures, so cancelling one never leaves a reply behind for the next. A pipeline that is not
-    answered within `timeout_s` (connecting included) fails, together with everything that waited behind it, and the
-    connection is replaced at the next call.
+    Callers only wait for futures, so a cancelled caller never leaves its reply behind for the next one. A pipeline that
+    is not answered within `timeout_s` seconds (connecting included) fails, together with all calls that waited behind
+    it, and the connection is replaced at the next call.
     """
 
     def __init__(self, source: ConnectionSource, timeout_s: float, max_pending: int = 20_000) -> None:
@@ -48,12 +48,12 @@ class ScriptPipeline:
         self._wake = asyncio.Event()
         self._closing = False
         self._away = False
-        """Whether the last pipeline was not answered, which was told."""
+        """Whether the last pipeline was not answered, and this was logged."""
         self._connection: Any = None
         self._task: asyncio.Task[None] | None = None
 
     def call(self, script: Script, command: bytes) -> asyncio.Future[Any]:
-        """Send a packed EVALSHA of `script`; the future gives its reply.
+        """Send a packed EVALSHA of `script`; the future returns its reply.
 
         Raises:
             QueueUnavailableError: too many calls wait already, or the pipeline is closed. The future raises it when
@@ -72,13 +72,13 @@ class ScriptPipeline:
         return reply
 
     async def close(self) -> None:
-        """End calls in flight with QueueUnavailableError and close the connection. May be called again."""
+        """End calls in flight with QueueUnavailableError and close the connection. May be called twice."""
         self._closing = True
         self._wake.set()
         self._fail_all(QueueUnavailableError("the queue client is closed"))
         await self._disconnect()
         if self._task is not None:
-            # The broken connection ends a pipeline in flight; the task is never cancelled inside a read.
+            # The closed connection ends a pipeline in flight; the task is never cancelled inside a read.
             await asyncio.wait([self._task])
         await self._source.close()
 
@@ -101,11 +101,11 @@ class ScriptPipeline:
                 await self._exchange(batch)
             self._away = False
         except CONNECTION_ERRORS as error:
-            # Once: each call finds it again, and they may be thousands per second.
+            # Warn once: every call fails the same way, and there may be thousands per second.
             level, self._away = logging.DEBUG if self._away else logging.WARNING, True
             _LOG.log(level, "queue.connection_lost", extra={"calls": len(batch), "error": str(error) or "timeout"})
             await self._disconnect()
-            # What waited behind would only wait as long again.
+            # Calls that waited behind would only wait as long again.
             self._fail_all(unavailable(error))
         except exceptions.RedisError as error:
             await self._disconnect()
@@ -128,8 +128,8 @@ class ScriptPipeline:
         return self._connection
 
     async def _pipeline(self, connection: Any, batch: Sequence[_Call]) -> list[_Call]:
-        """Send calls and settle them in order; returns those that did not run and may at the next try: Redis did not
-        have the script, which it has now, or not the keys, and the next connection leads to who has them.
+        """Send calls and settle them in order; return those that did not run and may run at the next try. Either Redis
+        lacked the script, which it now has, or the keys moved, and the next connection leads to their server.
         """
         missing: list[_Call] = []
         again: list[_Call] = []
@@ -148,7 +148,7 @@ class ScriptPipeline:
                 else:
                     _settle(call, translate(error))
             except exceptions.ResponseError as error:
-                # A failover: the next connection may lead to the new primary.
+                # After a failover the next connection may lead to the new primary.
                 demoted = demoted or is_demoted(error)
                 _settle(call, translate(error))
             else:
@@ -157,7 +157,7 @@ class ScriptPipeline:
         if demoted:
             await self._disconnect()
         elif missing:
-            # Redis restarted or was flushed: it forgot the scripts.
+            # Redis restarted or was flushed, and lost the scripts.
             await self._load_scripts(connection, {call.script for call in missing})
         return again
 
@@ -180,5 +180,5 @@ class ScriptPipeline:
 
 def _settle(call: _Call, error: Exception) -> None:
     if not call.reply.done():
-        # An exception object per waiter: raising it adds a traceback.
+        # One exception object per waiter, because raising it adds a traceback.
         call.reply.set_exception(copy(error))

@@ -14,22 +14,22 @@ from redis.crc import key_slot
 from cluster.redis.url import ClusterUrl
 
 _PARTS = 4
-"""Servers that may fail to answer within the time for one call."""
+"""Number of servers that can be asked within the time for one call."""
 
 Address: TypeAlias = tuple[str, int]
 
 
 class SlotOwner:
-    """Makes connections that look for the owner each time they connect: slots and primaries move.
+    """Factory of connections that find the slot's owner each time they connect, because slots and primaries move.
 
-    Whoever answers is asked, which may be any server that was ever named. Nobody's word lasts: an owner that is not the
-    owner any more says so, and is left.
+    Any server that was ever named may be asked. No answer is kept: a former owner reports that it is none, and the
+    connection is given up.
     """
 
     def __init__(self, url: ClusterUrl, key: str, timeout_s: float, options: dict[str, Any]) -> None:
         self.slot = key_slot(key.encode())
         self.patience_s = timeout_s / _PARTS
-        """For connecting to a server and its answer, in seconds."""
+        """Seconds for connecting to one server and its answer."""
         self._seeds = url.servers
         self._known: tuple[Address, ...] = ()
         self._hint: tuple[Address, ...] = ()
@@ -38,25 +38,25 @@ class SlotOwner:
         self._options = {**options, **tls, "username": url.username, "password": url.password}
 
     def make_connection(self) -> OwnerConnection:
-        """Build a connection that is not connected yet."""
+        """Return a connection that is not connected yet."""
         return self._kind(self, **self._options)
 
     def hint(self, host: str, port: int) -> None:
-        """Ask this server first next time."""
+        """Ask this server first at the next connect."""
         self._hint = ((host, port),) if host else ()
 
     def candidates(self) -> list[Address]:
-        """List whom to ask, in this order."""
+        """Return the servers to ask, in this order."""
         hint, self._hint = self._hint, ()
-        # In turns: a server that was cut off may be sure of what is not true any more.
+        # In random order, because a server that was cut off may give outdated answers.
         known = random.sample(self._known, len(self._known))
         return list(dict.fromkeys((*hint, *known, *random.sample(self._seeds, len(self._seeds)))))
 
     def learn(self, asked: Address, slots: Sequence[Any]) -> Address:
-        """Read what a server said of all slots; returns the owner.
+        """Read a server's answer about all slots; return the owner of ours.
 
         Raises:
-            ConnectionError: it knows of none.
+            ConnectionError: the answer names no owner.
         """
         named = {address: None for _, _, *servers in slots for one in servers if (address := _address(asked, one))}
         self._known = tuple(named)
@@ -67,7 +67,7 @@ class SlotOwner:
 
 
 class OwnerConnection(Connection):
-    """Leads to the owner of the slot at the time it connects."""
+    """Connection to the server that owns the slot at the time of connecting."""
 
     def __init__(self, slots: SlotOwner, **options: Any) -> None:
         super().__init__(**options)
@@ -77,7 +77,7 @@ class OwnerConnection(Connection):
         """Find the owner and connect.
 
         Raises:
-            ConnectionError: nobody who answers leads to a server that does.
+            ConnectionError: no server answers, or none leads to an owner that does.
         """
         if self.is_connected:
             return
@@ -107,11 +107,11 @@ class OwnerConnection(Connection):
 
 
 class SecureOwnerConnection(OwnerConnection, SSLConnection):
-    """Speaks TLS."""
+    """Connection to the slot's owner over TLS."""
 
 
 def _address(asked: Address, server: Sequence[Any]) -> Address | None:
-    """Read one server of a reply; without a name it is where the one that was asked is, and "?" is nowhere."""
+    """Read one server of a reply. Without a name it has the asked server's host; "?" is an unknown host, None."""
     host, port = server[0], int(server[1])
     name = asked[0] if not host else host.decode() if isinstance(host, bytes) else str(host)
     return None if name == "?" else (name, port)

@@ -1,4 +1,4 @@
-"""Addresses of Redis; pure, and without the Redis client."""
+"""Addresses of Redis. Pure, and without the Redis client."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _CLUSTER_OPTIONS = frozenset({"ssl_ca_certs"})
 
 @dataclass(frozen=True, slots=True)
 class SentinelUrl:
-    """Is a Redis whose address sentinels know, from redis+sentinel://[user:password@]host[:port],.../service[/database].
-    With rediss+sentinel:// Redis and sentinels speak TLS. The sentinels' own credentials are options
+    """Address of a Redis that sentinels know: redis+sentinel://[user:password@]host[:port],.../service[/database].
+    With rediss+sentinel:// Redis and sentinels use TLS. The sentinels' own credentials are options
     ?sentinel_username=..&sentinel_password=..
     """
 
@@ -32,10 +32,10 @@ class SentinelUrl:
 
     @classmethod
     def parse(cls, url: str) -> SentinelUrl:
-        """Take a URL apart.
+        """Parse a URL.
 
         Raises:
-            ValueError: it is not as it must be.
+            ValueError: the URL is not of this form.
         """
         parts = _split(url, "Sentinel")
         username, password, hosts = _authority(parts)
@@ -57,8 +57,8 @@ class SentinelUrl:
 
 @dataclass(frozen=True, slots=True)
 class ClusterUrl:
-    """Is a Redis Cluster, from redis+cluster://[user:password@]host[:port],...; one server that answers is enough to
-    find the others. With rediss+cluster:// they speak TLS; ?ssl_ca_certs=file names the authority to trust.
+    """Address of a Redis Cluster: redis+cluster://[user:password@]host[:port],... One server that answers is enough to
+    find the others. With rediss+cluster:// they use TLS; ?ssl_ca_certs=file names the authority to trust.
     """
 
     servers: tuple[tuple[str, int], ...]
@@ -69,10 +69,10 @@ class ClusterUrl:
 
     @classmethod
     def parse(cls, url: str) -> ClusterUrl:
-        """Take a URL apart.
+        """Parse a URL.
 
         Raises:
-            ValueError: it is not as it must be.
+            ValueError: the URL is not of this form.
         """
         parts = _split(url, "Redis Cluster")
         username, password, hosts = _authority(parts)
@@ -90,20 +90,20 @@ class ClusterUrl:
 
 
 def is_sentinel(url: str) -> bool:
-    """Say whether a URL names sentinels."""
+    """Return whether a URL names sentinels."""
     return url.split("://", 1)[0] in SENTINEL_SCHEMES
 
 
 def is_cluster(url: str) -> bool:
-    """Say whether a URL names servers of a Redis Cluster."""
+    """Return whether a URL names servers of a Redis Cluster."""
     return url.split("://", 1)[0] in CLUSTER_SCHEMES
 
 
 def check_redis_url(url: str) -> None:
-    """Check what can be checked without connecting.
+    """Check a URL as far as possible without connecting.
 
     Raises:
-        ValueError: it is no address of a Redis; the message does not repeat it, because it may hold a password.
+        ValueError: it is no address of a Redis. The message does not repeat it, because it may contain a password.
     """
     scheme = url.split("://", 1)[0] if "://" in url else ""
     if scheme in SENTINEL_SCHEMES:
@@ -120,7 +120,7 @@ def check_redis_url(url: str) -> None:
 def _check_plain(url: str, scheme: str) -> None:
     try:
         parts = urlsplit(url)
-        # Asked for, because it is looked at only then.
+        # Reading the port makes Python check it.
         good = (parts.port or 0) >= 0 and (parts.path.strip("/") or "0").isdecimal()
     except ValueError:
         good = False
@@ -134,7 +134,7 @@ def _split(url: str, kind: str) -> SplitResult:
     try:
         return urlsplit(url)
     except ValueError:
-        # Python's error repeats all of the authority.
+        # Python's error repeats the whole authority, which may contain a password.
         raise ValueError(
             f"a {kind} address has brackets around IPv6 addresses only, and special characters percent-encoded"
         ) from None

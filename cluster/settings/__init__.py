@@ -1,4 +1,4 @@
-"""One typed tree of settings, from defaults, a TOML file, the environment and flags, later ones winning."""
+"""One typed tree of settings, from defaults, a TOML file, the environment and flags; later sources win."""
 
 from cluster.settings.access import Access, access_of, is_loopback
 from cluster.settings.load import load_settings

@@ -1,4 +1,4 @@
-"""Who may call a router without credentials."""
+"""Access to a router without credentials."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from cluster.settings.tree import Settings
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Is the answer that follows from the settings."""
+    """Access of callers without credentials, derived from the settings."""
 
     anonymous: bool
+    """Whether callers without credentials are let in."""
     role: Literal["user", "operator", "admin"]
-    """What callers without credentials may do."""
+    """Role of callers without credentials."""
 
 
 def access_of(settings: Settings) -> Access:
-    """Work out whether callers need credentials. Open only where nobody else can connect, or where somebody said so.
+    """Return whether callers need credentials. A router is open only on a loopback address without a keys file, or
+    where the settings say so.
 
     Raises:
-        SettingsError: nobody could call.
+        SettingsError: no caller could get in.
     """
     auth, host = settings.auth, settings.router.host
     local = auth.keys_file is None and is_loopback(host)
@@ -38,7 +40,7 @@ def access_of(settings: Settings) -> Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only processes of this machine can reach an address."""
+    """Return whether only processes of this machine can reach an address."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,6 @@
-"""Settings from environment variables: PENSTOCK_ROUTER__PORT=1 sets router.port. No variable is without effect."""
+"""Settings from environment variables: PENSTOCK_ROUTER__PORT=1 sets router.port. A variable that sets nothing is an
+error.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from cluster.errors import SettingsError
 
 ENV_PREFIX = "PENSTOCK_"
 FILE_VARIABLE = "PENSTOCK_SETTINGS"
-"""Names the TOML file when no flag does."""
+"""Variable that names the TOML file when no flag does."""
 NOT_SETTINGS = frozenset(
     {
         FILE_VARIABLE,
@@ -22,7 +24,7 @@ NOT_SETTINGS = frozenset(
         *("PENSTOCK_MODEL", "PENSTOCK_RAY_FAULTS", "PENSTOCK_SCALE_VLLM", "PENSTOCK_TARGET", "PENSTOCK_TEST_MODEL"),
     }
 )
-"""Variables of ours that set no setting."""
+"""Variables with our prefix that are no settings."""
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any)
 _LINK = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9]+)*|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
@@ -30,14 +32,14 @@ _LINK_URL = re.compile(r"(tcp|udp|sctp)://")
 
 
 class Environment:
-    """Reads the variables once.
+    """Settings of the environment, read once.
 
-    Names that a file or a flag has (of pools, tenants, adapters) are matched whatever their case, because variables are
-    in upper case by custom; new names are in lower case, or as spelt within JSON.
+    Names of pools, tenants and adapters from a file or a flag match in any case, because variables are upper case by
+    custom. New names become lower case, or stay as spelt within JSON.
     """
 
     def __init__(self, environ: Mapping[str, str], known: Mapping[str, Any], sections: Collection[str]) -> None:
-        """Read them.
+        """Read the variables.
 
         Args:
             environ: all variables.
@@ -45,14 +47,14 @@ class Environment:
             sections: names of the tree's own fields.
 
         Raises:
-            SettingsError: names the variable that sets nothing, or what another one sets.
+            SettingsError: a variable sets nothing, or what another one sets; names it.
         """
         self.tree: dict[str, Any] = {}
         self.variables: dict[tuple[str, ...], str] = {}
-        """Which variable gave the value at a path."""
+        """Variable that gave the value, by path."""
         self._known = known
         names = [name for name, text in environ.items() if name.startswith(ENV_PREFIX) and not _is_other(name, text)]
-        # Whole sections first: names within them are known to the variables of single keys.
+        # Whole sections first, so that variables of single keys match the names within them.
         for name in sorted(names, key=lambda each: (each.count("__"), each)):
             parts = name.removeprefix(ENV_PREFIX).split("__")
             if parts[0].lower() not in sections:
@@ -68,7 +70,7 @@ class Environment:
         nodes = trees
         for part in parts:
             if path[1:] and path[-1] == "pools":
-                # A tenant's quotas are by the names of pools, which it need not have named before.
+                # A tenant's quotas have names of pools as keys, also of pools that the tenant does not name elsewhere.
                 nodes = nodes + [pools for tree in trees if isinstance(pools := tree.get("pools"), Mapping)]
             found = sorted({key for node in nodes for key in node if key.lower() == part.lower()})
             if len(found) > 1:
@@ -96,8 +98,8 @@ class Environment:
 
 
 def _is_other(name: str, text: str) -> bool:
-    """Whether it is no setting. Kubernetes gives pods variables for each Service of their namespace, by its name, and
-    one may be called penstock-router.
+    """Return whether the variable is no setting. Kubernetes gives pods variables named after each Service of their
+    namespace, and a Service may be called penstock-router.
     """
     if name in NOT_SETTINGS:
         return True

@@ -1,4 +1,4 @@
-"""Builds the settings tree: defaults < TOML file < PENSTOCK_SECTION__KEY variables < flags."""
+"""Loading of the settings tree: defaults < TOML file < PENSTOCK_SECTION__KEY variables < flags."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from cluster.settings.environment import FILE_VARIABLE, Environment
 from cluster.settings.tree import Settings
 
 SECRETS = ("url", "redis")
-"""Fields that may hold a password, which errors must not repeat; the second where somebody takes it for the first."""
+"""Fields that may hold a password, which errors must not repeat. `redis` is a section, but an address may be given for
+it by mistake."""
 NO_SECTION = ("model_type", "model_attributes_type", "dict_type", "json_invalid")
-"""Errors of what stands where a section should be, which may be anything; the last of a whole file."""
+"""Pydantic's errors for a value where a section should be, which may be anything. `json_invalid` is of a whole file."""
 
 
 def load_settings(
@@ -26,11 +27,11 @@ def load_settings(
     flags: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Build the tree.
+    """Build the settings tree.
 
     Args:
-        file: a TOML file; default: the one that PENSTOCK_SETTINGS names, if any.
-        flags: nested values that win over everything else; None values are left out.
+        file: a TOML file; default: the file that PENSTOCK_SETTINGS names, if set.
+        flags: nested values that win over all other sources; None values are left out.
         environ: default os.environ. PENSTOCK_ROUTER__PORT=1 sets router.port; values are JSON where they parse as JSON.
 
     Raises:
@@ -52,12 +53,16 @@ def load_settings(
 
 
 def dump_settings(settings: Settings) -> str:
-    """Write the tree as JSON, for handing it to another process."""
+    """Return the tree as JSON, for another process."""
     return settings.model_dump_json()
 
 
 def parse_settings(text: str) -> Settings:
-    """Read what `dump_settings` wrote."""
+    """Read a tree that `dump_settings` wrote.
+
+    Raises:
+        SettingsError: the text is no such tree.
+    """
     try:
         return Settings.model_validate_json(text)
     except ValidationError as error:
@@ -65,7 +70,7 @@ def parse_settings(text: str) -> Settings:
 
 
 def read_settings(json_file: Path | None, toml_file: Path | None) -> Settings:
-    """Read a tree that `dump_settings` wrote, else build one as `load_settings` does.
+    """Read a tree that `dump_settings` wrote; without `json_file` build one as `load_settings` does.
 
     Raises:
         SettingsError: a file can't be read, or has an unknown key or a value out of range.
@@ -102,7 +107,7 @@ def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
             continue
         if into.get(key) is None:
             into[key] = {}
-        # A value where a section should be stays, so that the error says so.
+        # A value where a section should be stays, so that validation reports it.
         if isinstance(into[key], dict):
             _merge(into[key], value)
 
@@ -110,12 +115,12 @@ def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
 def describe_errors(
     error: ValidationError, hide: Collection[str] = (), variables: Mapping[tuple[str, ...], str] | None = None
 ) -> str:
-    """Say what is wrong, in one line.
+    """Describe all wrong settings in one line.
 
     Args:
-        error: what pydantic found.
-        hide: fields whose values are not shown. Nor is what somebody gives for a whole section.
-        variables: which environment variable gave the value at a path, if one did.
+        error: pydantic's error.
+        hide: fields whose values are not shown. A value given for a whole section is not shown either.
+        variables: environment variable that gave the value, by path.
     """
     lines = []
     for item in error.errors():

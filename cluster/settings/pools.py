@@ -1,4 +1,4 @@
-"""A pool: its model and engine, and how it is controlled."""
+"""Settings of a pool: its model, engine, SLO and control."""
 
 from __future__ import annotations
 
@@ -15,122 +15,145 @@ def _off(value: Any) -> Any:
 
 
 Mode = Annotated[Literal["off", "advisory", "active"], BeforeValidator(_off)]
-"""How far a controller goes. False is "off" too: that is what YAML makes of an off without quotes."""
+"""Mode of a controller. False is "off" too, because YAML reads an unquoted off as false."""
 
 
 class EngineKind(enum.StrEnum):
-    """Names an engine."""
+    """Kind of engine."""
 
     VLLM = "vllm"
+    """vLLM on GPUs or CPUs."""
     SIM = "sim"
+    """Simulated engine without a model."""
 
 
 class SpeculativeSettings(Section):
-    """Configures speculative decoding; passed to vLLM."""
+    """Speculative decoding; the values are passed to vLLM."""
 
     method: Literal["ngram", "draft_model", "eagle", "eagle3"] = "ngram"
+    """Source of draft tokens: "ngram" copies from the prompt; the others use a draft model."""
     num_speculative_tokens: int = Field(default=3, ge=1, le=16)
-    """Draft tokens per step."""
+    """Number of draft tokens per step."""
     model: str = ""
-    """The draft model; empty for ngram."""
+    """Draft model: a local folder or hub id; empty for ngram."""
     prompt_lookup_min: int = Field(default=2, ge=1, le=16)
-    """ngram: shortest match, in tokens."""
+    """Shortest match in the prompt, in tokens. For ngram only."""
     prompt_lookup_max: int = Field(default=4, ge=1, le=32)
-    """ngram: longest match, in tokens."""
+    """Longest match in the prompt, in tokens. For ngram only."""
 
 
 class VllmSettings(Section):
-    """Configures a vLLM engine. Unset fields keep vLLM's own default for the hardware."""
+    """A vLLM engine. Unset fields keep vLLM's own default for the hardware."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    """"auto" is the model's own, but float32 on a CPU without bfloat16 instructions if the weights are small enough."""
+    """Data type of weights and activations. "auto" is the model's own; on a CPU without bfloat16 instructions it is
+    float32 if the weights are small enough."""
     quantization: str | None = None
-    """A vLLM quantization method, such as "awq", "gptq", "fp8"."""
+    """Quantization method of vLLM, such as "awq", "gptq", "fp8". Default: the one that the model's files name."""
     kv_cache_dtype: str = "auto"
-    """"auto" or a vLLM KV cache dtype, such as "fp8"."""
+    """Data type of the KV cache: "auto", or one of vLLM's, such as "fp8", which needs less memory."""
     kv_cache_memory_mb: int | None = Field(default=None, ge=8)
-    """KV cache per rank in MiB. Default: 256 on a CPU, where vLLM would take nearly all memory; vLLM's own choice on a
-    GPU."""
+    """Size of the KV cache per rank, in MiB. Default: 256 on a CPU, where vLLM would take nearly all memory; on a GPU
+    vLLM's own choice."""
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Part of a GPU's memory that vLLM may use for weights, activations and KV cache. Not used on a CPU."""
     block_size: int | None = Field(default=None, ge=8)
-    """Tokens per KV block; default 32 on a CPU, vLLM's own on a GPU."""
+    """Tokens per block of the KV cache. Default: 32 on a CPU, vLLM's own on a GPU."""
     max_model_len: int | None = Field(default=None, ge=16)
-    """Context length in tokens; default: the model's."""
+    """Context length in tokens. Default: the model's. Lower it to save KV cache."""
     max_num_seqs: int = Field(default=256, ge=1, le=4096)
-    """Largest batch; the live limit moves below it."""
+    """Largest batch, in sequences. The live batch limit of `control` stays at or below it."""
     max_num_batched_tokens: int | None = Field(default=None, ge=32)
-    """Largest token budget of a step. On a CPU at least max_model_len."""
+    """Most tokens that one engine step may process. On a CPU at least max_model_len."""
     enable_prefix_caching: bool = True
+    """Whether the KV cache of a prompt's beginning is reused by later prompts with the same beginning."""
     enforce_eager: bool | None = None
-    """Default: true on a CPU (fast start), false on a GPU."""
+    """Whether vLLM runs without compilation and CUDA graphs: a faster start, slower steps. Default: true on a CPU,
+    false on a GPU."""
     speculative: SpeculativeSettings | None = None
+    """Speculative decoding. Default: off."""
     lora_modules: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
-    """Adapter name to path."""
+    """LoRA adapters: name to path. Requests select one by its name."""
     max_lora_rank: int = Field(default=16, ge=1)
+    """Largest rank of an adapter."""
     trust_remote_code: bool = False
+    """Whether Python code from the model's repository may run. Only for models that you trust."""
     load_format: str = "auto"
-    """"dummy" gives random weights, for tests."""
+    """Format of the weights, as vLLM names it. "dummy" gives random weights, for tests."""
     allow_split_prefill_on_cpu: bool = False
-    """Switches off the guard against vLLM's CPU crash on seeded requests with a split prefill. For fault tests only."""
+    """Whether a prefill may be split over steps on a CPU, where vLLM then crashes on requests with a seed. For fault
+    tests only."""
 
 
 class SimSettings(Section):
-    """Configures the simulated engine: a step takes base + per_token * tokens + per_kv_token * context read.
+    """The simulated engine. A step takes base_ms + per_token_us * tokens + per_kv_token_us * context tokens read.
 
-    Every second of a run costs something, simulated or not, so that a step of any length would be one that never ends.
+    All times are bounded: every second of a test or simulation costs time, so a step of any length might never end.
     """
 
     base_ms: float = Field(default=5.0, ge=0, le=60_000)
+    """Fixed time of a step, in milliseconds."""
     per_token_us: float = Field(default=20.0, ge=0, le=1_000_000)
+    """Time per token that a step computes, in microseconds."""
     per_kv_token_us: float = Field(default=0.02, ge=0, le=1_000)
+    """Time per token of context that a step reads from the KV cache, in microseconds."""
     kv_tokens: int = Field(default=200_000, ge=64)
-    """KV cache capacity in tokens."""
+    """Capacity of the KV cache, in tokens."""
     max_num_seqs: int = Field(default=64, ge=1, le=4096)
+    """Largest batch, in sequences."""
     max_num_batched_tokens: int = Field(default=2048, ge=1)
+    """Most tokens that one step may process."""
     max_model_len: int = Field(default=32_768, ge=16)
+    """Context length in tokens."""
     time_scale: float = Field(default=1.0, ge=0, le=1_000)
-    """Multiplies step times; 0 steps as fast as the loop turns."""
+    """Factor of all step times; 0 runs steps without any wait."""
     start_s: float = Field(default=0.0, ge=0, le=86_400)
-    """Cold start."""
+    """Duration of a replica's start, in seconds."""
     block_size: int = Field(default=16, ge=1)
     """Tokens per block of the prefix cache."""
 
 
 class ClassSloSettings(Section):
-    """Is what one class of requests is promised. Unset promises nothing."""
+    """Latency that one class of requests is promised. Unset promises nothing."""
 
     ttft_p99_s: float | None = Field(default=None, gt=0, le=3600)
-    """Time to first token, 99th percentile, from the request's arrival."""
+    """Time to first token, 99th percentile, in seconds from the request's arrival."""
     itl_p95_s: float | None = Field(default=None, gt=0, le=60)
-    """Time between two tokens, 95th percentile."""
+    """Time between two tokens, 95th percentile, in seconds."""
 
 
 class SloSettings(Section):
-    """Is what a pool promises. All classes share a replica's batch, so the tightest itl_p95_s holds for all."""
+    """SLO of a pool. All classes share a replica's batch, so the tightest itl_p95_s holds for all."""
 
     interactive: ClassSloSettings = ClassSloSettings()
+    """SLO of class INTERACTIVE."""
     standard: ClassSloSettings = ClassSloSettings()
+    """SLO of class STANDARD."""
     batch: ClassSloSettings = ClassSloSettings()
+    """SLO of class BATCH."""
     attainment: float = Field(default=0.99, gt=0, lt=1)
-    """Part of the requests that must be served within their SLO."""
+    """Part of the requests that must be served within their SLO. A higher one takes more replicas."""
 
 
 class ControlSettings(Section):
-    """Configures what follows from the SLO: each replica's live batch limit."""
+    """Control of each replica's live batch limit by the SLO: small batches give short times between tokens, large ones
+    more throughput.
+    """
 
     mode: Mode | None = None
-    """"off" leaves the limit where it is; "advisory" decides and exports, but does not act; "active" acts. Default:
-    active where an itl_p95_s is set, else off."""
+    """"off" leaves the limit where it is. "advisory" decides and exports the decisions as metrics, but does not act.
+    "active" acts. Default: active where an itl_p95_s is set, else off."""
     period_s: float = Field(default=1.0, ge=0.05, le=60)
-    """Between two decisions."""
+    """Seconds between two decisions."""
     window_s: float = Field(default=15.0, ge=1, le=300)
-    """Steps of so long are what a decision looks at."""
+    """Seconds of recent engine steps on which a decision rests."""
     min_batch: int = Field(default=1, ge=1)
-    """Smallest batch limit, in sequences."""
+    """Smallest batch limit, in sequences. It holds even where the SLO is missed."""
     max_batch: int | None = Field(default=None, ge=1)
-    """Largest batch limit; default: the engine's max_num_seqs, which bounds it in any case."""
+    """Largest batch limit, in sequences. Default: the engine's max_num_seqs, which bounds it in any case."""
     start_batch: int = Field(default=16, ge=1)
-    """The limit of a new replica that knows nothing of its engine yet; it doubles while the latency allows."""
+    """Batch limit, in sequences, of a new replica that has not measured its engine yet; it doubles while the latency
+    allows."""
 
     @model_validator(mode="after")
     def _has_room(self) -> ControlSettings:
@@ -140,40 +163,46 @@ class ControlSettings(Section):
 
 
 class AutoscaleSettings(Section):
-    """Configures how many replicas a pool has. Without it the number is `replicas`, for ever."""
+    """Control of a pool's number of replicas by its SLO and load. With mode "off" the number stays at `replicas`."""
 
     mode: Mode = "off"
-    """"advisory" decides, records and exports, but does not act; "active" acts."""
+    """"off" makes no decisions. "advisory" decides, records the decisions and exports them as metrics, but does not
+    act. "active" acts."""
     min_replicas: int = Field(default=1, ge=0, le=1024)
-    """0 lets a pool without requests give up its last replica; requests then wait for a start."""
+    """Fewest replicas. 0 lets a pool without requests give up its last replica; the next request then waits for a
+    start."""
     max_replicas: int | None = Field(default=None, ge=1, le=1024)
-    """Must be set where the mode is not "off"."""
+    """Most replicas. Must be set where the mode is not "off"."""
     cold_start_s: float = Field(default=180.0, gt=0, le=7200)
-    """How long a start takes, until some were measured."""
+    """Assumed duration of a replica's start in seconds, until starts were measured."""
     start_timeout_s: float = Field(default=900.0, gt=0, le=14_400)
-    """A replica that takes no work so long after it was asked for counts as a failed start."""
+    """Seconds after which a replica that was asked for and takes no work yet counts as a failed start."""
     fill: float = Field(default=0.66, ge=0.1, le=1)
-    """Part of a replica's time that is planned for in a pool of four, at first; it then follows the attainment. In a
-    larger pool a smaller part is left free, as its load scatters less: of one that does the work of 16, half as large a
-    part of the work as of one that does the work of four."""
+    """Part of a replica's time that is planned to be busy, at first, in a pool with the work of four replicas; the
+    autoscaler then adapts it to the measured attainment. A larger pool needs a smaller free part, because its load
+    varies less: with the work of 16 replicas half as large a part, relative to the work, as with that of four. Lower it
+    for more headroom; raise it for fewer replicas."""
     rate_window_s: float = Field(default=60.0, ge=1, le=3600)
-    """Arrivals are averaged over so long."""
+    """Seconds over which the rate of arrivals is averaged. A shorter time reacts sooner, but also to random peaks."""
     drain_s: float = Field(default=60.0, ge=1, le=3600)
-    """What has piled up beyond the SLO is to be worked off in so long."""
+    """Seconds within which a backlog beyond the SLO is to be worked off. A shorter time starts more replicas."""
     hold_s: float = Field(default=30.0, ge=0, le=3600)
-    """Between a change and a removal."""
+    """Least time between a change of the number of replicas and a removal, in seconds."""
     look_back_s: float = Field(default=300.0, ge=1, le=86_400)
-    """Removal goes down to the most that was needed in three cold starts or three minutes, in no longer than this; in
-    up to six times as long after removals that had to be taken back, and never in more than the two hours that are
-    remembered."""
+    """Longest look-back of a removal, in seconds: as many replicas stay as were needed in that time. The look-back is
+    three cold starts or three minutes, whichever is longer, but at most this value. It becomes up to six times as long
+    after removals that had to be undone, within the two hours of history that are kept. Raise it where load soon
+    returns; lower it to save replicas."""
     idle_s: float = Field(default=900.0, ge=1, le=86_400)
-    """Without a request for so long a pool may go to 0, where min_replicas is 0."""
+    """Seconds without a request after which a pool may go to 0 replicas, where min_replicas is 0."""
     up_window_s: float = Field(default=60.0, ge=1, le=3600)
-    """At most twice the replicas, or four more, within so long."""
+    """Window in seconds of the limit on additions: within it the replicas at most double, or grow by four where that is
+    more."""
     down_window_s: float = Field(default=300.0, ge=1, le=86_400)
-    """At most a quarter of the replicas fewer within so long, but one always."""
+    """Window in seconds of the limit on removals: within it at most a quarter of the replicas go, but one may always
+    go."""
     stale_s: float = Field(default=30.0, ge=1, le=3600)
-    """Values older than this freeze removal."""
+    """Age in seconds of reported values beyond which no replica is removed."""
 
     @model_validator(mode="after")
     def _has_bounds(self) -> AutoscaleSettings:
@@ -187,31 +216,42 @@ class AutoscaleSettings(Section):
 
 
 class PoolSettings(Section):
-    """Describes a pool: one model with its own Serve application, queue and replicas."""
+    """A pool: one model with its own Serve application, queue and replicas."""
 
     model: str = "demo"
-    """A local folder, a hub id, or "demo" for the model that ships with Penstock. Simulated: only its tokenizer."""
+    """Model: a local folder, a hub id, or "demo" for the model that ships with Penstock. A simulated engine uses only
+    the model's tokenizer."""
     engine: EngineKind = EngineKind.VLLM
+    """Engine of the replicas: vLLM, or a simulated one for tests and load tests."""
     replicas: int = Field(default=1, ge=1, le=1024)
+    """Number of replicas at the start. The autoscaler changes it where `autoscale` is active."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
-    """GPUs, or CPU ranks, that share every layer; on one machine."""
+    """Number of GPUs, or CPU ranks, of one machine that share every layer of a replica's model."""
     pipeline_parallel_size: int = Field(default=1, ge=1, le=64)
-    """Machines that each hold a part of the layers, with tensor_parallel_size GPUs each."""
+    """Number of machines that each hold a part of the layers, with tensor_parallel_size GPUs each."""
     vllm: VllmSettings = VllmSettings()
+    """The vLLM engine, where `engine` is "vllm"."""
     sim: SimSettings = SimSettings()
+    """The simulated engine, where `engine` is "sim"."""
     slo: SloSettings = SloSettings()
+    """SLO of the pool."""
     control: ControlSettings = ControlSettings()
+    """Control of batch limits."""
     autoscale: AutoscaleSettings = AutoscaleSettings()
+    """Control of the number of replicas."""
     price_per_gpu_hour: float = Field(default=0.0, ge=0)
-    """For receipts and the ledger, as the other prices; in any currency."""
+    """Price of an accelerator per hour, in any currency, the same for all prices. Receipts and the ledger use it."""
     budget_per_hour: float | None = Field(default=None, ge=0)
-    """What the pool may cost, in the same currency; default: no bound. Binds only with a price_per_gpu_hour."""
+    """Most that the pool may cost per hour; it limits the number of replicas. Default: no limit. It needs a
+    price_per_gpu_hour."""
     price_per_million_prompt_tokens: float = Field(default=0.0, ge=0)
+    """Price of a million prompt tokens that are not found in the prefix cache."""
     price_per_million_cached_tokens: float | None = Field(default=None, ge=0)
-    """Of prompt tokens found in the prefix cache; default: as other prompt tokens."""
+    """Price of a million prompt tokens found in the prefix cache. Default: that of other prompt tokens."""
     price_per_million_output_tokens: float = Field(default=0.0, ge=0)
+    """Price of a million output tokens."""
 
     @property
     def ranks(self) -> int:
-        """Accelerators of one replica."""
+        """Number of accelerators of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size

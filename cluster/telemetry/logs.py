@@ -1,4 +1,4 @@
-"""One line per event: a dotted name and fields. Prompts and outputs never appear in logs."""
+"""Logs: one line per event, a dotted name and fields. Prompts and outputs never appear in logs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import time
 from typing import Any, TextIO
 
 PACKAGES = ("cluster", "router", "deployments", "loadtest")
-"""Whose logs these are."""
+"""Packages whose logs are configured here."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes one JSON object per line."""
+    """Formatter of one JSON object per line."""
 
     def __init__(self, **fixed: str) -> None:
         super().__init__()
         self._fixed = fixed
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line without its end."""
         line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
@@ -36,10 +35,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Writes a line for people."""
+    """Formatter of a line for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line without its end."""
         fields = " ".join(f"{key}={value}" for key, value in extra_fields(record).items())
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{clock} {record.levelname.lower():7} {record.getMessage()} {fields}".rstrip()
@@ -49,7 +47,7 @@ class TextFormatter(logging.Formatter):
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields given in `extra`. Ray gives every record of its process one of its own, with an underscore."""
+    """Return the fields given in `extra`. Names with an underscore are left out: Ray adds one to every record."""
     return {key: value for key, value in vars(record).items() if key not in _STANDARD and not key.startswith("_")}
 
 
@@ -59,7 +57,7 @@ def configure_logging(level: str, style: str, stream: TextIO | None = None, **fi
     Args:
         level: debug, info, warning or error.
         style: json or text.
-        stream: default stderr.
+        stream: default: stderr.
         fixed: fields added to every JSON line, such as the router's id.
     """
     handler = logging.StreamHandler(stream or sys.stderr)

@@ -1,4 +1,4 @@
-"""The Prometheus endpoint of a process, and what a supervisor asks it."""
+"""HTTP endpoint of a process for Prometheus and for health probes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LATENCY_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0,
     300.0, 600.0, 1800.0,
 )  # fmt: skip
-"""Seconds; from one decode step to a long answer, or what batch work waits."""
+"""Bounds of latency histograms in seconds, from one decode step to a long answer or the wait of batch work."""
 
 
 class MetricsServer:
-    """Serves /metrics, and questions with yes or no, from threads of its own."""
+    """HTTP server of /metrics and of yes-or-no probes, on its own threads."""
 
     def __init__(
         self,
@@ -30,13 +30,13 @@ class MetricsServer:
         registry: CollectorRegistry,
         probes: Mapping[str, Callable[[], bool]] | None = None,
     ) -> None:
-        """Listen at once; port 0 takes a free one.
+        """Start to listen.
 
         Args:
             host: address to listen on.
-            port: 0 to 65535.
-            registry: what /metrics shows.
-            probes: answers by path, such as /readyz: 200 for yes, 503 for no. Called on any thread.
+            port: 0 to 65535; 0 takes a free one.
+            registry: metrics that /metrics shows.
+            probes: functions by path, such as /readyz: true answers 200, false 503. Called on any thread.
         """
         self._host = listening_host(host)
         server, thread = start_http_server(port, addr=self._host, registry=registry)
@@ -51,7 +51,7 @@ class MetricsServer:
         closer = threading.Thread(target=self._server.shutdown)
         closer.start()
         while closer.is_alive():
-            # The server looks up twice a second, or when somebody calls.
+            # The server checks for its end twice a second, and at every connection.
             with contextlib.suppress(OSError):
                 socket.create_connection((self._host, self.port), timeout=1.0).close()
             closer.join(0.02)

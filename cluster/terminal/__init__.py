@@ -1,1 +1,1 @@
-"""What every command of `penstock` shares: its registration, types of flags, and how it prints."""
+"""Code that all commands of `penstock` share: registration, types of flags, and printing."""

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from typing import Any, TypeAlias
 
 GROUP = "penstock.commands"
-"""Entry points of this group name lists of commands."""
+"""Group of entry points that name lists of commands."""
 KEY_VARIABLE = "PENSTOCK_API_KEY"
 """Environment variable with the API key. Not a flag: other users of a machine can read command lines."""
 

@@ -1,7 +1,7 @@
-"""Where commands print: tables to standard output, one line per problem to standard error.
+"""Consoles of commands: tables go to standard output, one line per problem to standard error.
 
-Text of others (keys, names, paths, errors) may hold brackets, which rich takes for markup: it goes through `escape` or
-into a `Text`. Nor is `:name:` in it a picture, so no console here has emoji.
+Foreign text (keys, names, paths, errors) may have brackets, which rich would read as markup: it goes through `escape`
+or into a `Text`. It may also have `:name:`, which rich would turn into an emoji, so no console here has emoji.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from rich.console import Console
 from rich.markup import escape
 
 WIDE = 160
-"""Columns where nobody looks: a file or a pipe has room, and what is cut there is lost."""
+"""Columns of output that is no terminal: a file or a pipe has room, and text that is cut there is lost."""
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to `main`, which ends the same way whatever was printed: rich would exit with 1, as if it failed."""
+        """Leave the error to `main`, which ends all commands the same way; rich would exit with 1 as for a failure."""
         raise
 
 
 def screen(wide: int = WIDE) -> Console:
-    """Open standard output; `wide`: columns where nobody looks."""
+    """Open standard output; `wide`: columns if it is no terminal."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return _Console(width=None if known else wide, emoji=False)
 
@@ -36,17 +36,17 @@ def messages() -> Console:
 
 
 def standard_input() -> TextIO:
-    """Return standard input to read as UTF-8, whatever the locale says; what is none raises UnicodeDecodeError."""
+    """Return standard input, read as UTF-8 in any locale; other bytes raise UnicodeDecodeError when they are read."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     return sys.stdin
 
 
 def print_problem(problem: object) -> None:
-    """Say what went wrong, as it is: names may hold brackets, and whoever searches a log wants a line to be one."""
+    """Print a problem without markup, because names may have brackets, and as one line, which is easy to search for."""
     messages().print(f"[red]penstock:[/] {escape(str(problem))}", highlight=False, soft_wrap=True)
 
 
 def print_wait(text: str) -> None:
-    """Say why nothing happens for a while."""
+    """Print the reason of a wait."""
     messages().print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True)

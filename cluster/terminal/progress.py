@@ -1,4 +1,4 @@
-"""Shows the steps of a start or stop as they go."""
+"""Display of the steps of a start or stop."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ _DONE = {"ready", "stopped"}
 
 
 class StepDisplay:
-    """Is a `Progress`: a line per step with a spinner until it ends; plain lines when the output is no terminal."""
+    """A `Progress` that shows a line per step, with a spinner until it ends; plain lines for output to no terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._steps: dict[str, tuple[str, float]] = {}
-        """Step to (text, when it began)."""
+        """Step to its text and its begin, in monotonic seconds."""
         self._live = Live(console=console, get_renderable=self._table, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> StepDisplay:
-        if self._console.is_terminal:
-            self._live.start()
         return self
 
     def __exit__(
@@ -34,7 +32,7 @@ class StepDisplay:
         self._live.stop()
 
     def __call__(self, step: str, text: str) -> None:
-        """Take news of a step."""
+        """Show the new text of a step."""
         known = self._steps.get(step)
         if text in _DONE:
             began = known[1] if known is not None else time.monotonic()
@@ -42,9 +40,15 @@ class StepDisplay:
             self._console.print(
                 f"[green]✓[/] {escape(step)} {text} [dim]{time.monotonic() - began:.1f} s[/]", highlight=False
             )
+            if not self._steps:
+                # A running display takes over standard output and ends a line at every flush. That would break an
+                # answer that is streamed meanwhile.
+                self._live.stop()
         elif known is None:
             self._steps[step] = (text, time.monotonic())
-            if not self._console.is_terminal:
+            if self._console.is_terminal:
+                self._live.start()
+            else:
                 self._console.print(f"  {escape(f'{step}: {text}')}", highlight=False)
         else:
             self._steps[step] = (text, known[1])

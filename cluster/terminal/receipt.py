@@ -1,4 +1,4 @@
-"""Shows a receipt to a person."""
+"""Display of a receipt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_receipt(finished: Finished, console: Console) -> None:
-    """Print where the time went, and what was used."""
+    """Print the times and tokens of each attempt, and the usage of the request."""
     receipt, usage = finished.receipt, finished.usage
     table = Table(title="receipt", title_justify="left", show_edge=False, pad_edge=False)
     lost = any(attempt.lost_time for attempt in receipt.attempts)
@@ -35,7 +35,7 @@ def print_receipt(finished: Finished, console: Console) -> None:
     print_table(table, console)
     first = f"{1e3 * receipt.time_to_first_token:.1f} ms" if receipt.time_to_first_token is not None else "none"
     reasons = ", ".join(choice.finish_reason.value for choice in finished.choices)
-    # Where no price is set a cost of 0 would say that it was free.
+    # Without prices a cost of 0 would look as if the request were free.
     cost = f"; cost {receipt.cost:.6g}" if receipt.cost else ""
     console.print(
         f"tokens in {usage.prompt_tokens}, out {usage.output_tokens}; first token {first}, "

@@ -1,5 +1,5 @@
 """Tables that lose nothing on a narrow screen: text is folded, numbers never are, and a table that is still too wide
-goes on below itself.
+continues below itself.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from rich.table import Column, Table
 from rich.text import Text
 
 LEAST_WORDS = 12
-"""Columns that a text has before a table is split instead."""
+"""Least width of a text column in characters; a table that needs narrower ones is split instead."""
 _EDGES = 3
-"""Columns that a table takes beside each of its own, and one more."""
+"""Characters of border and padding per column; the table has one more."""
 
 
 def add_columns(table: Table, *names: str, words: Collection[str] = (), left: Collection[str] = ()) -> None:
-    """Add columns of numbers.
+    """Add columns, of numbers unless named otherwise.
 
     Args:
-        table: gets them.
-        names: their headings.
-        words: those that have text instead, which is folded.
-        left: those that stand on the left and are kept whole too, such as times.
+        table: table that gets the columns.
+        names: headings of the columns.
+        words: columns of text, which is folded.
+        left: left-aligned columns that are never folded, such as times.
     """
     for name in names:
         if name in words:
@@ -37,21 +37,21 @@ def print_table(table: Table, console: Console, keys: int = 1) -> None:
     """Print a table, in several parts where the console is too narrow for its numbers.
 
     Args:
-        table: of plain cells, in columns as `add_columns` makes them.
-        console: where to.
-        keys: so many of the first columns are in every part.
+        table: table with plain cells, in columns as `add_columns` makes them.
+        console: console to print to.
+        keys: number of first columns that are repeated in every part.
     """
     for part in split(table, console, keys):
         console.print(part)
 
 
 def split(table: Table, console: Console, keys: int = 1) -> list[Table]:
-    """Return the parts of a table that fit a console; see `print_table`."""
+    """Return the parts of a table that fit a console. The arguments are those of `print_table`."""
     columns, width = table.columns, console.width
     if _taken(columns, console) <= width:
         return [table]
     first = columns[:keys]
-    # What nobody has needs no table of its own.
+    # Columns without any content are left out.
     rest = [column for column in columns[keys:] if any(str(cell) for cell in column.cells)]
     groups: list[list[Column]] = [[]]
     for column in rest:
@@ -63,7 +63,7 @@ def split(table: Table, console: Console, keys: int = 1) -> list[Table]:
         part.title = None
     for part in parts:
         if _taken(part.columns, console) > width:
-            # There is no room for a single one: a number in two lines is better than a part of it.
+            # There is no room even for a single column: a folded number is better than a cut one.
             for column in part.columns:
                 column.no_wrap, column.overflow = False, "fold"
     return parts
@@ -80,7 +80,7 @@ def _part(table: Table, columns: Sequence[Column]) -> Table:
 
 
 def _taken(columns: Sequence[Column], console: Console) -> int:
-    """Return the least width that is needed."""
+    """Return the least width that columns need, in characters."""
     return 1 + sum(_EDGES + _least(each, console) for each in columns)
 
 

@@ -1,4 +1,4 @@
-"""Types of values for flags: what is out of range is refused before anything is done."""
+"""Types of values for flags. A value out of range is refused before the command starts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 MOST_TIME = 315_576_000_000
-"""The longest time of a message, 10,000 years, in seconds; nobody misses more of another unit."""
+"""Longest time that a message can hold, 10,000 years, in seconds. It also bounds numbers of other units."""
 
 
 def word(text: str) -> str:
-    """Read what must not be empty, as a variable that is not set is."""
+    """Read a text that must not be empty; an unset shell variable gives an empty one."""
     if not text.strip():
         raise argparse.ArgumentTypeError(f"must not be empty, got {text!r}")
     return text
 
 
 def folder(text: str) -> str:
-    """Read the path of a folder, which may be yet to be made."""
+    """Read the path of a folder, which need not exist yet."""
     path = Path(word(text)).expanduser()
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"must be a folder, got {text!r}, which is none")
@@ -27,7 +27,7 @@ def folder(text: str) -> str:
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return a type of whole numbers of at least `least` and, unless None, at most `most`."""
+    """Return a type of whole numbers from `least` to `most`, both inclusive; None is no upper bound."""
 
     def read(text: str) -> int:
         value = int(_bounded(int, text, least))
@@ -54,17 +54,17 @@ def up_to(most: int) -> Callable[[str], float]:
 
 
 def time_of(text: str) -> float:
-    """Read a length of time above 0, in any unit, that a message can hold."""
+    """Read a length of time above 0, in any unit, at most MOST_TIME."""
     return _not_above(above_zero(text), MOST_TIME, text)
 
 
 def time_from_zero(text: str) -> float:
-    """Read a length of time of at least 0, in any unit, that a message can hold."""
+    """Read a length of time from 0, in any unit, at most MOST_TIME."""
     return _not_above(from_zero(text), MOST_TIME, text)
 
 
 def span(text: str) -> tuple[int, int]:
-    """Read two whole numbers from 1 such as 1-100."""
+    """Read a range of whole numbers from 1, such as 1-100."""
     first, dash, last = text.partition("-")
     if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
         raise argparse.ArgumentTypeError(f"must be two whole numbers from 1 such as 1-100, got {text!r}")

@@ -1,1 +1,1 @@
-"""Who proves what to whom: the cluster secret, links, announcements, resume tokens, and TLS."""
+"""Proofs between processes: the cluster secret, links, announcements, resume tokens, and TLS."""

@@ -1,4 +1,4 @@
-"""What a replica announces of itself, signed, so that a router dials and trusts only replicas of its own cluster."""
+"""Signed announcement of a replica. By it a router connects to and trusts only replicas of its own cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PURPOSE = "registry/1"
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Is the part of a replica's record that does not change while it lives."""
+    """Part of a replica's record that does not change while it lives."""
 
     replica_id: str
     pool: str
     address: str
-    """host:port of its ReplicaService."""
+    """Address of its ReplicaService, host:port."""
     group_id: str
     model: ModelInfo
     tensor_parallel_size: int
@@ -34,12 +34,12 @@ class Announcement:
     price_per_gpu_hour: float
 
     def seal(self, secret: ClusterSecret) -> bytes:
-        """Write and sign the record."""
+        """Return the signed record."""
         return secret.seal(_PURPOSE, bytes(msgpack.packb(asdict(self))))
 
     @classmethod
     def open(cls, record: bytes, secret: ClusterSecret) -> Announcement | None:
-        """Read a record; None when it is not signed with this cluster's secret, or cannot be read."""
+        """Read a record; None when it is not signed with this cluster's secret or cannot be read."""
         payload = secret.open(_PURPOSE, record)
         if payload is None:
             return None
@@ -51,15 +51,15 @@ class Announcement:
 
 
 def replica_name(pool: str, serve_id: str) -> str:
-    """Name the replica that Ray Serve knows by this id within its deployment."""
+    """Return the name of a replica that Ray Serve knows by this id within its deployment."""
     return f"{pool}-{serve_id}"
 
 
 def model_from_fields(fields: dict[str, Any]) -> ModelInfo:
-    """Rebuild a ModelInfo from `dataclasses.asdict` of one, also after JSON or msgpack, and of a later release.
+    """Rebuild a ModelInfo from its `dataclasses.asdict`, also after JSON or msgpack, and from a later release.
 
     Raises:
-        TypeError, KeyError: these are not the fields of one.
+        TypeError, KeyError: these are not the fields of a ModelInfo.
     """
     return ModelInfo(
         **{
@@ -71,5 +71,5 @@ def model_from_fields(fields: dict[str, Any]) -> ModelInfo:
 
 
 def _known(kind: type[DataclassInstance], found: dict[str, Any]) -> dict[str, Any]:
-    # A later release may have more.
+    # A later release may have more fields.
     return {field.name: found[field.name] for field in dataclass_fields(kind) if field.name in found}

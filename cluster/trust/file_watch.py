@@ -1,4 +1,4 @@
-"""Files that others replace while a process runs: keys and certificates."""
+"""Files that are replaced while a process runs: keys and certificates."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _LOG = logging.getLogger(__name__)
 
 Content = TypeVar("Content")
 OnReload = Callable[[str, bool], None]
-"""Takes the name of what was read again and whether its content was good."""
+"""Callback with the name of the files that were read again, and whether their content was good."""
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 class Watched(Generic[Content]):
-    """Keeps the newest good content of a set of files. Safe to use from several threads.
+    """Newest good content of a set of files. Safe to use from several threads.
 
-    Content that can't be read leaves the last good one in force: a typing error must not lock everybody out. Secrets
-    that Kubernetes mounts are links that move, which counts as a change.
+    When content can't be read, the last good one stays in force: a typing error must not lock all callers out. Secrets
+    that Kubernetes mounts are links that change their target, which counts as a change of the file.
     """
 
     def __init__(
@@ -33,13 +33,13 @@ class Watched(Generic[Content]):
         read: Callable[[], Content],
         on_reload: OnReload = lambda _name, _good: None,
     ) -> None:
-        """Read for the first time.
+        """Read the files for the first time.
 
         Args:
-            name: for logs and metrics.
-            paths: what to look at.
-            read: reads and checks the content; raises SettingsError.
-            on_reload: called for every change that was seen, on the thread that calls `refresh`.
+            name: name of the files in logs and metrics.
+            paths: files to watch.
+            read: function that reads and checks the content; raises SettingsError.
+            on_reload: called for every noticed change, on the thread that calls `refresh`.
 
         Raises:
             SettingsError: the content is not good now.
@@ -55,16 +55,16 @@ class Watched(Generic[Content]):
 
     @property
     def content(self) -> Content:
-        """Return the newest good content."""
+        """Newest good content."""
         return self._content
 
     @property
     def version(self) -> int:
-        """Count the changes since the first content."""
+        """Number of changes since the first content."""
         return self._version
 
     def refresh(self) -> bool:
-        """Look at the files and read them when they changed; says whether there is new content. Blocks on the disk."""
+        """Read the files if they changed; return whether there is new content. Blocks on the disk."""
         with self._lock:
             stamp = self._look()
             if stamp == self._stamp:
@@ -75,13 +75,13 @@ class Watched(Generic[Content]):
         try:
             content = self._read()
         except SettingsError as error:
-            # Not looked at again before it changes again, so this is said once.
+            # Not read again before the next change, so that the error is logged once.
             self._stamp = stamp
             _LOG.error("file.bad", extra={"what": self._name, "error": str(error)})
             self._on_reload(self._name, False)
             return False
         if self._look() != stamp:
-            # Somebody writes right now; what was read may be half of each. The next look settles it.
+            # The files are being written, and the content may be a mix of old and new. The next call reads them again.
             return False
         self._stamp, self._content = stamp, content
         self._version += 1
@@ -105,7 +105,7 @@ def read_bytes(path: Path, setting: str) -> bytes:
     """Read a whole file.
 
     Raises:
-        SettingsError: names the setting that names the file.
+        SettingsError: the file can't be read; the message names `setting`.
     """
     try:
         return path.read_bytes()

@@ -1,9 +1,10 @@
-"""How the two ends of a link prove that they know the cluster secret.
+"""Proof by both ends of a link that they know the cluster secret.
 
 The router sends its id, a random nonce and an HMAC over both and the replica's id; the replica answers with an HMAC
-over the nonce and both ids. Neither sends the secret. Because the replica's id is part of it, whoever sits at the
-address of a replica that is gone can't pass a router's proof on to one that lives. A listener on the wire could still
-replay a proof to the same replica, and read along anyway, so use `replica.tls` on networks you do not trust.
+over the nonce and both ids. Neither sends the secret. The replica's id is part of the
+proof, so that an attacker at the address of a dead replica can't pass a router's proof on to a live one. An attacker on
+the wire could still replay a proof to the same replica, and read all traffic, so use `replica.tls` on networks that you
+do not trust.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Metadata = Sequence[tuple[str, str]]
 
 
 def caller_metadata(secret: ClusterSecret, router_id: str, replica_id: str) -> tuple[Metadata, bytes]:
-    """Return the metadata of a call to one replica and the answer to expect from it."""
+    """Return the metadata of a call to one replica, and the answer to expect from it."""
     nonce = secrets.token_hex(16)
     claim = _claim(router_id, replica_id, nonce)
     proof = base64.b64encode(secret.sign(_CALLER, claim)).decode()
@@ -35,7 +36,7 @@ def caller_metadata(secret: ClusterSecret, router_id: str, replica_id: str) -> t
 def check_caller(
     secret: ClusterSecret, replica_id: str, metadata: Iterable[tuple[str, str | bytes]] | None
 ) -> tuple[str, bytes] | None:
-    """Return the router's id and our answer to its nonce; None when the proof is missing, wrong or not meant for us."""
+    """Return the router's id and our answer to its nonce; None if the proof is missing, wrong or another replica's."""
     fields = {key: value for key, value in metadata or () if isinstance(value, str)}
     router_id, nonce = fields.get(ROUTER_HEADER, ""), fields.get(NONCE_HEADER, "")
     try:

@@ -1,4 +1,4 @@
-"""The resume token: lets any router find a running generation, also when Redis has forgotten everything."""
+"""The resume token, with which any router finds a running generation, even if Redis has lost all data."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cluster.trust.secret import ClusterSecret
 
 _PURPOSE = "resume/1"
 _PARTS = 4
-"""Fields of a choice."""
+"""Number of fields of a choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeTokenChoice:
-    """Is where one choice runs; all empty while it waits."""
+    """Place where one choice runs; all fields are empty while it waits."""
 
     attempt: str = ""
     replica_id: str = ""
@@ -26,7 +26,7 @@ class ResumeTokenChoice:
 
 @dataclass(frozen=True, slots=True)
 class ResumeToken:
-    """Is the content of a resume token. The token is opaque to clients and signed with the cluster secret."""
+    """Content of a resume token. The token is opaque to clients and signed with the cluster secret."""
 
     request_id: str
     pool: str
@@ -35,7 +35,7 @@ class ResumeToken:
     choices: tuple[ResumeTokenChoice, ...]
 
     def seal(self, secret: ClusterSecret) -> bytes:
-        """Write and sign the token."""
+        """Return the signed token."""
         choices = [(c.attempt, c.replica_id, c.address, c.group_id) for c in self.choices]
         fields = (self.request_id, self.pool, self.tenant, self.prompt_tokens, choices)
         return secret.seal(_PURPOSE, bytes(msgpack.packb(fields)))
@@ -45,13 +45,13 @@ class ResumeToken:
         """Read a token.
 
         Raises:
-            InvalidRequestError: it was not made by this cluster, or by a release that this one can't read.
+            InvalidRequestError: the token is not of this cluster, or is of a release that this one can't read.
         """
         payload = secret.open(_PURPOSE, token)
         if payload is None:
             raise InvalidRequestError.of("resume.resume_token", "was not issued by this cluster")
         try:
-            # A later release may append more.
+            # A later release may append more fields.
             request_id, pool, tenant, prompt_tokens, choices, *_ = msgpack.unpackb(payload)
             return cls(request_id, pool, tenant, prompt_tokens, tuple(ResumeTokenChoice(*c[:_PARTS]) for c in choices))
         except (ValueError, TypeError) as error:

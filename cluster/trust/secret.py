@@ -1,4 +1,4 @@
-"""The cluster secret: proves that a router, a replica, a registry record or a resume token belongs to this cluster."""
+"""The cluster secret, which proves that a router, replica, registry record or resume token belongs to this cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MIN_BYTES = 16
 
 
 class ClusterSecret:
-    """Signs and checks byte strings, each for one purpose only, so that a proof can't be used elsewhere."""
+    """Signer and verifier of byte strings, each for one purpose only, so that a proof can't be used elsewhere."""
 
     def __init__(self, key: bytes, name: str = "cluster secret") -> None:
         if len(key) < _MIN_BYTES:
@@ -27,7 +27,7 @@ class ClusterSecret:
 
     @classmethod
     def from_file(cls, path: Path) -> ClusterSecret:
-        """Read the secret; surrounding white space does not count.
+        """Read the secret; surrounding white space is ignored.
 
         Raises:
             SettingsError: the file is missing, unreadable or too short.
@@ -39,10 +39,10 @@ class ClusterSecret:
 
     @classmethod
     def create_file(cls, path: Path) -> ClusterSecret:
-        """Read the secret, or make a random one with mode 0600 when there is none.
+        """Read the secret; if there is no file, create one with a random secret and mode 0600.
 
         Raises:
-            SettingsError: the file can't be made, or is as `from_file` says.
+            SettingsError: the file can't be created, or is missing, unreadable or too short.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,15 +57,15 @@ class ClusterSecret:
         return hmac.digest(self._key, purpose.encode() + b"\0" + payload, hashlib.sha256)
 
     def verify(self, purpose: str, payload: bytes, proof: bytes) -> bool:
-        """Check a proof in constant time."""
+        """Return whether a proof is right; takes the same time for every proof."""
         return hmac.compare_digest(self.sign(purpose, payload), proof)
 
     def seal(self, purpose: str, payload: bytes) -> bytes:
-        """Return proof and payload in one piece."""
+        """Return the proof followed by the payload."""
         return self.sign(purpose, payload) + payload
 
     def open(self, purpose: str, sealed: bytes) -> bytes | None:
-        """Return the payload of a sealed piece; None when it was not sealed here for this purpose."""
+        """Return the payload of sealed bytes; None when they were not sealed with this secret for this purpose."""
         proof, payload = sealed[:32], sealed[32:]
         return payload if self.verify(purpose, payload, proof) else None
 
@@ -75,6 +75,6 @@ def _write(descriptor: int, path: Path) -> None:
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(32))
     except OSError:
-        # Half of one would be refused at every start.
+        # A partly written secret would be refused at every start.
         path.unlink()
         raise

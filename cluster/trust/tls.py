@@ -1,7 +1,7 @@
 """TLS on gRPC ports and links, with certificates that may be replaced while streams are open.
 
-A server looks at its files whenever somebody connects. Connections that are open keep the certificate that they began
-with, so nothing is cut; a client that should be locked out at once needs its connection closed.
+A server checks its files at every new connection. Open connections keep the certificate that they began with, so
+nothing is cut. To lock out a client at once, its connection must be closed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ ROUTER_TLS = "router.tls"
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Is a certificate with its key, and who signs the peer's certificate. PEM; the key is kept out of repr."""
+    """A certificate with its key, and the authority that signs the peer's. PEM; the key is kept out of repr."""
 
     certificate: bytes
     private_key: bytes = field(repr=False)
     peer_ca: bytes | None
-    """None asks the peer for no certificate."""
+    """Authority that signs the peer's certificate; None asks the peer for none."""
 
     def configuration(self) -> grpc.ServerCertificateConfiguration:
-        """Build what a server shows and trusts."""
+        """Return the certificate that a server shows and the authority that it trusts, for gRPC."""
         return grpc.ssl_server_certificate_configuration([(self.private_key, self.certificate)], self.peer_ca)
 
 
 class TlsFiles(Watched[TlsMaterial]):
-    """Is the material of one port or link, as its files are now."""
+    """Material of one port or link, read again when its files change."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class TlsFiles(Watched[TlsMaterial]):
         peer_ca_file: Path | None,
         on_reload: OnReload = lambda _name, _good: None,
     ) -> None:
-        """Read the files; `section` names the settings in errors.
+        """Read the files; `section` is the name of the settings in errors.
 
         Raises:
-            SettingsError: a file is missing or no PEM, or the key is not the certificate's.
+            SettingsError: a file is missing or not PEM, or the key does not belong to the certificate.
         """
         self._section = section
         self._files = (certificate_file, private_key_file, peer_ca_file)
@@ -57,12 +57,12 @@ class TlsFiles(Watched[TlsMaterial]):
 
     @classmethod
     def of_router(cls, settings: RouterTlsSettings, on_reload: OnReload = lambda _name, _good: None) -> TlsFiles:
-        """Read what a router's public port shows and trusts."""
+        """Read the material of a router's public port."""
         return cls(ROUTER_TLS, settings.certificate_file, settings.private_key_file, settings.client_ca_file, on_reload)
 
     @classmethod
     def of_link(cls, settings: ReplicaTlsSettings) -> TlsFiles:
-        """Read what either end of a link shows and trusts."""
+        """Read the material of either end of a link."""
         return cls("replica.tls", settings.certificate_file, settings.private_key_file, settings.ca_file)
 
     def _material(self) -> TlsMaterial:
@@ -76,7 +76,7 @@ class TlsFiles(Watched[TlsMaterial]):
         return material
 
     def _check(self, certificate: Path, key: Path, peer_ca: Path | None) -> None:
-        # gRPC would take a key of another certificate and then fail every handshake.
+        # gRPC would accept a key of another certificate and then fail every handshake.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             context.load_cert_chain(certificate, key, password=_no_password)
@@ -90,10 +90,10 @@ class TlsFiles(Watched[TlsMaterial]):
                 raise SettingsError(f"{self._section}: {peer_ca} has no CA certificate: {error}") from error
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Build what a port needs. With a peer CA only clients with a certificate of it can connect."""
+        """Return the credentials of a port. With a peer CA only clients with a certificate of that CA can connect."""
         shown = self.version
 
-        # gRPC calls this for every new connection, on a thread of its own.
+        # gRPC calls this for every new connection, on its own thread.
         def fetch() -> grpc.ServerCertificateConfiguration | None:
             nonlocal shown
             self.refresh()
@@ -103,41 +103,41 @@ class TlsFiles(Watched[TlsMaterial]):
             return self.content.configuration()
 
         require = self.content.peer_ca is not None
-        # The stubs do not know that None means "as before".
+        # The type stubs lack that None means "unchanged".
         return grpc.dynamic_ssl_server_credentials(self.content.configuration(), fetch, require)  # type: ignore[arg-type]
 
 
 def _no_password() -> str:
-    # Without this OpenSSL would ask at the terminal.
+    # Without this callback OpenSSL would ask for a password at the terminal.
     raise ValueError("the private key is encrypted")
 
 
 class LinkDialer:
-    """Opens a router's channels to replicas, in the clear or over mutual TLS."""
+    """Factory of a router's channels to replicas, in the clear or over mutual TLS."""
 
     def __init__(self, settings: ReplicaTlsSettings | None) -> None:
         """Read the certificate files, if any.
 
         Raises:
-            SettingsError: a file is not as it must be.
+            SettingsError: a file is missing or not PEM, or the key does not belong to the certificate.
         """
         self._files = TlsFiles.of_link(settings) if settings is not None else None
         self._server_name = settings.server_name if settings is not None else ""
 
     @property
     def version(self) -> int:
-        """Grow whenever a new channel would use other certificates. Looks at the files."""
+        """Number that grows whenever a new channel would use other certificates. Reads the files if they changed."""
         if self._files is None:
             return 0
         self._files.refresh()
         return self._files.version
 
     def dial(self, address: str, options: tuple[tuple[str, int], ...]) -> grpc.aio.Channel:
-        """Open a channel to host:port."""
+        """Open a channel to an address, host:port."""
         if self._files is None:
             return grpc.aio.insecure_channel(address, options=list(options))
         material = self._files.content
         credentials = grpc.ssl_channel_credentials(material.peer_ca, material.private_key, material.certificate)
-        # Replicas are dialled by address; their certificates carry one common name instead of every address.
+        # Routers connect by address, and replicas' certificates have one common name instead of every address.
         named = [*options, ("grpc.ssl_target_name_override", self._server_name)]
         return grpc.aio.secure_channel(address, credentials, options=named)

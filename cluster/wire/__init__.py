@@ -1,1 +1,1 @@
-"""Conversions of values that only routers and replicas exchange; those of the public API are in `penstock.wire`."""
+"""Conversion of values that only routers and replicas exchange; that of the public API is in `penstock.wire`."""

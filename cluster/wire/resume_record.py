@@ -1,4 +1,4 @@
-"""Conversion of resume records, which links carry."""
+"""Conversion of resume records, which routers send to replicas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from penstock.v1 import replica_pb2
 
 
 def resume_record_to_wire(record: ResumeRecord) -> replica_pb2.ResumeRecord:
-    """Convert a record."""
     return replica_pb2.ResumeRecord(
         prior_token_ids=record.prior_token_ids,
         prior_text_length=record.prior_text_length,
@@ -19,7 +18,7 @@ def resume_record_to_wire(record: ResumeRecord) -> replica_pb2.ResumeRecord:
 
 
 def resume_record_from_wire(record: replica_pb2.ResumeRecord) -> ResumeRecord:
-    """Convert a record."""
+    """Convert a record. Deltas that do not add up to the prior tokens and text are dropped."""
     prior = tuple(record.prior_token_ids)
     deltas = tuple(zip(record.delta_tokens, record.delta_characters, strict=False))
     if (sum(tokens for tokens, _ in deltas), sum(characters for _, characters in deltas)) != (

@@ -5,7 +5,7 @@ from penstock import Client, Sampling
 with Client("127.0.0.1:50051") as client:
     print(client.generate("demo", "What is a KV cache?", Sampling(max_tokens=64)).text)
 
-Names are loaded when they are first used: servers import `penstock.v1` and `penstock.values` without the client.
+Names are loaded at their first use, so that servers import `penstock.v1` and `penstock.values` without the client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        # Submodules come here first when they are imported, and must not load the client.
+        # The import of a submodule asks here first, and must not load the client.
         if name == "__all__" or not (name.startswith("_") or name in ("batch", "client", "v1", "values", "wire")):
             client = importlib.import_module("penstock.client")
             if name == "__all__" or name in client.__all__:

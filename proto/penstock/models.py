@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class RequestClass(enum.IntEnum):
-    """Is a request's urgency; smaller is more urgent. The numbers are stored in Redis."""
+    """Urgency of a request; smaller is more urgent. The numbers are stored in Redis."""
 
     INTERACTIVE = 0
     STANDARD = 1
@@ -16,7 +16,7 @@ class RequestClass(enum.IntEnum):
 
 
 class FinishReason(enum.StrEnum):
-    """Says why a choice ended."""
+    """Reason why a choice ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -26,7 +26,7 @@ class FinishReason(enum.StrEnum):
 
 
 class ReplicaState(enum.StrEnum):
-    """Is the life of a replica as it reports it."""
+    """State of a replica, as the replica reports it."""
 
     STARTING = "starting"
     READY = "ready"
@@ -34,7 +34,7 @@ class ReplicaState(enum.StrEnum):
 
 
 class ConstraintKind(enum.StrEnum):
-    """Names a way to constrain output."""
+    """Way to constrain output."""
 
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
@@ -44,7 +44,7 @@ class ConstraintKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutput:
-    """Constrains output to a language. `text` is empty for CHOICE, `choices` is empty otherwise."""
+    """Constraint of output to a language. `text` is empty for CHOICE, `choices` is empty otherwise."""
 
     kind: ConstraintKind
     text: str = ""
@@ -53,7 +53,7 @@ class StructuredOutput:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Says how the tokens of one choice are drawn. Ranges are in types.proto; the router checks them."""
+    """Parameters of how the tokens of one choice are drawn. Ranges are in types.proto; the router checks them."""
 
     max_tokens: int
     min_tokens: int = 0
@@ -70,19 +70,19 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
-    """Alternatives per position; None asks for no log probabilities at all."""
+    """Number of alternatives per position; None asks for no log probabilities at all."""
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     structured: StructuredOutput | None = None
 
     @property
     def small(self) -> bool:
-        """Whether it may be remembered: what makes parameters large is left out."""
+        """Whether the fields that can make parameters large are unset. Only small parameters are cached."""
         return not self.logit_bias and self.structured is None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Is one token with the natural logarithm of its probability."""
+    """One token with the natural logarithm of its probability."""
 
     token_id: int
     logprob: float
@@ -90,7 +90,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PositionLogprobs:
-    """Is the drawn token of one position, and the most likely ones there, most likely first."""
+    """The drawn token of one position, and the most likely tokens there, most likely first."""
 
     chosen: TokenLogprob
     top: tuple[TokenLogprob, ...] = ()
@@ -98,7 +98,7 @@ class PositionLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Says what the engines of a pool can do; validation refuses the rest."""
+    """Features of a pool's engines; validation refuses requests that ask for others."""
 
     logprobs: bool = True
     max_logprobs: int = 20
@@ -111,7 +111,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """Is one wrong field: its path in the request, and a sentence with the limit and the value."""
+    """One wrong field: its path in the request, and a sentence with the limit and the value."""
 
     field: str
     description: str

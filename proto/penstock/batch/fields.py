@@ -1,4 +1,4 @@
-"""The fields of a batch file's line, and the error for a wrong one."""
+"""Fields of a line of a batch file, and the error for a wrong one."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ INT64 = (-(1 << 63), (1 << 63) - 1)
 
 
 class BatchFileError(ValueError):
-    """Is raised for a line that can't be a request; says where."""
+    """Error of a line that can't be a request; names the line and field."""
 
     def __init__(self, line: int, field: str, problem: str) -> None:
         self.line = line
-        """From 1."""
+        """Line number, from 1."""
         self.field = field
-        """Its path in the line's object; empty for the whole line."""
+        """Path of the field in the line's object; empty for the whole line."""
         self.problem = problem
         super().__init__(f"line {line}: {field}: {problem}" if field else f"line {line}: {problem}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let copies and other processes have it: by default they would call the class with the message alone."""
+        """Support copy and pickle, which by default would call the class with the message alone."""
         return type(self), (self.line, self.field, self.problem), self.__dict__
 
 
 class Fields:
-    """Is an object of a line, whose fields are taken one after the other; null is the same as absent."""
+    """Object of a line. Its fields are taken one after another, and unknown ones remain; null is the same as absent."""
 
     def __init__(self, line: int, path: str, fields: Mapping[str, Any], ignore_unknown: bool) -> None:
         self._line = line
@@ -37,32 +37,31 @@ class Fields:
         self._ignored: list[str] = []
 
     def wrong(self, field: str, problem: str) -> BatchFileError:
-        """Build the error for a field."""
         return BatchFileError(self._line, self._name(field), problem)
 
     def _name(self, field: str) -> str:
         return f"{self._path}.{field}" if self._path else field
 
     def take(self, name: str) -> Any:
-        """Return a field and count it as known."""
+        """Return a field and mark it as known."""
         return self._left.pop(name, None)
 
     def text(self, name: str) -> str:
-        """Return a text; empty when there is none."""
+        """Return a text; empty when absent."""
         value = self.take(name)
         if value is not None and not isinstance(value, str):
             raise self.wrong(name, f"must be text, got {shown(value)}")
         return value or ""
 
     def flag(self, name: str) -> bool:
-        """Return a flag; false when there is none."""
+        """Return a flag; false when absent."""
         value = self.take(name)
         if value is not None and not isinstance(value, bool):
             raise self.wrong(name, f"must be true or false, got {shown(value)}")
         return bool(value)
 
     def number(self, name: str) -> float | None:
-        """Return a number."""
+        """Return a number; None when absent."""
         value = self.take(name)
         if value is not None and not is_number(value):
             raise self.wrong(name, f"must be a number, got {shown(value)}")
@@ -72,7 +71,7 @@ class Fields:
             raise self.wrong(name, f"must be a number below 1.8e308, got {shown(value)}") from None
 
     def count(self, name: str, bounds: tuple[int, int] = UINT32) -> int | None:
-        """Return a whole number within bounds."""
+        """Return a whole number within bounds, both inclusive; None when absent."""
         value = self.take(name)
         if value is None:
             return None
@@ -82,7 +81,7 @@ class Fields:
         return int(value)
 
     def object(self, name: str) -> Fields | None:
-        """Return an object's fields."""
+        """Return an object's fields; None when absent."""
         value = self.take(name)
         if value is None:
             return None
@@ -91,15 +90,14 @@ class Fields:
         return self.child(name, value)
 
     def child(self, name: str, fields: Mapping[str, Any]) -> Fields:
-        """Wrap an object that lies below this one."""
         return Fields(self._line, self._name(name), fields, self._ignore_unknown)
 
     def also_ignored(self, paths: Iterable[str]) -> None:
-        """Note what was ignored below."""
+        """Add the paths of ignored fields of an object below this one."""
         self._ignored.extend(paths)
 
     def leftovers(self) -> tuple[str, ...]:
-        """End the object; returns paths that are ignored.
+        """Return the paths of ignored fields. Call it after all known fields are taken.
 
         Raises:
             BatchFileError: a field is left and may not be ignored.
@@ -114,23 +112,23 @@ def within(fields: Fields, name: str, value: int, bounds: tuple[int, int]) -> No
     """Check a number against bounds, both inclusive.
 
     Raises:
-        BatchFileError: it is outside.
+        BatchFileError: the number is outside.
     """
     if not bounds[0] <= value <= bounds[1]:
         raise fields.wrong(name, f"must be at least {bounds[0]} and at most {bounds[1]}, got {value}")
 
 
 def is_int(value: object) -> bool:
-    """Say whether a JSON value is a whole number."""
+    """Return whether a JSON value is a whole number; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """Say whether a JSON value is a number."""
+    """Return whether a JSON value is a number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def shown(value: object) -> str:
-    """Describe a value for an error, long ones cut."""
+    """Return a value as JSON for an error, cut to 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,7 +1,7 @@
-"""Reads files in the OpenAI batch input format: one JSON object per line, {"custom_id", "method", "url", "body"}.
+"""Reader of files in the OpenAI batch input format: one JSON object per line, {"custom_id", "method", "url", "body"}.
 
-Pure, and strict: a field that would not be honoured is an error unless the caller wants it ignored, and then it is
-listed. Bodies may also use the names that vLLM's server adds: top_k, min_p, repetition_penalty, min_tokens,
+Pure, and strict: a field that Penstock does not support is an error. The caller may have such fields ignored; they are
+then listed. Bodies may also use the names that vLLM's server adds: top_k, min_p, repetition_penalty, min_tokens,
 stop_token_ids, ignore_eos, and guided decoding by regex, choice and grammar.
 """
 
@@ -20,40 +20,40 @@ from penstock.values.requests import Message, Prompt, Sampling, grammar, json_sc
 CHAT_URL = "/v1/chat/completions"
 COMPLETIONS_URL = "/v1/completions"
 COMPLETIONS_MAX_TOKENS = 16
-"""What a completion without max_tokens gets in OpenAI's API; a chat gets the rest of the context."""
+"""max_tokens of a completion that gives none, as in OpenAI's API; a chat gets the rest of the context."""
 
 _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _COUNTS = ("n", "top_k", "min_tokens")
 _WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {"stream": (False,), "echo": (False,), "best_of": (1,)}
-"""Fields that are fine with these values, because they then change nothing."""
+"""Fields that are accepted with these values, because they then change nothing."""
 _MOST_DIGITS = len(str(UINT32[1]))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """Is one request of a file."""
+    """One request of a file."""
 
     model: str
     item: JobItem
     ignored: tuple[str, ...]
-    """Paths of fields that were left out because the caller wanted it so."""
+    """Paths of unsupported fields that were ignored at the caller's wish."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Is a whole file."""
+    """A whole file."""
 
     model: str
     items: tuple[JobItem, ...]
     ignored: Mapping[str, int]
-    """Fields that were left out, and on how many lines."""
+    """Ignored fields, and the number of lines that have each."""
 
 
 def read_batch(lines: Iterable[str], *, ignore_unknown: bool = False) -> Batch:
-    """Read a file; empty lines do not count.
+    """Read a file; empty lines are skipped.
 
     Raises:
-        BatchFileError: a line is wrong, has the custom_id of an earlier one or another model, or there is none.
+        BatchFileError: a line is wrong, repeats a custom_id or names another model, or the file has no request.
     """
     model = ""
     items: list[JobItem] = []
@@ -79,15 +79,15 @@ def read_batch(lines: Iterable[str], *, ignore_unknown: bool = False) -> Batch:
 
 
 def read_line(text: str, number: int, *, ignore_unknown: bool = False) -> BatchLine:
-    """Read one line; `number` is for errors.
+    """Read one line; `number`, from 1, is for errors.
 
     Raises:
-        BatchFileError: it is no request that can be served as written.
+        BatchFileError: the line is no request that can be served as written.
     """
     try:
         return _read_line(text, number, ignore_unknown)
     except RecursionError:
-        # What can just be read may be too deep to be written, which errors and schemas take.
+        # JSON that can just be parsed may be too deep to be written again, as errors and schemas need.
         raise BatchFileError(number, "", "is nested too deeply") from None
 
 
@@ -97,7 +97,7 @@ def _read_line(text: str, number: int, ignore_unknown: bool) -> BatchLine:
     except json.JSONDecodeError as error:
         raise BatchFileError(number, "", f"is no JSON: {error.msg} at column {error.colno}") from None
     except ValueError:
-        # Python refuses to read whole numbers of more than some thousand digits.
+        # Python refuses to parse whole numbers of more than some thousand digits.
         raise BatchFileError(number, "", "has a number with too many digits") from None
     if "\\ud" in text.lower() and not _is_unicode(line):
         raise BatchFileError(number, "", "has half of a surrogate pair, which is no character")
@@ -260,7 +260,7 @@ def _logit_bias(body: Fields) -> dict[int, float]:
 
 
 def _is_token_id(text: str) -> bool:
-    # Python reads no number with thousands of digits.
+    # Python parses no number with thousands of digits.
     return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) <= UINT32[1]
 
 

@@ -1,4 +1,4 @@
-"""Writes results in the OpenAI batch output format, one object per line. Pure."""
+"""Writer of results in the OpenAI batch output format, one object per line. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from penstock.values.results import Choice, Completion
 
 
 def result_line(job: Job, result: JobResult) -> str:
-    """Write one result as a line without its end."""
+    """Return one result as a line, without its line end."""
     return json.dumps(result_object(job, result), ensure_ascii=False)
 
 
 def result_object(job: Job, result: JobResult) -> dict[str, Any]:
-    """Build the object of a result. An item that failed has no response, and its reason as the error's code."""
+    """Return the object of a result. A failed item has no response, and its reason is the error's code."""
     fields: dict[str, Any] = {
         "id": f"batch_req_{job.job_id}_{result.index}",
         "custom_id": result.custom_id,
@@ -85,5 +85,5 @@ def _position(position: PositionLogprobs) -> dict[str, Any]:
 
 
 def _name(token: TokenLogprob) -> str:
-    """Name a token by its id, as vLLM's server does on request: a client has no tokenizer to give its text."""
+    """Name a token by its id, as vLLM's server does on request. A client has no tokenizer that could give its text."""
     return f"token_id:{token.token_id}"

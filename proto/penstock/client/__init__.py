@@ -1,4 +1,4 @@
-"""The Python client, for asyncio and for threads, and the list of public names, which `penstock` offers as its own."""
+"""The Python client, for asyncio and for threads, and the list of public names that `penstock` exports."""
 
 from penstock.batch.fields import BatchFileError
 from penstock.batch.input import Batch, BatchLine, read_batch, read_line

@@ -38,10 +38,10 @@ from penstock.values.slo import OperatingPoint
 
 
 class AsyncClient:
-    """Calls routers from one event loop. Connects at the first call; end with `close` or `async with`.
+    """Client for one event loop. Connects at the first call; end with `close` or `async with`.
 
     Every method raises PenstockClientError or a subclass. Calls are tried again only when nothing was delivered and the
-    cluster says that it is safe.
+    cluster says that a retry is safe.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class AsyncClient:
         """Prepare a client.
 
         Args:
-            targets: one or more routers, host:port; attempts go round among them.
+            targets: one or more routers, host:port; attempts use them in turn.
             tls: None connects in the clear.
-            api_key: the key, or what returns the one to send now; asked before every attempt.
-            allow_plaintext_key: send the key in the clear also to other machines.
-            metadata: returns what to send with every attempt.
-            timeout: seconds for a whole call, retries included, where the call gives none; None waits for ever.
+            api_key: the key, or a function that returns the current one; called before every attempt.
+            allow_plaintext_key: whether the key may travel in the clear to other machines.
+            metadata: function that returns the metadata to send; called before every attempt.
+            timeout: seconds for a whole call, retries included, unless the call gives its own; None is no limit.
             retry: bounds of retries.
-            channel_options: added to, and winning over, CHANNEL_OPTIONS.
+            channel_options: added to CHANNEL_OPTIONS, over which they win.
 
         Raises:
-            ValueError: there is no target, or the key can't be sent, or would cross the network in the clear.
+            ValueError: there is no target, or the key can't be sent, or would travel in the clear to another machine.
         """
         access = Access(tls, api_key, allow_plaintext_key, metadata)
         self._connection = Connection.build(targets, access, timeout, retry, channel_options)
@@ -90,7 +90,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """End what runs with CancelledError and close the connections. May be called twice."""
+        """End running calls with CancelledError and close the connections. May be called twice."""
         self._closed.set()
         for running in (*self._running, *self._streams):
             running.cancel()
@@ -107,7 +107,7 @@ class AsyncClient:
         *,
         timeout: float | None = None,
     ) -> Completion:
-        """Generate and return everything at the end. A generation whose router goes away goes on at another one."""
+        """Generate and return everything at the end. A generation whose router fails continues at another one."""
         call = calls.generate(model, prompt, sampling, options)
         attempts = self._connection.attempts(timeout)
         try:
@@ -139,22 +139,22 @@ class AsyncClient:
             options: on resume the same as before.
             flush_interval: seconds over which deltas are merged after a choice's first token; 0 sends each at once.
                 None leaves it to the router, which merges for up to 100 ms while it serves many streams.
-            resume: goes on with a stream instead of starting one; from `AsyncStream.resume_point`.
+            resume: position of a stream to continue instead of starting one; from `AsyncStream.resume_point`.
             timeout: seconds for the whole stream.
         """
         request = calls.stream_request(model, prompt, sampling, options, flush_interval, resume)
         return self._follow(request, self._connection.attempts(timeout))
 
     async def cancel(self, *, request_id: str = "", idempotency_key: str = "", timeout: float | None = None) -> str:
-        """Cancel a request by exactly one of its names; returns the cluster's id of it."""
+        """Cancel a request by exactly one of its names; return the cluster's id of the request."""
         return await self._run(calls.cancel(request_id, idempotency_key), timeout)
 
     async def list_models(self, *, timeout: float | None = None) -> tuple[ModelDescription, ...]:
-        """Describe the models that the cluster serves, by name."""
+        """Return the models that the cluster serves, ordered by name."""
         return await self._run(calls.list_models(), timeout)
 
     async def get_model(self, model: str, *, timeout: float | None = None) -> ModelDescription:
-        """Describe one model."""
+        """Return one model; NotFoundError when the cluster does not serve it."""
         return await self._run(calls.get_model(model), timeout)
 
     async def count_tokens(self, model: str, prompt: Prompt, *, timeout: float | None = None) -> TokenCount:
@@ -162,7 +162,7 @@ class AsyncClient:
         return await self._run(calls.count_tokens(model, prompt), timeout)
 
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
-        """Show the cluster as one router sees it."""
+        """Return the state of the cluster as one router sees it."""
         return await self._run(calls.cluster_status(), timeout)
 
     async def usage(
@@ -175,23 +175,23 @@ class AsyncClient:
         last_day: datetime.date | None = None,
         timeout: float | None = None,
     ) -> UsageReport:
-        """Report what was used: by the caller's tenant, or, to operators, by another tenant or all of them.
+        """Return the usage of the caller's tenant. Operators may ask for another tenant or all of them.
 
         Args:
-            tenant: whose lines; default: the caller's own.
-            all_tenants: everybody's lines.
+            tenant: default: the caller's own.
+            all_tenants: whether to return all tenants.
             pool: default: all.
-            first_day: UTC; default: as far back as it is known.
-            last_day: itself included; default: today.
+            first_day: UTC; default: as far back as the ledger is kept.
+            last_day: UTC, itself included; default: today.
             timeout: seconds.
 
         Raises:
-            ValueError: a tenant and all of them are asked for.
+            ValueError: both a tenant and all tenants are asked for.
         """
         return await self._run(calls.usage(tenant, all_tenants, pool, first_day, last_day), timeout)
 
     async def decisions(self, pool: str = "", *, limit: int = 20, timeout: float | None = None) -> DecisionList:
-        """Report what the autoscaler decided lately and why, for operators.
+        """Return the autoscaler's last decisions and their reasons, newest first. For operators.
 
         Args:
             pool: default: the only one.
@@ -203,11 +203,11 @@ class AsyncClient:
     async def set_operating_point(
         self, pool: str, point: OperatingPoint | None, *, timeout: float | None = None
     ) -> OperatingPoint:
-        """Change what a pool is run for, for admins; returns what is in force.
+        """Change a pool's operating point and return the one in force. For admins.
 
         Args:
-            pool: its name.
-            point: the whole new promise; None takes the settings' again.
+            pool: name of the pool.
+            point: the whole new operating point; None returns to the settings.
             timeout: seconds.
         """
         return await self._run(calls.set_operating_point(pool, point), timeout)
@@ -223,21 +223,22 @@ class AsyncClient:
         on_sent: Callable[[int], None] | None = None,
         timeout: float | None = None,
     ) -> Job:
-        """Store a job of generations that run in the background; returns once it is queued.
+        """Store a job of generations that run in the background; return once it is queued.
 
         Args:
             model: as `list_models` names it.
             items: generations with names that are unique in the job.
-            request_class: of all items.
+            request_class: urgency of all items.
             idempotency_key: the same key with the same items gives the same job; default: a random one.
             run_within: seconds after which the job expires; default: the cluster's bound.
-            on_sent: told how many items were sent; a repeated attempt begins again at 0. May come from another thread.
+            on_sent: called with the number of items sent; a repeated attempt begins again at 0. May be called on
+                another thread.
             timeout: seconds for the upload.
         """
         chunks = []
         for chunk in chunks_of(items):
             chunks.append(chunk)
-            # A large job takes a second, in which others want to run.
+            # Converting a large job takes a second, in which other tasks must run.
             await asyncio.sleep(0)
         upload = Upload(
             model,
@@ -255,7 +256,7 @@ class AsyncClient:
             raise
 
     async def get_job(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """Describe a job."""
+        """Return one job of the caller's tenant."""
         return await self._run(calls.get_job(job_id), timeout)
 
     async def list_jobs(self, *, page_size: int = 50, page_token: str = "", timeout: float | None = None) -> JobPage:
@@ -263,24 +264,24 @@ class AsyncClient:
         return await self._run(calls.list_jobs(page_size, page_token), timeout)
 
     async def cancel_job(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """End a job; what has a result keeps it."""
+        """End a job; results that exist are kept."""
         return await self._run(calls.cancel_job(job_id), timeout)
 
     async def delete_job(self, job_id: str, *, timeout: float | None = None) -> None:
-        """Delete a job with its bodies and results; ends it first where it runs."""
+        """Delete a job with its bodies and results; a running job is ended first."""
         await self._run(calls.delete_job(job_id), timeout)
 
     async def watch_job(
         self, job_id: str, *, resume_token: bytes = b"", progress_only: bool = False, patience: float = 60.0
     ) -> AsyncIterator[JobUpdate]:
-        """Give a job's results in the order of their completion, and its progress, until it has ended.
+        """Yield a job's results in the order of their completion, and its progress, until it has ended.
 
         A connection that breaks is opened again, at any router; each result comes once.
 
         Args:
             job_id: from `submit_job`.
-            resume_token: goes on behind an update; default: from the first result.
-            progress_only: leave the results out.
+            resume_token: token of the update after which to continue; default: from the first result.
+            progress_only: whether to leave the results out.
             patience: seconds of failed connections after which UnavailableError is raised.
         """
         on_wait = self._connection.retry.on_wait
@@ -326,7 +327,7 @@ class AsyncClient:
             except grpc.RpcError as error:
                 failure = from_rpc_error(error)
                 if token := resume_token_of(error, failure):
-                    # It may run on: to ask again would run it twice.
+                    # It may still be running: to ask again would run it twice.
                     raise BrokenCallError(token) from error
                 wait = attempts.wait_after(failure)
                 if wait is None:
@@ -348,14 +349,18 @@ class AsyncClient:
         )
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for the next attempt, or the close."""
+        """Wait for the next attempt; a close of the client ends the wait.
+
+        Raises:
+            CancelledError: the client was closed.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closed.wait()
         self._check_open()
 
     def _check_open(self) -> None:
-        """End what goes on where the client was closed meanwhile."""
+        """Raise CancelledError if the client was closed meanwhile."""
         if self._closed.is_set():
             raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
 
@@ -363,7 +368,7 @@ class AsyncClient:
         if self._closed.is_set():
             raise RuntimeError("the client is closed")
         if not self._channels:
-            # Here and not in __init__, because a channel belongs to the loop that runs when it is made.
+            # Not in __init__, because a channel belongs to the loop that runs when it is made.
             self._channels = [self._channel(target) for target in self._connection.targets]
             self._stubs = [Stubs(channel) for channel in self._channels]
         return self._stubs[next(self._rotation)]

@@ -1,4 +1,4 @@
-"""One stream of the client for asyncio."""
+"""A stream of the client for asyncio."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from penstock.values.requests import ResumePoint
 
 
 class AsyncStream:
-    """Is an iterator over a stream's events. Closing it, or leaving its `async with`, cancels the request.
+    """Iterator over a stream's events. Closing it, or leaving its `async with`, cancels the request.
 
-    A stream that ends without an error gave every token once and in order, and `Finished` last; this is checked. One
-    whose router goes away goes on at another one (see `RetryPolicy.resume_for`), with a further `Queued` or `Started`.
+    A stream that ends without an error gave every token once and in order, and `Finished` last; this is checked. When
+    its router fails, it continues at another one (see `RetryPolicy.resume_for`), with a further `Queued` or `Started`.
     """
 
     def __init__(self, open_call: OpenStream, state: StreamState) -> None:
@@ -33,12 +33,12 @@ class AsyncStream:
 
     @property
     def request_id(self) -> str:
-        """Return the cluster's id of the request; empty before the first event."""
+        """The cluster's id of the request; empty before the first event."""
         return self._state.request_id
 
     @property
     def resume_point(self) -> ResumePoint | None:
-        """Return where another stream may go on after this one broke; None before the first event."""
+        """Position at which another stream may continue after this one broke; None before the first event."""
         return self._state.resume_point
 
     async def __aenter__(self) -> Self:
@@ -69,7 +69,7 @@ class AsyncStream:
         self.cancel()
 
     def cancel(self) -> None:
-        """Cancel the request; unlike after `aclose`, whoever reads gets CancelledError and not the end of iteration."""
+        """Cancel the request. Its reader gets CancelledError; after `aclose` it gets the end of iteration."""
         self._cancelled.set()
         if self._call is not None:
             self._call.cancel()
@@ -77,7 +77,7 @@ class AsyncStream:
     async def _read(self) -> Event | None:
         if self._call is None:
             if self._cancelled.is_set():
-                # While there was no call: before the first one, or between two.
+                # Cancelled while there was no call: before the first one, or between two.
                 raise CancelledError("the call was cancelled here", grpc.StatusCode.CANCELLED)
             again, self._opened = self._opened, True
             self._call = self._open_call(self._state.request(), self._state.time_left(), again=again)
@@ -112,9 +112,9 @@ class AsyncStream:
 
 
 def task_is_cancelled() -> bool:
-    """Say whether somebody cancels the running task.
+    """Return whether the running task itself is being cancelled.
 
-    grpc raises asyncio.CancelledError in whoever waits for a call that was cancelled locally, also when nobody does.
+    grpc raises asyncio.CancelledError also in a task that only waits for a call that was cancelled locally.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""Each call as a value: its method, its request and how to read its answer. Both clients run these."""
+"""Each call as a value: its method, its request and the conversion of its answer. Both clients run these."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class UnaryCall(Generic[Result]):
-    """Is a call with one answer."""
+    """A call with one answer."""
 
     method: Callable[[Stubs], Any]
     request: Any
@@ -31,21 +31,20 @@ class UnaryCall(Generic[Result]):
 def generate(
     model: str, prompt: Prompt, sampling: Sampling | None, options: GenerateOptions | None
 ) -> UnaryCall[Completion]:
-    """Describe Generate."""
     request = request_to_proto(model, prompt, sampling, options)
     return UnaryCall(lambda stubs: stubs.inference.Generate, request, Completion.from_proto)
 
 
 def rest_of(call: UnaryCall[Completion], token: bytes) -> inference_pb2.StreamGenerateRequest:
-    """Build the request of the stream that goes on with a generation that broke."""
+    """Return the request of the stream that continues a generation whose call broke."""
     return inference_pb2.StreamGenerateRequest(generate=call.request, resume=inference_pb2.Resume(resume_token=token))
 
 
 def cancel(request_id: str, idempotency_key: str) -> UnaryCall[str]:
-    """Describe Cancel.
+    """Return the Cancel call.
 
     Raises:
-        ValueError: not exactly one name is given.
+        ValueError: both names are given, or none.
     """
     if bool(request_id) == bool(idempotency_key):
         raise ValueError("give exactly one of request_id and idempotency_key")
@@ -58,7 +57,6 @@ def cancel(request_id: str, idempotency_key: str) -> UnaryCall[str]:
 
 
 def list_models() -> UnaryCall[tuple[ModelDescription, ...]]:
-    """Describe ListModels."""
     return UnaryCall(
         lambda stubs: stubs.inference.ListModels,
         inference_pb2.ListModelsRequest(),
@@ -67,7 +65,6 @@ def list_models() -> UnaryCall[tuple[ModelDescription, ...]]:
 
 
 def get_model(model: str) -> UnaryCall[ModelDescription]:
-    """Describe GetModel."""
     return UnaryCall(
         lambda stubs: stubs.inference.GetModel,
         inference_pb2.GetModelRequest(model=model),
@@ -76,13 +73,11 @@ def get_model(model: str) -> UnaryCall[ModelDescription]:
 
 
 def count_tokens(model: str, prompt: Prompt) -> UnaryCall[TokenCount]:
-    """Describe CountTokens."""
     request = inference_pb2.CountTokensRequest(model=model, prompt=prompt_to_proto(prompt))
     return UnaryCall(lambda stubs: stubs.inference.CountTokens, request, TokenCount.from_proto)
 
 
 def cluster_status() -> UnaryCall[ClusterStatus]:
-    """Describe GetClusterStatus."""
     return UnaryCall(
         lambda stubs: stubs.admin.GetClusterStatus, admin_pb2.GetClusterStatusRequest(), ClusterStatus.from_proto
     )
@@ -91,10 +86,10 @@ def cluster_status() -> UnaryCall[ClusterStatus]:
 def usage(
     tenant: str, all_tenants: bool, pool: str, first_day: datetime.date | None, last_day: datetime.date | None
 ) -> UnaryCall[UsageReport]:
-    """Describe GetUsage.
+    """Return the GetUsage call; days are in UTC.
 
     Raises:
-        ValueError: a tenant and all of them are asked for.
+        ValueError: both a tenant and all tenants are asked for.
     """
     if tenant and all_tenants:
         raise ValueError("give one of tenant and all_tenants")
@@ -111,13 +106,11 @@ def usage(
 
 
 def list_decisions(pool: str, limit: int) -> UnaryCall[DecisionList]:
-    """Describe ListDecisions."""
     request = admin_pb2.ListDecisionsRequest(pool=pool, limit=limit)
     return UnaryCall(lambda stubs: stubs.admin.ListDecisions, request, DecisionList.from_proto)
 
 
 def set_operating_point(pool: str, point: OperatingPoint | None) -> UnaryCall[OperatingPoint]:
-    """Describe SetOperatingPoint."""
     request = admin_pb2.SetOperatingPointRequest(pool=pool)
     if point is not None:
         request.operating_point.CopyFrom(point_to_proto(point))
@@ -134,10 +127,10 @@ def stream_request(
     flush_interval: float | None,
     resume: ResumePoint | None,
 ) -> inference_pb2.StreamGenerateRequest:
-    """Build the request of a stream; `flush_interval` is in seconds; None leaves it to the router.
+    """Build the request of a stream. `flush_interval` is in seconds; None leaves it to the router.
 
     Raises:
-        TypeError: the prompt is of no known form.
+        TypeError: the prompt is neither text, nor messages, nor token ids.
         ValueError: a number does not fit its type on the wire.
     """
     request = inference_pb2.StreamGenerateRequest(generate=request_to_proto(model, prompt, sampling, options))
@@ -150,7 +143,6 @@ def stream_request(
 
 
 def submit_job(upload: Upload) -> UnaryCall[Job]:
-    """Describe SubmitJob."""
 
     def method(stubs: Stubs) -> Any:
         # An attempt needs an iterator of its own.
@@ -160,24 +152,20 @@ def submit_job(upload: Upload) -> UnaryCall[Job]:
 
 
 def get_job(job_id: str) -> UnaryCall[Job]:
-    """Describe GetJob."""
     request = jobs_pb2.GetJobRequest(job_id=job_id)
     return UnaryCall(lambda stubs: stubs.jobs.GetJob, request, lambda answer: Job.from_proto(answer.job))
 
 
 def list_jobs(page_size: int, page_token: str) -> UnaryCall[JobPage]:
-    """Describe ListJobs."""
     request = jobs_pb2.ListJobsRequest(page_size=page_size, page_token=page_token)
     return UnaryCall(lambda stubs: stubs.jobs.ListJobs, request, JobPage.from_proto)
 
 
 def cancel_job(job_id: str) -> UnaryCall[Job]:
-    """Describe CancelJob."""
     request = jobs_pb2.CancelJobRequest(job_id=job_id)
     return UnaryCall(lambda stubs: stubs.jobs.CancelJob, request, lambda answer: Job.from_proto(answer.job))
 
 
 def delete_job(job_id: str) -> UnaryCall[None]:
-    """Describe DeleteJob."""
     request = jobs_pb2.DeleteJobRequest(job_id=job_id)
     return UnaryCall(lambda stubs: stubs.jobs.DeleteJob, request, lambda _answer: None)

@@ -1,4 +1,4 @@
-"""How clients reach routers."""
+"""Connections of clients to routers: targets, channel options and credentials."""
 
 from __future__ import annotations
 
@@ -22,45 +22,44 @@ CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_send_message_length", 256 << 20),
     # Its own connections: a new client must not inherit the back-off of an earlier one to the same address.
     ("grpc.use_local_subchannel_pool", 1),
-    # A router that vanished without a word is found while a stream is quiet.
+    # Detects a router that vanished without closing its connection while a stream is quiet.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # With gRPC 1.82 this one decides, a minute by default; the one above alone changes nothing.
+    # gRPC 1.82 obeys this option, a minute by default; the one above alone changes nothing.
     ("grpc.http2.ping_timeout_ms", 10_000),
-    # A restarted router is found again soon, not after gRPC's two minutes.
+    # A restarted router is found again soon, not only after gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Despite its name the time that an attempt to connect gets, 20 s by default: longer than a stream may be broken
-    # (RetryPolicy.resume_for), so that one router which takes connections and never answers would be the end of it.
+    # Despite its name, the timeout of one attempt to connect, 20 s by default. That is longer than a stream may be
+    # broken (RetryPolicy.resume_for): one router that accepts connections and never answers would end the stream.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     # A name with several addresses, such as a headless service, is a set of routers.
     ("grpc.lb_policy_name", "round_robin"),
 )
 
 MetadataHook = Callable[[], Iterable[tuple[str, str]]]
-"""Returns the metadata of one attempt, such as credentials that change."""
+"""Function that returns the metadata of one attempt, such as credentials that change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Says how to authenticate. All values are PEM; the private key is kept out of repr."""
+    """Certificates and keys for TLS. All values are PEM; the private key is kept out of repr."""
 
     root_certificates: bytes | None = None
-    """None trusts what gRPC trusts by default."""
+    """Authorities that may sign the router's certificate; None trusts gRPC's default."""
     certificate_chain: bytes | None = None
     """The client's own certificate, for routers that ask for one; needs `private_key`."""
     private_key: bytes | None = field(default=None, repr=False)
     server_name: str = ""
-    """The name in the router's certificate where it is not the target's."""
+    """Name in the router's certificate, where it differs from the target's."""
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Build what a channel needs."""
         return grpc.ssl_channel_credentials(self.root_certificates, self.private_key, self.certificate_chain)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Is how a client proves who it is, and to whom it may."""
+    """Credentials of a client, and the connections that may carry them."""
 
     tls: Tls | None = None
     api_key: ApiKey | None = field(default=None, repr=False)
@@ -70,7 +69,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Is everything that both clients need to know of their routers."""
+    """Everything that both clients need to know of their routers."""
 
     targets: tuple[str, ...]
     tls: Tls | None
@@ -92,7 +91,7 @@ class Connection:
         """Normalise a client's arguments.
 
         Raises:
-            ValueError: there is no target, or the key can't be sent, or would be in the clear to another machine.
+            ValueError: there is no target, or the key can't be sent, or would travel in the clear to another machine.
         """
         names = (targets,) if isinstance(targets, str) else tuple(targets)
         if not names or not all(names):
@@ -100,26 +99,26 @@ class Connection:
         tls, key = access.tls, access.api_key
         if key is not None and tls is None and not access.allow_plaintext_key:
             check_plaintext(names)
-        # A proxy that the environment names is for the way out; a key in the clear would go to it.
+        # A proxy that the environment names is for other hosts; it would get a key that travels in the clear.
         here = {"grpc.enable_http_proxy": 0} if all(map(is_local, names)) else {}
         merged = dict(CHANNEL_OPTIONS) | here | dict(options)
         if tls is not None and tls.server_name:
             merged["grpc.ssl_target_name_override"] = tls.server_name
         credentials = Credentials(key) if key is not None else None
         if credentials is not None and isinstance(key, str):
-            # A key that changes is checked when it is asked for.
+            # A key from a function is checked at each call.
             credentials.metadata()
         return cls(names, tls, credentials, access.metadata, timeout, retry or RetryPolicy(), tuple(merged.items()))
 
     def attempts(self, timeout: float | None) -> Attempts:
-        """Start the retry state of a call; its own timeout wins over the client's."""
+        """Return the retry state of a new call; its own timeout, in seconds, wins over the client's."""
         return Attempts(self.retry, self.timeout if timeout is None else timeout)
 
     def call_metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata of one attempt.
 
         Raises:
-            ValueError: they can't be sent.
+            ValueError: gRPC can't send them.
         """
         key = self.credentials.metadata() if self.credentials else ()
         if self.metadata is None:
@@ -129,20 +128,20 @@ class Connection:
         return (*key, *added)
 
     def rotation(self) -> itertools.cycle[int]:
-        """Return the order in which attempts visit targets, from a random start so that clients spread."""
+        """Return the order in which attempts visit targets. Its start is random, so that clients spread."""
         start = random.randrange(len(self.targets))  # noqa: S311  # no secret
         return itertools.cycle([*range(start, len(self.targets)), *range(start)])
 
 
 class OpenStream(Protocol):
-    """Opens a stream at the next router."""
+    """Function that opens a stream at the next router."""
 
     def __call__(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
-        """`timeout` in seconds; `again` after the stream's first call."""
+        """Open it; `timeout` is in seconds, `again` is true after the stream's first call."""
 
 
 class Stubs:
-    """Are the services behind one channel of either stack."""
+    """Stubs of all services over one channel, of either stack."""
 
     def __init__(self, channel: Any) -> None:
         self.inference: Any = inference_pb2_grpc.InferenceServiceStub(channel)

@@ -1,4 +1,4 @@
-"""The key that a client sends."""
+"""The API key that a client sends, and checks of where it may go."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 ApiKey = str | Callable[[], str]
-"""A key, or what returns the one to send now; asked before every attempt, so that keys can change under a client."""
+"""A key, or a function that returns the current one. The function is called before every attempt, so that keys can
+change while a client runs."""
 
 _HEADER = re.compile(r"[a-z0-9_.-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Writes a key into metadata. The key is kept out of repr and of every error."""
+    """A key as metadata. The key is kept out of repr and of every error."""
 
     key: ApiKey = field(repr=False)
 
@@ -26,15 +27,15 @@ class Credentials:
             ValueError: the key can't be sent.
         """
         key = self.key if isinstance(self.key, str) else self.key()
-        # gRPC would print a value that it can't send.
+        # gRPC would print a value that it can't send, and this one is secret.
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise ValueError("the API key must be printable ASCII without spaces or line ends, and not empty")
         return (("authorization", f"Bearer {key}"),)
 
 
 def check_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> None:
-    """Make sure that gRPC can send what a caller adds: its own errors name no header, and asyncio's are of a kind that
-    nobody expects. Values are not repeated, because they may be secret.
+    """Check that gRPC can send the metadata that a caller adds. gRPC's own errors name no header, and those of its
+    asyncio stack have an unexpected type. Errors do not repeat values, because they may be secret.
 
     Raises:
         ValueError: a name or a value can't be sent.
@@ -48,10 +49,10 @@ def check_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> None:
 
 
 def check_plaintext(targets: Sequence[str]) -> None:
-    """Make sure that a key sent in the clear stays on this machine.
+    """Check that a key sent in the clear stays on this machine.
 
     Raises:
-        ValueError: a target is elsewhere.
+        ValueError: a target is on another machine.
     """
     if away := [target for target in targets if not is_local(target)]:
         raise ValueError(
@@ -61,7 +62,7 @@ def check_plaintext(targets: Sequence[str]) -> None:
 
 
 def is_local(target: str) -> bool:
-    """Say whether a gRPC target surely is on this machine; a name other than localhost could be anywhere."""
+    """Return whether a gRPC target is certainly on this machine; a name other than localhost could be anywhere."""
     if target.startswith(("unix:", "unix-abstract:")):
         return True
     address = target

@@ -1,4 +1,4 @@
-"""Puts the events of a stream together to a completion."""
+"""Assembly of a stream's events into a completion."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ class _Parts:
 
 
 class Gathering:
-    """Adds up a stream from its first token."""
+    """Sum of a stream's events so far, from its first token."""
 
     def __init__(self) -> None:
         self._parts: dict[int, _Parts] = {}
         self._finished: Finished | None = None
 
     def add(self, event: Event) -> None:
-        """Take one event."""
         match event:
             case Delta():
                 parts = self._parts.setdefault(event.choice_index, _Parts())
@@ -38,10 +37,11 @@ class Gathering:
                 self._finished = event
 
     def completion(self) -> Completion:
-        """Return the result of a stream that ended well.
+        """Return the result of a stream that ended with OK.
 
         Raises:
-            DeadlineExceededError, CancelledError: it was stopped from outside: a partial answer must not look complete.
+            DeadlineExceededError, CancelledError: the generation was stopped; a partial answer must not look complete.
+            ValueError: the stream has not ended.
         """
         finished = self._finished
         if finished is None:

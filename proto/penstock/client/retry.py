@@ -1,4 +1,4 @@
-"""Decides whether and when a call is tried again. Pure: time and chance come from outside."""
+"""Retries: whether and when a call is tried again. Pure: the caller supplies time and randomness."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LATER = UnavailableError | QueueFullError | QuotaExceededError
 _FOR_EVER_S = 1e9
 """30 years."""
 Uniform = Callable[[float, float], float]
-"""Draws a number between two."""
+"""Function that draws a random number between two."""
 OnWait = Callable[[float, PenstockClientError], None]
-"""Told the seconds that a call waits before it is tried again, and the error that it waits for. Must not block."""
+"""Callback that gets the seconds until a call is tried again, and the error that made it wait. Must not block."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Bounds retries. A call that delivered nothing is tried again where that is safe; a stream that broke goes on."""
+    """Bounds of retries. A call that delivered nothing is retried where that is safe; a broken stream is resumed."""
 
     max_attempts: int = 5
-    """1 switches retries off."""
+    """Most tries of a call; 1 switches retries off."""
     base_delay: float = 0.1
     """Seconds; the largest random wait before the second attempt, doubled for each further one."""
     max_delay: float = 5.0
@@ -34,16 +34,16 @@ class RetryPolicy:
     max_retry_after: float = 30.0
     """Seconds; a router that asks for a longer wait gets no further attempt."""
     resume_for: float = 15.0
-    """Seconds for which it is tried to go on with a stream that broke; 0 leaves that to the caller."""
+    """Seconds for which the client tries to resume a broken stream; 0 leaves that to the caller."""
     on_wait: OnWait | None = field(default=None, compare=False)
-    """Called before each wait, for those who show what goes on."""
+    """Callback before each wait, such as for showing progress."""
 
     def delay(self, failures: int, error: PenstockClientError, uniform: Uniform) -> float | None:
-        """Return the seconds to wait after so many failures, the router's own wait included; None to give up."""
+        """Return the seconds to wait after this number of failures, the router's own wait included; None to give up."""
         if failures >= self.max_attempts or not isinstance(error, _LATER):
             return None
         if isinstance(error, QuotaExceededError) and error.retry_after is None:
-            # It is larger than the quota.
+            # The request alone is larger than the quota.
             return None
         asked = error.retry_after or 0.0
         if asked > self.max_retry_after:
@@ -53,30 +53,38 @@ class RetryPolicy:
     def resume_delay(
         self, failures: int, broken_for: float, error: PenstockClientError, uniform: Uniform
     ) -> float | None:
-        """Return the seconds until a stream that broke is opened again, after so many failures since; None to give up.
+        """Return the seconds until a broken stream is opened again, or None to give up.
 
-        Bounded by time and not by number: the output is kept for a time, too.
+        The bound is a time and not a number of tries, because the cluster also keeps the output for a time.
+
+        Args:
+            failures: failures since the stream broke.
+            broken_for: seconds since the stream broke.
+            error: the newest failure.
+            uniform: source of randomness.
         """
         if not isinstance(error, UnavailableError):
             return None
         wait = (error.retry_after or 0.0) + self._random(failures, uniform)
         if failures > 1:
-            # A policy without waits must not spin for all this time.
+            # Without this a policy with base_delay 0 would retry in a tight loop.
             wait = max(wait, 0.05)
         return wait if broken_for + wait <= self.resume_for else None
 
     def _random(self, failures: int, uniform: Uniform) -> float:
-        # Full jitter: clients that failed together must not come back together.
+        # Full jitter: clients that failed together must not reconnect together.
         return uniform(0.0, doubled(self.base_delay, failures, self.max_delay))
 
 
 def doubled(first: float, failures: int, most: float) -> float:
-    """Return the wait after so many failures, `most` at most; a float has no room for a thousand doublings."""
+    """Return `first` doubled for each failure after the first one, at most `most`. A float overflows after a thousand
+    doublings, so their number is bounded.
+    """
     return min(most, first * 2.0 ** min(failures - 1, 60))
 
 
 class Attempts:
-    """Is the retry state of one call: how often it failed and how long it may still take.
+    """Retry state of one call: how often it failed and how long it may still take.
 
     Raises:
         ValueError: the timeout is not a number.
@@ -95,14 +103,14 @@ class Attempts:
         self._uniform = uniform
         if timeout is not None and math.isnan(timeout):
             raise ValueError(f"timeout must be seconds, got {timeout!r}; None waits for ever")
-        # gRPC's clock runs over with more, and ends the call at once.
+        # With a longer timeout gRPC's clock overflows, which ends the call at once.
         self._deadline = None if timeout is None or timeout > _FOR_EVER_S else now() + timeout
         self._failures = 0
         self._breaks = 0
-        """Failures since the last event."""
+        """Number of failures since the last event."""
         self._broken_at = 0.0
         self._waited_for: PenstockClientError | None = None
-        """Why the last wait was, unless the stream went on after it."""
+        """Error that caused the last wait; None once the stream has continued."""
 
     def time_left(self) -> float | None:
         """Return the seconds until the call's deadline; None without one."""
@@ -114,7 +122,7 @@ class Attempts:
         return self._in_time(self._policy.delay(self._failures, error, self._uniform), error)
 
     def progressed(self) -> None:
-        """Note that the stream brought something."""
+        """Note that the stream delivered an event."""
         self._breaks = 0
         self._waited_for = None
 

@@ -1,4 +1,4 @@
-"""The state that a client keeps of a stream."""
+"""State that a client keeps of a stream."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from penstock.values.requests import ResumePoint
 
 
 class StreamState:
-    """Follows one stream over all its calls: what it is called, how far each choice is, whether routers keep their
-    promises, and what to do when a call fails. Pure: time and chance are in `attempts`.
+    """State of one stream over all its calls: its names, the progress of each choice, and what to do when a call fails.
+    Checks that no token is missing or repeated. Pure: time and randomness are in `attempts`.
     """
 
     def __init__(self, request: inference_pb2.StreamGenerateRequest, attempts: Attempts) -> None:
-        """`request` starts the stream, or goes on with one."""
+        """Begin with `request`, which starts a stream or continues one."""
         self.request_id = ""
         self.resume_token = request.resume.resume_token
         self._request = request
         self._attempts = attempts
         self._begun = False
-        """An event was delivered; the call must not be repeated from the start."""
+        """Whether an event was delivered; the call must then not be repeated from the start."""
         self._received = dict(enumerate(request.resume.received_tokens))
         self._finished = False
 
     @property
     def resume_point(self) -> ResumePoint | None:
-        """Return where another stream may go on; None before the first event."""
+        """Position at which another stream may continue; None before the first event."""
         return ResumePoint(self.resume_token, self.received_tokens) if self.resume_token else None
 
     def request(self) -> inference_pb2.StreamGenerateRequest:
-        """Return what the next call asks for: the stream, or the rest of it."""
+        """Return the request of the next call: the whole stream, or the rest of it."""
         if not self._begun:
             return self._request
         rest = inference_pb2.StreamGenerateRequest()
@@ -46,7 +46,7 @@ class StreamState:
 
     def failed(self, error: PenstockClientError) -> float | None:
         """Note that a call failed; return the seconds until the next one, or None when the error is final."""
-        # What waited and never ran is asked for anew.
+        # The request waited and never ran, so it is sent anew.
         if error.reason == MODEL_CHANGED and not any(self._received.values()):
             self._request.ClearField("resume")
             self._begun, self.resume_token = False, b""
@@ -56,11 +56,11 @@ class StreamState:
 
     @property
     def received_tokens(self) -> tuple[int, ...]:
-        """Return the output tokens received per choice."""
+        """Number of output tokens received per choice."""
         return tuple(self._received.get(index, 0) for index in range(max(self._received, default=-1) + 1))
 
     def accept(self, wire: inference_pb2.StreamGenerateResponse) -> Event | None:
-        """Convert and follow an event; None for a kind that is not known here.
+        """Convert an event and update the state; None for a kind that this version does not know.
 
         Raises:
             InternalError: tokens are missing or repeated, or something follows `finished`.
@@ -94,7 +94,7 @@ class StreamState:
         """Note that the stream ended OK.
 
         Raises:
-            InternalError: it had no `finished`.
+            InternalError: the last event was not `finished`.
         """
         if not self._finished:
             raise protocol_error("the stream ended without its last event")

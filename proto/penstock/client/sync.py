@@ -38,7 +38,7 @@ from penstock.values.slo import OperatingPoint
 
 
 class Client:
-    """Calls routers from any thread. Connects at the first call; end with `close` or `with`.
+    """Client for threads; may be used from any of them. Connects at the first call; end with `close` or `with`.
 
     Methods, arguments and errors are those of AsyncClient.
     """
@@ -55,7 +55,7 @@ class Client:
         retry: RetryPolicy | None = None,
         channel_options: Sequence[tuple[str, Any]] = (),
     ) -> None:
-        """Prepare a client; see AsyncClient for the arguments."""
+        """Prepare a client. The arguments are those of AsyncClient."""
         access = Access(tls, api_key, allow_plaintext_key, metadata)
         self._connection = Connection.build(targets, access, timeout, retry, channel_options)
         self._rotation = self._connection.rotation()
@@ -63,7 +63,7 @@ class Client:
         self._stubs = [Stubs(channel) for channel in self._channels]
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._lock = threading.RLock()
-        """Held while streams are added or listed."""
+        """Lock held while streams are added or listed."""
         self._closed = threading.Event()
 
     def __enter__(self) -> Self:
@@ -75,14 +75,14 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End what runs with CancelledError and close the connections. May be called twice."""
+        """End running calls with CancelledError and close the connections. May be called twice."""
         self._closed.set()
         for channel in self._channels:
             channel.close()
         with self._lock:
             streams = list(self._streams)
         for stream in streams:
-            # One may wait for its next attempt.
+            # The channels do not end a stream that waits for its next attempt.
             stream.cancel()
 
     def generate(
@@ -94,7 +94,7 @@ class Client:
         *,
         timeout: float | None = None,
     ) -> Completion:
-        """Generate and return everything at the end; see AsyncClient.generate."""
+        """Generate and return everything at the end. A generation whose router fails continues at another one."""
         call = calls.generate(model, prompt, sampling, options)
         attempts = self._connection.attempts(timeout)
         try:
@@ -117,20 +117,20 @@ class Client:
         resume: ResumePoint | None = None,
         timeout: float | None = None,
     ) -> Stream:
-        """Generate and return events as they come; see AsyncClient.stream."""
+        """Generate and return events as they come. The arguments are those of AsyncClient.stream."""
         request = calls.stream_request(model, prompt, sampling, options, flush_interval, resume)
         return self._follow(request, self._connection.attempts(timeout))
 
     def cancel(self, *, request_id: str = "", idempotency_key: str = "", timeout: float | None = None) -> str:
-        """Cancel a request by exactly one of its names; returns the cluster's id of it."""
+        """Cancel a request by exactly one of its names; return the cluster's id of the request."""
         return self._run(calls.cancel(request_id, idempotency_key), timeout)
 
     def list_models(self, *, timeout: float | None = None) -> tuple[ModelDescription, ...]:
-        """Describe the models that the cluster serves, by name."""
+        """Return the models that the cluster serves, ordered by name."""
         return self._run(calls.list_models(), timeout)
 
     def get_model(self, model: str, *, timeout: float | None = None) -> ModelDescription:
-        """Describe one model."""
+        """Return one model; NotFoundError when the cluster does not serve it."""
         return self._run(calls.get_model(model), timeout)
 
     def count_tokens(self, model: str, prompt: Prompt, *, timeout: float | None = None) -> TokenCount:
@@ -138,7 +138,7 @@ class Client:
         return self._run(calls.count_tokens(model, prompt), timeout)
 
     def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
-        """Show the cluster as one router sees it."""
+        """Return the state of the cluster as one router sees it."""
         return self._run(calls.cluster_status(), timeout)
 
     def usage(
@@ -151,23 +151,23 @@ class Client:
         last_day: datetime.date | None = None,
         timeout: float | None = None,
     ) -> UsageReport:
-        """Report what was used: by the caller's tenant, or, to operators, by another tenant or all of them.
+        """Return the usage of the caller's tenant. Operators may ask for another tenant or all of them.
 
         Args:
-            tenant: whose lines; default: the caller's own.
-            all_tenants: everybody's lines.
+            tenant: default: the caller's own.
+            all_tenants: whether to return all tenants.
             pool: default: all.
-            first_day: UTC; default: as far back as it is known.
-            last_day: itself included; default: today.
+            first_day: UTC; default: as far back as the ledger is kept.
+            last_day: UTC, itself included; default: today.
             timeout: seconds.
 
         Raises:
-            ValueError: a tenant and all of them are asked for.
+            ValueError: both a tenant and all tenants are asked for.
         """
         return self._run(calls.usage(tenant, all_tenants, pool, first_day, last_day), timeout)
 
     def decisions(self, pool: str = "", *, limit: int = 20, timeout: float | None = None) -> DecisionList:
-        """Report what the autoscaler decided lately and why, for operators.
+        """Return the autoscaler's last decisions and their reasons, newest first. For operators.
 
         Args:
             pool: default: the only one.
@@ -179,11 +179,11 @@ class Client:
     def set_operating_point(
         self, pool: str, point: OperatingPoint | None, *, timeout: float | None = None
     ) -> OperatingPoint:
-        """Change what a pool is run for, for admins; returns what is in force.
+        """Change a pool's operating point and return the one in force. For admins.
 
         Args:
-            pool: its name.
-            point: the whole new promise; None takes the settings' again.
+            pool: name of the pool.
+            point: the whole new operating point; None returns to the settings.
             timeout: seconds.
         """
         return self._run(calls.set_operating_point(pool, point), timeout)
@@ -199,7 +199,7 @@ class Client:
         on_sent: Callable[[int], None] | None = None,
         timeout: float | None = None,
     ) -> Job:
-        """Store a job of generations that run in the background; see AsyncClient.submit_job."""
+        """Store a job of generations that run in the background, as AsyncClient.submit_job does."""
         upload = Upload(
             model,
             tuple(chunks_of(items)),
@@ -216,7 +216,7 @@ class Client:
             raise
 
     def get_job(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """Describe a job."""
+        """Return one job of the caller's tenant."""
         return self._run(calls.get_job(job_id), timeout)
 
     def list_jobs(self, *, page_size: int = 50, page_token: str = "", timeout: float | None = None) -> JobPage:
@@ -224,17 +224,17 @@ class Client:
         return self._run(calls.list_jobs(page_size, page_token), timeout)
 
     def cancel_job(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """End a job; what has a result keeps it."""
+        """End a job; results that exist are kept."""
         return self._run(calls.cancel_job(job_id), timeout)
 
     def delete_job(self, job_id: str, *, timeout: float | None = None) -> None:
-        """Delete a job with its bodies and results; ends it first where it runs."""
+        """Delete a job with its bodies and results; a running job is ended first."""
         self._run(calls.delete_job(job_id), timeout)
 
     def watch_job(
         self, job_id: str, *, resume_token: bytes = b"", progress_only: bool = False, patience: float = 60.0
     ) -> Iterator[JobUpdate]:
-        """Give a job's results and its progress until it has ended; see AsyncClient.watch_job."""
+        """Yield a job's results and progress until it has ended, as AsyncClient.watch_job does."""
         on_wait = self._connection.retry.on_wait
         state = WatchState(job_id, resume_token, progress_only, patience, on_wait=on_wait)
         while not state.ended:
@@ -275,7 +275,7 @@ class Client:
             except grpc.RpcError as error:
                 failure = from_rpc_error(error)
                 if token := resume_token_of(error, failure):
-                    # It may run on: to ask again would run it twice.
+                    # It may still be running: to ask again would run it twice.
                     raise BrokenCallError(token) from error
                 wait = attempts.wait_after(failure)
                 if wait is None:
@@ -293,7 +293,7 @@ class Client:
 
     @contextmanager
     def _beginning(self) -> Iterator[None]:
-        """Say what gRPC says of a channel that another thread closes meanwhile as of a call that runs then."""
+        """Raise CancelledError, and not gRPC's ValueError, where another thread closes the channel meanwhile."""
         try:
             yield
         except ValueError:
@@ -301,7 +301,7 @@ class Client:
             raise
 
     def _check_open(self) -> None:
-        """End what goes on where the client was closed meanwhile."""
+        """Raise CancelledError if the client was closed meanwhile."""
         if self._closed.is_set():
             raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
 
@@ -317,10 +317,10 @@ class Client:
 
 
 class Stream:
-    """Is an iterator over a stream's events. Closing it, or leaving its `with`, cancels the request.
+    """Iterator over a stream's events. Closing it, or leaving its `with`, cancels the request.
 
-    A stream that ends without an error gave every token once and in order, and `Finished` last; this is checked. One
-    whose router goes away goes on at another one (see `RetryPolicy.resume_for`), with a further `Queued` or `Started`.
+    A stream that ends without an error gave every token once and in order, and `Finished` last; this is checked. When
+    its router fails, it continues at another one (see `RetryPolicy.resume_for`), with a further `Queued` or `Started`.
     """
 
     def __init__(self, open_call: OpenStream, state: StreamState) -> None:
@@ -333,12 +333,12 @@ class Stream:
 
     @property
     def request_id(self) -> str:
-        """Return the cluster's id of the request; empty before the first event."""
+        """The cluster's id of the request; empty before the first event."""
         return self._state.request_id
 
     @property
     def resume_point(self) -> ResumePoint | None:
-        """Return where another stream may go on after this one broke; None before the first event."""
+        """Position at which another stream may continue after this one broke; None before the first event."""
         return self._state.resume_point
 
     def __enter__(self) -> Self:
@@ -369,9 +369,9 @@ class Stream:
         self.cancel()
 
     def cancel(self) -> None:
-        """Cancel the request; unlike after `close`, whoever reads gets CancelledError and not the end of iteration."""
+        """Cancel the request. Its reader gets CancelledError; after `close` it gets the end of iteration."""
         self._cancelled.set()
-        # One look: the reader forgets a call that broke.
+        # Read once: the reader thread drops a call that broke.
         call = self._call
         if call is not None:
             call.cancel()
@@ -381,12 +381,12 @@ class Stream:
             if self._closed.is_set():
                 return None
             if self._cancelled.is_set():
-                # While there was no call: before the first one, or between two.
+                # Cancelled while there was no call: before the first one, or between two.
                 raise CancelledError("the call was cancelled here", grpc.StatusCode.CANCELLED)
             again, self._opened = self._opened, True
             self._call = self._open_call(self._state.request(), self._state.time_left(), again=again)
             if self._cancelled.is_set():
-                self._call.cancel()  # By another thread while the call was being made.
+                self._call.cancel()  # Another thread cancelled the stream while the call was being made.
         try:
             message = next(self._call, None)
         except grpc.RpcError as error:

@@ -1,4 +1,4 @@
-"""The state of a watch over all its connections. Pure: time comes from outside."""
+"""State of a watch over all its connections. Pure: the caller supplies the time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _LONGEST_WAIT_S = 2.0
 
 
 class WatchState:
-    """Turns messages into updates, each result once, and decides about reconnects.
+    """State of a watch: turns messages into updates, each result once, and decides about reconnects.
 
-    A watch may last for days, so it is not bounded by a number of attempts but by how long no connection brought news.
+    A watch may last for days. So it is not bounded by a number of tries, but by how long every connection failed.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class WatchState:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ended = False
-        """Whether the last update was given."""
+        """Whether the last update was returned."""
         self._job_id = job_id
         self._token = resume_token
         self._progress_only = progress_only
@@ -49,7 +49,7 @@ class WatchState:
         )
 
     def accept(self, message: jobs_pb2.WatchJobResponse) -> JobUpdate:
-        """Take a message."""
+        """Return the update of a message, without results that came before."""
         self._failures = 0
         self._token = message.resume_token
         # After a rewind the results that were not lost come again.
@@ -60,7 +60,7 @@ class WatchState:
         return JobUpdate(job, tuple(map(JobResult.from_proto, fresh)), message.resume_token, message.rewound)
 
     def closed(self) -> None:
-        """Note that the router ended the stream well.
+        """Note that the router ended the stream with OK.
 
         Raises:
             InternalError: the job has not ended.
@@ -71,7 +71,7 @@ class WatchState:
     def failed(self, error: PenstockClientError) -> float | None:
         """Return the seconds until the next connection, or None when the error is final."""
         if self._failures == 0:
-            # Not since the last news: a job that waits has none for hours.
+            # Counted from the first failure, not from the last message: a waiting job sends none for hours.
             self._failing_since = self._now()
         if not isinstance(error, UnavailableError) or self._now() - self._failing_since > self._patience:
             return None

@@ -30,23 +30,23 @@ class _ControlModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ControlMo
     CONTROL_MODE_UNSPECIFIED: _ControlMode.ValueType  # 0
     """Never sent."""
     CONTROL_MODE_OFF: _ControlMode.ValueType  # 1
-    """None are made."""
+    """No decisions are made."""
     CONTROL_MODE_ADVISORY: _ControlMode.ValueType  # 2
-    """They are made and recorded, and change nothing."""
+    """Decisions are made and recorded, and change nothing."""
     CONTROL_MODE_ACTIVE: _ControlMode.ValueType  # 3
-    """They are carried out."""
+    """Decisions are carried out."""
 
 class ControlMode(_ControlMode, metaclass=_ControlModeEnumTypeWrapper):
-    """Says what becomes of decisions."""
+    """Effect of decisions."""
 
 CONTROL_MODE_UNSPECIFIED: ControlMode.ValueType  # 0
 """Never sent."""
 CONTROL_MODE_OFF: ControlMode.ValueType  # 1
-"""None are made."""
+"""No decisions are made."""
 CONTROL_MODE_ADVISORY: ControlMode.ValueType  # 2
-"""They are made and recorded, and change nothing."""
+"""Decisions are made and recorded, and change nothing."""
 CONTROL_MODE_ACTIVE: ControlMode.ValueType  # 3
-"""They are carried out."""
+"""Decisions are carried out."""
 Global___ControlMode: _TypeAlias = ControlMode  # noqa: Y015
 
 class _Relief:
@@ -58,25 +58,25 @@ class _ReliefEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Relief.ValueTy
     RELIEF_UNSPECIFIED: _Relief.ValueType  # 0
     """Never sent."""
     RELIEF_NONE: _Relief.ValueType  # 1
-    """Nothing."""
+    """No measure."""
     RELIEF_LATENCY: _Relief.ValueType  # 2
-    """Batches go up to the edge of the SLO."""
+    """Batches grow to the edge of the SLO."""
     RELIEF_PREEMPT_BATCH: _Relief.ValueType  # 3
-    """Batch work gives way, its reserved share included."""
+    """Batch work is preempted, its reserved share included."""
     RELIEF_SHED: _Relief.ValueType  # 4
     """Requests whose estimated wait is over their SLO are refused."""
 
 class Relief(_Relief, metaclass=_ReliefEnumTypeWrapper):
-    """Names what a pool gives up while it can't have the replicas that it needs, in this order."""
+    """Measure that a pool takes while it cannot have the replicas that it needs; measures are taken in this order."""
 
 RELIEF_UNSPECIFIED: Relief.ValueType  # 0
 """Never sent."""
 RELIEF_NONE: Relief.ValueType  # 1
-"""Nothing."""
+"""No measure."""
 RELIEF_LATENCY: Relief.ValueType  # 2
-"""Batches go up to the edge of the SLO."""
+"""Batches grow to the edge of the SLO."""
 RELIEF_PREEMPT_BATCH: Relief.ValueType  # 3
-"""Batch work gives way, its reserved share included."""
+"""Batch work is preempted, its reserved share included."""
 RELIEF_SHED: Relief.ValueType  # 4
 """Requests whose estimated wait is over their SLO are refused."""
 Global___Relief: _TypeAlias = Relief  # noqa: Y015
@@ -90,37 +90,37 @@ class _ReplicaStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReplicaS
     REPLICA_STATE_UNSPECIFIED: _ReplicaState.ValueType  # 0
     """Never sent."""
     REPLICA_STATE_STARTING: _ReplicaState.ValueType  # 1
-    """Loads its model; takes no work yet."""
+    """The replica loads its model and takes no work yet."""
     REPLICA_STATE_READY: _ReplicaState.ValueType  # 2
-    """Takes work."""
+    """The replica takes work."""
     REPLICA_STATE_DRAINING: _ReplicaState.ValueType  # 3
-    """Finishes what it has and takes no new work."""
+    """The replica finishes its work and takes no new work."""
 
 class ReplicaState(_ReplicaState, metaclass=_ReplicaStateEnumTypeWrapper):
-    """Is the life of a replica as it reports it."""
+    """State of a replica, as the replica reports it."""
 
 REPLICA_STATE_UNSPECIFIED: ReplicaState.ValueType  # 0
 """Never sent."""
 REPLICA_STATE_STARTING: ReplicaState.ValueType  # 1
-"""Loads its model; takes no work yet."""
+"""The replica loads its model and takes no work yet."""
 REPLICA_STATE_READY: ReplicaState.ValueType  # 2
-"""Takes work."""
+"""The replica takes work."""
 REPLICA_STATE_DRAINING: ReplicaState.ValueType  # 3
-"""Finishes what it has and takes no new work."""
+"""The replica finishes its work and takes no new work."""
 Global___ReplicaState: _TypeAlias = ReplicaState  # noqa: Y015
 
 @_typing.final
 class ListDecisionsRequest(_message.Message):
-    """Asks for decisions."""
+    """Request for decisions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     POOL_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
-    """Names the pool. Empty: the only one; INVALID_ARGUMENT where there are several."""
+    """Name of the pool. Empty: the only one; INVALID_ARGUMENT where there are several."""
     limit: _builtins.int
-    """Is the most decisions to return, 1 to 1000. 0: 20."""
+    """Most decisions to return, 1 to 1000. 0: 20."""
     def __init__(
         self,
         *,
@@ -137,7 +137,7 @@ Global___ListDecisionsRequest: _TypeAlias = ListDecisionsRequest  # noqa: Y015
 
 @_typing.final
 class ListDecisionsResponse(_message.Message):
-    """Is what was decided."""
+    """Decisions of a pool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -145,14 +145,14 @@ class ListDecisionsResponse(_message.Message):
     OPERATING_POINT_FIELD_NUMBER: _builtins.int
     OPERATING_POINT_SET_FIELD_NUMBER: _builtins.int
     operating_point_set: _builtins.bool
-    """Says whether the operating point differs from the settings because somebody set it."""
+    """Whether the operating point differs from the settings because it was set by a call."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Decision]:
-        """Lists the newest decisions, newest first. Empty where no autoscaler ever looked after the pool."""
+        """Decisions, newest first. Empty where no autoscaler ever looked after the pool."""
 
     @_builtins.property
     def operating_point(self) -> Global___OperatingPoint:
-        """Is the operating point in force."""
+        """Operating point in force."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ Global___ListDecisionsResponse: _TypeAlias = ListDecisionsResponse  # noqa: Y015
 
 @_typing.final
 class Decision(_message.Message):
-    """Is one decision on a pool's number of replicas."""
+    """One decision on a pool's number of replicas."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -190,40 +190,40 @@ class Decision(_message.Message):
     ALARMS_FIELD_NUMBER: _builtins.int
     SEEN_FIELD_NUMBER: _builtins.int
     number: _builtins.int
-    """Grows by one with each decision of the pool."""
+    """Number of the decision; grows by one with each decision of the pool."""
     at_ms: _builtins.int
-    """Is when it was made, milliseconds since the Unix epoch by the clock of the pool's Redis."""
+    """Time of the decision, milliseconds since the Unix epoch by the clock of the pool's Redis."""
     mode: Global___ControlMode.ValueType
-    """Says whether it was carried out."""
+    """Whether the decision was carried out."""
     leader: _builtins.str
-    """Names the autoscaler that led."""
+    """Id of the autoscaler that led."""
     fence: _builtins.int
-    """Is the fence of its lease; grows when another one leads."""
+    """Fencing token of the leader's lease; grows when another autoscaler leads."""
     replicas_before: _builtins.int
-    """Is the number of replicas that the platform was told to have before."""
+    """Number of replicas that the platform was last told to have before this decision."""
     replicas: _builtins.int
-    """Is the number decided."""
+    """Number of replicas decided."""
     needed: _builtins.int
-    """Is the number needed, before hysteresis and rails."""
+    """Number of replicas needed, before hysteresis and rails."""
     relief: Global___Relief.ValueType
-    """Is what the pool gives up meanwhile."""
+    """Measure taken until the replicas are there."""
     reason: _builtins.str
-    """Is the reason of the last step that changed the number."""
+    """Reason of the last step that changed the number."""
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___DecisionStep]:
-        """Lists how the number came about, in order."""
+        """Steps that led to the number, in order."""
 
     @_builtins.property
     def counterfactuals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Counterfactual]:
-        """Lists the terms without which another number would have been decided."""
+        """Terms without which another number would have been decided."""
 
     @_builtins.property
     def alarms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Lists what somebody should look at."""
+        """Problems that a person should look at."""
 
     @_builtins.property
     def seen(self) -> Global___DecisionSnapshot:
-        """Is what was seen."""
+        """Observations on which the decision rests."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ Global___Decision: _TypeAlias = Decision  # noqa: Y015
 
 @_typing.final
 class DecisionStep(_message.Message):
-    """Is one step towards a decision."""
+    """One step towards a decision."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -261,11 +261,11 @@ class DecisionStep(_message.Message):
     VALUE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Names the step, such as "demand" or "max_replicas"."""
+    """Name of the step, such as "demand" or "max_replicas"."""
     value: _builtins.float
-    """Is the number after this step: replicas, where the reason says nothing else."""
+    """Number after this step: replicas, where the reason names nothing else."""
     reason: _builtins.str
-    """Is one sentence with the numbers that went in."""
+    """One sentence with the numbers that went in."""
     def __init__(
         self,
         *,
@@ -283,16 +283,16 @@ Global___DecisionStep: _TypeAlias = DecisionStep  # noqa: Y015
 
 @_typing.final
 class Counterfactual(_message.Message):
-    """Says what would have been decided without one term."""
+    """Decision that would have been made without one term."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WITHOUT_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     without: _builtins.str
-    """Names the term."""
+    """Name of the term."""
     replicas: _builtins.int
-    """Is the number then."""
+    """Number of replicas without it."""
     def __init__(
         self,
         *,
@@ -309,7 +309,7 @@ Global___Counterfactual: _TypeAlias = Counterfactual  # noqa: Y015
 
 @_typing.final
 class DecisionSnapshot(_message.Message):
-    """Is what a decision rests on."""
+    """Observations on which a decision rests."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -325,32 +325,32 @@ class DecisionSnapshot(_message.Message):
     ATTAINMENT_FIELD_NUMBER: _builtins.int
     DEMANDS_FIELD_NUMBER: _builtins.int
     ready: _builtins.int
-    """Counts replicas that take work."""
+    """Number of replicas that take work."""
     starting: _builtins.int
-    """Counts replicas that were asked for and take no work yet."""
+    """Number of replicas that were asked for and take no work yet."""
     draining: _builtins.int
-    """Counts replicas that finish what they have."""
+    """Number of replicas that finish their work and take no new work."""
     running: _builtins.float
-    """Counts sequences that hold a slot."""
+    """Number of sequences that hold a slot."""
     waiting: _builtins.float
-    """Counts requests that wait."""
+    """Number of requests that wait."""
     kv_usage: _builtins.float
-    """Is the mean used part of the KV caches, 0 to 1."""
+    """Mean used part of the KV caches, 0 to 1."""
     failed_starts: _builtins.int
-    """Counts failed starts in a row."""
+    """Number of failed starts in a row."""
     attainment: _builtins.float
-    """Is the part of the last ten minutes' requests within their SLO, 0 to 1. Absent: too few."""
+    """Part of the last ten minutes' requests within their SLO, 0 to 1. Absent: too few requests."""
     @_builtins.property
     def age(self) -> _duration_pb2.Duration:
-        """Is the age of the oldest value."""
+        """Age of the oldest value."""
 
     @_builtins.property
     def cold_start(self) -> _duration_pb2.Duration:
-        """Is how long a start takes, 90th percentile of what was measured."""
+        """Time that a start takes, 90th percentile of the measured starts."""
 
     @_builtins.property
     def demands(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClassDemand]:
-        """Lists what each class asked for; classes without requests are left out."""
+        """Demand of each class; classes without requests are left out."""
 
     def __init__(
         self,
@@ -379,7 +379,7 @@ Global___DecisionSnapshot: _TypeAlias = DecisionSnapshot  # noqa: Y015
 
 @_typing.final
 class ClassDemand(_message.Message):
-    """Is what one class asks of a pool."""
+    """Demand of one class on a pool."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -392,25 +392,25 @@ class ClassDemand(_message.Message):
     OLDEST_WAIT_FIELD_NUMBER: _builtins.int
     DEADLINE_FIELD_NUMBER: _builtins.int
     request_class: _types_pb2.RequestClass.ValueType
-    """Names the class."""
+    """The class."""
     rate: _builtins.float
-    """Is how many requests arrive per second."""
+    """Arriving requests per second."""
     prompt_tokens: _builtins.float
-    """Is the mean prompt in tokens."""
+    """Mean prompt in tokens."""
     cached_tokens: _builtins.float
-    """Is the mean part of it that is found in a prefix cache, in tokens."""
+    """Mean part of the prompt that is found in a prefix cache, in tokens."""
     output_tokens: _builtins.float
-    """Is the mean output in tokens, as it turned out lately."""
+    """Mean output in tokens of recent requests."""
     queued: _builtins.int
-    """Counts requests that wait."""
+    """Number of requests that wait."""
     @_builtins.property
     def oldest_wait(self) -> _duration_pb2.Duration:
-        """Is the longest wait of these."""
+        """Longest wait of these."""
 
     @_builtins.property
     def deadline(self) -> _duration_pb2.Duration:
-        """Is in how long what is queued has to be done: a job's items until it expires. Absent for requests that clients wait
-        for.
+        """Time within which queued work has to be done: a job's items until the job expires. Absent for requests that clients
+        wait for.
         """
 
     def __init__(
@@ -435,7 +435,7 @@ Global___ClassDemand: _TypeAlias = ClassDemand  # noqa: Y015
 
 @_typing.final
 class ClassSlo(_message.Message):
-    """Is what a class of requests is promised. Absent fields promise nothing."""
+    """Latency that a class of requests is promised. Absent fields promise nothing."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -443,12 +443,12 @@ class ClassSlo(_message.Message):
     ITL_P95_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ttft_p99(self) -> _duration_pb2.Duration:
-        """Is the time to first token, 99th percentile, above 0 s to 1 h."""
+        """Time to first token, 99th percentile, above 0 s to 1 h."""
 
     @_builtins.property
     def itl_p95(self) -> _duration_pb2.Duration:
-        """Is the time between two tokens, 95th percentile, above 0 s to 60 s. All classes share a replica's batch, so the
-        tightest holds for all.
+        """Time between two tokens, 95th percentile, above 0 s to 60 s. All classes share a replica's batch, so the tightest
+        value holds for all.
         """
 
     def __init__(
@@ -467,7 +467,7 @@ Global___ClassSlo: _TypeAlias = ClassSlo  # noqa: Y015
 
 @_typing.final
 class OperatingPoint(_message.Message):
-    """Is what a pool is run for."""
+    """Targets that a pool is run for."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -478,24 +478,24 @@ class OperatingPoint(_message.Message):
     PRICE_PER_GPU_HOUR_FIELD_NUMBER: _builtins.int
     BUDGET_PER_HOUR_FIELD_NUMBER: _builtins.int
     attainment: _builtins.float
-    """Is the part of the requests that must be served within their SLO, above 0 to below 1. Absent: 0.99."""
+    """Part of the requests that must be served within their SLO, above 0 to below 1. Absent: 0.99."""
     price_per_gpu_hour: _builtins.float
-    """Is the price of an accelerator per hour, 0 or more, in any currency."""
+    """Price of an accelerator per hour, 0 or more, in any currency."""
     budget_per_hour: _builtins.float
-    """Is what the pool may cost per hour, 0 or more, in the same currency. Absent: no bound. Without a price it
-    bounds nothing.
+    """Most that the pool may cost per hour, 0 or more, in the same currency. Absent: no bound. Without a price it bounds
+    nothing.
     """
     @_builtins.property
     def interactive(self) -> Global___ClassSlo:
-        """Is promised to INTERACTIVE requests."""
+        """SLO of INTERACTIVE requests."""
 
     @_builtins.property
     def standard(self) -> Global___ClassSlo:
-        """Is promised to STANDARD requests."""
+        """SLO of STANDARD requests."""
 
     @_builtins.property
     def batch(self) -> Global___ClassSlo:
-        """Is promised to BATCH requests."""
+        """SLO of BATCH requests."""
 
     def __init__(
         self,
@@ -524,17 +524,17 @@ Global___OperatingPoint: _TypeAlias = OperatingPoint  # noqa: Y015
 
 @_typing.final
 class SetOperatingPointRequest(_message.Message):
-    """Asks for another operating point."""
+    """Request for another operating point."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     POOL_FIELD_NUMBER: _builtins.int
     OPERATING_POINT_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
-    """Names the pool. Required."""
+    """Name of the pool. Required."""
     @_builtins.property
     def operating_point(self) -> Global___OperatingPoint:
-        """Is the whole new operating point: what it leaves out is promised no more. Absent: that of the settings again."""
+        """The whole new operating point: a field that it leaves out is no longer promised. Absent: return to the settings."""
 
     def __init__(
         self,
@@ -552,17 +552,17 @@ Global___SetOperatingPointRequest: _TypeAlias = SetOperatingPointRequest  # noqa
 
 @_typing.final
 class SetOperatingPointResponse(_message.Message):
-    """Is the answer."""
+    """Result of the change."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     OPERATING_POINT_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """Counts the changes of this pool's operating point."""
+    """Number of changes of this pool's operating point so far."""
     @_builtins.property
     def operating_point(self) -> Global___OperatingPoint:
-        """Is the operating point in force now."""
+        """Operating point in force now."""
 
     def __init__(
         self,
@@ -580,7 +580,7 @@ Global___SetOperatingPointResponse: _TypeAlias = SetOperatingPointResponse  # no
 
 @_typing.final
 class GetUsageRequest(_message.Message):
-    """Asks what was used."""
+    """Request for usage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -590,15 +590,15 @@ class GetUsageRequest(_message.Message):
     FIRST_DAY_FIELD_NUMBER: _builtins.int
     LAST_DAY_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
-    """Names a tenant. Absent: the caller's own. Another tenant's: PERMISSION_DENIED below operator."""
+    """Name of a tenant. Absent: the caller's own. Another tenant's: PERMISSION_DENIED below operator."""
     all_tenants: _builtins.bool
     """True: every tenant. PERMISSION_DENIED below operator. False is the same as absent."""
     pool: _builtins.str
-    """Names the pool. Empty: every pool."""
+    """Name of the pool. Empty: every pool."""
     first_day: _builtins.str
-    """Is the first day, such as "2026-01-31", in UTC. Empty: as far back as the ledger is kept."""
+    """First day, such as "2026-01-31", in UTC. Empty: as far back as the ledger is kept."""
     last_day: _builtins.str
-    """Is the last day, itself included. Empty: today."""
+    """Last day, itself included. Empty: today."""
     def __init__(
         self,
         *,
@@ -620,17 +620,17 @@ Global___GetUsageRequest: _TypeAlias = GetUsageRequest  # noqa: Y015
 
 @_typing.final
 class GetUsageResponse(_message.Message):
-    """Is what was used."""
+    """Usage of tenants."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LINES_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
     truncated: _builtins.bool
-    """Says that there are more lines than were sent (10,000 per pool): ask for fewer days."""
+    """Whether there are more lines than were sent (10,000 per pool): ask for fewer days."""
     @_builtins.property
     def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageLine]:
-        """Lists one line per day, pool and tenant with any use, in this order."""
+        """One line per day, pool and tenant with any use, in this order."""
 
     def __init__(
         self,
@@ -648,7 +648,7 @@ Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
 
 @_typing.final
 class UsageLine(_message.Message):
-    """Is what a tenant used of a pool on one day."""
+    """Usage of a pool by one tenant on one day."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -662,23 +662,23 @@ class UsageLine(_message.Message):
     GPU_SECONDS_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     day: _builtins.str
-    """Is the day, such as "2026-01-31", in UTC by the clock of the pool's Redis."""
+    """Day, such as "2026-01-31", in UTC by the clock of the pool's Redis."""
     pool: _builtins.str
-    """Names the pool."""
+    """Name of the pool."""
     tenant: _builtins.str
-    """Names the tenant."""
+    """Name of the tenant."""
     requests: _builtins.int
-    """Counts requests that an engine began with and that have ended, however they ended."""
+    """Number of requests that reached an engine and have ended, for any reason."""
     prompt_tokens: _builtins.int
-    """Counts their prompt tokens, once per request."""
+    """Number of their prompt tokens, once per request."""
     output_tokens: _builtins.int
-    """Counts output tokens."""
+    """Number of output tokens."""
     cached_tokens: _builtins.int
-    """Counts prompt tokens that an engine found in its prefix cache."""
+    """Number of prompt tokens that an engine found in its prefix cache."""
     gpu_seconds: _builtins.float
-    """Is accelerator time in seconds, shared out among the sequences of each engine step."""
+    """Accelerator time in seconds; each engine step's time is divided among its sequences."""
     cost: _builtins.float
-    """Is the price by the pool's price table, in the operator's currency."""
+    """Price by the pool's price table, in the operator's currency."""
     def __init__(
         self,
         *,
@@ -702,7 +702,7 @@ Global___UsageLine: _TypeAlias = UsageLine  # noqa: Y015
 
 @_typing.final
 class GetClusterStatusRequest(_message.Message):
-    """Asks for the status."""
+    """Request for the status."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -719,7 +719,7 @@ Global___GetClusterStatusRequest: _TypeAlias = GetClusterStatusRequest  # noqa: 
 
 @_typing.final
 class GetClusterStatusResponse(_message.Message):
-    """Is the status."""
+    """Status of the cluster."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -727,12 +727,12 @@ class GetClusterStatusResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     ROUTER_ID_FIELD_NUMBER: _builtins.int
     version: _builtins.str
-    """Is the version of the router that answers."""
+    """Version of the router that answers."""
     router_id: _builtins.str
-    """Names the router that answers."""
+    """Id of the router that answers."""
     @_builtins.property
     def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolStatus]:
-        """Lists the pools by name."""
+        """Pools, ordered by name."""
 
     def __init__(
         self,
@@ -751,7 +751,7 @@ Global___GetClusterStatusResponse: _TypeAlias = GetClusterStatusResponse  # noqa
 
 @_typing.final
 class PoolStatus(_message.Message):
-    """Is the status of one pool: one model with its own queue and replicas."""
+    """Status of one pool: one model with its own queue and replicas."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -762,20 +762,20 @@ class PoolStatus(_message.Message):
     ROUTER_IDS_FIELD_NUMBER: _builtins.int
     REACHABLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Names the pool; also the model's name in requests."""
+    """Name of the pool; also the model's name in requests."""
     waiting: _builtins.int
-    """Counts waiting requests."""
+    """Number of waiting requests."""
     running: _builtins.int
-    """Counts requests that hold a slot."""
+    """Number of requests that hold a slot."""
     reachable: _builtins.bool
-    """Says whether the pool's state could be read; false while Redis does not answer."""
+    """Whether the pool's state could be read; false while Redis does not answer."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaStatus]:
-        """Lists the replicas by id."""
+        """Replicas, ordered by id."""
 
     @_builtins.property
     def router_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Lists routers with a live lease."""
+        """Ids of routers with a live lease."""
 
     def __init__(
         self,
@@ -797,7 +797,7 @@ Global___PoolStatus: _TypeAlias = PoolStatus  # noqa: Y015
 
 @_typing.final
 class ReplicaStatus(_message.Message):
-    """Is the status of one replica."""
+    """Status of one replica."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -816,34 +816,34 @@ class ReplicaStatus(_message.Message):
     KV_TOKENS_FIELD_NUMBER: _builtins.int
     PREFILL_WINDOW_TOKENS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
-    """Names the replica."""
+    """Id of the replica."""
     group_id: _builtins.str
-    """Names its group."""
+    """Id of its group."""
     state: Global___ReplicaState.ValueType
-    """Is its life as it reports it."""
+    """State, as the replica reports it."""
     address: _builtins.str
-    """Is its inner address, host:port."""
+    """Inner address, host:port."""
     running: _builtins.int
-    """Counts sequences that hold a slot."""
+    """Number of sequences that hold a slot."""
     batch_limit: _builtins.int
-    """Is its live batch limit in sequences."""
+    """Live batch limit in sequences."""
     kv_usage: _builtins.float
-    """Is the used part of its KV cache, 0 to 1."""
+    """Used part of the KV cache, 0 to 1."""
     linked: _builtins.bool
-    """Says whether the router that answers has a Link to it."""
+    """Whether the router that answers has a Link to the replica."""
     metrics_port: _builtins.int
-    """Is the port of its Prometheus endpoint; 0 when off."""
+    """Port of the Prometheus endpoint; 0 when off."""
     output_tokens: _builtins.int
-    """Counts output tokens since it started."""
+    """Number of output tokens since the replica started."""
     accepted_draft_tokens: _builtins.int
-    """Counts draft tokens accepted by speculative decoding since it started."""
+    """Number of draft tokens accepted by speculative decoding since the replica started."""
     kv_tokens: _builtins.int
-    """Is the room of its KV cache in tokens."""
+    """Capacity of the KV cache in tokens."""
     prefill_window_tokens: _builtins.int
-    """Bounds the prompt tokens that it has been given and not yet computed."""
+    """Most prompt tokens that the replica may have been given and not yet computed."""
     @_builtins.property
     def heartbeat_age(self) -> _duration_pb2.Duration:
-        """Is the time since its last heartbeat."""
+        """Time since the last heartbeat."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AdminServiceStub:
-    """Shows a cluster to its operators.
+    """Status and control of a cluster, for its operators.
     """
 
     def __init__(self, channel):
@@ -58,36 +58,37 @@ class AdminServiceStub:
 
 
 class AdminServiceServicer:
-    """Shows a cluster to its operators.
+    """Status and control of a cluster, for its operators.
     """
 
     def GetClusterStatus(self, request, context):
-        """Reports routers, pools and replicas as this router sees them now; pools that the caller may use.
+        """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUsage(self, request, context):
-        """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
-        lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
-        UNAVAILABLE while a pool's ledger can't be read.
+        """Report what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
+        lines; operators may read all. Tokens are counted once their request has ended, accelerator time once its attempt
+        has. UNAVAILABLE while a pool's ledger cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDecisions(self, request, context):
-        """Reports what the autoscaler decided lately and why, newest first. For operators. UNAVAILABLE while the store can't be
-        read.
+        """Report the autoscaler's last decisions and their reasons, newest first. For operators. UNAVAILABLE while the store
+        cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetOperatingPoint(self, request, context):
-        """Changes what a pool is run for, from the next heartbeat (1 s) on, without a restart: replicas choose their batches by
-        it, the autoscaler its replicas. For admins; who asked is stored and logged. INVALID_ARGUMENT names wrong fields.
+        """Change a pool's operating point from the next heartbeat (1 s) on, without a restart: replicas choose their batches
+        by it, the autoscaler its number of replicas. For admins; the caller is stored and logged. INVALID_ARGUMENT names
+        wrong fields.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,7 +126,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
-    """Shows a cluster to its operators.
+    """Status and control of a cluster, for its operators.
     """
 
     @staticmethod

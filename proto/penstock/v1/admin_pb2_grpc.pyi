@@ -27,51 +27,53 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdminServiceStub:
-    """Shows a cluster to its operators."""
+    """Status and control of a cluster, for its operators."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     GetClusterStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStatusRequest, _admin_pb2.GetClusterStatusResponse]
-    """Reports routers, pools and replicas as this router sees them now; pools that the caller may use."""
+    """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use."""
     GetUsage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetUsageRequest, _admin_pb2.GetUsageResponse]
-    """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
-    lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
-    UNAVAILABLE while a pool's ledger can't be read.
+    """Report what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
+    lines; operators may read all. Tokens are counted once their request has ended, accelerator time once its attempt
+    has. UNAVAILABLE while a pool's ledger cannot be read.
     """
     ListDecisions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDecisionsRequest, _admin_pb2.ListDecisionsResponse]
-    """Reports what the autoscaler decided lately and why, newest first. For operators. UNAVAILABLE while the store can't be
-    read.
+    """Report the autoscaler's last decisions and their reasons, newest first. For operators. UNAVAILABLE while the store
+    cannot be read.
     """
     SetOperatingPoint: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetOperatingPointRequest, _admin_pb2.SetOperatingPointResponse]
-    """Changes what a pool is run for, from the next heartbeat (1 s) on, without a restart: replicas choose their batches by
-    it, the autoscaler its replicas. For admins; who asked is stored and logged. INVALID_ARGUMENT names wrong fields.
+    """Change a pool's operating point from the next heartbeat (1 s) on, without a restart: replicas choose their batches
+    by it, the autoscaler its number of replicas. For admins; the caller is stored and logged. INVALID_ARGUMENT names
+    wrong fields.
     """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
-    """Shows a cluster to its operators."""
+    """Status and control of a cluster, for its operators."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetClusterStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterStatusRequest, _admin_pb2.GetClusterStatusResponse]  # type: ignore[assignment]
-    """Reports routers, pools and replicas as this router sees them now; pools that the caller may use."""
+    """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use."""
     GetUsage: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetUsageRequest, _admin_pb2.GetUsageResponse]  # type: ignore[assignment]
-    """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
-    lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
-    UNAVAILABLE while a pool's ledger can't be read.
+    """Report what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
+    lines; operators may read all. Tokens are counted once their request has ended, accelerator time once its attempt
+    has. UNAVAILABLE while a pool's ledger cannot be read.
     """
     ListDecisions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDecisionsRequest, _admin_pb2.ListDecisionsResponse]  # type: ignore[assignment]
-    """Reports what the autoscaler decided lately and why, newest first. For operators. UNAVAILABLE while the store can't be
-    read.
+    """Report the autoscaler's last decisions and their reasons, newest first. For operators. UNAVAILABLE while the store
+    cannot be read.
     """
     SetOperatingPoint: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetOperatingPointRequest, _admin_pb2.SetOperatingPointResponse]  # type: ignore[assignment]
-    """Changes what a pool is run for, from the next heartbeat (1 s) on, without a restart: replicas choose their batches by
-    it, the autoscaler its replicas. For admins; who asked is stored and logged. INVALID_ARGUMENT names wrong fields.
+    """Change a pool's operating point from the next heartbeat (1 s) on, without a restart: replicas choose their batches
+    by it, the autoscaler its number of replicas. For admins; the caller is stored and logged. INVALID_ARGUMENT names
+    wrong fields.
     """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Shows a cluster to its operators."""
+    """Status and control of a cluster, for its operators."""
 
     @_abc_1.abstractmethod
     def GetClusterStatus(
@@ -79,7 +81,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetClusterStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetClusterStatusResponse, _abc.Awaitable[_admin_pb2.GetClusterStatusResponse]]:
-        """Reports routers, pools and replicas as this router sees them now; pools that the caller may use."""
+        """Report routers, pools and replicas as this router sees them now. Only pools that the caller may use."""
 
     @_abc_1.abstractmethod
     def GetUsage(
@@ -87,9 +89,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetUsageRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetUsageResponse, _abc.Awaitable[_admin_pb2.GetUsageResponse]]:
-        """Reports what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
-        lines, operators all. Tokens are in it once their request has ended, accelerator time once its attempt has.
-        UNAVAILABLE while a pool's ledger can't be read.
+        """Report what tenants used, from the ledger of every pool that the caller may use. Any role may read its own tenant's
+        lines; operators may read all. Tokens are counted once their request has ended, accelerator time once its attempt
+        has. UNAVAILABLE while a pool's ledger cannot be read.
         """
 
     @_abc_1.abstractmethod
@@ -98,8 +100,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListDecisionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListDecisionsResponse, _abc.Awaitable[_admin_pb2.ListDecisionsResponse]]:
-        """Reports what the autoscaler decided lately and why, newest first. For operators. UNAVAILABLE while the store can't be
-        read.
+        """Report the autoscaler's last decisions and their reasons, newest first. For operators. UNAVAILABLE while the store
+        cannot be read.
         """
 
     @_abc_1.abstractmethod
@@ -108,8 +110,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SetOperatingPointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SetOperatingPointResponse, _abc.Awaitable[_admin_pb2.SetOperatingPointResponse]]:
-        """Changes what a pool is run for, from the next heartbeat (1 s) on, without a restart: replicas choose their batches by
-        it, the autoscaler its replicas. For admins; who asked is stored and logged. INVALID_ARGUMENT names wrong fields.
+        """Change a pool's operating point from the next heartbeat (1 s) on, without a restart: replicas choose their batches
+        by it, the autoscaler its number of replicas. For admins; the caller is stored and logged. INVALID_ARGUMENT names
+        wrong fields.
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GenerateRequest(_message.Message):
-    """Asks for a generation."""
+    """Request for a generation."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -35,36 +35,37 @@ class GenerateRequest(_message.Message):
     LORA_ADAPTER_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Names the model as ListModels does. Required, 1 to 256 bytes."""
+    """Name of the model, as ListModels returns it. Required, 1 to 256 bytes."""
     request_class: _types_pb2.RequestClass.ValueType
-    """Says how urgent the request is. Default STANDARD."""
+    """Urgency of the request. Default STANDARD."""
     idempotency_key: _builtins.str
-    """Is the client's own name for this request, unique for its tenant; also used by Cancel. The same request again under
-    the same key attaches to the running one, whose earlier call ends with ABORTED, or gets its result for as long as it
-    is kept (ten minutes by default); another request under the same key is refused with ALREADY_EXISTS. A default that is
-    written out makes no other request. With n above 1 a repeat does not attach, and the earlier call goes on: it waits for
-    the result, and runs anew where none came. With a key, a lost connection does not cancel the request for attach_grace
-    (5 s by default). 1 to 128 bytes of printable ASCII; default: none.
+    """The client's own name for this request, unique for its tenant; also used by Cancel. 1 to 128 bytes of printable
+    ASCII; default: none.
+    The same request under the same key attaches to the running one, whose earlier call ends with ABORTED, or gets its
+    result for as long as it is kept (ten minutes by default). A different request under the same key is refused with
+    ALREADY_EXISTS; to write out a default value does not make a request different. With n above 1 a repeat does not
+    attach, and the earlier call continues: the repeat waits for the result, and runs anew where none came.
+    With a key, a lost connection does not cancel the request for attach_grace (5 s by default).
     """
     lora_adapter: _builtins.str
-    """Names a LoRA adapter of the pool, as GetModel lists them. At most 256 bytes; default: the base model."""
+    """Name of a LoRA adapter of the pool, as GetModel lists them. At most 256 bytes; default: the base model."""
     session_id: _builtins.str
-    """Groups requests that share a long prefix; they prefer the same replica. Known to the caller's tenant only. At most
-    128 bytes; default: none.
+    """Name of a group of requests that share a long prefix; they prefer the same replica. Known to the caller's tenant
+    only. At most 128 bytes; default: none.
     """
     @_builtins.property
     def prompt(self) -> _types_pb2.Prompt:
-        """Is what to continue. Required."""
+        """Input that the model continues. Required."""
 
     @_builtins.property
     def sampling(self) -> _types_pb2.SamplingParams:
-        """Says how tokens are drawn. Default: every field's default."""
+        """Sampling parameters. Default: every field's default."""
 
     @_builtins.property
     def queue_timeout(self) -> _duration_pb2.Duration:
-        """Refuses to start later than this after arrival; the call then ends with DEADLINE_EXCEEDED. A wait that is estimated to
-        be longer ends it at once with RESOURCE_EXHAUSTED (NOT_IN_TIME) and RetryInfo. Above 0; default: only the call's own
-        deadline counts.
+        """Longest time from arrival to the start; a request that has not started by then ends with DEADLINE_EXCEEDED. When
+        the estimated wait is longer, the call ends at once with RESOURCE_EXHAUSTED (NOT_IN_TIME) and RetryInfo. Above 0;
+        default: only the call's own deadline counts.
         """
 
     def __init__(
@@ -89,7 +90,7 @@ Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
 class GenerateResponse(_message.Message):
-    """Is the complete result."""
+    """The complete result."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -98,18 +99,18 @@ class GenerateResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     RECEIPT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Is the cluster's id of the request."""
+    """The cluster's id of the request."""
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Choice]:
-        """Lists the choices by index."""
+        """Choices by index."""
 
     @_builtins.property
     def usage(self) -> _types_pb2.Usage:
-        """Counts tokens."""
+        """Counts of tokens."""
 
     @_builtins.property
     def receipt(self) -> _types_pb2.Receipt:
-        """Explains latency and cost."""
+        """Latency and cost."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
 class Choice(_message.Message):
-    """Is one finished choice."""
+    """One finished choice."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -140,20 +141,20 @@ class Choice(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _builtins.int
     STOP_MATCH_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """Is its number, from 0."""
+    """Index of the choice, from 0."""
     text: _builtins.str
-    """Is its text."""
+    """Text of the output."""
     finish_reason: _types_pb2.FinishReason.ValueType
-    """Says why it ended."""
+    """Reason why the choice ended."""
     stop_match: _builtins.str
-    """Is the stop string or the decimal stop token id that ended it; empty otherwise."""
+    """Stop string, or stop token id in decimal, that ended the choice; empty otherwise."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Lists its tokens."""
+        """Token ids of the output."""
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PositionLogprobs]:
-        """Lists log probabilities, one entry per token, when asked for."""
+        """Log probabilities, one entry per token, when asked for."""
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ Global___Choice: _TypeAlias = Choice  # noqa: Y015
 
 @_typing.final
 class StreamGenerateRequest(_message.Message):
-    """Asks for a streamed generation, or for the rest of one."""
+    """Request for a streamed generation, or for the rest of one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -184,19 +185,19 @@ class StreamGenerateRequest(_message.Message):
     RESUME_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def generate(self) -> Global___GenerateRequest:
-        """Describes the generation. Required, also on resume: it is what a new replica would need."""
+        """The generation. Required, also on resume: a new replica would need it."""
 
     @_builtins.property
     def flush_interval(self) -> _duration_pb2.Duration:
-        """Merges deltas for so long after the first token. No choice's first token waits; what the others have by then leaves
-        with it. 0 to 10 s; 0 sends every delta at once.
-        Default: the router sends them at once while it has few streams, and merges for up to 100 ms while it has many (the
-        cluster's settings have both bounds).
+        """Time for which deltas are merged after the first token. The first token of a choice never waits; tokens that other
+        choices have by then leave with it. 0 to 10 s; 0 sends every delta at once.
+        Default: the router sends deltas at once while it has few streams, and merges for up to 100 ms while it has many
+        (the cluster's settings have both bounds).
         """
 
     @_builtins.property
     def resume(self) -> Global___Resume:
-        """Continues a running or just finished generation instead of starting one. Default: start."""
+        """Position at which to continue a running or just finished generation instead of starting one. Default: start."""
 
     def __init__(
         self,
@@ -215,19 +216,19 @@ Global___StreamGenerateRequest: _TypeAlias = StreamGenerateRequest  # noqa: Y015
 
 @_typing.final
 class Resume(_message.Message):
-    """Says where to continue a stream."""
+    """Position at which a stream continues."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     RECEIVED_TOKENS_FIELD_NUMBER: _builtins.int
     resume_token: _builtins.bytes
-    """Is the newest resume token of the stream. Required without an idempotency key; with one, empty means that the key
-    says which stream. At most 4,096 bytes.
+    """Newest resume token of the stream. Required without an idempotency key; with one, empty means that the key selects
+    the stream. At most 4,096 bytes.
     """
     @_builtins.property
     def received_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Gives, per choice index, how many output tokens the client already has. At most n entries; missing ones count as 0.
+        """Number of output tokens that the client already has, by choice index. At most n entries; missing ones count as 0.
         Each must be the end of a delta the client received, and at most max_tokens.
         """
 
@@ -247,7 +248,7 @@ Global___Resume: _TypeAlias = Resume  # noqa: Y015
 
 @_typing.final
 class StreamGenerateResponse(_message.Message):
-    """Is one event of a stream."""
+    """One event of a stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -258,23 +259,23 @@ class StreamGenerateResponse(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def queued(self) -> Global___Queued:
-        """Says that the request waits; repeated about once a second while it does."""
+        """The request waits; repeated about once a second while it does."""
 
     @_builtins.property
     def started(self) -> Global___Started:
-        """Says that a choice has a slot on a replica."""
+        """A choice has a slot on a replica."""
 
     @_builtins.property
     def delta(self) -> Global___Delta:
-        """Carries new output."""
+        """New output."""
 
     @_builtins.property
     def resumed(self) -> Global___Resumed:
-        """Says that a choice goes on after a failure."""
+        """A choice continues after a failure."""
 
     @_builtins.property
     def finished(self) -> Global___Finished:
-        """Ends the stream."""
+        """End of the stream."""
 
     def __init__(
         self,
@@ -297,7 +298,7 @@ Global___StreamGenerateResponse: _TypeAlias = StreamGenerateResponse  # noqa: Y0
 
 @_typing.final
 class Queued(_message.Message):
-    """Says that the request is accepted and waits."""
+    """Event of a request that is accepted and waits."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -306,17 +307,19 @@ class Queued(_message.Message):
     POSITION_FIELD_NUMBER: _builtins.int
     ETA_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Is the cluster's id of the request."""
+    """The cluster's id of the request."""
     resume_token: _builtins.bytes
-    """Continues this request at any router; opaque and signed."""
+    """Token that continues this request at any router; opaque and signed."""
     position: _builtins.int
-    """Counts the requests ahead of it, those of more urgent classes and those of its own that come before it; an estimate
-    where tenants take turns. 0 when it is next. Grows where more urgent ones come, and where it has waited for longer than
-    its class is promised and requests of its tenant pass it that have not.
+    """Number of requests ahead: those of more urgent classes, and those of the same class that come earlier. An estimate
+    where tenants take turns. 0 for the next request. It grows when more urgent requests arrive. It also grows when the
+    request has waited longer than its class's SLO promises, and requests of its tenant that have not pass it.
     """
     @_builtins.property
     def eta(self) -> _duration_pb2.Duration:
-        """Estimates the rest of the wait. Absent while the cluster has no estimate, and once others may pass it."""
+        """Estimate of the remaining wait. Absent while the cluster has no estimate, and once other requests may pass this
+        one.
+        """
 
     def __init__(
         self,
@@ -336,7 +339,7 @@ Global___Queued: _TypeAlias = Queued  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):
-    """Says that a choice has a slot."""
+    """Event of a choice that has a slot."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -347,18 +350,18 @@ class Started(_message.Message):
     QUEUE_TIME_FIELD_NUMBER: _builtins.int
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Is the cluster's id of the request."""
+    """The cluster's id of the request."""
     resume_token: _builtins.bytes
-    """Continues this request at any router; opaque and signed; replaces earlier tokens."""
+    """Token that continues this request at any router; opaque and signed; replaces earlier tokens."""
     choice_index: _builtins.int
-    """Is the choice, from 0."""
+    """Index of the choice, from 0."""
     replica_id: _builtins.str
-    """Names the replica."""
+    """Id of the replica."""
     prompt_tokens: _builtins.int
-    """Counts prompt tokens."""
+    """Number of prompt tokens."""
     @_builtins.property
     def queue_time(self) -> _duration_pb2.Duration:
-        """Is the wait in the queue."""
+        """Wait in the queue."""
 
     def __init__(
         self,
@@ -380,7 +383,7 @@ Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
 class Delta(_message.Message):
-    """Carries new output of one choice."""
+    """New output of one choice."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -390,21 +393,22 @@ class Delta(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
-    """Is the choice, from 0."""
+    """Index of the choice, from 0."""
     text: _builtins.str
-    """Is the new text. May lag behind the tokens: text that could still become a stop string or is an incomplete UTF-8
-    sequence is held back. What could have become a stop string comes at the end, also after a cancel or a deadline, in a
-    delta that may be without tokens; not where the choice waits at that moment, because it gave way or lost its replica.
+    """New text. It may lag behind the tokens: text that could still become a stop string, or is an incomplete UTF-8
+    sequence, is held back. Text that could have become a stop string is sent at the end, also after a cancel or a
+    deadline, in a delta that may be without tokens. It is not sent where the choice waits at that moment, because it
+    was preempted or lost its replica.
     """
     offset: _builtins.int
-    """Is the number of output tokens of this choice before this delta."""
+    """Number of output tokens of this choice before this delta."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Lists the new tokens."""
+        """New token ids."""
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PositionLogprobs]:
-        """Lists log probabilities, one entry per new token, when asked for."""
+        """Log probabilities, one entry per new token, when asked for."""
 
     def __init__(
         self,
@@ -425,7 +429,7 @@ Global___Delta: _TypeAlias = Delta  # noqa: Y015
 
 @_typing.final
 class Resumed(_message.Message):
-    """Says that a choice goes on after a failure."""
+    """Event of a choice that continues after a failure."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -435,15 +439,15 @@ class Resumed(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
-    """Is the choice, from 0."""
+    """Index of the choice, from 0."""
     offset: _builtins.int
-    """Is the number of output tokens the client has; the next delta starts here."""
+    """Number of output tokens the client has; the next delta starts here."""
     exact: _builtins.bool
-    """Says that the output is still what an undisturbed run would have given, up to the engine's rounding."""
+    """Whether the output is still what an undisturbed request would have given, up to the engine's rounding."""
     resume_token: _builtins.bytes
-    """Continues this request at any router; opaque and signed; replaces earlier tokens."""
+    """Token that continues this request at any router; opaque and signed; replaces earlier tokens."""
     replica_id: _builtins.str
-    """Names the replica."""
+    """Id of the replica."""
     def __init__(
         self,
         *,
@@ -463,7 +467,7 @@ Global___Resumed: _TypeAlias = Resumed  # noqa: Y015
 
 @_typing.final
 class Finished(_message.Message):
-    """Ends a stream."""
+    """Last event of a stream."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -472,18 +476,18 @@ class Finished(_message.Message):
     RECEIPT_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Is the cluster's id of the request."""
+    """The cluster's id of the request."""
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChoiceEnd]:
-        """Lists the choices' ends, by index; text and tokens were in the deltas."""
+        """Ends of the choices, by index; text and tokens were in the deltas."""
 
     @_builtins.property
     def usage(self) -> _types_pb2.Usage:
-        """Counts tokens."""
+        """Counts of tokens."""
 
     @_builtins.property
     def receipt(self) -> _types_pb2.Receipt:
-        """Explains latency and cost."""
+        """Latency and cost."""
 
     def __init__(
         self,
@@ -503,7 +507,7 @@ Global___Finished: _TypeAlias = Finished  # noqa: Y015
 
 @_typing.final
 class ChoiceEnd(_message.Message):
-    """Says how a choice ended."""
+    """End of a choice."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -512,13 +516,13 @@ class ChoiceEnd(_message.Message):
     STOP_MATCH_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """Is the choice, from 0."""
+    """Index of the choice, from 0."""
     finish_reason: _types_pb2.FinishReason.ValueType
-    """Says why it ended."""
+    """Reason why the choice ended."""
     stop_match: _builtins.str
-    """Is the stop string or the decimal stop token id that ended it; empty otherwise."""
+    """Stop string, or stop token id in decimal, that ended the choice; empty otherwise."""
     output_tokens: _builtins.int
-    """Counts its output tokens."""
+    """Number of output tokens of the choice."""
     def __init__(
         self,
         *,
@@ -537,16 +541,16 @@ Global___ChoiceEnd: _TypeAlias = ChoiceEnd  # noqa: Y015
 
 @_typing.final
 class CancelRequest(_message.Message):
-    """Asks to cancel one request."""
+    """Request to cancel one request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Is the cluster's id. 1 to 128 bytes."""
+    """The cluster's id. 1 to 128 bytes."""
     idempotency_key: _builtins.str
-    """Is the client's own key. 1 to 128 bytes of printable ASCII."""
+    """The client's own key. 1 to 128 bytes of printable ASCII."""
     def __init__(
         self,
         *,
@@ -565,13 +569,13 @@ Global___CancelRequest: _TypeAlias = CancelRequest  # noqa: Y015
 
 @_typing.final
 class CancelResponse(_message.Message):
-    """Confirms that the cancel was ordered."""
+    """Confirmation that the cancel was ordered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Is the cluster's id of the request."""
+    """The cluster's id of the request."""
     def __init__(
         self,
         *,
@@ -587,7 +591,7 @@ Global___CancelResponse: _TypeAlias = CancelResponse  # noqa: Y015
 
 @_typing.final
 class ListModelsRequest(_message.Message):
-    """Asks for all models."""
+    """Request for all models."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -604,14 +608,14 @@ Global___ListModelsRequest: _TypeAlias = ListModelsRequest  # noqa: Y015
 
 @_typing.final
 class ListModelsResponse(_message.Message):
-    """Lists the models."""
+    """All models."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Model]:
-        """Lists the models by name."""
+        """Models, ordered by name."""
 
     def __init__(
         self,
@@ -628,13 +632,13 @@ Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
 class GetModelRequest(_message.Message):
-    """Asks for one model."""
+    """Request for one model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Names the model. Required, 1 to 256 bytes."""
+    """Name of the model. Required, 1 to 256 bytes."""
     def __init__(
         self,
         *,
@@ -650,14 +654,14 @@ Global___GetModelRequest: _TypeAlias = GetModelRequest  # noqa: Y015
 
 @_typing.final
 class GetModelResponse(_message.Message):
-    """Describes one model."""
+    """One model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def model(self) -> Global___Model:
-        """Is the description."""
+        """Description of the model."""
 
     def __init__(
         self,
@@ -674,7 +678,7 @@ Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
 
 @_typing.final
 class Model(_message.Message):
-    """Describes a model and what its engines can do. Requests that ask for more are refused, never silently changed."""
+    """A model and the features of its engines. Requests that ask for more are refused, never silently changed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -686,22 +690,22 @@ class Model(_message.Message):
     READY_REPLICAS_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Is the name to use in requests."""
+    """Name to use in requests."""
     max_context_tokens: _builtins.int
-    """Is the longest prompt plus output, in tokens; 0 while no replica has ever reported."""
+    """Longest prompt plus output, in tokens; 0 until a replica has reported."""
     vocabulary_size: _builtins.int
-    """Counts token ids; 0 while no replica has ever reported."""
+    """Number of token ids; 0 until a replica has reported."""
     ready_replicas: _builtins.int
-    """Counts replicas that accept work."""
+    """Number of replicas that accept work."""
     digest: _builtins.str
-    """Identifies weights, tokenizer and chat template together; empty while no replica has ever reported."""
+    """Digest of weights, tokenizer and chat template together; empty until a replica has reported."""
     @_builtins.property
     def lora_adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Lists LoRA adapters by name."""
+        """Names of LoRA adapters."""
 
     @_builtins.property
     def capabilities(self) -> Global___Capabilities:
-        """Says what its engines can do."""
+        """Features of the engines."""
 
     def __init__(
         self,
@@ -724,7 +728,7 @@ Global___Model: _TypeAlias = Model  # noqa: Y015
 
 @_typing.final
 class Capabilities(_message.Message):
-    """Says what the engines of a pool can do."""
+    """Features of a pool's engines."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -737,21 +741,21 @@ class Capabilities(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
     logprobs: _builtins.bool
-    """Says whether log probabilities can be asked for."""
+    """Whether log probabilities can be asked for."""
     max_logprobs: _builtins.int
-    """Is the largest `logprobs` accepted, by the engines and by this router's settings."""
+    """Largest `logprobs` that the engines and this router's settings accept."""
     structured_output: _builtins.bool
-    """Says whether structured output can be asked for."""
+    """Whether structured output can be asked for."""
     min_p: _builtins.bool
-    """Says whether min_p can be asked for."""
+    """Whether min_p can be asked for."""
     logit_bias: _builtins.bool
-    """Says whether logit_bias can be asked for."""
+    """Whether logit_bias can be asked for."""
     penalties: _builtins.bool
-    """Says whether presence, frequency and repetition penalties can be asked for."""
+    """Whether presence, frequency and repetition penalties can be asked for."""
     seed: _builtins.bool
-    """Says whether a seed can be asked for."""
+    """Whether a seed can be asked for."""
     chat: _builtins.bool
-    """Says whether chat prompts can be rendered."""
+    """Whether chat prompts can be rendered."""
     def __init__(
         self,
         *,
@@ -774,17 +778,17 @@ Global___Capabilities: _TypeAlias = Capabilities  # noqa: Y015
 
 @_typing.final
 class CountTokensRequest(_message.Message):
-    """Asks for a token count."""
+    """Request for a token count."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Names the model. Required, 1 to 256 bytes."""
+    """Name of the model. Required, 1 to 256 bytes."""
     @_builtins.property
     def prompt(self) -> _types_pb2.Prompt:
-        """Is what to count. Required."""
+        """Prompt to count. Required."""
 
     def __init__(
         self,
@@ -802,17 +806,17 @@ Global___CountTokensRequest: _TypeAlias = CountTokensRequest  # noqa: Y015
 
 @_typing.final
 class CountTokensResponse(_message.Message):
-    """Is a token count."""
+    """A token count."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKENS_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     tokens: _builtins.int
-    """Counts the tokens, special tokens included, as Generate would."""
+    """Number of tokens, special tokens included, as Generate would have them."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Lists the ids."""
+        """Token ids."""
 
     def __init__(
         self,

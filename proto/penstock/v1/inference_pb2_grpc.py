@@ -26,12 +26,16 @@ if _version_not_supported:
 
 
 class InferenceServiceStub:
-    """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
-    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
-    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
-    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
+    """Text generation.
+
+    Errors: every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
+    BadRequest, QuotaFailure or RetryInfo details. gRPC itself answers without them: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own gRPC library reports about a lost
+    connection.
+
+    Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
+    before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
     """
 
     def __init__(self, channel):
@@ -73,54 +77,58 @@ class InferenceServiceStub:
 
 
 class InferenceServiceServicer:
-    """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
-    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
-    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
-    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
+    """Text generation.
+
+    Errors: every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
+    BadRequest, QuotaFailure or RetryInfo details. gRPC itself answers without them: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own gRPC library reports about a lost
+    connection.
+
+    Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
+    before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
     """
 
     def Generate(self, request, context):
-        """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-        the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept result
-        of an idempotency key.
+        """Generate and return everything at the end: a collected StreamGenerate. The request id and the resume token are in
+        the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept
+        result of an idempotency key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamGenerate(self, request, context):
-        """Generates and streams tokens as they are produced. A stream that ends OK has every token once, in order, and its
-        last event is always `finished`.
+        """Generate and stream tokens as they are produced. A stream that ends OK has every token once, in order, and its last
+        event is always `finished`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Cancels a running or waiting request. Succeeds when the request was found; its stream then ends with `finished`.
+        """Cancel a running or waiting request. Succeeds when the request was found; its stream then ends with `finished`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Lists the models that the cluster serves.
+        """List the models that the cluster serves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """Describes one model; NOT_FOUND when the cluster does not serve it.
+        """Describe one model; NOT_FOUND when the cluster does not serve it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountTokens(self, request, context):
-        """Counts the tokens of a prompt without generating.
+        """Count the tokens of a prompt without generating.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -168,12 +176,16 @@ def add_InferenceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class InferenceService:
-    """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
-    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
-    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
-    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
+    """Text generation.
+
+    Errors: every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
+    BadRequest, QuotaFailure or RetryInfo details. gRPC itself answers without them: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own gRPC library reports about a lost
+    connection.
+
+    Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
+    before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
     """
 
     @staticmethod

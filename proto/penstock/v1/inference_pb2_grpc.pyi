@@ -27,12 +27,16 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class InferenceServiceStub:
-    """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
-    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
-    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
-    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
+    """Text generation.
+
+    Errors: every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
+    BadRequest, QuotaFailure or RetryInfo details. gRPC itself answers without them: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own gRPC library reports about a lost
+    connection.
+
+    Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
+    before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
     """
 
     @_typing.overload
@@ -40,59 +44,67 @@ class InferenceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InferenceServiceAsyncStub: ...
     Generate: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
-    """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-    the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept result
-    of an idempotency key.
+    """Generate and return everything at the end: a collected StreamGenerate. The request id and the resume token are in
+    the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept
+    result of an idempotency key.
     """
     StreamGenerate: _grpc.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]
-    """Generates and streams tokens as they are produced. A stream that ends OK has every token once, in order, and its
-    last event is always `finished`.
+    """Generate and stream tokens as they are produced. A stream that ends OK has every token once, in order, and its last
+    event is always `finished`.
     """
     Cancel: _grpc.UnaryUnaryMultiCallable[_inference_pb2.CancelRequest, _inference_pb2.CancelResponse]
-    """Cancels a running or waiting request. Succeeds when the request was found; its stream then ends with `finished`."""
+    """Cancel a running or waiting request. Succeeds when the request was found; its stream then ends with `finished`."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]
-    """Lists the models that the cluster serves."""
+    """List the models that the cluster serves."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GetModelRequest, _inference_pb2.GetModelResponse]
-    """Describes one model; NOT_FOUND when the cluster does not serve it."""
+    """Describe one model; NOT_FOUND when the cluster does not serve it."""
     CountTokens: _grpc.UnaryUnaryMultiCallable[_inference_pb2.CountTokensRequest, _inference_pb2.CountTokensResponse]
-    """Counts the tokens of a prompt without generating."""
+    """Count the tokens of a prompt without generating."""
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
-    """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
-    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
-    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
-    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
+    """Text generation.
+
+    Errors: every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
+    BadRequest, QuotaFailure or RetryInfo details. gRPC itself answers without them: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own gRPC library reports about a lost
+    connection.
+
+    Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
+    before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-    the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept result
-    of an idempotency key.
+    """Generate and return everything at the end: a collected StreamGenerate. The request id and the resume token are in
+    the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept
+    result of an idempotency key.
     """
     StreamGenerate: _aio.UnaryStreamMultiCallable[_inference_pb2.StreamGenerateRequest, _inference_pb2.StreamGenerateResponse]  # type: ignore[assignment]
-    """Generates and streams tokens as they are produced. A stream that ends OK has every token once, in order, and its
-    last event is always `finished`.
+    """Generate and stream tokens as they are produced. A stream that ends OK has every token once, in order, and its last
+    event is always `finished`.
     """
     Cancel: _aio.UnaryUnaryMultiCallable[_inference_pb2.CancelRequest, _inference_pb2.CancelResponse]  # type: ignore[assignment]
-    """Cancels a running or waiting request. Succeeds when the request was found; its stream then ends with `finished`."""
+    """Cancel a running or waiting request. Succeeds when the request was found; its stream then ends with `finished`."""
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]  # type: ignore[assignment]
-    """Lists the models that the cluster serves."""
+    """List the models that the cluster serves."""
     GetModel: _aio.UnaryUnaryMultiCallable[_inference_pb2.GetModelRequest, _inference_pb2.GetModelResponse]  # type: ignore[assignment]
-    """Describes one model; NOT_FOUND when the cluster does not serve it."""
+    """Describe one model; NOT_FOUND when the cluster does not serve it."""
     CountTokens: _aio.UnaryUnaryMultiCallable[_inference_pb2.CountTokensRequest, _inference_pb2.CountTokensResponse]  # type: ignore[assignment]
-    """Counts the tokens of a prompt without generating."""
+    """Count the tokens of a prompt without generating."""
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Generates text. Every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
-    BadRequest, QuotaFailure or RetryInfo details, except for what gRPC itself answers: UNIMPLEMENTED to an unknown method,
-    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own stack says of a lost connection.
-    UNAVAILABLE is safe to retry blindly, and RESOURCE_EXHAUSTED after its RetryInfo, nothing else, and only before the first
-    event of a stream or the initial metadata of Generate. After that the request may run on: go on with `resume`. Not after
-    MODEL_CHANGED, which says that it waited and never ran: ask for it anew.
+    """Text generation.
+
+    Errors: every error is a google.rpc.Status with an ErrorInfo of domain "penstock.dev" and, where they apply,
+    BadRequest, QuotaFailure or RetryInfo details. gRPC itself answers without them: UNIMPLEMENTED to an unknown method,
+    RESOURCE_EXHAUSTED to a message above the size limit, and what a client's own gRPC library reports about a lost
+    connection.
+
+    Retries: retry UNAVAILABLE, RESOURCE_EXHAUSTED after the time in its RetryInfo, and no other code. Retry both only
+    before the first event of a stream or the initial metadata of Generate. After that the request may still be running:
+    continue it with `resume`. MODEL_CHANGED is the exception: the request waited and never ran, so send it anew.
     """
 
     @_abc_1.abstractmethod
@@ -101,9 +113,9 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.GenerateResponse, _abc.Awaitable[_inference_pb2.GenerateResponse]]:
-        """Generates and returns everything at the end: a collected StreamGenerate. The request id and the resume token are in
-        the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept result
-        of an idempotency key.
+        """Generate and return everything at the end: a collected StreamGenerate. The request id and the resume token are in
+        the initial metadata under penstock-request-id and penstock-resume-token-bin; not where the answer is the kept
+        result of an idempotency key.
         """
 
     @_abc_1.abstractmethod
@@ -112,8 +124,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.StreamGenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.StreamGenerateResponse], _abc.AsyncIterator[_inference_pb2.StreamGenerateResponse]]:
-        """Generates and streams tokens as they are produced. A stream that ends OK has every token once, in order, and its
-        last event is always `finished`.
+        """Generate and stream tokens as they are produced. A stream that ends OK has every token once, in order, and its last
+        event is always `finished`.
         """
 
     @_abc_1.abstractmethod
@@ -122,7 +134,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.CancelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.CancelResponse, _abc.Awaitable[_inference_pb2.CancelResponse]]:
-        """Cancels a running or waiting request. Succeeds when the request was found; its stream then ends with `finished`."""
+        """Cancel a running or waiting request. Succeeds when the request was found; its stream then ends with `finished`."""
 
     @_abc_1.abstractmethod
     def ListModels(
@@ -130,7 +142,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ListModelsResponse, _abc.Awaitable[_inference_pb2.ListModelsResponse]]:
-        """Lists the models that the cluster serves."""
+        """List the models that the cluster serves."""
 
     @_abc_1.abstractmethod
     def GetModel(
@@ -138,7 +150,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.GetModelResponse, _abc.Awaitable[_inference_pb2.GetModelResponse]]:
-        """Describes one model; NOT_FOUND when the cluster does not serve it."""
+        """Describe one model; NOT_FOUND when the cluster does not serve it."""
 
     @_abc_1.abstractmethod
     def CountTokens(
@@ -146,6 +158,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.CountTokensRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.CountTokensResponse, _abc.Awaitable[_inference_pb2.CountTokensResponse]]:
-        """Counts the tokens of a prompt without generating."""
+        """Count the tokens of a prompt without generating."""
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -34,34 +34,34 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     JOB_STATE_QUEUED: _JobState.ValueType  # 1
     """No item was started yet."""
     JOB_STATE_RUNNING: _JobState.ValueType  # 2
-    """Items are being run; also while the job moves from one router to another."""
+    """Items run; also while the job moves from one router to another."""
     JOB_STATE_SUCCEEDED: _JobState.ValueType  # 3
     """Every item has a result; `failed_items` of them are errors."""
     JOB_STATE_CANCELLED: _JobState.ValueType  # 4
-    """CancelJob ended it; items that had not finished have no result."""
+    """Ended by CancelJob; items that had not finished have no result."""
     JOB_STATE_EXPIRED: _JobState.ValueType  # 5
-    """It did not finish within `run_within`; items that had not finished have no result."""
+    """Not finished within `run_within`; items that had not finished have no result."""
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
-    """Is the state of a job."""
+    """State of a job."""
 
 JOB_STATE_UNSPECIFIED: JobState.ValueType  # 0
 """Never sent."""
 JOB_STATE_QUEUED: JobState.ValueType  # 1
 """No item was started yet."""
 JOB_STATE_RUNNING: JobState.ValueType  # 2
-"""Items are being run; also while the job moves from one router to another."""
+"""Items run; also while the job moves from one router to another."""
 JOB_STATE_SUCCEEDED: JobState.ValueType  # 3
 """Every item has a result; `failed_items` of them are errors."""
 JOB_STATE_CANCELLED: JobState.ValueType  # 4
-"""CancelJob ended it; items that had not finished have no result."""
+"""Ended by CancelJob; items that had not finished have no result."""
 JOB_STATE_EXPIRED: JobState.ValueType  # 5
-"""It did not finish within `run_within`; items that had not finished have no result."""
+"""Not finished within `run_within`; items that had not finished have no result."""
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
 @_typing.final
 class SubmitJobRequest(_message.Message):
-    """Is one part of an upload."""
+    """One part of an upload."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -69,11 +69,11 @@ class SubmitJobRequest(_message.Message):
     ITEMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___JobHeader:
-        """Describes the job. Required, once, first."""
+        """Description of the job. Required, once, first."""
 
     @_builtins.property
     def items(self) -> Global___JobItems:
-        """Carries the next items in order."""
+        """The next items, in order."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ Global___SubmitJobRequest: _TypeAlias = SubmitJobRequest  # noqa: Y015
 
 @_typing.final
 class JobHeader(_message.Message):
-    """Describes a job as a whole."""
+    """Properties of a job as a whole."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -102,16 +102,16 @@ class JobHeader(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     RUN_WITHIN_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Names the model of all items, as ListModels does. Required, 1 to 256 bytes."""
+    """Name of the model of all items, as ListModels returns it. Required, 1 to 256 bytes."""
     request_class: _types_pb2.RequestClass.ValueType
-    """Says how urgent the items are. Default BATCH."""
+    """Urgency of the items. Default BATCH."""
     idempotency_key: _builtins.str
-    """Is the client's own name for the job. The same key with the same content gives the job that exists already, with other
-    content ALREADY_EXISTS, as long as that job is not deleted. 1 to 128 bytes of printable ASCII; default: none.
+    """The client's own name for the job. The same key with the same content returns the job that exists already, with
+    other content ALREADY_EXISTS, as long as that job is not deleted. 1 to 128 bytes of printable ASCII; default: none.
     """
     @_builtins.property
     def run_within(self) -> _duration_pb2.Duration:
-        """Bounds the time from submission to the end; the job then ends as EXPIRED. Above 0, at most the setting
+        """Longest time from submission to the end; after it the job ends as EXPIRED. Above 0, at most the setting
         jobs.run_within_s, which is also the default.
         """
 
@@ -133,14 +133,14 @@ Global___JobHeader: _TypeAlias = JobHeader  # noqa: Y015
 
 @_typing.final
 class JobItems(_message.Message):
-    """Is a chunk of items."""
+    """A chunk of items."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ITEMS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobItem]:
-        """Lists items; the index of an item counts over all chunks, from 0. At least one over the whole upload."""
+        """Items; the index of an item counts over all chunks, from 0. At least one over the whole upload."""
 
     def __init__(
         self,
@@ -157,17 +157,17 @@ Global___JobItems: _TypeAlias = JobItems  # noqa: Y015
 
 @_typing.final
 class JobItem(_message.Message):
-    """Is one generation of a job."""
+    """One generation of a job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CUSTOM_ID_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
     custom_id: _builtins.str
-    """Is the client's name for the item, unique in the job. Required, 1 to 512 bytes."""
+    """The client's name for the item, unique in the job. Required, 1 to 512 bytes."""
     @_builtins.property
     def request(self) -> _inference_pb2.GenerateRequest:
-        """Describes the generation. Required. Its `model` must be empty or the job's; `request_class`, `queue_timeout` and
+        """The generation. Required. Its `model` must be empty or the job's; `request_class`, `queue_timeout` and
         `idempotency_key` belong to the job and must be unset.
         """
 
@@ -187,17 +187,17 @@ Global___JobItem: _TypeAlias = JobItem  # noqa: Y015
 
 @_typing.final
 class SubmitJobResponse(_message.Message):
-    """Confirms that a job is stored."""
+    """Confirmation that a job is stored."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
     EXISTED_FIELD_NUMBER: _builtins.int
     existed: _builtins.bool
-    """Says that the job existed already under the same key, so that nothing new was stored."""
+    """Whether the job existed already under the same key, so that no new job was stored."""
     @_builtins.property
     def job(self) -> Global___Job:
-        """Is the job."""
+        """The stored job."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ Global___SubmitJobResponse: _TypeAlias = SubmitJobResponse  # noqa: Y015
 
 @_typing.final
 class Job(_message.Message):
-    """Describes a job."""
+    """Description of a job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -234,42 +234,42 @@ class Job(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     ROUTER_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Is the cluster's id of the job."""
+    """The cluster's id of the job."""
     model: _builtins.str
-    """Names the model."""
+    """Name of the model."""
     state: Global___JobState.ValueType
-    """Says where it stands."""
+    """State of the job."""
     request_class: _types_pb2.RequestClass.ValueType
-    """Says how urgent its items are."""
+    """Urgency of the items."""
     idempotency_key: _builtins.str
-    """Is the client's own name for it; empty for none."""
+    """The client's own name for the job; empty for none."""
     items: _builtins.int
-    """Counts its items."""
+    """Number of items."""
     succeeded_items: _builtins.int
-    """Counts items whose result is a response."""
+    """Number of items whose result is a response."""
     failed_items: _builtins.int
-    """Counts items whose result is an error."""
+    """Number of items whose result is an error."""
     router_id: _builtins.str
-    """Names the router that feeds it; empty when none does."""
+    """Id of the router that feeds the job; empty when none does."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
-        """Is when it was stored."""
+        """Time at which the job was stored."""
 
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp:
-        """Is when a router began to feed it; absent before."""
+        """Time at which a router began to feed the job; absent before."""
 
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp:
-        """Is when it ended; absent before."""
+        """Time at which the job ended; absent before."""
 
     @_builtins.property
     def due_at(self) -> _timestamp_pb2.Timestamp:
-        """Is when it expires while it is open, and when it is deleted once it has ended."""
+        """Time at which an open job expires, and at which a job that has ended is deleted."""
 
     @_builtins.property
     def usage(self) -> Global___JobUsage:
-        """Adds up what its results used."""
+        """Sum of what the results used."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ Global___Job: _TypeAlias = Job  # noqa: Y015
 
 @_typing.final
 class JobUsage(_message.Message):
-    """Adds up usage over the results of a job. Work that was lost with a router and repeated is not in it."""
+    """Sum of usage over the results of a job. Work that was lost with a router and repeated is not included."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -309,15 +309,15 @@ class JobUsage(_message.Message):
     GPU_SECONDS_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
-    """Counts prompt tokens."""
+    """Number of prompt tokens."""
     output_tokens: _builtins.int
-    """Counts output tokens."""
+    """Number of output tokens."""
     cached_tokens: _builtins.int
-    """Counts prompt tokens found in a prefix cache."""
+    """Number of prompt tokens found in a prefix cache."""
     gpu_seconds: _builtins.float
-    """Adds up the receipts' gpu_seconds."""
+    """Sum of the receipts' gpu_seconds."""
     cost: _builtins.float
-    """Adds up the receipts' cost."""
+    """Sum of the receipts' cost."""
     def __init__(
         self,
         *,
@@ -337,7 +337,7 @@ Global___JobUsage: _TypeAlias = JobUsage  # noqa: Y015
 
 @_typing.final
 class JobResult(_message.Message):
-    """Is the one result of an item."""
+    """The one result of an item."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -350,26 +350,26 @@ class JobResult(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     EXECUTION_ID_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
-    """Counts the job's results before this one."""
+    """Number of the job's results before this one."""
     index: _builtins.int
-    """Is the item's index."""
+    """Index of the item."""
     custom_id: _builtins.str
-    """Is the client's name for the item."""
+    """The client's name for the item."""
     chat: _builtins.bool
-    """Says that the prompt was a conversation."""
+    """Whether the prompt was a conversation."""
     execution_id: _builtins.str
-    """Identifies this execution; the response's request id where there is one."""
+    """Id of this execution; the response's request id where there is one."""
     @_builtins.property
     def ended_at(self) -> _timestamp_pb2.Timestamp:
-        """Is when the result was stored, by the router's clock."""
+        """Time at which the result was stored, by the router's clock."""
 
     @_builtins.property
     def response(self) -> _inference_pb2.GenerateResponse:
-        """Is the generation, with usage and receipt. Token ids are left out unless log probabilities were asked for."""
+        """The generation, with usage and receipt. Token ids are left out unless log probabilities were asked for."""
 
     @_builtins.property
     def error(self) -> Global___JobError:
-        """Says why there is none."""
+        """Reason why there is no output."""
 
     def __init__(
         self,
@@ -395,7 +395,7 @@ Global___JobResult: _TypeAlias = JobResult  # noqa: Y015
 
 @_typing.final
 class JobError(_message.Message):
-    """Is why an item has no output."""
+    """Reason why an item has no output."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -403,11 +403,11 @@ class JobError(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     code: _builtins.int
-    """Is the google.rpc.Code that a call of Generate would have ended with."""
+    """The google.rpc.Code that a call of Generate would have ended with."""
     reason: _builtins.str
-    """Is a stable word, such as INVALID_REQUEST."""
+    """A stable word, such as INVALID_REQUEST."""
     message: _builtins.str
-    """Is a sentence for people."""
+    """A sentence for people."""
     def __init__(
         self,
         *,
@@ -425,7 +425,7 @@ Global___JobError: _TypeAlias = JobError  # noqa: Y015
 
 @_typing.final
 class WatchJobRequest(_message.Message):
-    """Asks for a job's results and progress."""
+    """Request for a job's results and progress."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -433,11 +433,11 @@ class WatchJobRequest(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     PROGRESS_ONLY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Names the job. Required."""
+    """Id of the job. Required."""
     resume_token: _builtins.bytes
-    """Goes on after the response that carried this token. Default: from the first result."""
+    """Token of the response after which to continue. Default: from the first result."""
     progress_only: _builtins.bool
-    """Leaves results out, so that only progress is sent. Default false."""
+    """Whether results are left out, so that only progress is sent. Default false."""
     def __init__(
         self,
         *,
@@ -455,7 +455,7 @@ Global___WatchJobRequest: _TypeAlias = WatchJobRequest  # noqa: Y015
 
 @_typing.final
 class WatchJobResponse(_message.Message):
-    """Is news of a job. The first comes at once, the last one has a state that is an end."""
+    """An update on a job. The first comes at once; the last one has a final state."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -464,18 +464,18 @@ class WatchJobResponse(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _builtins.int
     REWOUND_FIELD_NUMBER: _builtins.int
     resume_token: _builtins.bytes
-    """Goes on after these results at any router; opaque."""
+    """Token that continues after these results at any router; opaque."""
     rewound: _builtins.bool
-    """Says that the store lost results that this watcher already had (a crash of Redis loses what was not synced to disk)
-    and that the stream starts again at the first result. Those items run again.
+    """Whether the store lost results that this watcher already had (a crash of Redis loses what was not synced to disk)
+    and the stream starts again at the first result. Those items run again.
     """
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobResult]:
-        """Lists new results by offset."""
+        """New results by offset."""
 
     @_builtins.property
     def job(self) -> Global___Job:
-        """Is the job, at least as new as the results."""
+        """The job, at least as new as the results."""
 
     def __init__(
         self,
@@ -495,13 +495,13 @@ Global___WatchJobResponse: _TypeAlias = WatchJobResponse  # noqa: Y015
 
 @_typing.final
 class GetJobRequest(_message.Message):
-    """Asks for one job."""
+    """Request for one job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Names the job. Required."""
+    """Id of the job. Required."""
     def __init__(
         self,
         *,
@@ -517,14 +517,14 @@ Global___GetJobRequest: _TypeAlias = GetJobRequest  # noqa: Y015
 
 @_typing.final
 class GetJobResponse(_message.Message):
-    """Describes one job."""
+    """One job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> Global___Job:
-        """Is the description."""
+        """Description of the job."""
 
     def __init__(
         self,
@@ -541,16 +541,16 @@ Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
 
 @_typing.final
 class ListJobsRequest(_message.Message):
-    """Asks for a page of jobs."""
+    """Request for a page of jobs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     page_size: _builtins.int
-    """Bounds the jobs on the page. 1 to 500; default 50."""
+    """Most jobs on the page. 1 to 500; default 50."""
     page_token: _builtins.str
-    """Goes on after the page that carried this token. Default: the newest jobs."""
+    """Token of the page after which to continue. Default: the newest jobs."""
     def __init__(
         self,
         *,
@@ -567,17 +567,17 @@ Global___ListJobsRequest: _TypeAlias = ListJobsRequest  # noqa: Y015
 
 @_typing.final
 class ListJobsResponse(_message.Message):
-    """Is a page of jobs."""
+    """A page of jobs."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOBS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
-    """Gives the next page; empty on the last one."""
+    """Token of the next page; empty on the last one."""
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Job]:
-        """Lists jobs, newest first."""
+        """Jobs, newest first."""
 
     def __init__(
         self,
@@ -595,13 +595,13 @@ Global___ListJobsResponse: _TypeAlias = ListJobsResponse  # noqa: Y015
 
 @_typing.final
 class CancelJobRequest(_message.Message):
-    """Asks to end a job."""
+    """Request to end a job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Names the job. Required."""
+    """Id of the job. Required."""
     def __init__(
         self,
         *,
@@ -617,14 +617,14 @@ Global___CancelJobRequest: _TypeAlias = CancelJobRequest  # noqa: Y015
 
 @_typing.final
 class CancelJobResponse(_message.Message):
-    """Confirms that the job has ended."""
+    """Confirmation that the job has ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> Global___Job:
-        """Is the job."""
+        """The ended job."""
 
     def __init__(
         self,
@@ -641,13 +641,13 @@ Global___CancelJobResponse: _TypeAlias = CancelJobResponse  # noqa: Y015
 
 @_typing.final
 class DeleteJobRequest(_message.Message):
-    """Asks to delete a job."""
+    """Request to delete a job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Names the job. Required."""
+    """Id of the job. Required."""
     def __init__(
         self,
         *,
@@ -663,7 +663,7 @@ Global___DeleteJobRequest: _TypeAlias = DeleteJobRequest  # noqa: Y015
 
 @_typing.final
 class DeleteJobResponse(_message.Message):
-    """Confirms that nothing of the job is left."""
+    """Confirmation that the job is deleted completely."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

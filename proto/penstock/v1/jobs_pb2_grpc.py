@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class JobServiceStub:
-    """Runs many generations in the background. A job and its results belong to the tenant that submitted it; to any other
-    tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the tenant's own
-    requests, so quotas and a full queue slow a job down and never fail an item.
+    """Jobs: many generations that run in the background. A job and its results belong to the tenant that submitted it; to
+    any other tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the
+    tenant's own requests, so quotas and a full queue slow a job down and never fail an item.
     """
 
     def __init__(self, channel):
@@ -70,45 +70,45 @@ class JobServiceStub:
 
 
 class JobServiceServicer:
-    """Runs many generations in the background. A job and its results belong to the tenant that submitted it; to any other
-    tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the tenant's own
-    requests, so quotas and a full queue slow a job down and never fail an item.
+    """Jobs: many generations that run in the background. A job and its results belong to the tenant that submitted it; to
+    any other tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the
+    tenant's own requests, so quotas and a full queue slow a job down and never fail an item.
     """
 
     def SubmitJob(self, request_iterator, context):
-        """Stores a job and queues it. The first message carries `header`, each further one a chunk of items; nothing runs before
-        the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so are too
-        many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes); exceeded bounds on what is stored are
-        RESOURCE_EXHAUSTED. Nothing is kept then.
+        """Store a job and queue it. The first message carries `header`, each further one a chunk of items; no item runs
+        before the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so
+        are too many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes). Where a bound on stored jobs
+        would be exceeded the error is RESOURCE_EXHAUSTED. After an error nothing is kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """Streams a job's results in the order of their completion, and its progress, until the job has ended. A stream that ends
-        OK gave every result after the resume token, once.
+        """Stream a job's results in the order of their completion, and its progress, until the job has ended. A stream that
+        ends OK gave every result after the resume token, once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetJob(self, request, context):
-        """Describes one job.
+        """Describe one job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Lists the tenant's jobs, newest first.
+        """List the tenant's jobs, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelJob(self, request, context):
-        """Ends a job: items that wait never run, running ones are stopped, results that exist stay until they are deleted. A job
+        """End a job: waiting items never run, running ones are stopped, existing results stay until they are deleted. A job
         that has ended stays as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -116,7 +116,7 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteJob(self, request, context):
-        """Deletes a job with its bodies and results, whatever its state; what runs of it is stopped.
+        """Delete a job with its bodies and results, in any state; its running items are stopped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,9 +164,9 @@ def add_JobServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobService:
-    """Runs many generations in the background. A job and its results belong to the tenant that submitted it; to any other
-    tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the tenant's own
-    requests, so quotas and a full queue slow a job down and never fail an item.
+    """Jobs: many generations that run in the background. A job and its results belong to the tenant that submitted it; to
+    any other tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the
+    tenant's own requests, so quotas and a full queue slow a job down and never fail an item.
     """
 
     @staticmethod

@@ -27,9 +27,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class JobServiceStub:
-    """Runs many generations in the background. A job and its results belong to the tenant that submitted it; to any other
-    tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the tenant's own
-    requests, so quotas and a full queue slow a job down and never fail an item.
+    """Jobs: many generations that run in the background. A job and its results belong to the tenant that submitted it; to
+    any other tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the
+    tenant's own requests, so quotas and a full queue slow a job down and never fail an item.
     """
 
     @_typing.overload
@@ -37,59 +37,59 @@ class JobServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> JobServiceAsyncStub: ...
     SubmitJob: _grpc.StreamUnaryMultiCallable[_jobs_pb2.SubmitJobRequest, _jobs_pb2.SubmitJobResponse]
-    """Stores a job and queues it. The first message carries `header`, each further one a chunk of items; nothing runs before
-    the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so are too
-    many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes); exceeded bounds on what is stored are
-    RESOURCE_EXHAUSTED. Nothing is kept then.
+    """Store a job and queue it. The first message carries `header`, each further one a chunk of items; no item runs
+    before the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so
+    are too many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes). Where a bound on stored jobs
+    would be exceeded the error is RESOURCE_EXHAUSTED. After an error nothing is kept.
     """
     WatchJob: _grpc.UnaryStreamMultiCallable[_jobs_pb2.WatchJobRequest, _jobs_pb2.WatchJobResponse]
-    """Streams a job's results in the order of their completion, and its progress, until the job has ended. A stream that ends
-    OK gave every result after the resume token, once.
+    """Stream a job's results in the order of their completion, and its progress, until the job has ended. A stream that
+    ends OK gave every result after the resume token, once.
     """
     GetJob: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.GetJobRequest, _jobs_pb2.GetJobResponse]
-    """Describes one job."""
+    """Describe one job."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.ListJobsRequest, _jobs_pb2.ListJobsResponse]
-    """Lists the tenant's jobs, newest first."""
+    """List the tenant's jobs, newest first."""
     CancelJob: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.CancelJobRequest, _jobs_pb2.CancelJobResponse]
-    """Ends a job: items that wait never run, running ones are stopped, results that exist stay until they are deleted. A job
+    """End a job: waiting items never run, running ones are stopped, existing results stay until they are deleted. A job
     that has ended stays as it is.
     """
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_jobs_pb2.DeleteJobRequest, _jobs_pb2.DeleteJobResponse]
-    """Deletes a job with its bodies and results, whatever its state; what runs of it is stopped."""
+    """Delete a job with its bodies and results, in any state; its running items are stopped."""
 
 @_typing.type_check_only
 class JobServiceAsyncStub(JobServiceStub):
-    """Runs many generations in the background. A job and its results belong to the tenant that submitted it; to any other
-    tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the tenant's own
-    requests, so quotas and a full queue slow a job down and never fail an item.
+    """Jobs: many generations that run in the background. A job and its results belong to the tenant that submitted it; to
+    any other tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the
+    tenant's own requests, so quotas and a full queue slow a job down and never fail an item.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitJob: _aio.StreamUnaryMultiCallable[_jobs_pb2.SubmitJobRequest, _jobs_pb2.SubmitJobResponse]  # type: ignore[assignment]
-    """Stores a job and queues it. The first message carries `header`, each further one a chunk of items; nothing runs before
-    the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so are too
-    many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes); exceeded bounds on what is stored are
-    RESOURCE_EXHAUSTED. Nothing is kept then.
+    """Store a job and queue it. The first message carries `header`, each further one a chunk of items; no item runs
+    before the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so
+    are too many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes). Where a bound on stored jobs
+    would be exceeded the error is RESOURCE_EXHAUSTED. After an error nothing is kept.
     """
     WatchJob: _aio.UnaryStreamMultiCallable[_jobs_pb2.WatchJobRequest, _jobs_pb2.WatchJobResponse]  # type: ignore[assignment]
-    """Streams a job's results in the order of their completion, and its progress, until the job has ended. A stream that ends
-    OK gave every result after the resume token, once.
+    """Stream a job's results in the order of their completion, and its progress, until the job has ended. A stream that
+    ends OK gave every result after the resume token, once.
     """
     GetJob: _aio.UnaryUnaryMultiCallable[_jobs_pb2.GetJobRequest, _jobs_pb2.GetJobResponse]  # type: ignore[assignment]
-    """Describes one job."""
+    """Describe one job."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_jobs_pb2.ListJobsRequest, _jobs_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Lists the tenant's jobs, newest first."""
+    """List the tenant's jobs, newest first."""
     CancelJob: _aio.UnaryUnaryMultiCallable[_jobs_pb2.CancelJobRequest, _jobs_pb2.CancelJobResponse]  # type: ignore[assignment]
-    """Ends a job: items that wait never run, running ones are stopped, results that exist stay until they are deleted. A job
+    """End a job: waiting items never run, running ones are stopped, existing results stay until they are deleted. A job
     that has ended stays as it is.
     """
     DeleteJob: _aio.UnaryUnaryMultiCallable[_jobs_pb2.DeleteJobRequest, _jobs_pb2.DeleteJobResponse]  # type: ignore[assignment]
-    """Deletes a job with its bodies and results, whatever its state; what runs of it is stopped."""
+    """Delete a job with its bodies and results, in any state; its running items are stopped."""
 
 class JobServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Runs many generations in the background. A job and its results belong to the tenant that submitted it; to any other
-    tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the tenant's own
-    requests, so quotas and a full queue slow a job down and never fail an item.
+    """Jobs: many generations that run in the background. A job and its results belong to the tenant that submitted it; to
+    any other tenant it is NOT_FOUND. Items run at least once and have exactly one result each. Routers feed them as the
+    tenant's own requests, so quotas and a full queue slow a job down and never fail an item.
     """
 
     @_abc_1.abstractmethod
@@ -98,10 +98,10 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_jobs_pb2.SubmitJobRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.SubmitJobResponse, _abc.Awaitable[_jobs_pb2.SubmitJobResponse]]:
-        """Stores a job and queues it. The first message carries `header`, each further one a chunk of items; nothing runs before
-        the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so are too
-        many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes); exceeded bounds on what is stored are
-        RESOURCE_EXHAUSTED. Nothing is kept then.
+        """Store a job and queue it. The first message carries `header`, each further one a chunk of items; no item runs
+        before the client has closed its side. All or nothing: a wrong item is INVALID_ARGUMENT and names the item, and so
+        are too many items (jobs.max_job_items) and too large ones (jobs.max_item_bytes). Where a bound on stored jobs
+        would be exceeded the error is RESOURCE_EXHAUSTED. After an error nothing is kept.
         """
 
     @_abc_1.abstractmethod
@@ -110,8 +110,8 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _jobs_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_jobs_pb2.WatchJobResponse], _abc.AsyncIterator[_jobs_pb2.WatchJobResponse]]:
-        """Streams a job's results in the order of their completion, and its progress, until the job has ended. A stream that ends
-        OK gave every result after the resume token, once.
+        """Stream a job's results in the order of their completion, and its progress, until the job has ended. A stream that
+        ends OK gave every result after the resume token, once.
         """
 
     @_abc_1.abstractmethod
@@ -120,7 +120,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _jobs_pb2.GetJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.GetJobResponse, _abc.Awaitable[_jobs_pb2.GetJobResponse]]:
-        """Describes one job."""
+        """Describe one job."""
 
     @_abc_1.abstractmethod
     def ListJobs(
@@ -128,7 +128,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _jobs_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.ListJobsResponse, _abc.Awaitable[_jobs_pb2.ListJobsResponse]]:
-        """Lists the tenant's jobs, newest first."""
+        """List the tenant's jobs, newest first."""
 
     @_abc_1.abstractmethod
     def CancelJob(
@@ -136,7 +136,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _jobs_pb2.CancelJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.CancelJobResponse, _abc.Awaitable[_jobs_pb2.CancelJobResponse]]:
-        """Ends a job: items that wait never run, running ones are stopped, results that exist stay until they are deleted. A job
+        """End a job: waiting items never run, running ones are stopped, existing results stay until they are deleted. A job
         that has ended stays as it is.
         """
 
@@ -146,6 +146,6 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _jobs_pb2.DeleteJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_jobs_pb2.DeleteJobResponse, _abc.Awaitable[_jobs_pb2.DeleteJobResponse]]:
-        """Deletes a job with its bodies and results, whatever its state; what runs of it is stopped."""
+        """Delete a job with its bodies and results, in any state; its running items are stopped."""
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

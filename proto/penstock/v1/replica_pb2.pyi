@@ -33,16 +33,16 @@ class _RefusalReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Refusal
     REFUSAL_REASON_DRAINING: _RefusalReason.ValueType  # 2
     """The replica drains."""
     REFUSAL_REASON_INVALID: _RefusalReason.ValueType  # 3
-    """The engine says that the request is invalid."""
+    """The engine rejects the request as invalid."""
     REFUSAL_REASON_UNKNOWN: _RefusalReason.ValueType  # 4
-    """No such request or attempt is known here (any more)."""
+    """The replica does not know such a request or attempt, or no longer does."""
     REFUSAL_REASON_BAD_OFFSET: _RefusalReason.ValueType  # 5
     """The offset is not the end of a delta."""
     REFUSAL_REASON_OTHER_TOKENIZER: _RefusalReason.ValueType  # 6
     """The prompt's ids are those of another tokenizer. Only sent where the start names one."""
 
 class RefusalReason(_RefusalReason, metaclass=_RefusalReasonEnumTypeWrapper):
-    """Says why a command was refused."""
+    """Reason why a command was refused."""
 
 REFUSAL_REASON_UNSPECIFIED: RefusalReason.ValueType  # 0
 """Never sent."""
@@ -51,9 +51,9 @@ REFUSAL_REASON_WINDOW_FULL: RefusalReason.ValueType  # 1
 REFUSAL_REASON_DRAINING: RefusalReason.ValueType  # 2
 """The replica drains."""
 REFUSAL_REASON_INVALID: RefusalReason.ValueType  # 3
-"""The engine says that the request is invalid."""
+"""The engine rejects the request as invalid."""
 REFUSAL_REASON_UNKNOWN: RefusalReason.ValueType  # 4
-"""No such request or attempt is known here (any more)."""
+"""The replica does not know such a request or attempt, or no longer does."""
 REFUSAL_REASON_BAD_OFFSET: RefusalReason.ValueType  # 5
 """The offset is not the end of a delta."""
 REFUSAL_REASON_OTHER_TOKENIZER: RefusalReason.ValueType  # 6
@@ -62,14 +62,14 @@ Global___RefusalReason: _TypeAlias = RefusalReason  # noqa: Y015
 
 @_typing.final
 class LinkRequest(_message.Message):
-    """Carries the commands of one event-loop turn."""
+    """Commands of one event-loop turn."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     COMMANDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def commands(self) -> _containers.RepeatedCompositeFieldContainer[Global___LinkCommand]:
-        """Lists the commands in order."""
+        """Commands, in order."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ Global___LinkRequest: _TypeAlias = LinkRequest  # noqa: Y015
 
 @_typing.final
 class LinkCommand(_message.Message):
-    """Is one command of a router."""
+    """One command of a router."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -98,27 +98,27 @@ class LinkCommand(_message.Message):
     PING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
-        """Opens the link; first and only once."""
+        """Opening of the link; first and only once."""
 
     @_builtins.property
     def start(self) -> Global___Start:
-        """Starts an attempt."""
+        """Start of an attempt."""
 
     @_builtins.property
     def attach(self) -> Global___Attach:
-        """Takes over the output of a running or finished attempt."""
+        """Takeover of the output of a running or finished attempt."""
 
     @_builtins.property
     def abort(self) -> Global___Abort:
-        """Stops an attempt; its output ends with FINISH_REASON_CANCELLED."""
+        """Stop of an attempt; its output ends with FINISH_REASON_CANCELLED."""
 
     @_builtins.property
     def acknowledge(self) -> Global___Acknowledge:
-        """Says that all output of a finished attempt was handed to the client, so that its log can go."""
+        """Notice that the client got all output of a finished attempt, so that its log can be dropped."""
 
     @_builtins.property
     def ping(self) -> Global___Ping:
-        """Asks for a pong."""
+        """Request for a pong."""
 
     def __init__(
         self,
@@ -142,17 +142,17 @@ Global___LinkCommand: _TypeAlias = LinkCommand  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
-    """Opens a link."""
+    """Opening of a link."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PROTOCOL_VERSIONS_FIELD_NUMBER: _builtins.int
     ROUTER_ID_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
-    """Names the router process. Required."""
+    """Id of the router process. Required."""
     @_builtins.property
     def protocol_versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Lists the frame versions that the router speaks, newest first. Required."""
+        """Frame versions that the router speaks, newest first. Required."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):
-    """Answers hello."""
+    """Answer to hello."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -179,13 +179,13 @@ class Welcome(_message.Message):
     PROOF_FIELD_NUMBER: _builtins.int
     ATTACH_GRACE_MS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
-    """Is the frame version used on this link."""
+    """Frame version used on this link."""
     replica_id: _builtins.str
-    """Names the replica."""
+    """Id of the replica."""
     proof: _builtins.bytes
-    """Proves that the replica knows the cluster secret: HMAC-SHA256 over the caller's nonce."""
+    """Proof that the replica knows the cluster secret: HMAC-SHA256 over the caller's nonce."""
     attach_grace_ms: _builtins.int
-    """Is how long parked output is kept, in milliseconds."""
+    """Time for which parked output is kept, in milliseconds."""
     def __init__(
         self,
         *,
@@ -204,7 +204,7 @@ Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
 
 @_typing.final
 class Start(_message.Message):
-    """Starts an attempt."""
+    """Start of an attempt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -221,38 +221,39 @@ class Start(_message.Message):
     REQUEST_CLASS_FIELD_NUMBER: _builtins.int
     TOKENIZER_DIGEST_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
-    """Is the router's number for the receiver of the output; unique on this link."""
+    """The router's number for the receiver of the output; unique on this link."""
     request_id: _builtins.str
-    """Is the cluster's id of the choice. Required."""
+    """The cluster's id of the choice. Required."""
     attempt: _builtins.str
-    """Is the attempt granted by the queue. Required."""
+    """The attempt granted by the queue. Required."""
     lora_adapter: _builtins.str
-    """Names a LoRA adapter; empty for the base model."""
+    """Name of a LoRA adapter; empty for the base model."""
     time_left_ms: _builtins.int
-    """Is how long this attempt may still run, in milliseconds; 0 for no bound."""
+    """Time that this attempt may still run, in milliseconds; 0 for no bound."""
     cache_salt: _builtins.str
-    """Isolates the prefix cache between tenants; set by the router, never by a client."""
+    """Salt that isolates the prefix cache between tenants; set by the router, never by a client."""
     alone: _builtins.bool
-    """Asks that the attempt and no other is before its first output: it is refused while another one is, and others are
-    until it has output. So an engine that dies then died of this one. Default false.
+    """Whether this attempt must be the only one before its first output. It is refused while another attempt is before
+    its first output, and others are refused until it has output. An engine that dies in between died of this attempt.
+    Default false.
     """
     request_class: _types_pb2.RequestClass.ValueType
-    """Is the request's class; a replica keeps room for INTERACTIVE ones to come. UNSPECIFIED, from an older router, says
-    nothing.
+    """Class of the request; a replica keeps room for INTERACTIVE requests to come. UNSPECIFIED, from an older router: not
+    known.
     """
     tokenizer_digest: _builtins.str
-    """Names the tokenizer that made the prompt's ids, as in GetTokenizer; empty, from an older router, says nothing."""
+    """Digest of the tokenizer that made the prompt's ids, as in GetTokenizer. Empty, from an older router: not known."""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Lists the prompt's token ids."""
+        """Token ids of the prompt."""
 
     @_builtins.property
     def sampling(self) -> _types_pb2.SamplingParams:
-        """Says how tokens are drawn; n is ignored, a choice is one sequence."""
+        """Sampling parameters; n is ignored, a choice is one sequence."""
 
     @_builtins.property
     def resume(self) -> Global___ResumeRecord:
-        """Is what a resumed choice needs; absent for a fresh one."""
+        """State of a choice that is resumed; absent for a fresh one."""
 
     def __init__(
         self,
@@ -280,7 +281,7 @@ Global___Start: _TypeAlias = Start  # noqa: Y015
 
 @_typing.final
 class ResumeRecord(_message.Message):
-    """Is what a choice that is resumed on another replica needs beside its prompt."""
+    """State that another replica needs, beside the prompt, to resume a choice."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -291,24 +292,24 @@ class ResumeRecord(_message.Message):
     DELTA_TOKENS_FIELD_NUMBER: _builtins.int
     DELTA_CHARACTERS_FIELD_NUMBER: _builtins.int
     prior_text_length: _builtins.int
-    """Counts the characters of text that the client already has."""
+    """Number of characters of text that the client already has."""
     model_digest: _builtins.str
-    """Identifies the weights the prior tokens came from."""
+    """Digest of the weights that made the prior tokens."""
     prior_text: _builtins.str
-    """Is the text that the client already has, for a receiver that attaches later and has nothing."""
+    """Text that the client already has, for a receiver that attaches later and has nothing."""
     @_builtins.property
     def prior_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Lists the output tokens that the client already has."""
+        """Output tokens that the client already has."""
 
     @_builtins.property
     def delta_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Counts the tokens of each delta that the client got: a receiver may attach between two of them. Empty, from an older
+        """Number of tokens of each delta that the client got: a receiver may attach between two of them. Empty, from an older
         router: one delta.
         """
 
     @_builtins.property
     def delta_characters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Counts the characters of each of them."""
+        """Number of characters of each of these deltas."""
 
     def __init__(
         self,
@@ -330,7 +331,7 @@ Global___ResumeRecord: _TypeAlias = ResumeRecord  # noqa: Y015
 
 @_typing.final
 class Attach(_message.Message):
-    """Takes over the output of an attempt; the newest valid sink wins and the old one gets `detached`."""
+    """Takeover of the output of an attempt. The newest valid sink wins and the old one gets `detached`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -341,17 +342,17 @@ class Attach(_message.Message):
     WANT_HISTORY_FIELD_NUMBER: _builtins.int
     TIME_LEFT_MS_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
-    """Is the router's number for the receiver; unique on this link."""
+    """The router's number for the receiver; unique on this link."""
     request_id: _builtins.str
-    """Is the cluster's id of the choice."""
+    """The cluster's id of the choice."""
     attempt: _builtins.str
-    """Is the attempt; another attempt's output is never sent."""
+    """The attempt; another attempt's output is never sent."""
     from_offset: _builtins.int
-    """Counts the output tokens that the client already has."""
+    """Number of output tokens that the client already has."""
     want_history: _builtins.bool
-    """Asks for the output before from_offset too, as a history. Default false."""
+    """Whether the output before from_offset is sent too, as a history. Default false."""
     time_left_ms: _builtins.int
-    """Is how long the attempt may still run for its new receiver, in milliseconds; 0 for no bound. Absent keeps the bound."""
+    """Time that the attempt may still run for its new receiver, in milliseconds; 0 for no bound. Absent keeps the bound."""
     def __init__(
         self,
         *,
@@ -374,7 +375,7 @@ Global___Attach: _TypeAlias = Attach  # noqa: Y015
 
 @_typing.final
 class Abort(_message.Message):
-    """Stops an attempt."""
+    """Stop of an attempt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -384,18 +385,18 @@ class Abort(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     FINAL_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
-    """Is the receiver given in Start or Attach; 0 for an attempt that is named below."""
+    """The receiver given in Start or Attach; 0 for an attempt that is named below."""
     deadline: _builtins.bool
-    """Says that the deadline passed, which becomes the finish reason."""
+    """Whether the deadline passed, which becomes the finish reason."""
     request_id: _builtins.str
-    """Names, with `attempt`, an attempt that this router gave up while the link was broken. Ignored where another router
-    has its output now. Empty with a sink.
+    """The choice, together with `attempt`, of an attempt that this router gave up while the link was broken. Ignored
+    where another router has its output now. Empty with a sink.
     """
     attempt: _builtins.str
-    """Is that attempt. Empty with a sink."""
+    """The attempt to stop. Empty with a sink."""
     final: _builtins.bool
-    """Says that nobody goes on with the output, so that text which was held back is sent. Always so with a deadline.
-    Default false, also from an older router.
+    """Whether the choice ends here, so that text which was held back is sent. Always so with a deadline. Default false,
+    also from an older router.
     """
     def __init__(
         self,
@@ -416,13 +417,13 @@ Global___Abort: _TypeAlias = Abort  # noqa: Y015
 
 @_typing.final
 class Acknowledge(_message.Message):
-    """Says that all output was delivered."""
+    """Notice that all output was delivered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SINK_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
-    """Is the receiver given in Start or Attach."""
+    """The receiver given in Start or Attach."""
     def __init__(
         self,
         *,
@@ -438,13 +439,13 @@ Global___Acknowledge: _TypeAlias = Acknowledge  # noqa: Y015
 
 @_typing.final
 class Ping(_message.Message):
-    """Asks for a pong."""
+    """Request for a pong."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NONCE_FIELD_NUMBER: _builtins.int
     nonce: _builtins.int
-    """Is returned as it is."""
+    """Number that the pong returns unchanged."""
     def __init__(
         self,
         *,
@@ -460,13 +461,13 @@ Global___Ping: _TypeAlias = Ping  # noqa: Y015
 
 @_typing.final
 class Pong(_message.Message):
-    """Answers a ping."""
+    """Answer to a ping."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NONCE_FIELD_NUMBER: _builtins.int
     nonce: _builtins.int
-    """Is the ping's nonce."""
+    """The ping's nonce."""
     def __init__(
         self,
         *,
@@ -482,8 +483,8 @@ Global___Pong: _TypeAlias = Pong  # noqa: Y015
 
 @_typing.final
 class LinkResponse(_message.Message):
-    """Carries the output of one event-loop turn. The first columns describe deltas: element i of each belongs to delta i.
-    Columns cost a few allocations per frame where a message per delta would cost several per token.
+    """Output of one event-loop turn. The first columns describe deltas: element i of each belongs to delta i. Columns cost
+    a few allocations per frame; a message per delta would cost several per token.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -503,55 +504,55 @@ class LinkResponse(_message.Message):
     HISTORIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def sinks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Names each delta's receiver."""
+        """Receiver of each delta."""
 
     @_builtins.property
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Is each delta's offset: output tokens of the choice before it."""
+        """Offset of each delta: output tokens of the choice before it."""
 
     @_builtins.property
     def token_counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Counts each delta's tokens."""
+        """Number of tokens of each delta."""
 
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Lists all deltas' tokens one after another."""
+        """Tokens of all deltas, one after another."""
 
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Is each delta's text."""
+        """Text of each delta."""
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeltaLogprobs]:
-        """Lists log probabilities of those deltas that have them."""
+        """Log probabilities of those deltas that have them."""
 
     @_builtins.property
     def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptEnd]:
-        """Lists attempts that ended; their last delta is in this frame or an earlier one."""
+        """Attempts that ended; their last delta is in this frame or an earlier one."""
 
     @_builtins.property
     def refusals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Refusal]:
-        """Lists commands that could not be carried out."""
+        """Commands that could not be carried out."""
 
     @_builtins.property
     def detached(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Lists receivers that another router replaced."""
+        """Receivers that another router replaced."""
 
     @_builtins.property
     def welcome(self) -> Global___Welcome:
-        """Answers hello."""
+        """Answer to hello."""
 
     @_builtins.property
     def pong(self) -> Global___Pong:
-        """Answers a ping."""
+        """Answer to a ping."""
 
     @_builtins.property
     def attached(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Lists receivers whose attach succeeded."""
+        """Receivers whose attach succeeded."""
 
     @_builtins.property
     def histories(self) -> _containers.RepeatedCompositeFieldContainer[Global___History]:
-        """Lists output before the offset of an attach, where it was asked for; comes before any delta of its receiver."""
+        """Output before the offset of an attach, where it was asked for; comes before any delta of its receiver."""
 
     def __init__(
         self,
@@ -580,7 +581,7 @@ Global___LinkResponse: _TypeAlias = LinkResponse  # noqa: Y015
 
 @_typing.final
 class History(_message.Message):
-    """Is the output that a client had before its receiver attached."""
+    """Output that a client had before its receiver attached."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -590,20 +591,20 @@ class History(_message.Message):
     DELTA_TOKENS_FIELD_NUMBER: _builtins.int
     DELTA_CHARACTERS_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
-    """Is the receiver."""
+    """The receiver."""
     text: _builtins.str
-    """Is their text."""
+    """Text of these tokens."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Lists the tokens before the offset."""
+        """Tokens before the offset."""
 
     @_builtins.property
     def delta_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Counts the tokens of each delta that they came in."""
+        """Number of tokens of each delta that they came in."""
 
     @_builtins.property
     def delta_characters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Counts the characters of each of them."""
+        """Number of characters of each of these deltas."""
 
     def __init__(
         self,
@@ -624,17 +625,17 @@ Global___History: _TypeAlias = History  # noqa: Y015
 
 @_typing.final
 class DeltaLogprobs(_message.Message):
-    """Is the log probabilities of one delta."""
+    """Log probabilities of one delta."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DELTA_FIELD_NUMBER: _builtins.int
     POSITIONS_FIELD_NUMBER: _builtins.int
     delta: _builtins.int
-    """Is the delta's index in the columns."""
+    """Index of the delta in the columns."""
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.PositionLogprobs]:
-        """Lists one entry per token of the delta."""
+        """One entry per token of the delta."""
 
     def __init__(
         self,
@@ -652,7 +653,7 @@ Global___DeltaLogprobs: _TypeAlias = DeltaLogprobs  # noqa: Y015
 
 @_typing.final
 class AttemptEnd(_message.Message):
-    """Says how an attempt ended and what it used."""
+    """End of an attempt, and what it used."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -670,31 +671,33 @@ class AttemptEnd(_message.Message):
     ENGINE_DIED_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
-    """Names the receiver."""
+    """The receiver."""
     finish_reason: _types_pb2.FinishReason.ValueType
-    """Says why it ended."""
+    """Reason why the attempt ended."""
     stop_match: _builtins.str
-    """Is the stop string or decimal stop token id that ended it; empty otherwise."""
+    """Stop string, or stop token id in decimal, that ended the attempt; empty otherwise."""
     output_tokens: _builtins.int
-    """Counts output tokens."""
+    """Number of output tokens."""
     cached_tokens: _builtins.int
-    """Counts prompt tokens found in the prefix cache."""
+    """Number of prompt tokens found in the prefix cache."""
     engine_wait_s: _builtins.float
-    """Is the wait inside the engine for the first step, in seconds."""
+    """Wait inside the engine for the first step, in seconds."""
     prefill_s: _builtins.float
-    """Is the time from the arrival at the replica to the first token, in seconds."""
+    """Time from the arrival at the replica to the first token, in seconds."""
     decode_s: _builtins.float
-    """Is the time from the first to the last token, in seconds."""
+    """Time from the first to the last token, in seconds."""
     gpu_seconds: _builtins.float
-    """Is the share of the replica's accelerators used, in seconds."""
+    """Share of the replica's accelerators used, in seconds."""
     error: _builtins.str
-    """Describes a failure when finish_reason is ERROR; fit for a log, not for a client."""
+    """Description of a failure when finish_reason is ERROR; fit for a log, not for a client."""
     invalid_request: _builtins.bool
-    """Says whether the failure is the request's own fault."""
+    """Whether the failure is the request's own fault."""
     engine_died: _builtins.bool
-    """Says whether the whole engine failed, and not this attempt alone."""
+    """Whether the whole engine failed, and not this attempt alone."""
     draining: _builtins.bool
-    """Says that the replica stops before the attempt's end; finish_reason is CANCELLED. Nothing failed: it goes on elsewhere."""
+    """Whether the replica stops before the attempt's end; finish_reason is CANCELLED. Nothing failed: the attempt's
+    choice continues elsewhere.
+    """
     def __init__(
         self,
         *,
@@ -722,7 +725,7 @@ Global___AttemptEnd: _TypeAlias = AttemptEnd  # noqa: Y015
 
 @_typing.final
 class Refusal(_message.Message):
-    """Says why a command could not be carried out."""
+    """A command that could not be carried out."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -730,11 +733,11 @@ class Refusal(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     sink: _builtins.int
-    """Names the receiver."""
+    """The receiver."""
     reason: Global___RefusalReason.ValueType
-    """Is the reason."""
+    """Reason of the refusal."""
     detail: _builtins.str
-    """Describes it."""
+    """Details for a log."""
     def __init__(
         self,
         *,
@@ -752,7 +755,7 @@ Global___Refusal: _TypeAlias = Refusal  # noqa: Y015
 
 @_typing.final
 class GetStatsRequest(_message.Message):
-    """Asks for the engine's state."""
+    """Request for the engine's state."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -769,7 +772,7 @@ Global___GetStatsRequest: _TypeAlias = GetStatsRequest  # noqa: Y015
 
 @_typing.final
 class GetStatsResponse(_message.Message):
-    """Is the engine's state."""
+    """State of the engine."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -785,27 +788,27 @@ class GetStatsResponse(_message.Message):
     ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     RETAINED_FIELD_NUMBER: _builtins.int
     running: _builtins.int
-    """Counts sequences in the running batch."""
+    """Number of sequences in the running batch."""
     waiting: _builtins.int
-    """Counts sequences waiting inside the engine."""
+    """Number of sequences waiting inside the engine."""
     kv_usage: _builtins.float
-    """Is the used part of the KV cache, 0 to 1."""
+    """Used part of the KV cache, 0 to 1."""
     batch_limit: _builtins.int
-    """Is the live batch limit in sequences."""
+    """Live batch limit in sequences."""
     token_budget: _builtins.int
-    """Is the live token budget of a step."""
+    """Live token budget of a step."""
     parked: _builtins.int
-    """Counts attempts whose router is gone and whose output is kept for a re-attach."""
+    """Number of attempts whose router is gone and whose output is kept for a re-attach."""
     output_tokens: _builtins.int
-    """Counts output tokens since start."""
+    """Number of output tokens since start."""
     steps: _builtins.int
-    """Counts engine steps since start."""
+    """Number of engine steps since start."""
     draft_tokens: _builtins.int
-    """Counts draft tokens proposed by speculative decoding since start."""
+    """Number of draft tokens proposed by speculative decoding since start."""
     accepted_draft_tokens: _builtins.int
-    """Counts draft tokens accepted since start."""
+    """Number of draft tokens accepted since start."""
     retained: _builtins.int
-    """Counts finished attempts whose output is kept until it is acknowledged."""
+    """Number of finished attempts whose output is kept until it is acknowledged."""
     def __init__(
         self,
         *,
@@ -831,13 +834,13 @@ Global___GetStatsResponse: _TypeAlias = GetStatsResponse  # noqa: Y015
 
 @_typing.final
 class GetTokenizerRequest(_message.Message):
-    """Asks for the tokenizer."""
+    """Request for the tokenizer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DIGEST_FIELD_NUMBER: _builtins.int
     digest: _builtins.str
-    """Is the digest in the replica's registry record. Required; NOT_FOUND for another one."""
+    """Digest in the replica's registry record. Required; NOT_FOUND for another one."""
     def __init__(
         self,
         *,
@@ -853,14 +856,14 @@ Global___GetTokenizerRequest: _TypeAlias = GetTokenizerRequest  # noqa: Y015
 
 @_typing.final
 class GetTokenizerResponse(_message.Message):
-    """Is the tokenizer."""
+    """The tokenizer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     FILES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenizerFile]:
-        """Lists the files."""
+        """Files of the tokenizer and chat template."""
 
     def __init__(
         self,
@@ -877,16 +880,16 @@ Global___GetTokenizerResponse: _TypeAlias = GetTokenizerResponse  # noqa: Y015
 
 @_typing.final
 class TokenizerFile(_message.Message):
-    """Is one file."""
+    """One file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Is its name without a folder."""
+    """File name without a folder."""
     content: _builtins.bytes
-    """Is its content."""
+    """File content."""
     def __init__(
         self,
         *,

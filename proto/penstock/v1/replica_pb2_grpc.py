@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ReplicaServiceStub:
-    """Is served by every replica and dialled by routers only. Calls carry a proof of the cluster secret in their metadata.
+    """Inner service of every replica, called by routers only. Calls carry a proof of the cluster secret in their metadata.
     """
 
     def __init__(self, channel):
@@ -53,11 +53,11 @@ class ReplicaServiceStub:
 
 
 class ReplicaServiceServicer:
-    """Is served by every replica and dialled by routers only. Calls carry a proof of the cluster secret in their metadata.
+    """Inner service of every replica, called by routers only. Calls carry a proof of the cluster secret in their metadata.
     """
 
     def Link(self, request_iterator, context):
-        """Carries all requests of one router on one replica. The first message is `hello`; the answer is `welcome`. Output of
+        """Carry all requests of one router on one replica. The first message is `hello`; the answer is `welcome`. Output of
         an event-loop turn travels in one frame.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -65,14 +65,14 @@ class ReplicaServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetStats(self, request, context):
-        """Reports the engine's state.
+        """Report the engine's state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTokenizer(self, request, context):
-        """Returns the tokenizer and chat template files, so that routers tokenize exactly as the model expects.
+        """Return the tokenizer and chat template files, so that routers tokenize exactly as the model expects.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,7 +105,7 @@ def add_ReplicaServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ReplicaService:
-    """Is served by every replica and dialled by routers only. Calls carry a proof of the cluster secret in their metadata.
+    """Inner service of every replica, called by routers only. Calls carry a proof of the cluster secret in their metadata.
     """
 
     @staticmethod

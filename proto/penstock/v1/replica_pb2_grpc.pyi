@@ -27,37 +27,37 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ReplicaServiceStub:
-    """Is served by every replica and dialled by routers only. Calls carry a proof of the cluster secret in their metadata."""
+    """Inner service of every replica, called by routers only. Calls carry a proof of the cluster secret in their metadata."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ReplicaServiceAsyncStub: ...
     Link: _grpc.StreamStreamMultiCallable[_replica_pb2.LinkRequest, _replica_pb2.LinkResponse]
-    """Carries all requests of one router on one replica. The first message is `hello`; the answer is `welcome`. Output of
+    """Carry all requests of one router on one replica. The first message is `hello`; the answer is `welcome`. Output of
     an event-loop turn travels in one frame.
     """
     GetStats: _grpc.UnaryUnaryMultiCallable[_replica_pb2.GetStatsRequest, _replica_pb2.GetStatsResponse]
-    """Reports the engine's state."""
+    """Report the engine's state."""
     GetTokenizer: _grpc.UnaryUnaryMultiCallable[_replica_pb2.GetTokenizerRequest, _replica_pb2.GetTokenizerResponse]
-    """Returns the tokenizer and chat template files, so that routers tokenize exactly as the model expects."""
+    """Return the tokenizer and chat template files, so that routers tokenize exactly as the model expects."""
 
 @_typing.type_check_only
 class ReplicaServiceAsyncStub(ReplicaServiceStub):
-    """Is served by every replica and dialled by routers only. Calls carry a proof of the cluster secret in their metadata."""
+    """Inner service of every replica, called by routers only. Calls carry a proof of the cluster secret in their metadata."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Link: _aio.StreamStreamMultiCallable[_replica_pb2.LinkRequest, _replica_pb2.LinkResponse]  # type: ignore[assignment]
-    """Carries all requests of one router on one replica. The first message is `hello`; the answer is `welcome`. Output of
+    """Carry all requests of one router on one replica. The first message is `hello`; the answer is `welcome`. Output of
     an event-loop turn travels in one frame.
     """
     GetStats: _aio.UnaryUnaryMultiCallable[_replica_pb2.GetStatsRequest, _replica_pb2.GetStatsResponse]  # type: ignore[assignment]
-    """Reports the engine's state."""
+    """Report the engine's state."""
     GetTokenizer: _aio.UnaryUnaryMultiCallable[_replica_pb2.GetTokenizerRequest, _replica_pb2.GetTokenizerResponse]  # type: ignore[assignment]
-    """Returns the tokenizer and chat template files, so that routers tokenize exactly as the model expects."""
+    """Return the tokenizer and chat template files, so that routers tokenize exactly as the model expects."""
 
 class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Is served by every replica and dialled by routers only. Calls carry a proof of the cluster secret in their metadata."""
+    """Inner service of every replica, called by routers only. Calls carry a proof of the cluster secret in their metadata."""
 
     @_abc_1.abstractmethod
     def Link(
@@ -65,7 +65,7 @@ class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_replica_pb2.LinkRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_replica_pb2.LinkResponse], _abc.AsyncIterator[_replica_pb2.LinkResponse]]:
-        """Carries all requests of one router on one replica. The first message is `hello`; the answer is `welcome`. Output of
+        """Carry all requests of one router on one replica. The first message is `hello`; the answer is `welcome`. Output of
         an event-loop turn travels in one frame.
         """
 
@@ -75,7 +75,7 @@ class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _replica_pb2.GetStatsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replica_pb2.GetStatsResponse, _abc.Awaitable[_replica_pb2.GetStatsResponse]]:
-        """Reports the engine's state."""
+        """Report the engine's state."""
 
     @_abc_1.abstractmethod
     def GetTokenizer(
@@ -83,6 +83,6 @@ class ReplicaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _replica_pb2.GetTokenizerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_replica_pb2.GetTokenizerResponse, _abc.Awaitable[_replica_pb2.GetTokenizerResponse]]:
-        """Returns the tokenizer and chat template files, so that routers tokenize exactly as the model expects."""
+        """Return the tokenizer and chat template files, so that routers tokenize exactly as the model expects."""
 
 def add_ReplicaServiceServicer_to_server(servicer: ReplicaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -27,25 +27,25 @@ class _RequestClass:
 class _RequestClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RequestClass.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     REQUEST_CLASS_UNSPECIFIED: _RequestClass.ValueType  # 0
-    """Means STANDARD."""
+    """Same as STANDARD."""
     REQUEST_CLASS_INTERACTIVE: _RequestClass.ValueType  # 1
-    """Serves a person who waits: lowest time to first token."""
+    """Requests of a person who waits: lowest time to first token."""
     REQUEST_CLASS_STANDARD: _RequestClass.ValueType  # 2
-    """Serves ordinary traffic."""
+    """Ordinary traffic."""
     REQUEST_CLASS_BATCH: _RequestClass.ValueType  # 3
-    """Serves work that nobody waits for; gives way to the other classes."""
+    """Work without a person waiting for it; preempted by the other classes."""
 
 class RequestClass(_RequestClass, metaclass=_RequestClassEnumTypeWrapper):
-    """Says how urgent a request is; each class has its own SLO and its own reserved share of every replica."""
+    """Urgency of a request. Each class has its own SLO and its own reserved share of every replica."""
 
 REQUEST_CLASS_UNSPECIFIED: RequestClass.ValueType  # 0
-"""Means STANDARD."""
+"""Same as STANDARD."""
 REQUEST_CLASS_INTERACTIVE: RequestClass.ValueType  # 1
-"""Serves a person who waits: lowest time to first token."""
+"""Requests of a person who waits: lowest time to first token."""
 REQUEST_CLASS_STANDARD: RequestClass.ValueType  # 2
-"""Serves ordinary traffic."""
+"""Ordinary traffic."""
 REQUEST_CLASS_BATCH: RequestClass.ValueType  # 3
-"""Serves work that nobody waits for; gives way to the other classes."""
+"""Work without a person waiting for it; preempted by the other classes."""
 Global___RequestClass: _TypeAlias = RequestClass  # noqa: Y015
 
 class _FinishReason:
@@ -57,45 +57,49 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
     """Never sent."""
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
-    """The model emitted its end-of-sequence token, or a stop string or stop token matched."""
+    """The model's end-of-sequence token, a stop string or a stop token."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """max_tokens or the context length was reached."""
     FINISH_REASON_CANCELLED: _FinishReason.ValueType  # 3
-    """The request was cancelled by its client or an operator."""
+    """Cancel by the client or an operator."""
     FINISH_REASON_DEADLINE: _FinishReason.ValueType  # 4
     """The deadline passed while tokens were being generated."""
     FINISH_REASON_ERROR: _FinishReason.ValueType  # 5
-    """The engine failed; the stream then ends with a non-OK status."""
+    """Failure of the engine; the stream then ends with a non-OK status."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
-    """Says why a choice ended."""
+    """Reason why a choice ended."""
 
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
 """Never sent."""
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
-"""The model emitted its end-of-sequence token, or a stop string or stop token matched."""
+"""The model's end-of-sequence token, a stop string or a stop token."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """max_tokens or the context length was reached."""
 FINISH_REASON_CANCELLED: FinishReason.ValueType  # 3
-"""The request was cancelled by its client or an operator."""
+"""Cancel by the client or an operator."""
 FINISH_REASON_DEADLINE: FinishReason.ValueType  # 4
 """The deadline passed while tokens were being generated."""
 FINISH_REASON_ERROR: FinishReason.ValueType  # 5
-"""The engine failed; the stream then ends with a non-OK status."""
+"""Failure of the engine; the stream then ends with a non-OK status."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
 class ChatMessage(_message.Message):
-    """Is one chat message."""
+    """One chat message."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """Names who speaks: "system", "user", "assistant" or whatever the model's chat template knows. Required, 1 to 64 bytes."""
+    """Role of the speaker: "system", "user", "assistant" or another role of the model's chat template. Required, 1 to 64
+    bytes.
+    """
     content: _builtins.str
-    """Holds the text. Valid UTF-8; may be empty. All messages together at most 4 MiB, unless the operator says otherwise."""
+    """Text of the message. Valid UTF-8; may be empty. All messages together at most 4 MiB, unless the operator sets
+    another limit.
+    """
     def __init__(
         self,
         *,
@@ -112,17 +116,19 @@ Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class ChatPrompt(_message.Message):
-    """Is a conversation that the router renders with the model's own chat template."""
+    """A conversation. The router renders it with the model's own chat template."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
     continue_final_message: _builtins.bool
-    """Leaves out the header of the assistant's turn when set, so that the last message is continued. Default false."""
+    """Whether the header of the assistant's turn is left out, so that the model continues the last message. Default
+    false.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
-        """Lists the turns, oldest first. Required, 1 to 1,024 messages."""
+        """Turns, oldest first. Required, 1 to 1,024 messages."""
 
     def __init__(
         self,
@@ -140,14 +146,14 @@ Global___ChatPrompt: _TypeAlias = ChatPrompt  # noqa: Y015
 
 @_typing.final
 class TokenPrompt(_message.Message):
-    """Is a prompt that is already tokenized with the model's tokenizer."""
+    """A prompt that is already tokenized with the model's tokenizer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Lists the ids in [0, vocabulary size). Required, 1 to the model's context length minus 1. Used as they are: no
+        """Token ids in [0, vocabulary size). Required, 1 to the model's context length minus 1. Used as they are: no
         beginning-of-sequence token is added.
         """
 
@@ -166,7 +172,7 @@ Global___TokenPrompt: _TypeAlias = TokenPrompt  # noqa: Y015
 
 @_typing.final
 class Prompt(_message.Message):
-    """Is what the model continues."""
+    """Input that the model continues."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -174,16 +180,17 @@ class Prompt(_message.Message):
     CHAT_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Is plain text; the tokenizer's own special tokens are added as its configuration says. At most 4 MiB, unless the
-    operator says otherwise. May be empty where that adds a token; a prompt without any is refused.
+    """Plain text; the tokenizer adds its own special tokens as its configuration says. At most 4 MiB, unless the
+    operator sets another limit. May be empty where the tokenizer adds a token; a prompt without any token is
+    refused.
     """
     @_builtins.property
     def chat(self) -> Global___ChatPrompt:
-        """Is a conversation."""
+        """A conversation."""
 
     @_builtins.property
     def tokens(self) -> Global___TokenPrompt:
-        """Is a list of token ids."""
+        """Token ids."""
 
     def __init__(
         self,
@@ -204,16 +211,14 @@ Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
 
 @_typing.final
 class ChoiceConstraint(_message.Message):
-    """Lists allowed answers."""
+    """Allowed answers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VALUES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Lists the strings of which the output is exactly one. Required, 1 to 1,024 entries, each 1 to 1,024 bytes, none
-        twice.
-        """
+        """Strings; the output is exactly one of them. Required, 1 to 1,024 entries, each 1 to 1,024 bytes, none twice."""
 
     def __init__(
         self,
@@ -230,7 +235,7 @@ Global___ChoiceConstraint: _TypeAlias = ChoiceConstraint  # noqa: Y015
 
 @_typing.final
 class StructuredOutput(_message.Message):
-    """Constrains the output to a language; the engine masks every token that would leave it."""
+    """Constraint of the output to a language; the engine masks every token that would leave it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -239,24 +244,25 @@ class StructuredOutput(_message.Message):
     CHOICE_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
-    """Is a JSON Schema document as text. 1 to 65,536 bytes, nested at most 64 deep. References must lead to something in
-    the document; it may contain itself. Objects with minProperties or maxProperties have at most 100 properties.
-    What no engine follows is refused: not, if with then or else, dependencies between properties (dependentRequired,
-    dependentSchemas, dependencies), and patterns that look ahead or behind.
-    So is what engines follow in part only, by name and place: anything that demands something beside $ref, const, enum,
-    anyOf, oneOf or allOf (a type that fits may stand there), oneOf whose branches may match the same value, allOf of
-    several schemas, demands without a type, required names that are not in properties, pattern beside format,
-    lengths beside either, uniqueItems, contains, multipleOf of numbers or with bounds, and several patternProperties.
+    """A JSON Schema document as text. 1 to 65,536 bytes, nested at most 64 deep. References must point into the
+    document; recursion is allowed. Objects with minProperties or maxProperties have at most 100 properties.
+    Refused, because no engine follows it: not; if with then or else; dependencies between properties
+    (dependentRequired, dependentSchemas, dependencies); patterns with lookahead or lookbehind.
+    Also refused, because engines follow it only in part; the error names what and where: any keyword that constrains
+    beside $ref, const, enum, anyOf, oneOf or allOf (a type that fits is allowed there); oneOf with branches that may
+    match the same value; allOf of several schemas; constraints without a type; required names that are not in
+    properties; pattern beside format; lengths beside either; uniqueItems; contains; multipleOf of numbers or with
+    bounds; several patternProperties.
     """
     regex: _builtins.str
-    """Is a regular expression that the whole output matches. 1 to 4,096 bytes, groups nested at most 64 deep, at most
+    """A regular expression that the whole output matches. 1 to 4,096 bytes, groups nested at most 64 deep, at most
     131,072 characters, those in classes included, with counted repetitions written out.
     """
     grammar: _builtins.str
-    """Is a context-free grammar in the engine's EBNF dialect. 1 to 65,536 bytes; nesting and repetitions as for regex."""
+    """A context-free grammar in the engine's EBNF dialect. 1 to 65,536 bytes; nesting and repetitions as for regex."""
     @_builtins.property
     def choice(self) -> Global___ChoiceConstraint:
-        """Lists allowed answers."""
+        """Allowed answers."""
 
     def __init__(
         self,
@@ -278,8 +284,8 @@ Global___StructuredOutput: _TypeAlias = StructuredOutput  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
-    """Says how tokens are drawn. An unset field takes the default written beside it. An operator may have set lower limits
-    than those written here; the error then names them.
+    """Parameters of how tokens are drawn. An unset field takes the default written beside it. An operator may set lower
+    limits than those written here; the error then names them.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -322,54 +328,62 @@ class SamplingParams(_message.Message):
     STRUCTURED_OUTPUT_FIELD_NUMBER: _builtins.int
     N_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """Bounds the output tokens per choice. 1 to the context left after the prompt; default: all of it, or the operator's
-    limit where that is less.
+    """Most output tokens per choice. 1 to the context left after the prompt; default: all of it, or the operator's limit
+    where that is less.
     """
     min_tokens: _builtins.int
-    """Suppresses end-of-sequence, stop tokens and stop strings until so many tokens are out. 0 to max_tokens; default 0.
-    Structured output that is complete, and can't go on within its constraint, ends all the same.
+    """Number of output tokens until which end-of-sequence, stop tokens and stop strings are suppressed. 0 to max_tokens;
+    default 0. Structured output that is complete, and cannot continue within its constraint, ends all the same.
     """
     temperature: _builtins.float
-    """Scales randomness. 0 to 2 inclusive; 0 is greedy, and what is between 0 and 0.01 counts as 0.01. Default 1."""
+    """Scale of randomness. 0 to 2 inclusive; 0 is greedy, and a value between 0 and 0.01 counts as 0.01. Default 1."""
     top_p: _builtins.float
-    """Keeps the most likely tokens whose probabilities add up to this. Above 0 to 1 inclusive; default 1 (off)."""
+    """Probability that the most likely tokens, which are kept, add up to. Above 0 to 1 inclusive; default 1 (off)."""
     top_k: _builtins.int
-    """Keeps the k most likely tokens. 0 to the vocabulary size; 0 is off. Default 0."""
+    """Number of most likely tokens that are kept. 0 to the vocabulary size; 0 is off. Default 0."""
     min_p: _builtins.float
-    """Drops tokens less likely than this times the most likely one. 0 to 1 inclusive; default 0 (off)."""
+    """Least probability of a token that is kept, relative to the most likely token. 0 to 1 inclusive; default 0 (off)."""
     presence_penalty: _builtins.float
-    """Subtracts this from the logit of every token already in the output. -2 to 2 inclusive; default 0."""
+    """Amount subtracted from the logit of every token already in the output. -2 to 2 inclusive; default 0."""
     frequency_penalty: _builtins.float
-    """Subtracts this times its count in the output from a token's logit. -2 to 2 inclusive; default 0."""
+    """Amount subtracted from a token's logit, times the token's count in the output. -2 to 2 inclusive; default 0."""
     repetition_penalty: _builtins.float
-    """Divides positive and multiplies negative logits of tokens seen in prompt or output. Above 0 to 2 inclusive; default 1."""
+    """Number that divides positive and multiplies negative logits of tokens seen in prompt or output. Above 0 to 2
+    inclusive; default 1.
+    """
     seed: _builtins.int
-    """Seeds the random draws; choice i uses seed + i, from the largest value on to the smallest. Any 64-bit value; default: a fresh random state. Not reproducible
-    across the death of a replica.
+    """Seed of the random draws; choice i uses seed + i, and the largest value is followed by the smallest. Any 64-bit
+    value; default: a fresh random state. Not reproducible across the death of a replica.
     """
     ignore_eos: _builtins.bool
-    """Goes on past the end-of-sequence token when set; not with structured_output, which says where output ends. Default
-    false.
+    """Whether generation continues past the end-of-sequence token. Not with structured_output, which decides where the
+    output ends. Default false.
     """
     logprobs: _builtins.int
-    """Returns the log probability of each output token and of this many most likely alternatives. 0 to 20; default: none."""
+    """Number of most likely alternatives whose log probabilities are returned beside that of each output token. 0 to 20;
+    default: no log probabilities.
+    """
     n: _builtins.int
-    """Asks for this many independent choices. 1 to 16; default 1. Each takes a slot and is charged on its own."""
+    """Number of independent choices. 1 to 16; default 1. Each takes a slot and is charged on its own."""
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ends a choice when one of these appears in its text; the match is not returned. At most 16, each 1 to 256 bytes."""
+        """Strings that end a choice when one of them appears in its text; the match is not returned. At most 16, each 1 to
+        256 bytes.
+        """
 
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Ends a choice when one of these tokens is drawn. At most 64 ids in [0, vocabulary size)."""
+        """Tokens that end a choice when one of them is drawn. At most 64 ids in [0, vocabulary size)."""
 
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
-        """Adds to the logits of tokens: id, in [0, vocabulary size), to bias, -100 to 100 inclusive. At most 1,024 entries."""
+        """Amounts added to the logits of tokens: id, in [0, vocabulary size), to bias, -100 to 100 inclusive. At most 1,024
+        entries.
+        """
 
     @_builtins.property
     def structured_output(self) -> Global___StructuredOutput:
-        """Constrains the output. Not with ignore_eos. Default: unconstrained."""
+        """Constraint of the output. Not with ignore_eos. Default: unconstrained."""
 
     def __init__(
         self,
@@ -449,17 +463,18 @@ Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
 
 @_typing.final
 class TokenLogprob(_message.Message):
-    """Is the log probability of one token."""
+    """Log probability of one token."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     LOGPROB_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
-    """Is the token id."""
+    """Token id."""
     logprob: _builtins.float
-    """Is the natural logarithm of its probability, at most 0; -9999 where the engine reports minus infinity, and, without
-    alternatives, for output that another call had before its replica was lost: it is not known any more.
+    """Natural logarithm of the token's probability, at most 0. -9999 where the engine reports minus infinity. Also -9999,
+    without alternatives, for output that another call received before its replica was lost: the value is no longer
+    known.
     """
     def __init__(
         self,
@@ -477,7 +492,7 @@ Global___TokenLogprob: _TypeAlias = TokenLogprob  # noqa: Y015
 
 @_typing.final
 class PositionLogprobs(_message.Message):
-    """Is the log probability of one output token with its alternatives."""
+    """Log probability of one output token with its alternatives."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -485,11 +500,11 @@ class PositionLogprobs(_message.Message):
     TOP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def chosen(self) -> Global___TokenLogprob:
-        """Is the token that was drawn."""
+        """The token that was drawn."""
 
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
-        """Lists the most likely tokens at this position, most likely first, as many as were asked for."""
+        """The most likely tokens at this position, most likely first, as many as were asked for."""
 
     def __init__(
         self,
@@ -507,7 +522,7 @@ Global___PositionLogprobs: _TypeAlias = PositionLogprobs  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
-    """Counts tokens."""
+    """Counts of tokens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -515,11 +530,11 @@ class Usage(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
-    """Counts prompt tokens once, however many choices were asked for."""
+    """Number of prompt tokens, counted once for all choices."""
     output_tokens: _builtins.int
-    """Counts output tokens over all choices, the end-of-sequence token included."""
+    """Number of output tokens over all choices, the end-of-sequence token included."""
     cached_tokens: _builtins.int
-    """Counts prompt tokens found in the replica's prefix cache, over all choices."""
+    """Number of prompt tokens found in the replica's prefix cache, over all choices."""
     def __init__(
         self,
         *,
@@ -537,7 +552,7 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class AttemptReceipt(_message.Message):
-    """Explains one attempt: one execution of one choice on one replica."""
+    """Latency and cost of one attempt: one execution of one choice on one replica."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -553,39 +568,39 @@ class AttemptReceipt(_message.Message):
     GPU_SECONDS_FIELD_NUMBER: _builtins.int
     LOST_TIME_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
-    """Is the choice it belongs to, from 0."""
+    """Index of the attempt's choice, from 0."""
     replica_id: _builtins.str
-    """Names the replica."""
+    """Id of the replica."""
     group_id: _builtins.str
-    """Names the replica's group: same model digest, hardware and tensor parallel size."""
+    """Id of the replica's group: same model digest, hardware and tensor parallel size."""
     output_tokens: _builtins.int
-    """Counts output tokens."""
+    """Number of output tokens."""
     cached_tokens: _builtins.int
-    """Counts prompt tokens found in the prefix cache."""
+    """Number of prompt tokens found in the prefix cache."""
     gpu_seconds: _builtins.float
-    """Is the share of the replica's accelerators that this attempt used: each step's duration divided by the sequences in
-    it, times the tensor parallel size, in seconds. CPU engines count their ranks the same way.
+    """Share of the replica's accelerators that this attempt used: each step's duration divided by the sequences in it,
+    times the tensor parallel size, in seconds. CPU engines count their ranks the same way.
     """
     @_builtins.property
     def queue_time(self) -> _duration_pb2.Duration:
-        """Is the wait in the queue, from acceptance to the grant of a slot."""
+        """Wait in the queue, from acceptance to the grant of a slot."""
 
     @_builtins.property
     def prefill_time(self) -> _duration_pb2.Duration:
-        """Is the time from the grant to the first token: transfer, engine scheduling and prefill."""
+        """Time from the grant to the first token: transfer, engine scheduling and prefill."""
 
     @_builtins.property
     def decode_time(self) -> _duration_pb2.Duration:
-        """Is the time from the first to the last token."""
+        """Time from the first to the last token."""
 
     @_builtins.property
     def engine_wait_time(self) -> _duration_pb2.Duration:
-        """Is the part of prefill_time that the request waited inside the engine for its first step."""
+        """Part of prefill_time that the request waited inside the engine for its first step."""
 
     @_builtins.property
     def lost_time(self) -> _duration_pb2.Duration:
-        """Is the time after the last output of an attempt whose replica or connection was lost, until that was known; 0 for
-        all others. Without any output it begins with the grant.
+        """Time from the last output of an attempt whose replica or connection was lost until the loss was noticed; 0 for all
+        other attempts. Without any output it begins with the grant.
         """
 
     def __init__(
@@ -613,7 +628,7 @@ Global___AttemptReceipt: _TypeAlias = AttemptReceipt  # noqa: Y015
 
 @_typing.final
 class Receipt(_message.Message):
-    """Explains a whole request."""
+    """Latency and cost of a whole request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -626,34 +641,34 @@ class Receipt(_message.Message):
     EXACT_FIELD_NUMBER: _builtins.int
     ROUTER_ID_FIELD_NUMBER: _builtins.int
     gpu_seconds: _builtins.float
-    """Adds up the attempts' gpu_seconds."""
+    """Sum of the attempts' gpu_seconds."""
     cost: _builtins.float
-    """Is what the request costs, in the currency of the settings: each attempt's gpu_seconds times its group's price per
-    second, plus prompt, cached and output tokens at the pool's prices; 0 without prices.
+    """Cost of the request in the currency of the settings: each attempt's gpu_seconds times its group's price per second,
+    plus prompt, cached and output tokens at the pool's prices; 0 without prices.
     """
     exact: _builtins.bool
-    """Says that the output is what an undisturbed run would have given; false after a resume that could not be exact.
+    """Whether the output is what an undisturbed request would have given; false after a resume that could not be exact.
     Rounding is left out: an engine that computes in 16 bits may tip a near tie of greedy output after a resume.
     """
     router_id: _builtins.str
-    """Names the router that answered."""
+    """Id of the router that answered."""
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptReceipt]:
-        """Lists the attempts; several per choice only where a choice was resumed."""
+        """Attempts; several per choice only where a choice was resumed."""
 
     @_builtins.property
     def total_time(self) -> _duration_pb2.Duration:
-        """Is the time from the arrival of the call to the end of the last choice. After a client has come back it counts from
-        when its first call stood in line; from its last one where the queue forgot that, or the request was over.
+        """Time from the arrival of the call to the end of the last choice. For a client that reconnected it counts from when
+        its first call was queued, or from its last call where the queue has forgotten that or the request was over.
         """
 
     @_builtins.property
     def time_to_first_token(self) -> _duration_pb2.Duration:
-        """Is the time from the arrival of the call to the first token of any choice; absent when no token came."""
+        """Time from the arrival of the call to the first token of any choice; absent when no token came."""
 
     @_builtins.property
     def admission_time(self) -> _duration_pb2.Duration:
-        """Is the time spent on validation, chat template and tokenization."""
+        """Time spent on validation, chat template and tokenization."""
 
     def __init__(
         self,

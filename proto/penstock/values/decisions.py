@@ -1,4 +1,4 @@
-"""What the autoscaler decided, and what it is run for, as plain values."""
+"""The autoscaler's decisions and its operating point, as plain values."""
 
 from __future__ import annotations
 
@@ -28,24 +28,23 @@ _CLASSES = ("interactive", "standard", "batch")
 
 @dataclass(frozen=True, slots=True)
 class ClassDemand:
-    """Is what one class asked of a pool."""
+    """Demand of one class on a pool."""
 
     request_class: RequestClass
     rate: float
     """Requests per second."""
     prompt_tokens: float
-    """Mean of a request, as the next two."""
+    """Mean per request, like the next two."""
     cached_tokens: float
     output_tokens: float
     queued: int
     oldest_wait: float
-    """Seconds."""
+    """Longest wait of these, in seconds."""
     deadline: float | None = None
-    """Seconds in which what is queued, a job's items, is to be done; None for requests that clients wait for."""
+    """Seconds within which queued items of a job are to be done; None for requests that clients wait for."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.ClassDemand) -> ClassDemand:
-        """Convert from the wire."""
         return cls(
             request_class_from_wire(wire.request_class),
             wire.rate,
@@ -60,10 +59,10 @@ class ClassDemand:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Is one decision on a pool's number of replicas, with what it rests on."""
+    """One decision on a pool's number of replicas, with the observations it rests on."""
 
     number: int
-    """Grows by one with each decision of the pool."""
+    """Number of the decision; grows by one with each decision of the pool."""
     at_ms: int
     """Milliseconds since the Unix epoch."""
     mode: str
@@ -73,7 +72,7 @@ class Decision:
     replicas_before: int
     replicas: int
     needed: int
-    """Before hysteresis and rails."""
+    """Replicas needed, before hysteresis and rails."""
     relief: Relief
     reason: str
     steps: tuple[Step, ...]
@@ -85,19 +84,18 @@ class Decision:
     running: float
     waiting: float
     kv_usage: float
-    """0 to 1."""
+    """Mean used part of the KV caches, 0 to 1."""
     age: float
-    """Of the oldest value, seconds."""
+    """Age of the oldest value, seconds."""
     cold_start: float
-    """Seconds."""
+    """Time that a start takes, in seconds: 90th percentile of the measured starts."""
     failed_starts: int
     attainment: float | None
-    """0 to 1; None where too few requests ended."""
+    """Part of the requests within their SLO, 0 to 1; None where too few requests ended."""
     demands: tuple[ClassDemand, ...]
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.Decision) -> Decision:
-        """Convert from the wire."""
         seen = wire.seen
         return cls(
             number=wire.number,
@@ -129,18 +127,17 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class DecisionList:
-    """Is what an autoscaler decided lately."""
+    """Latest decisions of an autoscaler."""
 
     decisions: tuple[Decision, ...]
     """Newest first."""
     operating_point: OperatingPoint
     """In force now."""
     operating_point_set: bool
-    """Whether it differs from the settings because somebody set it."""
+    """Whether the operating point differs from the settings because it was set by a call."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.ListDecisionsResponse) -> DecisionList:
-        """Convert from the wire."""
         return cls(
             tuple(map(Decision.from_proto, wire.decisions)),
             point_from_proto(wire.operating_point),
@@ -149,7 +146,6 @@ class DecisionList:
 
 
 def point_from_proto(wire: admin_pb2.OperatingPoint) -> OperatingPoint:
-    """Convert an operating point from the wire."""
     budget = wire.budget_per_hour if wire.HasField("budget_per_hour") else None
     attainment = wire.attainment if wire.HasField("attainment") else OperatingPoint().attainment
     slos = _slo(wire.interactive), _slo(wire.standard), _slo(wire.batch)

@@ -1,4 +1,4 @@
-"""Seconds that a caller gives, on the wire."""
+"""Conversion of seconds that a caller gives."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from google.protobuf.duration_pb2 import Duration
 from penstock.wire import duration_to_wire
 
 LONGEST_S = 315_576_000_000
-"""What a `google.protobuf.Duration` holds: 10,000 years."""
+"""Longest time that a `google.protobuf.Duration` holds, in seconds: 10,000 years."""
 
 
 def duration_field(name: str, seconds: float) -> Duration:
-    """Convert a field's seconds; whether they make sense is the router's to say.
+    """Convert a field's seconds. The router checks whether they are in range.
 
     Raises:
         ValueError: they are not finite, or more than a duration holds; names the field.

@@ -6,13 +6,13 @@ PenstockClientError            any other status, such as UNIMPLEMENTED
 ├── InvalidArgumentError       fields are wrong; carries one violation per field
 ├── NotFoundError              no such model or request
 ├── AlreadyExistsError         the idempotency key belongs to another request
-├── QueueFullError             the line is full, or longer than the request may wait; carries when to retry
+├── QueueFullError             the queue is full, or longer than the request may wait; carries when to retry
 ├── QuotaExceededError         the tenant's quota is used up; carries when to retry
 ├── UnavailableError           no router answers, or the cluster cannot take the request now
 ├── DeadlineExceededError      the timeout or the queue timeout passed
 ├── CancelledError             the request was cancelled, by `cancel` or an operator
-├── TakenOverError             another call goes on with this stream
-├── GenerationFailedError      an engine failed and the request could not go on; ask again
+├── TakenOverError             another call continues this stream
+├── GenerationFailedError      an engine failed and the request could not continue; ask again
 └── InternalError              a fault of the cluster, or an answer that breaks the protocol
 """
 
@@ -31,15 +31,15 @@ from penstock.wire import duration_from_wire
 
 _RESUME_TOKEN_KEY = "penstock-resume-token-bin"  # noqa: S105  # a header's name
 MODEL_CHANGED = "MODEL_CHANGED"
-"""Reason of what waited and never ran: its token leads nowhere, and it may be asked for again."""
+"""Reason of a request that waited and never ran: its resume token is useless, and it may be sent again."""
 _CANCELLED_HERE = ("Locally cancelled", "Channel closed", "Channel deallocated")
-"""What grpc's blocking stack says, often in "Stream removed (...)", of calls that its own process cancelled."""
+"""Texts of grpc's blocking stack, often in "Stream removed (...)", for calls that its own process cancelled."""
 _DETAILS_KEY = "grpc-status-details-bin"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorDetails:
-    """Is what a status says beside its code."""
+    """Content of a status beside its code."""
 
     reason: str = ""
     """A stable word, such as QUEUE_FULL; empty when the error did not come from a router."""
@@ -50,9 +50,9 @@ class ErrorDetails:
 
 
 class PenstockClientError(Exception):
-    """Is the root of all errors of calls; raised itself for statuses without a class of their own.
+    """Root of all errors of calls; raised itself for statuses without a class of their own.
 
-    `waited_for` is the error after which the call was tried for the last time; None where it was tried once.
+    `waited_for` is the error after which the call was tried for the last time; None where it was tried only once.
     """
 
     def __init__(self, message: str, code: grpc.StatusCode, details: ErrorDetails | None = None) -> None:
@@ -62,79 +62,79 @@ class PenstockClientError(Exception):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let copies and other processes have it: by default they would call the class with the message alone."""
+        """Support copy and pickle, which by default would call the class with the message alone."""
         return type(self), (*self.args, self.code, self.details), self.__dict__
 
     @property
     def reason(self) -> str:
-        """Return the stable word for what happened, such as QUEUE_FULL."""
+        """Stable word for what happened, such as QUEUE_FULL."""
         return self.details.reason
 
     @property
     def retry_after(self) -> float | None:
-        """Return the seconds to wait before the next try, where the router gave them."""
+        """Seconds to wait before the next try; None when the router gave none."""
         return self.details.retry_after
 
 
 class InvalidArgumentError(PenstockClientError):
-    """Is raised when the request is wrong."""
+    """Error of a request with wrong fields."""
 
     @property
     def violations(self) -> tuple[FieldViolation, ...]:
-        """Return the wrong fields."""
+        """Wrong fields: paths and sentences."""
         return self.details.violations
 
 
 class UnauthenticatedError(PenstockClientError):
-    """Is raised when the router does not know who calls: no key, or one that is unknown, expired or not valid yet."""
+    """Error of a caller that the router does not know: no key, or one that is unknown, expired or not valid yet."""
 
 
 class PermissionDeniedError(PenstockClientError):
-    """Is raised when the router knows who calls, and that one may not do this."""
+    """Error of a known caller that may not do this."""
 
 
 class NotFoundError(PenstockClientError):
-    """Is raised when no such model or request exists."""
+    """Error of a model or request that does not exist."""
 
 
 class AlreadyExistsError(PenstockClientError):
-    """Is raised when the idempotency key was used for another request."""
+    """Error of an idempotency key that was used for another request."""
 
 
 class QueueFullError(PenstockClientError):
-    """Is raised when over all attempts the line was full, or longer than the request may wait."""
+    """Error of a queue that was full at every try, or longer than the request may wait."""
 
 
 class QuotaExceededError(PenstockClientError):
-    """Is raised when the tenant's quota was used up over all attempts; `details.metadata` says which and its limit."""
+    """Error of a tenant's quota that was used up at every try; `details.metadata` names it and its limit."""
 
 
 class UnavailableError(PenstockClientError):
-    """Is raised when no router answers or the cluster cannot take the request, over all attempts."""
+    """Error of a cluster that could not take the request, or whose routers did not answer, at every try."""
 
 
 class DeadlineExceededError(PenstockClientError):
-    """Is raised when the call's timeout or the request's queue timeout passed."""
+    """Error of a call whose timeout, or whose request's queue timeout, passed."""
 
 
 class CancelledError(PenstockClientError):
-    """Is raised when the request was cancelled, by its owner or an operator."""
+    """Error of a request that was cancelled, by its owner or an operator."""
 
 
 class TakenOverError(PenstockClientError):
-    """Is raised when another call attached to this stream, by its idempotency key or resume token."""
+    """Error of a stream to which another call attached, by its idempotency key or resume token."""
 
 
 class GenerationFailedError(PenstockClientError):
-    """Is raised when an engine failed under the request and it could not go on elsewhere."""
+    """Error of a request whose engine failed and that could not continue elsewhere."""
 
 
 class InternalError(PenstockClientError):
-    """Is raised for a fault of the cluster; the message names an incident that its operators can find."""
+    """Fault of the cluster; the message names an incident that its operators can find."""
 
 
 class BrokenCallError(Exception):
-    """Is raised inside the client when a unary generation lost its router and may run on."""
+    """Loss of the router of a unary generation that may still be running. Raised inside the client only."""
 
     def __init__(self, resume_token: bytes) -> None:
         self.resume_token = resume_token
@@ -161,13 +161,13 @@ _BY_REASON: Mapping[str, type[PenstockClientError]] = {
 
 
 def protocol_error(message: str) -> InternalError:
-    """Build the error for an answer that a router must not give."""
+    """Return the error for an answer that breaks the protocol."""
     return InternalError(message, grpc.StatusCode.INTERNAL, ErrorDetails(reason="PROTOCOL"))
 
 
 def from_rpc_error(error: grpc.RpcError) -> PenstockClientError:
-    """Convert what grpc raised, in either of its Python stacks."""
-    # Both stacks raise objects that are errors and calls at once; the common base declares neither method.
+    """Convert an error that grpc raised, in either of its Python stacks."""
+    # Both stacks raise objects that are errors and calls at once; their common base declares no method of a call.
     call: Any = error
     code: grpc.StatusCode = call.code()
     details = _details(call.trailing_metadata() or ())
@@ -177,14 +177,14 @@ def from_rpc_error(error: grpc.RpcError) -> PenstockClientError:
         kind = QueueFullError
     text = call.details() or ""
     if code is grpc.StatusCode.CANCELLED and not details.reason and not any(here in text for here in _CANCELLED_HERE):
-        # No router says it like this: a server that closes cancels what came too late.
+        # No router sends this status: a server that closes cancels calls that came too late.
         kind = UnavailableError
     kind = _BY_REASON.get(details.reason, kind)
     return kind(text or code.name, code, details)
 
 
 def resume_token_of(error: grpc.RpcError, failure: PenstockClientError) -> bytes:
-    """Return the token with which a unary generation that broke goes on; empty when it has none, or does not run."""
+    """Return the token that continues a unary generation whose call broke; empty when it has none, or does not run."""
     if not isinstance(failure, UnavailableError) or failure.reason == MODEL_CHANGED:
         return b""
     call: Any = error
@@ -200,7 +200,7 @@ def _details(trailers: Iterable[tuple[str, str | bytes]]) -> ErrorDetails:
             try:
                 return _unpack(status_pb2.Status.FromString(value))
             except DecodeError:
-                break  # Something between client and router wrote its own; the code still counts.
+                break  # A proxy between client and router wrote details of its own; the code still counts.
     return ErrorDetails()
 
 

@@ -12,25 +12,24 @@ from penstock.wire import duration_from_wire, finish_reason_from_wire, logprobs_
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Says that the request waits; comes about once a second while it does."""
+    """Event of a request that waits; comes about once a second while it does."""
 
     request_id: str
     resume_token: bytes
     position: int
-    """Requests ahead of it, those of more urgent classes included; an estimate where tenants take turns."""
+    """Number of requests ahead of it, those of more urgent classes included; an estimate where tenants take turns."""
     eta: float | None
-    """Rest of the wait; None while the cluster has no estimate."""
+    """Estimate of the remaining wait; None while the cluster has no estimate."""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Queued) -> Queued:
-        """Convert from the wire."""
         eta = duration_from_wire(wire.eta) if wire.HasField("eta") else None
         return cls(wire.request_id, wire.resume_token, wire.position, eta)
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Says that a choice has a slot on a replica."""
+    """Event of a choice that has a slot on a replica."""
 
     request_id: str
     resume_token: bytes
@@ -41,7 +40,6 @@ class Started:
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Started) -> Started:
-        """Convert from the wire."""
         return cls(
             request_id=wire.request_id,
             resume_token=wire.resume_token,
@@ -54,18 +52,17 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Carries new output of one choice. Text may lag behind the tokens."""
+    """New output of one choice. Text may lag behind the tokens."""
 
     choice_index: int
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[PositionLogprobs, ...]
     offset: int
-    """Output tokens of this choice before this delta."""
+    """Number of output tokens of this choice before this delta."""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Delta) -> Delta:
-        """Convert from the wire."""
         return cls(
             choice_index=wire.choice_index,
             text=wire.text,
@@ -77,25 +74,24 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Says that a choice goes on after a failure."""
+    """Event of a choice that continues after a failure."""
 
     choice_index: int
     offset: int
-    """Where the next delta starts."""
+    """Output token at which the next delta starts."""
     exact: bool
-    """The output is still what an undisturbed run would have given, up to the engine's rounding."""
+    """Whether the output is still what an undisturbed request would have given, up to the engine's rounding."""
     resume_token: bytes = b""
     replica_id: str = ""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Resumed) -> Resumed:
-        """Convert from the wire."""
         return cls(wire.choice_index, wire.offset, wire.exact, wire.resume_token, wire.replica_id)
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceEnd:
-    """Says how a choice ended."""
+    """End of a choice."""
 
     index: int
     finish_reason: FinishReason
@@ -104,13 +100,12 @@ class ChoiceEnd:
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.ChoiceEnd) -> ChoiceEnd:
-        """Convert from the wire."""
         return cls(wire.index, finish_reason_from_wire(wire.finish_reason), wire.stop_match, wire.output_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Ends a stream."""
+    """Last event of a stream."""
 
     choices: tuple[ChoiceEnd, ...]
     usage: Usage
@@ -119,7 +114,6 @@ class Finished:
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Finished) -> Finished:
-        """Convert from the wire."""
         return cls(
             choices=tuple(map(ChoiceEnd.from_proto, wire.choices)),
             usage=Usage.from_proto(wire.usage),

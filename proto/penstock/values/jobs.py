@@ -1,4 +1,4 @@
-"""Durable batches as plain values, and how they travel. All moments are seconds since the epoch."""
+"""Durable batches as plain values, and their conversion. All points in time are seconds since the Unix epoch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from penstock.wire import request_class_from_wire, request_class_to_wire
 
 CHUNK_ITEMS = 256
 CHUNK_BYTES = 512 << 10
-"""A message of an upload ends at either bound; one item may be larger than it."""
+"""Bytes. A message of an upload ends at either bound; a single item may be larger."""
 
 
 class JobState(enum.StrEnum):
-    """Says where a job stands."""
+    """State of a job."""
 
     UNKNOWN = "unknown"
     """A state that this version of the client does not know."""
@@ -35,7 +35,7 @@ class JobState(enum.StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the state is final."""
         return self in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.EXPIRED)
 
 
@@ -50,7 +50,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class JobItem:
-    """Is one generation of a job."""
+    """One generation of a job."""
 
     custom_id: str
     """The caller's name for it, unique in the job."""
@@ -58,14 +58,14 @@ class JobItem:
     sampling: Sampling | None = None
     lora_adapter: str = ""
     session_id: str = ""
-    """Groups items that share a long prefix."""
+    """Name of a group of items that share a long prefix; they prefer the same replica."""
     continue_final_message: bool = False
 
     def to_proto(self) -> jobs_pb2.JobItem:
         """Convert to the wire.
 
         Raises:
-            TypeError: the prompt is of no known form.
+            TypeError: the prompt is neither text, nor messages, nor token ids.
             ValueError: a number does not fit its type on the wire.
         """
         options = GenerateOptions(
@@ -80,7 +80,7 @@ class JobItem:
 
 @dataclass(frozen=True, slots=True)
 class JobTotals:
-    """Adds up usage over the results of a job."""
+    """Sum of usage over the results of a job."""
 
     prompt_tokens: int
     output_tokens: int
@@ -91,7 +91,7 @@ class JobTotals:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Describes a job."""
+    """Description of a job."""
 
     job_id: str
     model: str
@@ -102,22 +102,21 @@ class Job:
     started_at: float | None
     ended_at: float | None
     due_at: float
-    """When it expires while it is open, and when it is deleted once it has ended."""
+    """Time at which an open job expires, and at which a job that has ended is deleted."""
     items: int
     succeeded_items: int
     failed_items: int
     usage: JobTotals
     router_id: str
-    """The router that feeds it; empty when none does."""
+    """Id of the router that feeds the job; empty when none does."""
 
     @property
     def finished_items(self) -> int:
-        """Items that have a result."""
+        """Number of items that have a result."""
         return self.succeeded_items + self.failed_items
 
     @classmethod
     def from_proto(cls, wire: jobs_pb2.Job) -> Job:
-        """Convert from the wire."""
         usage = wire.usage
         return cls(
             job_id=wire.job_id,
@@ -141,10 +140,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobItemError:
-    """Is why an item has no output."""
+    """Reason why an item has no output."""
 
     code: int
-    """The google.rpc.Code that a call would have ended with."""
+    """The google.rpc.Code that a call of Generate would have ended with."""
     reason: str
     """A stable word, such as INVALID_REQUEST."""
     message: str
@@ -152,21 +151,20 @@ class JobItemError:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """Is the one result of an item; exactly one of `completion` and `error` is there."""
+    """The one result of an item; exactly one of `completion` and `error` is set."""
 
     index: int
-    """The item's, from 0."""
+    """Index of the item, from 0."""
     custom_id: str
     ended_at: float
     chat: bool
-    """The prompt was a conversation."""
+    """Whether the prompt was a conversation."""
     completion: Completion | None
-    """Its token ids are empty unless log probabilities were asked for."""
+    """The output. Its token ids are empty unless log probabilities were asked for."""
     error: JobItemError | None
 
     @classmethod
     def from_proto(cls, wire: jobs_pb2.JobResult) -> JobResult:
-        """Convert from the wire."""
         error = JobItemError(wire.error.code, wire.error.reason, wire.error.message) if wire.HasField("error") else None
         return cls(
             index=wire.index,
@@ -180,34 +178,33 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class JobUpdate:
-    """Is news of a job."""
+    """An update on a job."""
 
     job: Job
     results: tuple[JobResult, ...]
-    """New ones, in the order of their completion."""
+    """New results, in the order of their completion."""
     resume_token: bytes
-    """Another watch goes on behind these results with it."""
+    """Token with which another watch continues after these results."""
     rewound: bool = False
-    """The store lost results in a crash, and the stream begins again. What this watch gave before is left out, but not
-    what an earlier watch gave, whose token this one began with."""
+    """Whether the store lost results in a crash, so that the stream begins again. Results that this watch returned
+    before are left out. Results of an earlier watch, whose token this one began with, are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Is a page of the list of jobs."""
+    """A page of the list of jobs."""
 
     jobs: tuple[Job, ...]
     next_page_token: str
-    """Empty on the last page."""
+    """Token of the next page; empty on the last page."""
 
     @classmethod
     def from_proto(cls, wire: jobs_pb2.ListJobsResponse) -> JobPage:
-        """Convert from the wire."""
         return cls(tuple(map(Job.from_proto, wire.jobs)), wire.next_page_token)
 
 
 class Upload:
-    """Is the messages of a submission; may be iterated again for another attempt."""
+    """Messages of a submission; may be iterated again for another attempt."""
 
     def __init__(
         self,
@@ -219,8 +216,16 @@ class Upload:
         run_within: float | None,
         on_sent: Callable[[int], None] | None,
     ) -> None:
-        """`chunks` are from `chunks_of`. Without a key it gets a random one, so that a repetition after a lost answer
-        finds the same job.
+        """Build the header. Without a key the upload gets a random one, so that a repetition after a lost answer finds
+        the same job.
+
+        Args:
+            model: model of all items.
+            chunks: from `chunks_of`.
+            request_class: urgency of all items.
+            idempotency_key: the caller's own name for the job; empty for a random one.
+            run_within: seconds after which the job expires; None takes the cluster's bound.
+            on_sent: called with the number of items sent so far.
 
         Raises:
             ValueError: a number does not fit its type on the wire.
@@ -233,13 +238,12 @@ class Upload:
         if run_within is not None:
             header.run_within.CopyFrom(duration_field("run_within", run_within))
         self.failure: Exception | None = None
-        """What `on_sent` raised: gRPC only says of it that the messages ended in an error."""
+        """The exception that `on_sent` raised. gRPC reports only that the iteration of messages failed."""
         self._header = header
         self._chunks = chunks
         self._on_sent = on_sent
 
     def __iter__(self) -> Iterator[jobs_pb2.SubmitJobRequest]:
-        """Give the messages in order."""
         yield jobs_pb2.SubmitJobRequest(header=self._header)
         sent = 0
         for chunk in self._chunks:
@@ -254,10 +258,10 @@ class Upload:
 
 
 def chunks_of(items: Iterable[JobItem]) -> Iterator[jobs_pb2.JobItems]:
-    """Convert items, some milliseconds' worth of them at a time.
+    """Convert items lazily, chunk by chunk; a chunk takes some milliseconds.
 
     Raises:
-        TypeError: a prompt is of no known form.
+        TypeError: a prompt is neither text, nor messages, nor token ids.
         ValueError: a number does not fit its type on the wire.
     """
     chunk, size = jobs_pb2.JobItems(), 0

@@ -1,4 +1,4 @@
-"""What a caller may ask for, and how it becomes a request."""
+"""Prompts, sampling parameters and options of a request, and their conversion."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from penstock.wire import request_class_to_wire, structured_to_wire
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Is one chat message; `role` is "system", "user", "assistant" or what else the model's template knows."""
+    """One chat message; `role` is "system", "user", "assistant" or another role of the model's template."""
 
     role: str
     content: str
 
 
 Prompt = str | Sequence[Message] | Sequence[int]
-"""Is text, a conversation (oldest message first), or token ids."""
+"""Text, a conversation (oldest message first), or token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Says how tokens are drawn. None takes the default; ranges are checked by the router, which names wrong fields."""
+    """Parameters of how tokens are drawn. None takes the default. The router checks ranges and names wrong fields."""
 
     max_tokens: int | None = None
-    """Output tokens per choice; default: the rest of the context."""
+    """Most output tokens per choice; default: the rest of the context."""
     min_tokens: int | None = None
     temperature: float | None = None
     """0 is greedy; default 1."""
@@ -42,23 +42,23 @@ class Sampling:
     repetition_penalty: float | None = None
     seed: int | None = None
     stop: str | Sequence[str] = ()
-    """Ends a choice; the match is not returned. A string alone is one of them, not its letters."""
+    """Strings that end a choice; the match is not returned. A single string is one stop string, not its letters."""
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
-    """Alternatives per token; 0 gives the drawn token's log probability only, None gives nothing."""
+    """Number of alternatives per token; 0 returns the drawn token's log probability only, None returns none."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     structured: StructuredOutput | None = None
-    """From `json_schema`, `regex`, `one_of` or `grammar`."""
+    """Constraint from `json_schema`, `regex`, `one_of` or `grammar`."""
     n: int | None = None
-    """Independent choices; default 1."""
+    """Number of independent choices; default 1."""
 
     def to_proto(self) -> types_pb2.SamplingParams:
         """Convert to the wire.
 
         Raises:
-            ValueError: a number does not fit its type on the wire; names it.
-            TypeError: a value is of another type; names it.
+            ValueError: a number does not fit its type on the wire; names the field.
+            TypeError: a value is of another type; names the field.
         """
         plain = {name: value for name in _PLAIN_FIELDS if (value := getattr(self, name)) is not None}
         if isinstance(self.stop, str):
@@ -78,8 +78,8 @@ def _check_fits(name: str, value: Any) -> None:
     try:
         types_pb2.SamplingParams(**{name: value})
     except (ValueError, TypeError) as error:
-        # Protobuf says neither which field nor which numbers would do. Its error for text that is no Unicode takes no
-        # message.
+        # Protobuf's error names neither the field nor the numbers it allows. Its UnicodeEncodeError, a ValueError,
+        # cannot be built from a message alone.
         kind = ValueError if isinstance(error, ValueError) else TypeError
         raise kind(f"sampling.{name}: {value!r} is not possible: {error}") from None
 
@@ -89,23 +89,24 @@ _PLAIN_FIELDS = tuple(f.name for f in fields(Sampling) if f.name != "structured"
 
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
-    """Says everything about a request that is neither prompt nor sampling."""
+    """Options of a request beside its prompt and sampling."""
 
     request_class: RequestClass = RequestClass.STANDARD
     queue_timeout: float | None = None
-    """Seconds after which the request must not start any more."""
+    """Seconds within which the request must start."""
     idempotency_key: str = ""
-    """The caller's own name for the request, for `cancel`."""
+    """The caller's own name for the request, unique for its tenant. A repeat of the request under the same key
+    attaches to the running one or gets its result; `cancel` takes the key too."""
     lora_adapter: str = ""
     session_id: str = ""
-    """Groups requests that share a long prefix."""
+    """Name of a group of requests that share a long prefix; they prefer the same replica."""
     continue_final_message: bool = False
-    """Chat only: continue the last message instead of answering it."""
+    """Whether the last message is continued instead of answered. For conversations only."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Says where a stream goes on: its newest token, and per choice how many output tokens were received."""
+    """Position at which a stream continues: its newest resume token, and the output tokens received per choice."""
 
     token: bytes
     received_tokens: tuple[int, ...] = ()
@@ -133,15 +134,15 @@ def grammar(text: str) -> StructuredOutput:
 
 
 def prompt_to_proto(prompt: Prompt, *, continue_final_message: bool = False) -> types_pb2.Prompt:
-    """Convert a prompt.
+    """Convert a prompt to the wire.
 
     Raises:
-        TypeError: it is neither text, nor messages only, nor ids only.
+        TypeError: the prompt is neither text, nor messages only, nor ids only.
     """
     if isinstance(prompt, str):
         return types_pb2.Prompt(text=prompt)
     if isinstance(prompt, bytes | bytearray | memoryview):
-        # They are sequences of numbers, which would pass for token ids.
+        # Bytes are sequences of numbers and would pass for token ids.
         raise TypeError(f"a prompt is text, not {type(prompt).__name__}: decode it")
     messages = [item for item in prompt if isinstance(item, Message)]
     if messages and len(messages) == len(prompt):
@@ -160,7 +161,7 @@ def request_to_proto(
     """Build a request.
 
     Raises:
-        TypeError: the prompt is of no known form.
+        TypeError: the prompt is neither text, nor messages, nor token ids.
         ValueError: a number does not fit its type on the wire.
     """
     options = options or GenerateOptions()

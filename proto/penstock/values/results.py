@@ -1,4 +1,4 @@
-"""What comes back from calls: plain values with `from_proto` beside the fields it fills. All times are seconds."""
+"""Results of calls: plain values with `from_proto` beside the fields it fills. All times are seconds."""
 
 from __future__ import annotations
 
@@ -18,42 +18,40 @@ from penstock.wire import (
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Counts tokens."""
+    """Counts of tokens."""
 
     prompt_tokens: int
     output_tokens: int
-    """Over all choices, end-of-sequence tokens included."""
+    """Sum over all choices, end-of-sequence tokens included."""
     cached_tokens: int
     """Prompt tokens found in a prefix cache."""
 
     @classmethod
     def from_proto(cls, wire: types_pb2.Usage) -> Usage:
-        """Convert from the wire."""
         return cls(wire.prompt_tokens, wire.output_tokens, wire.cached_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptReceipt:
-    """Explains one execution of one choice on one replica."""
+    """Latency and cost of one execution of one choice on one replica."""
 
     choice_index: int
     replica_id: str
     group_id: str
     queue_time: float
     prefill_time: float
-    """From the grant of a slot to the first token."""
+    """Time from the grant of a slot to the first token."""
     decode_time: float
     engine_wait_time: float
-    """The part of prefill_time that was spent waiting inside the engine."""
+    """Part of prefill_time that was spent waiting inside the engine."""
     output_tokens: int
     cached_tokens: int
     gpu_seconds: float
     lost_time: float = 0.0
-    """Of an attempt that was lost: from its last output, or its grant, to when that was known."""
+    """Time from the last output of a lost attempt, or from its grant, until the loss was noticed."""
 
     @classmethod
     def from_proto(cls, wire: types_pb2.AttemptReceipt) -> AttemptReceipt:
-        """Convert from the wire."""
         return cls(
             choice_index=wire.choice_index,
             replica_id=wire.replica_id,
@@ -71,24 +69,24 @@ class AttemptReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Explains a request's latency and cost."""
+    """Latency and cost of a request."""
 
     attempts: tuple[AttemptReceipt, ...]
-    """Several per choice only where a choice was resumed."""
+    """Attempts; several per choice only where a choice was resumed."""
     total_time: float
-    """From the first call that asked for it, where the client came back to what waited or ran."""
+    """Time from the arrival of the call to the end. For a client that reconnected to a request that waited or ran,
+    it counts from its first call."""
     time_to_first_token: float | None
-    """None when no token came."""
+    """Time from the arrival of the call to the first token; None when no token came."""
     admission_time: float
     gpu_seconds: float
     cost: float
     exact: bool
-    """The output is what an undisturbed run would have given, up to the engine's rounding."""
+    """Whether the output is what an undisturbed request would have given, up to the engine's rounding."""
     router_id: str
 
     @classmethod
     def from_proto(cls, wire: types_pb2.Receipt) -> Receipt:
-        """Convert from the wire."""
         first = duration_from_wire(wire.time_to_first_token) if wire.HasField("time_to_first_token") else None
         return cls(
             attempts=tuple(map(AttemptReceipt.from_proto, wire.attempts)),
@@ -104,20 +102,19 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Is one finished output."""
+    """One finished output."""
 
     index: int
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[PositionLogprobs, ...]
-    """One per token when asked for."""
+    """One entry per token, when asked for."""
     finish_reason: FinishReason
     stop_match: str
-    """The stop string, or the decimal stop token id, that ended it; empty otherwise."""
+    """Stop string, or stop token id in decimal, that ended the choice; empty otherwise."""
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Choice) -> Choice:
-        """Convert from the wire."""
         return cls(
             index=wire.index,
             text=wire.text,
@@ -130,7 +127,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Is the complete result of a generation."""
+    """Complete result of a generation."""
 
     request_id: str
     choices: tuple[Choice, ...]
@@ -139,12 +136,11 @@ class Completion:
 
     @property
     def text(self) -> str:
-        """Return the first choice's text."""
+        """Text of the first choice."""
         return self.choices[0].text
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.GenerateResponse) -> Completion:
-        """Convert from the wire."""
         return cls(
             request_id=wire.request_id,
             choices=tuple(map(Choice.from_proto, wire.choices)),
@@ -155,35 +151,33 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Is a prompt as the model sees it."""
+    """A prompt as the model sees it."""
 
     tokens: int
     token_ids: tuple[int, ...]
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.CountTokensResponse) -> TokenCount:
-        """Convert from the wire."""
         return cls(wire.tokens, tuple(wire.token_ids))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """Describes a model and what its engines can do."""
+    """A model and the features of its engines."""
 
     name: str
     max_context_tokens: int
-    """Prompt plus output; 0 while no replica has ever reported."""
+    """Longest prompt plus output; 0 until a replica has reported."""
     vocabulary_size: int
     lora_adapters: tuple[str, ...]
     capabilities: Capabilities
     chat: bool
-    """Conversations can be rendered."""
+    """Whether conversations can be rendered."""
     ready_replicas: int
     digest: str
 
     @classmethod
     def from_proto(cls, wire: inference_pb2.Model) -> ModelDescription:
-        """Convert from the wire."""
         return cls(
             name=wire.name,
             max_context_tokens=wire.max_context_tokens,
@@ -198,7 +192,7 @@ class ModelDescription:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """Is what the answering router knows of a replica."""
+    """State of a replica as the answering router knows it."""
 
     replica_id: str
     group_id: str
@@ -207,21 +201,20 @@ class ReplicaStatus:
     running: int
     batch_limit: int
     kv_usage: float
-    """0 to 1."""
+    """Used part of the KV cache, 0 to 1."""
     heartbeat_age: float
     linked: bool
     metrics_port: int
-    """0 when off."""
+    """Port of the Prometheus endpoint; 0 when off."""
     output_tokens: int
     accepted_draft_tokens: int
     kv_tokens: int = 0
-    """Room of its KV cache; 0 from a router that does not tell."""
+    """Capacity of the KV cache in tokens; 0 from an older router, which does not send it."""
     prefill_window_tokens: int = 0
-    """Bound of the prompt tokens that it has been given and not yet computed."""
+    """Most prompt tokens that the replica may have been given and not yet computed."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.ReplicaStatus) -> ReplicaStatus:
-        """Convert from the wire."""
         return cls(
             replica_id=wire.replica_id,
             group_id=wire.group_id,
@@ -242,7 +235,7 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """Is the state of one model's queue and replicas."""
+    """State of one model's queue and replicas."""
 
     name: str
     waiting: int
@@ -250,11 +243,10 @@ class PoolStatus:
     replicas: tuple[ReplicaStatus, ...]
     router_ids: tuple[str, ...]
     reachable: bool
-    """False while Redis does not answer; the numbers then mean nothing."""
+    """Whether the state could be read; false while Redis does not answer, and the numbers then mean nothing."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.PoolStatus) -> PoolStatus:
-        """Convert from the wire."""
         return cls(
             name=wire.name,
             waiting=wire.waiting,
@@ -267,7 +259,7 @@ class PoolStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """Is the cluster as one router sees it."""
+    """The cluster as one router sees it."""
 
     pools: tuple[PoolStatus, ...]
     version: str
@@ -275,16 +267,15 @@ class ClusterStatus:
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.GetClusterStatusResponse) -> ClusterStatus:
-        """Convert from the wire."""
         return cls(tuple(map(PoolStatus.from_proto, wire.pools)), wire.version, wire.router_id)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageLine:
-    """Is what a tenant used of a pool on one day."""
+    """Usage of a pool by one tenant on one day."""
 
     day: datetime.date
-    """UTC."""
+    """Day in UTC."""
     pool: str
     tenant: str
     requests: int
@@ -293,11 +284,10 @@ class UsageLine:
     cached_tokens: int
     gpu_seconds: float
     cost: float
-    """In the operator's currency."""
+    """Cost in the operator's currency."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.UsageLine) -> UsageLine:
-        """Convert from the wire."""
         return cls(
             datetime.date.fromisoformat(wire.day),
             wire.pool,
@@ -313,13 +303,12 @@ class UsageLine:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """Is what was used, by day, pool and tenant."""
+    """Usage by day, pool and tenant."""
 
     lines: tuple[UsageLine, ...]
     truncated: bool
-    """There are more lines: ask for fewer days."""
+    """Whether there are more lines than were sent: ask for fewer days."""
 
     @classmethod
     def from_proto(cls, wire: admin_pb2.GetUsageResponse) -> UsageReport:
-        """Convert from the wire."""
         return cls(tuple(map(UsageLine.from_proto, wire.lines)), wire.truncated)

@@ -1,4 +1,6 @@
-"""What operators ask for. No utilisation target: policies work out the rest."""
+"""Targets that operators set: latency, attainment and budget. Policies work out the rest; there is no utilisation
+target.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from penstock.models import RequestClass
 
 @dataclass(frozen=True, slots=True)
 class ClassSlo:
-    """Is what one class of requests is promised; None promises nothing."""
+    """Latency that one class of requests is promised; None promises nothing."""
 
     ttft_p99_s: float | None = None
     """Time to first token, 99th percentile, seconds from the request's arrival."""
@@ -25,7 +27,7 @@ class ClassSlo:
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """Is what a pool is run for."""
+    """Targets that a pool is run for."""
 
     interactive: ClassSlo = field(default_factory=ClassSlo)
     standard: ClassSlo = field(default_factory=ClassSlo)
@@ -33,23 +35,23 @@ class OperatingPoint:
     attainment: float = 0.99
     """Part of the requests that must be served within their SLO, 0 to 1."""
     price_per_gpu_hour: float = 0.0
-    """In any currency."""
+    """Price of an accelerator per hour, in any currency."""
     budget_per_hour: float | None = None
-    """In the same currency; None is no bound. Binds only where there is a price."""
+    """Most that the pool may cost per hour, in the same currency; None is no bound. Bounds nothing without a price."""
 
     def of(self, request_class: RequestClass) -> ClassSlo:
-        """Return the promise to a class."""
+        """Return the SLO of a class."""
         return (self.interactive, self.standard, self.batch)[request_class]
 
     @property
     def itl_p95_s(self) -> float | None:
-        """The tightest bound on the inter-token latency: all classes share one batch. None bounds nothing."""
+        """Tightest bound on the inter-token latency, in seconds: all classes share one batch. None bounds nothing."""
         bounds = [slo.itl_p95_s for slo in (self.interactive, self.standard, self.batch) if slo.itl_p95_s is not None]
         return min(bounds, default=None)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is promised to anybody."""
+        """Whether no class is promised anything."""
         return self.interactive.empty and self.standard.empty and self.batch.empty
 
     def affordable(self, gpus_per_replica: int) -> int | None:
@@ -57,6 +59,6 @@ class OperatingPoint:
         hourly = self.price_per_gpu_hour * gpus_per_replica
         if self.budget_per_hour is None or hourly <= 0:
             return None
-        # Money is given in decimals, which floats miss by a hair. The largest float stands for no bound at times.
+        # Prices are decimals, which floats represent inexactly. A huge budget may give infinity, which is no bound.
         paid_for = self.budget_per_hour / hourly + 1e-9
         return int(paid_for) if paid_for < math.inf else None

@@ -1,4 +1,4 @@
-"""What policies return: a number, and how they came to it."""
+"""Results of policies: a number, and the steps that led to it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Is one step towards a decision."""
+    """One step towards a decision."""
 
     name: str
-    """Stable, lower case with underscores: "demand", "max_replicas"."""
+    """Stable name, lower case with underscores: "demand", "max_replicas"."""
     value: float
-    """The number after this step: replicas or sequences, where `reason` says nothing else."""
+    """Number after this step: replicas or sequences, where `reason` names nothing else."""
     reason: str
     """One plain sentence with the numbers that went in."""
 
@@ -22,25 +22,25 @@ class Step:
 
 
 class Relief(enum.StrEnum):
-    """Names what a pool gives up while it cannot have the replicas it needs, in the order in which it is given up."""
+    """Measure that a pool takes while it cannot have the replicas it needs; measures are taken in this order."""
 
     NONE = "none"
     LATENCY = "latency"
-    """Batches go up to the edge of the SLO."""
+    """Batches grow to the edge of the SLO."""
     PREEMPT_BATCH = "preempt_batch"
-    """Batch work gives way."""
+    """Batch work is preempted."""
     SHED = "shed"
     """Requests whose estimated wait is over their limit are refused."""
 
     @classmethod
     def of(cls, word: str) -> Relief:
-        """Read a stored one; NONE for a word that this version does not know."""
+        """Return the value of a stored word; NONE for a word that this version does not know."""
         return cls(word) if word in tuple(cls) else cls.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Counterfactual:
-    """Says what would have been decided without one term."""
+    """Decision that would have been made without one term."""
 
     without: str
     replicas: int

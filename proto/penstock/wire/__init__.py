@@ -1,6 +1,6 @@
 """Conversions between `penstock.v1` and plain values, both directions side by side.
 
-They check nothing: the router validates before it converts, and routers and replicas trust each other's frames.
+They validate nothing: the router validates before it converts, and routers and replicas trust each other's frames.
 """
 
 from penstock.wire.durations import duration_from_wire, duration_to_wire

@@ -1,4 +1,4 @@
-"""Converts lengths of time: seconds in Python, `google.protobuf.Duration` on the wire."""
+"""Conversion of lengths of time: seconds in Python, `google.protobuf.Duration` on the wire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _NANOS = 1_000_000_000
 
 
 def duration_to_wire(seconds: float) -> Duration:
-    """Convert finite seconds, rounded to nanoseconds; negative ones keep their sign in both fields."""
+    """Convert finite seconds, rounded to nanoseconds; negative values have their sign in both fields."""
     nanos = round(abs(seconds) * _NANOS)
     whole, rest = divmod(nanos, _NANOS)
     sign = -1 if seconds < 0 else 1

@@ -1,4 +1,4 @@
-"""Converts enums. An enum on the wire is open: a newer peer may send a number that this build does not know."""
+"""Conversion of enums. An enum on the wire is open: a newer peer may send a number that this build does not know."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ _STATE_FROM_WIRE = {number: name for name, number in _STATE_TO_WIRE.items()}
 
 
 def request_class_to_wire(request_class: RequestClass) -> types_pb2.RequestClass.ValueType:
-    """Convert a class."""
     return _CLASS_TO_WIRE[request_class]
 
 
@@ -38,7 +37,7 @@ def request_class_from_wire(number: types_pb2.RequestClass.ValueType) -> Request
     """Convert a class; unset is STANDARD.
 
     Raises:
-        ValueError: the number is unknown. Guessing would give a request another urgency than was asked for.
+        ValueError: the number is unknown. A guess could give the request an urgency that was not asked for.
     """
     if number == types_pb2.REQUEST_CLASS_UNSPECIFIED:
         return RequestClass.STANDARD
@@ -48,17 +47,15 @@ def request_class_from_wire(number: types_pb2.RequestClass.ValueType) -> Request
 
 
 def finish_reason_to_wire(reason: FinishReason) -> types_pb2.FinishReason.ValueType:
-    """Convert a reason."""
     return _FINISH_TO_WIRE[reason]
 
 
 def finish_reason_from_wire(number: types_pb2.FinishReason.ValueType) -> FinishReason:
-    """Convert a reason; an unknown number is ERROR, so that nobody takes the output for complete."""
+    """Convert a reason; an unknown number is ERROR, so that the output is not taken for complete."""
     return _FINISH_FROM_WIRE.get(number, FinishReason.ERROR)
 
 
 def replica_state_to_wire(state: ReplicaState) -> admin_pb2.ReplicaState.ValueType:
-    """Convert a state."""
     return _STATE_TO_WIRE[state]
 
 

@@ -8,16 +8,16 @@ from penstock.models import PositionLogprobs, TokenLogprob
 from penstock.v1 import types_pb2
 
 LOGPROB_FLOOR = -9999.0
-"""Stands for minus infinity, which JSON and several client languages cannot carry, and for what is not known."""
+"""Log probability that stands for minus infinity, which JSON and several client languages cannot carry, and for a value
+that is not known."""
 
 
 def logprobs_to_wire(position: PositionLogprobs) -> types_pb2.PositionLogprobs:
-    """Convert one position. Values are brought into [LOGPROB_FLOOR, 0]: rounding can leave an engine above 0."""
+    """Convert one position. Values are clamped to [LOGPROB_FLOOR, 0]: rounding can bring an engine above 0."""
     return types_pb2.PositionLogprobs(chosen=_token_to_wire(position.chosen), top=map(_token_to_wire, position.top))
 
 
 def logprobs_from_wire(position: types_pb2.PositionLogprobs) -> PositionLogprobs:
-    """Convert one position."""
     return PositionLogprobs(
         chosen=TokenLogprob(position.chosen.token_id, position.chosen.logprob),
         top=_tokens_from_wire(position.top),

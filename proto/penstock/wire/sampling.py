@@ -1,4 +1,4 @@
-"""Converts what a request asks for and what engines can do."""
+"""Conversion of sampling parameters and of engines' features."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SCALARS = (
 """Fields that have the same name on both sides and presence on the wire."""
 _DEFAULTS = {field.name: field.default for field in fields(SamplingParams) if field.name in _SCALARS}
 RECENT = 256
-"""Different parameters that are remembered: an application asks for the same ones with every request."""
+"""Number of different parameters that are cached: an application uses the same ones with every request."""
 RECENT_BYTES = 512
-"""Larger ones are not remembered."""
+"""Bytes; larger parameters are not cached."""
 _CAPABILITIES = tuple(field.name for field in fields(Capabilities))
 
 
@@ -59,11 +59,11 @@ _written_recently = lru_cache(maxsize=RECENT)(_written)
 
 
 def sampling_from_wire(wire: types_pb2.SamplingParams, *, max_tokens: int) -> SamplingParams:
-    """Convert parameters of one choice; `n` is not looked at.
+    """Convert parameters of one choice; `n` is ignored.
 
     Args:
-        wire: as it came; floats have single precision.
-        max_tokens: what an unset max_tokens means.
+        wire: the received message; its floats have single precision.
+        max_tokens: value of an unset max_tokens.
     """
     if wire.ByteSize() > RECENT_BYTES:
         return _read(wire, max_tokens)
@@ -89,7 +89,7 @@ def _read_recently(data: bytes, max_tokens: int) -> SamplingParams:
 
 
 def clear_defaults(wire: types_pb2.SamplingParams) -> None:
-    """Clear fields that say what their absence means."""
+    """Clear fields whose value is their default."""
     for name, default in _DEFAULTS.items():
         if default is not None and wire.HasField(name) and getattr(wire, name) == default:  # type: ignore[arg-type]
             wire.ClearField(name)  # type: ignore[arg-type]
@@ -98,7 +98,6 @@ def clear_defaults(wire: types_pb2.SamplingParams) -> None:
 
 
 def structured_to_wire(structured: StructuredOutput) -> types_pb2.StructuredOutput:
-    """Convert a constraint."""
     match structured.kind:
         case ConstraintKind.JSON_SCHEMA:
             return types_pb2.StructuredOutput(json_schema=structured.text)
@@ -111,7 +110,7 @@ def structured_to_wire(structured: StructuredOutput) -> types_pb2.StructuredOutp
 
 
 def structured_from_wire(wire: types_pb2.StructuredOutput) -> StructuredOutput | None:
-    """Convert a constraint; None when the message holds none."""
+    """Convert a constraint; None when the message has none."""
     kind = wire.WhichOneof("constraint")
     if kind is None:
         return None
@@ -121,10 +120,10 @@ def structured_from_wire(wire: types_pb2.StructuredOutput) -> StructuredOutput |
 
 
 def capabilities_to_wire(capabilities: Capabilities, *, chat: bool) -> inference_pb2.Capabilities:
-    """Convert capabilities; `chat` says whether the model has a chat template, which the tokenizer knows."""
+    """Convert capabilities; `chat`: whether the model has a chat template, which only the tokenizer knows."""
     return inference_pb2.Capabilities(chat=chat, **{name: getattr(capabilities, name) for name in _CAPABILITIES})
 
 
 def capabilities_from_wire(wire: inference_pb2.Capabilities) -> Capabilities:
-    """Convert capabilities; `chat` is no property of the engine and is left out."""
+    """Convert capabilities without `chat`, which is no property of the engine."""
     return Capabilities(**{name: getattr(wire, name) for name in _CAPABILITIES})
