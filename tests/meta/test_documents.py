@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 import shlex
 import tomllib
@@ -17,7 +18,16 @@ from cluster.settings import Settings
 from penstock.v1 import inference_pb2
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "k8s/README.md", "loadtest/README.md")
+DOCUMENTS = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    *sorted(
+        path.relative_to(ROOT).as_posix()
+        for room in ("cluster", "deployments", "k8s", "loadtest", "proto", "router")
+        for path in (ROOT / room).rglob("README.md")
+    ),
+)
 SERVICES = inference_pb2.DESCRIPTOR.services_by_name
 
 
@@ -74,7 +84,14 @@ def test_make_targets_that_are_named_exist() -> None:
     assert set() == {name for name in named if not name.endswith("-")} - targets
 
 
+def test_modules_that_are_run_exist() -> None:
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS]
+    modules = {module for text in texts for module in re.findall(r"python -m ([a-z_.]+)", text)}
+    assert {"router"} <= modules
+    assert [] == sorted(module for module in modules if importlib.util.find_spec(module) is None)
+
+
 def test_tests_that_are_named_exist() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS)
     tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert [] == [name for name in re.findall(r"`(test_\w+)`", text) if f"def {name}(" not in tests]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -203,6 +204,15 @@ def test_what_a_start_says_is_shown_as_it_is() -> None:
     display(f"pool {NASTY}", f"starting {NASTY}")
     console.print(display._table())
     assert 7 == text_of(console).count(NASTY)
+
+
+def test_what_is_written_after_the_last_step_goes_to_the_terminal_as_it_is() -> None:
+    own = sys.stdout
+    with StepDisplay(Console(file=io.StringIO(), force_terminal=True)) as display:
+        display("ray", "starting")
+        assert own is not sys.stdout
+        display("ray", "ready")
+        assert own is sys.stdout
 
 
 def test_no_console_of_a_command_draws_pictures(capsys: pytest.CaptureFixture[str]) -> None:
