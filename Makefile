@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# uv does not read pip's variable; a machine that keeps PyTorch's CPU wheel in a local folder names it there.
+# uv does not read pip's variable, which names a local folder with PyTorch's CPU wheel, if there is one.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 # Without such a folder the CPU build of PyTorch comes from PyTorch's own index.
 TORCH_BACKEND := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
@@ -19,7 +19,7 @@ DATA ?=
 OUT ?=
 REAL ?=
 MINUTES ?=
-# Recorded loads and measurements are no part of the repository; see loadtest/benchmarks/data.py.
+# Recorded loads and measurements are not in the repository. See loadtest/benchmarks/data.py.
 ifneq ($(DATA),)
 export PENSTOCK_DATA := $(DATA)
 endif
@@ -27,7 +27,7 @@ REAL_no := --no-real
 REAL_only := --real
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## create .venv with everything for a CPU machine
 
@@ -53,24 +53,29 @@ demo: setup ## start a cluster with a real vLLM engine, answer a prompt, stop it
 up: setup ## start a cluster and keep it until Ctrl-C
 	@$(BIN)/penstock up
 
-# What needs a cluster or an engine takes the whole machine, so it runs alone; the rest mostly waits, so it runs side by
-# side, whole files together because their tests share what they started.
+# Tests with a cluster or an engine take the whole machine, so they run alone. The others mostly wait, so more of them
+# run side by side than there are cores.
 ALONE := cluster or engine or node
-# More processes than two cores, because of the waiting.
-SIDE_BY_SIDE := -n 4 --dist loadfile
+SIDE_BY_SIDE := -n 4 --dist worksteal
+NOTES := out/test/notes.jsonl
 
-# Tests that fail are run once more at the end, with nothing beside them: a machine that others starve makes time limits
-# pass. What fails twice fails the suite; what does not is named.
-test: setup ## run the whole test suite
-	@status=0; \
-	$(BIN)/python -m pytest --cache-clear $(SIDE_BY_SIDE) -m "not ($(ALONE))" || status=$$?; \
-	$(BIN)/python -m pytest -m "$(ALONE)" || { code=$$?; [ $$status -gt 1 ] || status=$$code; }; \
-	if [ $$status -eq 1 ]; then $(BIN)/python -m tests.again || exit $$?; else exit $$status; fi
+# Compiled test modules are kept: without them pytest needs twice the time before the first test.
+test test-fast test-quick check: export PYTHONDONTWRITEBYTECODE :=
+
+# The last step prints the slowest tests, and runs once more, alone, what failed only by a time-out: see tests/again.py.
+test: setup ## run the whole test suite (PENSTOCK_STORES=all: on every kind of Redis)
+	@rm -f $(NOTES); status=0; \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --notes $(NOTES) -m "not ($(ALONE))" || status=$$?; \
+	$(BIN)/python -m pytest --notes $(NOTES) -m "$(ALONE)" || { code=$$?; [ $$status -ge $$code ] || status=$$code; }; \
+	$(BIN)/python -m tests.again $(NOTES) $$status
 
 test-fast: setup ## run the tests that need no cluster and no engine
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not ($(ALONE))"
 
-check: setup proto-check k8s-check ## ruff, mypy, who imports whom, generated code, sizes, words
+test-quick: setup ## run the pure and in-memory tests, in less than a minute
+	$(BIN)/python -m pytest -q -n logical --dist worksteal -m quick
+
+check: setup proto-check k8s-check ## ruff, mypy, import rules, generated code, sizes, documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -81,11 +86,21 @@ format: setup ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-k8s-render: setup ## rewrite what follows from others under k8s/: values schema, dashboards, Kustomize
+k8s-render: setup ## rewrite the generated files under k8s/: values schema, dashboards, Kustomize
 	$(BIN)/python -m k8s.render
 
 k8s-check: setup
 	$(BIN)/python -m k8s.render --check
+
+reference: setup ## rewrite the reference pages from the code
+	$(BIN)/python .docs/generate.py
+
+docs: setup ## build the documents as a site in out/docs; a broken link fails
+	$(BIN)/sphinx-build -q -E -n -W --keep-going -c .docs -d out/doctrees . out/docs
+	@echo "penstock: open out/docs/index.html"
+
+demo-svg: setup ## record penstock demo as the picture in the README
+	$(BIN)/python .docs/record_demo.py
 
 proto: setup ## regenerate the code of the .proto files
 	$(BIN)/python proto/generate.py proto
@@ -97,13 +112,13 @@ lock: setup ## recompile requirements/cpu.txt from pyproject.toml
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --extra loadtest --group dev --python-version 3.11 \
 	  --no-header --no-annotate --no-emit-package penstock-client --output-file requirements/cpu.txt
 
-chaos: setup ## break a cluster of real processes and check what its clients saw (ONLY=text, REAL=no|only, JSON=file)
+chaos: setup ## break a cluster of real processes and check its clients' streams (ONLY=text, REAL=no|only, JSON=file)
 	$(BIN)/python -m tests.chaos $(if $(ONLY),--only "$(ONLY)") $(REAL_$(REAL)) $(if $(JSON),--json $(JSON))
 
 chaos-ray: setup ## kill Ray's controller, its gcs_server and its whole head under load
 	PENSTOCK_RAY_FAULTS=1 $(BIN)/python -m pytest tests/integration/test_ray_faults.py
 
-soak: setup ## mixed load with random faults for MINUTES=n (20), nothing lost, flat memory, nothing left (JSON=file)
+soak: setup ## mixed load with random faults for MINUTES=n (20): no losses, flat memory, no remains (JSON=file)
 	$(BIN)/python -m tests.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JSON),--json $(JSON))
 
 bench-tokens: setup ## CPU per token: in-process vLLM, vLLM's HTTP server, Penstock (JSON=file)
@@ -115,27 +130,27 @@ bench-queue: setup ## CPU of Redis per submit, fill and release; requests/s of t
 bench-jobs: setup ## a job of 50,000 items: time, and memory of Redis and routers (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.jobs $(if $(JSON),--json $(JSON))
 
-bench-cancel: setup ## what a cancel takes, what 100,000 of them leave behind, how fast a full queue refuses (JSON=file)
+bench-cancel: setup ## latency of cancels, remains of 100,000 cancels, speed of a full queue's refusals (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.cancel $(if $(JSON),--json $(JSON))
 
-bench-herd: setup ## a router dies under 20,000 streams: what its clients do to the other one (JSON=file)
+bench-herd: setup ## a router dies under 20,000 streams: the effect on the other router (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.reconnect $(if $(JSON),--json $(JSON))
 
-bench-affinity: setup ## what prefix and session affinity bring on a recorded load (JSON=file, TRACE=file, DATA=folder)
+bench-affinity: setup ## benefit of prefix and session affinity on a recorded load (JSON=file, TRACE=file, DATA=folder)
 	$(BIN)/python -m loadtest.benchmarks.affinity $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
-bench-simulate: setup ## how fast the simulator is, and how well it predicts a recorded engine run (JSON=file, TRACE=file, DATA=folder)
+bench-simulate: setup ## speed of the simulator, and its prediction of a recorded engine run (JSON=file, TRACE=file, DATA=folder)
 	$(BIN)/python -m loadtest.benchmarks.simulate $(if $(JSON),--json $(JSON)) $(if $(TRACE),--trace $(TRACE))
 
 bench-autoscaler: setup ## autoscalers at equal attainment on recorded loads (QUICK=1, JSON=file, DATA=folder)
 	$(BIN)/python -m loadtest.benchmarks.autoscaler $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
 
-bench-control: setup ## the fast loop against static batch limits on a real engine (JSON=file)
+bench-control: setup ## the batch policy against static batch limits on a real engine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.control $(if $(JSON),--json $(JSON))
 
 bench-loadtest: setup ## CPU and lag of one load generator with 2,000 streams of 5 messages/s (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.loadtest $(if $(JSON),--json $(JSON))
-bench-plan: setup ## how wrong the planner is on measured points it has not seen (JSON=file, POINTS=file, DATA=folder)
+bench-plan: setup ## error of the planner on measured points it has not seen (JSON=file, POINTS=file, DATA=folder)
 	$(BIN)/python -m loadtest.benchmarks.plan $(if $(JSON),--json $(JSON)) $(if $(POINTS),--points $(POINTS))
 
 plan-loop: setup ## profile the CPU engine, plan for a load, run it on a cluster, compare (JSON=file)
@@ -144,7 +159,7 @@ plan-loop: setup ## profile the CPU engine, plan for a load, run it on a cluster
 record-run: setup ## replay a load through the whole stack on the CPU engine, for penstock simulate --validate (OUT=folder, DATA=folder)
 	$(BIN)/python -m loadtest.benchmarks.record_run $(or $(OUT),out/run)
 
-gpu-check: ## on a GPU machine: what only it can show (JSON=file)
+gpu-check: ## checks of the engine adapter on a GPU machine (JSON=file)
 	$(BIN)/python -m loadtest.benchmarks.gpu_check $(if $(JSON),--json $(JSON))
 
-.PHONY: help setup setup-gpu demo up test test-fast chaos chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run
+.PHONY: help setup setup-gpu demo up docs reference demo-svg test test-fast test-quick chaos chaos-ray soak check format proto proto-check lock bench-tokens bench-queue bench-jobs bench-affinity bench-cancel bench-control bench-herd bench-simulate gpu-check bench-loadtest bench-autoscaler k8s-render k8s-check bench-plan plan-loop record-run

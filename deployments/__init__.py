@@ -1,1 +1,1 @@
-"""The Ray Serve side: engines, and the replica that hosts one."""
+"""Everything that runs in Ray Serve: the engines, and the replica that hosts one."""

@@ -1,4 +1,4 @@
-"""The Ray Serve application of one pool. Serve owns placement, count, health and updates; no token passes it."""
+"""The Ray Serve application of one pool. Serve owns placement, count, health and updates. No token passes it."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class ReplicaHost:
-    """Hosts a `Replica` in a Serve replica actor."""
+    """Serve deployment whose actors each host one `Replica`."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, pool: str, settings_file: str, tree: dict[str, Any] | None = None
     ) -> None:
-        """Bring the replica up; Serve counts it as running only after this and a first health check."""
+        """Start the replica. Serve counts it as running only after this call and a first health check."""
         settings = read_settings(settings_file, tree)
         configure_logging(settings.cluster.log_level, settings.cluster.log_format)
         self._replica: Replica | None = None
@@ -41,14 +41,14 @@ class ReplicaHost:
             replica = make_replica(settings, pool)
             await replica.start()
         except Exception as error:
-            # Serve tries again and again by itself; the autoscaler should know that it is in vain.
+            # Serve retries by itself without end. The autoscaler should know that the starts fail.
             await note_failed_start(settings, pool, error)
             raise
         self._replica = replica
         settle_heap()
 
     async def check_health(self) -> None:
-        """Ask the engine; a dead one ends this process, so that Serve replaces it at its next look."""
+        """Check the engine. If it is dead, end this process, so that Serve replaces it at its next check."""
         if self._replica is None:
             return
         try:
@@ -58,7 +58,7 @@ class ReplicaHost:
             await self._end_after_engine_death(self._replica)
 
     async def _end_after_engine_death(self, replica: Replica) -> None:
-        # Routers get the ends of their attempts, and the lease is given back, before the process goes.
+        # Before the process ends, routers get the ends of their attempts and the lease is given back.
         try:
             async with asyncio.timeout(5.0):
                 await replica.stop(drain_s=0.2)
@@ -66,23 +66,24 @@ class ReplicaHost:
             os._exit(1)
 
     async def record_replica_metadata(self) -> dict[str, Any]:
-        """Tell Serve's own tools where the inner service listens."""
+        """Return the address of the inner service, for Serve's own tools."""
         return {} if self._replica is None else {"address": self._replica.address}
 
     async def __call__(self) -> str:
-        """Name the inner address; nothing calls this but people who look around."""
+        """Return the inner address. Penstock itself never calls this; it helps people who inspect a cluster."""
         return "" if self._replica is None else self._replica.address
 
     async def __del__(self) -> None:
-        """Drain. Serve awaits this once before it kills the actor; it is the only notice a replica gets."""
+        """Drain the replica. Serve awaits this once before it kills the actor, and gives no other notice."""
         replica = getattr(self, "_replica", None)
         if replica is not None:
             await replica.stop()
 
 
 def read_settings(settings_file: str, tree: dict[str, Any] | None = None) -> Settings:
-    """Read the tree from a JSON file that the bootstrap wrote, or, when empty, from TOML and environment and `tree`,
-    which wins over both.
+    """Read the settings from a JSON file that the bootstrap wrote.
+
+    Without a file, read TOML and environment, and let `tree` override both.
     """
     if settings_file:
         return parse_settings(Path(settings_file).read_text(encoding="utf-8"))
@@ -90,7 +91,7 @@ def read_settings(settings_file: str, tree: dict[str, Any] | None = None) -> Set
 
 
 def make_replica(settings: Settings, pool: str) -> Replica:
-    """Make the replica of this actor; `start` it next.
+    """Make the replica of this actor. Call `start` on it next.
 
     Raises:
         SettingsError: the cluster secret can't be read.
@@ -117,12 +118,12 @@ def make_replica(settings: Settings, pool: str) -> Replica:
 
 
 def open_control(settings: Settings, pool: str) -> RedisControlStore:
-    """Open what the pool's autoscaler and replicas share."""
+    """Open the store that the pool's autoscaler and replicas share."""
     return RedisControlStore(settings.redis.url, pool, settings.redis.timeout_s)
 
 
 async def note_failed_start(settings: Settings, pool: str, error: Exception) -> None:
-    """Tell the autoscaler."""
+    """Report a failed start to the autoscaler."""
     store = open_control(settings, pool)
     try:
         await store.note_failed_start(f"{type(error).__name__}: {error}"[:500])
@@ -133,7 +134,7 @@ async def note_failed_start(settings: Settings, pool: str, error: Exception) -> 
 
 
 def choose_cores(settings: Settings, pool: str, rank: int) -> tuple[int, ...]:
-    """Pick the CPU cores of a replica's ranks. vLLM's own choice is the same for every replica of a machine."""
+    """Pick the CPU cores of a replica's ranks. vLLM would pick the same ones for every replica of a machine."""
     cores = sorted(os.sched_getaffinity(0))
     before = 0
     for name, other in settings.pools.items():
@@ -151,8 +152,8 @@ def build(args: dict[str, Any]) -> serve.Application:
 
     Args:
         args: pool (name), settings_file (JSON; empty for TOML and environment) and settings (a part of the tree that
-            wins over TOML and environment; as it is in the config, changing it replaces the replicas one by one, as
-            does `digest` for the file).
+            overrides TOML and environment). A change of `settings` in the config, or of `digest` for the file, replaces
+            the replicas one by one.
     """
     pool, settings_file = str(args["pool"]), str(args.get("settings_file", ""))
     deployment = serve.deployment(name=DEPLOYMENT)(ReplicaHost)

@@ -1,1 +1,1 @@
-"""The gRPC front: admission, dispatch, client streams, and the Python client."""
+"""The router: the gRPC API, admission control, dispatch to replicas, and client streams."""

@@ -22,14 +22,14 @@ from cluster.settings import Settings
 from cluster.settings.load import read_settings
 from cluster.telemetry import configure_logging
 from cluster.trust.secret import ClusterSecret
-from router.server import Router
+from router.server import Router, build_router
 from router.stores import redis_factory
 
 _LOG = logging.getLogger("router")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a router until SIGTERM or SIGINT; returns the exit status."""
+    """Run a router until SIGTERM or SIGINT, and return the exit status."""
     options = build_parser().parse_args(argv)
     try:
         settings = read_settings(options.settings_json, options.settings)
@@ -43,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Describe the flags."""
     parser = argparse.ArgumentParser(prog="python -m router", description="Runs one Penstock router process.")
     parser.add_argument("--settings", type=Path, help="TOML file; default: $PENSTOCK_SETTINGS and PENSTOCK_* variables")
     parser.add_argument("--settings-json", type=Path, help="a whole settings tree as JSON; wins over --settings")
@@ -72,7 +71,7 @@ async def _run(
         settings.cluster.secret_file or settings.cluster.state_dir.expanduser() / "secret"
     )
     queues = redis_factory(settings)
-    router = Router(settings, secret, queues, port=port, metrics_port=metrics_port, shared_port=shared_port)
+    router = build_router(settings, secret, queues, port=port, metrics_port=metrics_port, shared_port=shared_port)
     stop = asyncio.Event()
     with stop_signals(stop.set):
         await router.start()
@@ -86,7 +85,9 @@ async def _run(
 
 
 def write_ready(path: Path, router: Router) -> None:
-    """Tell whoever started this process where it listens; appears whole or not at all."""
+    """Write the ports and ids of this process as JSON, for the process that started it. Readers see the whole file or
+    none.
+    """
     partial = path.with_suffix(".partial")
     fields = {
         "port": router.port,

@@ -1,4 +1,4 @@
-"""The models that this router can admit requests for."""
+"""Models that this router can admit requests for."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from router.validation import Prompt
 _LOG = logging.getLogger(__name__)
 
 ENCODERS = 2
-"""Threads that encode long prompts."""
+"""Number of threads that encode long prompts."""
 
 
 class Catalog:
-    """Knows each pool's model and tokenizer, also while the pool has no replica: what a replica once announced is kept
-    on disk beside the tokenizer.
+    """Model and tokenizer of each pool, also while the pool has no replica: a replica's announcement of its model is
+    stored on disk beside the tokenizer.
     """
 
     def __init__(self, pools: Mapping[str, Pool], cache_dir: Path, limits: LimitSettings) -> None:
@@ -39,17 +39,17 @@ class Catalog:
         self._store = TokenizerStore(
             cache_dir / "tokenizers", threads=ENCODERS, max_rendered_characters=limits.max_rendered_characters
         )
-        self._turns = FairTurns(ENCODERS)
+        self._fair_turns = FairTurns(ENCODERS)
         self._models: dict[str, ModelInfo] = {}
         self._tokenizers: dict[str, tuple[str, Tokenizer]] = {}
-        """By pool, with their digests: those of earlier models are for the store to keep or forget."""
+        """Newest tokenizer of each pool, with its digest. The store decides how long it keeps earlier ones."""
 
     def pool(self, model: str, caller: Caller) -> Pool:
         """Return the pool that serves a model.
 
         Raises:
-            PermissionDeniedError: the caller may not use it.
-            ModelNotFoundError: there is none.
+            PermissionDeniedError: the caller may not use the model.
+            ModelNotFoundError: no pool serves it.
         """
         require_model(caller, model)
         pool = self._pools.get(model)
@@ -58,10 +58,10 @@ class Catalog:
         return pool
 
     async def model(self, pool: Pool) -> tuple[ModelInfo, Tokenizer]:
-        """Return what is needed to admit a request.
+        """Return the model and the tokenizer of a pool.
 
         Raises:
-            NoReplicaError: no replica of the pool has ever been seen.
+            NoReplicaError: no replica of the pool has ever been seen, or none can be asked for its tokenizer now.
         """
         info = self.known(pool)
         if info is None:
@@ -73,14 +73,14 @@ class Catalog:
         return info, tokenizer
 
     async def encode(self, tokenizer: Tokenizer, prompt: Prompt, tenant: str) -> Sequence[int]:
-        """Encode a prompt. Tenants take turns with long ones, which have no quota yet.
+        """Encode a prompt. Tenants take turns with long prompts, because quotas apply only later.
 
         Raises:
             InvalidRequestError: as `Tokenizer.encode_prompt`.
         """
         if tokenizer.is_quick(prompt):
             return await tokenizer.encode_prompt(prompt)
-        async with self._turns.turn(tenant):
+        async with self._fair_turns.turn(tenant):
             return await tokenizer.encode_prompt(prompt)
 
     def _tokenizer(self, pool: Pool, info: ModelInfo) -> Tokenizer | None:
@@ -88,7 +88,7 @@ class Catalog:
         return tokenizer if digest == info.tokenizer_digest else None
 
     def known(self, pool: Pool) -> ModelInfo | None:
-        """Return what is known of a pool's model; None while no replica has ever been seen."""
+        """Return a pool's model; None while no replica of it has ever been seen."""
         announcement = pool.replicas.any_announcement()
         if announcement is not None:
             if self._models.get(pool.name) != announcement.model:
@@ -111,7 +111,7 @@ class Catalog:
             raise NoReplicaError(str(error), 1.0) from error
 
     async def close(self) -> None:
-        """Give up what is being loaded, and end the threads that encode."""
+        """Give up loads, and end the threads that encode."""
         await self._store.close()
 
     def describe(self, pool: Pool) -> api.Model:
@@ -139,7 +139,7 @@ class Catalog:
         path = self._file(pool)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Of its own: the router's other processes write the same file, at the same time.
+            # A file of its own: the router's other processes write the same file at the same time.
             partial = path.with_suffix(f".{secrets.token_hex(4)}.partial")
             partial.write_text(json.dumps({"of": pool.settings.model, "info": asdict(info)}), encoding="utf-8")
             partial.replace(path)
@@ -150,7 +150,7 @@ class Catalog:
     def _read(self, pool: Pool) -> ModelInfo | None:
         try:
             stored = json.loads(self._file(pool).read_text(encoding="utf-8"))
-            # The settings may name another model by now, whose engines still load.
+            # The settings may have a new model by now, whose engines still load.
             return model_from_fields(stored["info"]) if stored["of"] == pool.settings.model else None
         except (OSError, ValueError, TypeError, KeyError):
             return None

@@ -1,4 +1,4 @@
-"""Wraps every public method: decoding, errors, metrics, one log line per call."""
+"""gRPC handlers of the public methods: decoding, callers and their roles, errors, metrics, one log line per call."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import code_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
 from cluster.errors import CancelledError, InvalidRequestError, PenstockError
+from router.call_context import CallContext, ClientGoneError
+from router.grpc_server import call_context
 from router.identity import Caller, Role, minimum_role, require_role
 from router.metrics import RouterMetrics
 from router.status import abort, to_rpc_status
 
 _LOG = logging.getLogger(__name__)
 
-Authenticate = Callable[[Any], Caller]
-"""Takes the call's context; raises UnauthenticatedError or PermissionDeniedError."""
+Authenticate = Callable[[CallContext], Caller]
+"""Function from a call to its caller. Raises UnauthenticatedError or PermissionDeniedError."""
 
 
 class Malformed:
-    """Stands for a request that is no valid message; such a call gets a clear error instead of gRPC's INTERNAL."""
+    """A request that is no valid message. Its call gets a clear error instead of gRPC's INTERNAL."""
 
     def __init__(self, detail: str) -> None:
         self.detail = detail
@@ -35,8 +37,10 @@ class Malformed:
 def service_handler(
     service: ServiceDescriptor, servicer: object, metrics: RouterMetrics, authenticate: Authenticate
 ) -> grpc.GenericRpcHandler[Any, Any]:
-    """Build the handlers of all methods of a service; each is a method of `servicer` with the RPC's name, and takes the
-    request (all of them as an iterator where the client streams), the call's context and the caller.
+    """Build the handlers of all methods of a service.
+
+    Each handler calls the method of `servicer` with the RPC's name. The method takes the request, the call's context
+    and the caller. Where the client streams, it takes an iterator of requests.
     """
     handlers = {}
     for method in service.methods:
@@ -47,7 +51,7 @@ def service_handler(
             build, wrap = grpc.unary_stream_rpc_method_handler, _stream
         elif method.client_streaming:
             build, wrap = grpc.stream_unary_rpc_method_handler, _upload
-        admit = _admission(name, minimum_role(service.name, method.name), authenticate)
+        admit = _caller_check(name, minimum_role(service.name, method.name), authenticate)
         handlers[method.name] = build(
             wrap(name, behaviour, metrics, admit),
             request_deserializer=_decoder(GetMessageClass(method.input_type)),
@@ -56,8 +60,8 @@ def service_handler(
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
-def _admission(name: str, role: Role, authenticate: Authenticate) -> Authenticate:
-    def admit(context: Any) -> Caller:
+def _caller_check(name: str, role: Role, authenticate: Authenticate) -> Authenticate:
+    def admit(context: CallContext) -> Caller:
         caller = authenticate(context)
         require_role(caller, role, name)
         return caller
@@ -70,7 +74,7 @@ def _decoder(message: type[Message]) -> Callable[[bytes], Message | Malformed]:
         try:
             return message.FromString(data)
         except DecodeError as error:
-            # Also strings that are not UTF-8.
+            # Strings that are not UTF-8 are among them.
             return Malformed(str(error))
 
     return decode
@@ -80,8 +84,9 @@ def _unary(name: str, behaviour: Callable[..., Awaitable[Message]], metrics: Rou
     async def handle(request: Message | Malformed, context: Any) -> Message:
         began = time.monotonic()
         try:
-            caller = admit(context)
-            reply = await behaviour(_checked(request), context, caller)
+            call = call_context(context)
+            caller = admit(call)
+            reply = await behaviour(_checked(request), call, caller)
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
             await _fail(name, error, context, metrics, began)
         _count(name, metrics, began, "OK", None)
@@ -96,8 +101,9 @@ def _stream(
     async def handle(request: Message | Malformed, context: Any) -> None:
         began = time.monotonic()
         try:
-            caller = admit(context)
-            await behaviour(_checked(request), context, caller)  # type: ignore[misc]
+            call = call_context(context)
+            caller = admit(call)
+            await behaviour(_checked(request), call, caller)  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
             await _fail(name, error, context, metrics, began)
         _count(name, metrics, began, "OK", None)
@@ -106,7 +112,7 @@ def _stream(
 
 
 def _upload(
-    name: str, behaviour: Callable[..., Awaitable[Message]], metrics: RouterMetrics, authenticate: Authenticate
+    name: str, behaviour: Callable[..., Awaitable[Message]], metrics: RouterMetrics, admit: Authenticate
 ) -> Any:
     async def checked(requests: AsyncIterator[Message | Malformed]) -> AsyncIterator[Message]:
         async for request in requests:
@@ -115,7 +121,8 @@ def _upload(
     async def handle(requests: AsyncIterator[Message | Malformed], context: Any) -> Message:
         began = time.monotonic()
         try:
-            reply = await behaviour(checked(requests), context, authenticate(context))
+            call = call_context(context)
+            reply = await behaviour(checked(requests), call, admit(call))
         except BaseException as error:  # noqa: BLE001 - every outcome is counted; the error is re-raised or sent
             await _fail(name, error, context, metrics, began)
         _count(name, metrics, began, "OK", None)
@@ -131,18 +138,18 @@ def _checked(request: Message | Malformed) -> Message:
 
 
 async def _fail(name: str, error: BaseException, context: Any, metrics: RouterMetrics, began: float) -> NoReturn:
-    if isinstance(error, grpc.aio.InternalError):
-        # Nobody is there any more, which gRPC says this way to a write that waited for the reader.
+    if isinstance(error, ClientGoneError | grpc.aio.InternalError):
+        # The client left during a write. grpc.aio raises its InternalError then.
         error = asyncio.CancelledError()
     if isinstance(error, asyncio.CancelledError):
-        # The client is gone or its deadline passed. Swallowing this would leak gRPC's memory.
+        # The client is gone or its deadline has passed. Without this error gRPC would leak memory.
         _count(name, metrics, began, "CANCELLED", CancelledError.reason)
         raise error
     if not isinstance(error, Exception):
         raise error
     reason = error.reason if isinstance(error, PenstockError) else PenstockError.reason
     status = to_rpc_status(error)
-    # As clients see it, so that faults of ours can be told from what they asked wrongly.
+    # Count the status that clients see: it tells our faults from wrong requests.
     _count(name, metrics, began, code_pb2.Code.Name(status.code), reason)
     await abort(context, error, status)
 

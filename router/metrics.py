@@ -1,4 +1,4 @@
-"""What a router exports. Counters move once per request, never per token."""
+"""Metrics of a router. Counters change once per request, never per token."""
 
 from __future__ import annotations
 
@@ -25,55 +25,55 @@ from router.generation.generation import Generation
 from router.identity.authenticator import KEYS_FILE
 
 MAX_TENANTS = 100
-"""Tenants with a series of their own; those that come later share one. The ledger has them all."""
+"""Most tenants with a series of their own; later ones share a series. The ledger has all tenants."""
 OTHER_TENANTS = "(other)"
 
 Series = TypeVar("Series", Counter, Histogram)
 
 
 class RouterMetrics:
-    """Owns the router's metrics."""
+    """Metrics of one router, and their registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._calls = self._counter(
             "penstock_router_calls",
-            "Calls that ended, by method and the name of their gRPC status; CANCELLED also where the client left.",
+            "Calls that ended, by method and name of the gRPC status; CANCELLED also where the client left.",
             ["method", "code"],
         )
         self._errors = self._counter("penstock_router_errors", "Calls that failed, by reason.", ["method", "reason"])
         self._choices = self._counter(
             "penstock_router_choices",
-            "Choices that ended here, in line or running, by reason; refused ones are not among them.",
+            "Choices that ended on this router, waiting or running, by reason; refused ones do not count.",
             ["pool", "reason"],
         )
         self._tokens = self._counter(
             "penstock_router_tokens",
-            "Tokens of requests that ended, however they did, by kind; the same as in the ledger.",
+            "Tokens of requests that ended, for any reason, by kind; the same as in the ledger.",
             ["pool", "kind"],
         )
         self._tenant_tokens = self._counter(
             "penstock_router_tenant_tokens",
-            "Prompt and output tokens of requests that ended, however they did, by tenant.",
+            "Prompt and output tokens of requests that ended, for any reason, by tenant.",
             ["pool", "tenant"],
         )
         self._tenants: set[str] = set()
         self._reloads = self._counter(
             "penstock_router_file_reloads",
-            "Changes of keys and certificate files that were seen; bad ones left the last good content in force.",
+            "Changes of the keys file and of certificate files; after a bad one the last good content stays in force.",
             ["file", "outcome"],
         )
         for file, outcome in itertools.product((KEYS_FILE, ROUTER_TLS), ("good", "bad")):
-            # Prometheus sees no increase in a series that begins with its first event.
+            # These begin with 0: Prometheus sees no increase in a series that begins with its first event.
             self._reloads(file, outcome)
         self._job_items = self._counter(
-            "penstock_router_job_items", "Items of jobs that got their result here.", ["pool", "outcome"]
+            "penstock_router_job_items", "Items of jobs whose result this router stored.", ["pool", "outcome"]
         )
         self._queue = self._histogram("penstock_router_queue_seconds", "Acceptance to the grant of a slot.")
         self._ttft = self._histogram("penstock_router_ttft_seconds", "Arrival of the call to the first token.")
         self._itl = self._histogram("penstock_router_inter_token_seconds", "Mean inter-token latency per choice.")
         self._eta_error = self._histogram(
-            "penstock_router_eta_error_seconds", "Difference of the wait and its first estimate."
+            "penstock_router_eta_error_seconds", "Difference between the wait and its first estimate."
         )
         self._total = self._histogram("penstock_router_request_seconds", "Arrival of the call to the end.")
 
@@ -84,7 +84,7 @@ class RouterMetrics:
         return _series(Histogram(name, text, ["pool", "class"], buckets=LATENCY_BUCKETS, registry=self.registry))
 
     def watch(self, pools: Mapping[str, Pool], streams: Callable[[], int]) -> None:
-        """Read the pools whenever the endpoint is scraped, and count the choices that end in them."""
+        """Read the pools at every scrape, and count the choices that end in them."""
         self.registry.register(_Live(pools, streams))
         for name, pool in pools.items():
             pool.on_settled = partial(self.settled, name)
@@ -100,7 +100,7 @@ class RouterMetrics:
         self._job_items(pool, "error" if failed else "ok").inc()
 
     def reloaded(self, file: str, good: bool) -> None:
-        """Count a changed file. Called from any thread."""
+        """Count a changed file. Safe to call from any thread."""
         self._reloads(file, "good" if good else "bad").inc()
 
     def _tenant_label(self, tenant: str) -> str:
@@ -109,17 +109,17 @@ class RouterMetrics:
         return tenant if tenant in self._tenants else OTHER_TENANTS
 
     def settled(self, pool: str, choice: Choice, used: Settlement | None) -> None:
-        """Count a choice that is over, once, when the ledger gets what it used: also one whose client has left."""
+        """Count a choice that is over, once, when its usage goes to the ledger: also one whose client has left."""
         labels = (pool, choice.entry.request_class.name.lower())
-        # Without an end: taken over from a router that is gone, and nobody could go on.
+        # A choice without an end was taken over from a lost router, and could not be resumed.
         reason = types.FINISH_REASON_ERROR if choice.end is None else choice.end.finish_reason
         self._choices(pool, _reason(reason)).inc()
-        if choice.predicted_wait_s is not None and choice.waited_s is not None:
-            self._eta_error(*labels).observe(abs(choice.predicted_wait_s - choice.waited_s))
-        for ran in choice.metering.attempts:
-            self._queue(*labels).observe(ran.queue_s)
-            if ran.end.output_tokens > 1:
-                self._itl(*labels).observe(ran.end.decode_s / (ran.end.output_tokens - 1))
+        if choice.wait.predicted_s is not None and choice.wait.waited_s is not None:
+            self._eta_error(*labels).observe(abs(choice.wait.predicted_s - choice.wait.waited_s))
+        for attempt in choice.metering.attempts:
+            self._queue(*labels).observe(attempt.queue_s)
+            if attempt.end.output_tokens > 1:
+                self._itl(*labels).observe(attempt.end.decode_s / (attempt.end.output_tokens - 1))
         if used is not None:
             self._tokens(pool, "prompt").inc(used.prompt_tokens)
             self._tokens(pool, "output").inc(used.output_tokens)
@@ -128,21 +128,21 @@ class RouterMetrics:
             self._tenant_tokens(pool, tenant).inc(used.prompt_tokens + used.output_tokens)
 
     def left(self, generation: Generation) -> None:
-        """Note when the first token of a call came that is over, however it ended."""
-        # A call that took a running attempt over had its first token from somebody else's work.
+        """Record the time to first token of a call that is over, for any reason."""
+        # A call that took over a running attempt owes its first token to another call.
         firsts = [
-            each.first_token_at for each in generation.choices if each.first_token_at and each.waited_s is not None
+            each.first_token_at for each in generation.choices if each.first_token_at and each.wait.waited_s is not None
         ]
         if firsts:
-            self._ttft(*_labels(generation)).observe(min(firsts) - generation.choices[0].arrived_at)
+            self._ttft(*_labels(generation)).observe(min(firsts) - generation.choices[0].wait.arrived_at)
 
     def finished(self, generation: Generation, end: api.Finished) -> None:
-        """Note how long a request took that ended well."""
+        """Record the duration of a request that ended well."""
         self._total(*_labels(generation)).observe(duration_from_wire(end.receipt.total_time))
 
 
 def _series(metric: Series) -> Callable[..., Series]:
-    """Return what finds the series of some labels: the library makes strings of them and takes a lock each time."""
+    """Return a cached lookup of series by labels: the library itself converts labels and takes a lock each time."""
     return functools.cache(metric.labels)
 
 
@@ -151,7 +151,7 @@ def _labels(generation: Generation) -> tuple[str, str]:
 
 
 def _reason(reason: types.FinishReason.ValueType) -> str:
-    """Return the word that replicas have for it."""
+    """Return the reason's name in the metrics of replicas."""
     return types.FinishReason.Name(reason).removeprefix("FINISH_REASON_").lower()
 
 
@@ -161,30 +161,32 @@ class _Live(Collector):
         self._streams = streams
 
     def collect(self) -> Iterable[Metric]:
-        streams = GaugeMetricFamily("penstock_router_open_calls", "Generations that are open on this router.")
+        streams = GaugeMetricFamily("penstock_router_open_calls", "Open generations on this router.")
         streams.add_metric([], self._streams())
         yield streams
         waiting = GaugeMetricFamily(
-            "penstock_queue_waiting", "Waiting requests, all routers.", labels=["pool", "class"]
+            "penstock_queue_waiting", "Waiting requests of all routers.", labels=["pool", "class"]
         )
-        running = GaugeMetricFamily("penstock_queue_running", "Requests with a slot, all routers.", labels=["pool"])
+        running = GaugeMetricFamily("penstock_queue_running", "Requests with a slot, of all routers.", labels=["pool"])
         ready = GaugeMetricFamily("penstock_replicas_ready", "Replicas that take work.", labels=["pool"])
-        linked = GaugeMetricFamily("penstock_router_links_up", "Replicas this router is linked to.", labels=["pool"])
+        linked = GaugeMetricFamily("penstock_router_links_up", "Replicas this router has a link to.", labels=["pool"])
         held = GaugeMetricFamily("penstock_router_lease_held", "1 while this router's lease is held.", labels=["pool"])
         lag = GaugeMetricFamily(
-            "penstock_router_loop_lag_seconds", "The longest that the event loop stood still, since start."
+            "penstock_router_loop_lag_seconds", "Longest time that the event loop stood still, since the start."
         )
         lag.add_metric([], max((pool.longest_lag_s for pool in self._pools.values()), default=0.0))
         yield lag
-        # Every pool's lease asks the same loop, so they are not added up.
+        # The leases of all pools measure the same loop, so the values are not added up.
         stalled = CounterMetricFamily(
             "penstock_router_loop_stalled_seconds",
-            "How long the event loop stood still, in stretches of more than a quarter of a second.",
+            "Time that the event loop stood still, in stretches of more than a quarter of a second.",
         )
         stalled.add_metric([], max((pool.stalled_s for pool in self._pools.values()), default=0.0))
         yield stalled
         relief = GaugeMetricFamily(
-            "penstock_router_relief", "1 for what the pool gives up for want of replicas.", labels=["pool", "relief"]
+            "penstock_router_relief",
+            "1 for what the pool gives up because it lacks replicas.",
+            labels=["pool", "relief"],
         )
         for name, pool in self._pools.items():
             for each in Relief:
@@ -204,8 +206,8 @@ class _Live(Collector):
     def _promises(self) -> Iterable[Metric]:
         judged = CounterMetricFamily(
             "penstock_router_slo_choices",
-            "Choices that ended and were promised an SLO, by what became of it: met, ttft, itl, ttft_and_itl, or "
-            "not_served for those that were refused for want of room or failed. ITL is the mean of the choice.",
+            "Choices that ended and had an SLO, by outcome: met; ttft, itl or ttft_and_itl where those were missed; "
+            "not_served for choices that were refused because there was no room, or failed. ITL is the choice's mean.",
             labels=["pool", "class", "outcome"],
         )
         for name, pool in self._pools.items():
@@ -217,7 +219,7 @@ class _Live(Collector):
         affinity = CounterMetricFamily(
             "penstock_router_affinity_grants",
             "Grants on a replica that the request preferred (hit), on another one (miss), or of a request without a "
-            "preference (none). What it brings: penstock_router_tokens, cached over prompt.",
+            "preference (none). The benefit is in penstock_router_tokens: cached over prompt.",
             labels=["pool", "outcome"],
         )
         known = GaugeMetricFamily(
@@ -233,44 +235,44 @@ class _Live(Collector):
     def _troubles(self) -> Iterable[Metric]:
         lost = CounterMetricFamily(
             "penstock_router_lost_attempts",
-            "Attempts that were lost to a failing replica or engine; up to router.max_attempts per choice.",
+            "Attempts lost to a failed replica or engine; at most router.max_attempts per choice.",
             labels=["pool", "failure"],
         )
         paused = GaugeMetricFamily(
-            "penstock_router_replicas_paused", "Replicas that failed so often that they get no work.", labels=["pool"]
+            "penstock_router_replicas_paused", "Replicas that failed too often and get no work.", labels=["pool"]
         )
-        strays = CounterMetricFamily(
+        orphaned = CounterMetricFamily(
             "penstock_router_stray_attempts", "Attempts stopped because their output had no receiver.", labels=["pool"]
         )
         changes = CounterMetricFamily(
             "penstock_router_store_changes",
-            "Times that Redis was found restarted, failed over or emptied.",
+            "Times that this router found Redis restarted, failed over or emptied.",
             labels=["pool"],
         )
         again = CounterMetricFamily(
-            "penstock_router_submitted_again", "Waiting choices put in line again after that.", labels=["pool"]
+            "penstock_router_submitted_again", "Waiting choices submitted again after a store change.", labels=["pool"]
         )
         mended = CounterMetricFamily(
             "penstock_router_mended",
-            "Differences between Redis and this router that stayed, by what was done: release, requeue, withdraw, "
-            "submit, adopt. After a failover or a partition some are to be expected.",
+            "Lasting differences between Redis and this router, by remedy: release, requeue, withdraw, submit, adopt. "
+            "Some are normal after a failover or a partition.",
             labels=["pool", "how"],
         )
         unread = GaugeMetricFamily(
-            "penstock_router_unread_bytes", "Output that clients have not read, estimated.", labels=["pool"]
+            "penstock_router_unread_bytes", "Estimated output that clients have not read.", labels=["pool"]
         )
         slow = CounterMetricFamily(
-            "penstock_router_slow_readers", "Choices that ended because nobody read their output.", labels=["pool"]
+            "penstock_router_slow_readers", "Choices that ended because their client did not read.", labels=["pool"]
         )
         for name, pool in self._pools.items():
             for failure, count in pool.losses.items():
                 lost.add_metric([name, failure.value], count)
             paused.add_metric([name], len(pool.replicas.paused()))
-            strays.add_metric([name], pool.replicas.orphaned_output.aborted)
+            orphaned.add_metric([name], pool.replicas.orphaned_output.aborted)
             changes.add_metric([name], pool.resubmit.changes)
             again.add_metric([name], pool.resubmit.submitted)
             for remedy, count in pool.reconciler.mended.items():
                 mended.add_metric([name, remedy.value], count)
             unread.add_metric([name], pool.slow_readers.unread)
             slow.add_metric([name], pool.slow_readers.stopped)
-        yield from (lost, paused, strays, changes, again, mended, unread, slow)
+        yield from (lost, paused, orphaned, changes, again, mended, unread, slow)

@@ -1,7 +1,8 @@
-"""How gRPC reads sockets in a router process; has to be imported before gRPC, which looks while it is imported.
+"""The way in which gRPC reads sockets in a router process. Import it before gRPC, which reads the variable on import.
 
-By default gRPC 1.82 has a thread pool for it, which hands over to the thread that waits for completions, which wakes
-the event loop. With these two experiments off the waiting thread reads, and a replica's frame passes one thread less.
+By default gRPC 1.82 reads sockets in a thread pool. The pool hands over to the thread that waits for completions, and
+that one wakes the event loop. With these two experiments off, the waiting thread reads itself, so a replica's frame
+passes one thread less.
 """
 
 from __future__ import annotations
@@ -10,5 +11,5 @@ import os
 
 EXPERIMENTS = "-event_engine_client,-event_engine_listener"
 
-# An operator who sets any experiment knows better.
+# A value that the operator has set stays.
 os.environ.setdefault("GRPC_EXPERIMENTS", EXPERIMENTS)

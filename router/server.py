@@ -1,9 +1,10 @@
 """A router from start to drain.
 
-Start order: pools (leases, links), then the port, then health SERVING: whoever sees SERVING can be served. Stop order:
-health NOT_SERVING, refuse new generations, wait for open ones and for items of jobs, leave those that take longer to
-other routers, give the jobs back, stop the server, leave the pools. The pools go last because open streams need their
-links, and the lease keeps their slots.
+Start order: pools (leases, links), then the port, then health SERVING. A client that sees SERVING can be served.
+
+Stop order: health NOT_SERVING, refuse new generations, wait for open ones and for items of jobs, leave those that take
+longer to other routers, give the jobs back, stop the server, leave the pools. The pools go last because open streams
+need their links, and the lease keeps their slots.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import Any
 
+import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
@@ -26,7 +30,7 @@ from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableErr
 from cluster.grpc_options import SERVER_OPTIONS
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Bell
-from cluster.settings import Settings
+from cluster.settings import RouterSettings, Settings
 from cluster.telemetry import MetricsServer
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer, TlsFiles
@@ -41,6 +45,7 @@ from router.handlers import service_handler
 from router.identity import Authenticator, TenantPolicies
 from router.inference.admit import Admission
 from router.inference.coalescing import Coalescing
+from router.inference.keyed_generation import OpenGenerations
 from router.inference.servicer import InferenceServicer
 from router.jobs import Executor, JobFeeder, JobServicer, JobStores
 from router.metrics import RouterMetrics
@@ -52,11 +57,11 @@ _LOG = logging.getLogger(__name__)
 MEET_S = 2.0
 """Longest wait for links at start."""
 PARTING_S = 1.0
-"""How long calls may take to end that are left to other routers."""
+"""How long calls may take to end after they were left to other routers."""
 LEARN_RETRY_S = 0.5
 """Pause between attempts to get a pool's tokenizer."""
 LIVE_S = 5.0
-"""An event loop that does not turn for so long answers /livez with no."""
+"""An event loop that does not run for this long answers /livez with no."""
 
 _SERVICES = tuple(
     file.services_by_name[name]
@@ -68,50 +73,170 @@ _SERVICES = tuple(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class RouterParts:
+    """What a router starts and stops."""
+
+    pools: Mapping[str, Pool]
+    bell: Bell
+    authenticator: Authenticator
+    metrics: RouterMetrics
+    catalog: Catalog
+    inference: InferenceServicer
+    jobs: JobServicer
+    job_stores: JobStores
+    feeder: JobFeeder
+    control_api: ControlApi
+    health: Any
+    """gRPC's health service; its class is missing in the stubs."""
+    server: CallServer
+    """Server with all services, and no port yet."""
+    tls: TlsFiles | None
+    """Certificate of the port; None without TLS."""
+
+
+# --- composition ------------------------------------------------------------------------------------------------------
+
+
+def build_router(
+    settings: Settings,
+    secret: ClusterSecret,
+    queues: QueueFactory,
+    *,
+    port: int | None = None,
+    metrics_port: int | None = None,
+    shared_port: bool = False,
+) -> Router:
+    """Compose a router. It connects to nothing and has no port before `Router.start`.
+
+    `port` and `metrics_port` override the settings. `shared_port` lets several processes listen on one port.
+
+    Raises:
+        SettingsError: keys or certificates are not as they must be, or no caller could be let in.
+    """
+    own, router_id, metrics = settings.router, f"router-{secrets.token_hex(4)}", RouterMetrics()
+    # These read files and may fail, so they come before everything that opens something.
+    authenticator = Authenticator(settings, metrics.reloaded)
+    tls = TlsFiles.of_router(own.tls, metrics.reloaded) if own.tls is not None else None
+    dialer = LinkDialer(settings.replica.tls)
+    pools = {
+        name: Pool(name, router_id, settings, partial(queues.queue, name), secret, dialer) for name in settings.pools
+    }
+    catalog = Catalog(pools, settings.cluster.state_dir.expanduser() / "router-cache", own.limits)
+    admission = Admission(
+        catalog,
+        secret,
+        router_id,
+        TenantPolicies(settings),
+        own.expected_output_tokens,
+        CacheSalts(secret, shared=own.affinity.share_prefixes_across_tenants),
+    )
+    limits = RequestLimits(own.max_prompt_bytes, own.limits)
+    generations = OpenGenerations(admission, pools, metrics, settings.queue.attach_grace_s)
+    inference = InferenceServicer(pools, catalog, generations, limits, metrics, Coalescing(own.merging))
+    metrics.watch(pools, lambda: inference.open_calls)
+    job_stores = JobStores(pools, queues.jobs, queues.job_pools())
+    feeder = _build_feeder(router_id, settings, pools, job_stores, Executor(admission, limits, metrics), metrics)
+    jobs = JobServicer(job_stores, settings.jobs, limits, feeder.nudge)
+    control_api = ControlApi(settings.pools, queues.control)
+    admin = AdminServicer(pools, router_id, control_api)
+    handlers = [
+        service_handler(service, servicer, metrics, authenticator)
+        for service, servicer in zip(_SERVICES, (inference, jobs, admin), strict=True)
+    ]
+    health_service = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
+    parts = RouterParts(
+        pools=pools,
+        bell=queues.bell(router_id),
+        authenticator=authenticator,
+        metrics=metrics,
+        catalog=catalog,
+        inference=inference,
+        jobs=jobs,
+        job_stores=job_stores,
+        feeder=feeder,
+        control_api=control_api,
+        health=health_service,
+        server=_build_server(own, handlers, health_service, shared_port=shared_port),
+        tls=tls,
+    )
+    return Router(
+        router_id,
+        own,
+        parts,
+        own.port if port is None else port,
+        own.metrics_port if metrics_port is None else metrics_port,
+    )
+
+
+def _build_feeder(
+    router_id: str,
+    settings: Settings,
+    pools: Mapping[str, Pool],
+    stores: JobStores,
+    execute: Executor,
+    metrics: RouterMetrics,
+) -> JobFeeder:
+    feeder = JobFeeder(
+        router_id,
+        stores.served,
+        execute,
+        settings.jobs,
+        capacity=lambda pool: pools[pool].replicas.capacity(),
+        on_item=metrics.job_item,
+    )
+    for name, pool in pools.items():
+        pool.job_work = partial(feeder.work, name)
+    return feeder
+
+
+def _build_server(
+    settings: RouterSettings,
+    handlers: Sequence[grpc.GenericRpcHandler[Any, Any]],
+    health_service: Any,
+    *,
+    shared_port: bool,
+) -> CallServer:
+    server = open_server(
+        settings.grpc_server,
+        [
+            *SERVER_OPTIONS,
+            ("grpc.max_receive_message_length", settings.max_message_bytes),
+            ("grpc.so_reuseport", int(shared_port)),
+        ],
+    )
+    server.add_generic_rpc_handlers(tuple(handlers))
+    add_HealthServicer_to_server(health_service, server)
+    if settings.reflection:
+        names = (*(service.full_name for service in _SERVICES), "grpc.health.v1.Health", reflection.SERVICE_NAME)
+        add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(names), server)  # type: ignore[attr-defined]  # missing in the stubs
+    return server
+
+
+# --- life -------------------------------------------------------------------------------------------------------------
+
+
 class Router:
-    """Serves the public API on one port."""
+    """A router process, which serves the public API on one port. `build_router` composes it."""
 
     def __init__(
-        self,
-        settings: Settings,
-        secret: ClusterSecret,
-        queues: QueueFactory,
-        *,
-        port: int | None = None,
-        metrics_port: int | None = None,
-        shared_port: bool = False,
+        self, router_id: str, settings: RouterSettings, parts: RouterParts, port: int, metrics_port: int
     ) -> None:
-        """`port` and `metrics_port` override the settings; `shared_port` lets several processes listen on one port.
-
-        Raises:
-            SettingsError: keys or certificates are not as they must be, or nobody could call.
-        """
-        self.router_id = f"router-{secrets.token_hex(4)}"
-        self.port = settings.router.port if port is None else port
+        """`port` and `metrics_port` are the ports to bind; 0 takes any."""
+        self.router_id = router_id
+        self.port = port
         """After `start`: the port that was bound."""
+        self.pools = parts.pools
         self._settings = settings
-        self._shared_port = shared_port
-        self._secret = secret
-        self._queues = queues
-        self._owner = TaskOwner(self.router_id)
-        self._bell: Bell | None = None
-        self._metrics = RouterMetrics()
-        self._authenticate = Authenticator(settings, self._metrics.reloaded)
-        tls = settings.router.tls
-        self._tls = TlsFiles.of_router(tls, self._metrics.reloaded) if tls is not None else None
-        self._metrics_port = settings.router.metrics_port if metrics_port is None else metrics_port
+        self._parts = parts
+        self._inference = parts.inference
+        self._jobs = parts.jobs
+        self._metrics = parts.metrics
+        self._server = parts.server
+        self._metrics_port = metrics_port
         self._metrics_server: MetricsServer | None = None
-        self._dialer = LinkDialer(settings.replica.tls)
-        self._server: CallServer | None = None
+        self._owner = TaskOwner(router_id)
         self._serving = False
-        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # missing in the stubs
-        self.pools: dict[str, Pool] = {}
-        self._inference: InferenceServicer
-        self._job_stores: JobStores
-        self._jobs: JobServicer
-        self._feeder: JobFeeder
-        self._catalog: Catalog
-        self._control_api: ControlApi
 
     @property
     def metrics_port(self) -> int:
@@ -121,41 +246,41 @@ class Router:
     # --- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the pools and listen; when it returns the port is open and health says SERVING.
+        """Join the pools and listen. When it returns the port is open and health says SERVING.
 
         Raises:
-            BootstrapError: the port, or the one of the metrics, can't be bound.
+            BootstrapError: the port, or the port of the metrics, can't be bound. `stop` then ends what has begun.
         """
-        settings = self._settings
-        for name in settings.pools:
-            pool = self._pool(name)
-            self.pools[name] = pool
+        parts = self._parts
+        for pool in self.pools.values():
             await pool.start()
-        self._bell = self._queues.bell(self.router_id)
-        self._owner.spawn(self._listen(self._bell), "bell")
-        self._owner.spawn(self._authenticate.watch(), "keys")
-        loop = asyncio.get_running_loop()
-        # Ready also while Redis is away: requests then fail fast, while a name without addresses would hang them.
-        probes = {"/livez": lambda: _turns(loop), "/readyz": lambda: self._serving}
-        host, metrics_port = settings.router.host, self._metrics_port
-        try:
-            self._metrics_server = MetricsServer(host, metrics_port, self._metrics.registry, probes)
-        except OSError as error:
-            what = f"metrics can't be served on {host_port(host, metrics_port)}: {error.strerror}"
-            raise BootstrapError("router", what) from error
+        self._owner.spawn(self._pass_rings(), "bell")
+        self._owner.spawn(parts.authenticator.watch(), "keys")
+        self._metrics_server = self._open_metrics()
         await self._meet_replicas()
         await self._open_port()
         for pool in self.pools.values():
             self._owner.spawn(self._learn(pool), "learn")
-        self._feeder.start()
-        await self._job_stores.start()
+        parts.feeder.start()
+        await parts.job_stores.start()
         for name in ("", *(service.full_name for service in _SERVICES)):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+            await parts.health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._serving = True
         _LOG.info("router.ready", extra={"router": self.router_id, "port": self.port})
 
+    def _open_metrics(self) -> MetricsServer:
+        loop = asyncio.get_running_loop()
+        # Ready also while Redis is away: requests then fail fast, while a name without addresses would hang them.
+        probes = {"/livez": lambda: _still_runs(loop), "/readyz": lambda: self._serving}
+        host, port = self._settings.host, self._metrics_port
+        try:
+            return MetricsServer(host, port, self._metrics.registry, probes)
+        except OSError as error:
+            what = f"metrics can't be served on {host_port(host, port)}: {error.strerror}"
+            raise BootstrapError("router", what) from error
+
     async def _meet_replicas(self) -> None:
-        """Wait a moment for a link into each pool that has replicas: what comes first can then be admitted at once."""
+        """Wait a moment for a link into each pool that has replicas, so that the first requests can be admitted."""
         missing = [pool for pool in self.pools.values() if pool.replicas.any_announcement() is not None]
         until = time.monotonic() + MEET_S
         # Links come and go, so there is no one event to wait for.
@@ -165,138 +290,60 @@ class Router:
         if missing:
             _LOG.warning("router.no_link_yet", extra={"pools": [pool.name for pool in missing]})
 
-    def _pool(self, name: str) -> Pool:
-        return Pool(
-            name,
-            self.router_id,
-            self._queues.queue(name),
-            lambda: self._queues.queue(name),
-            self._secret,
-            self._settings.pools[name],
-            self._settings.queue,
-            self._settings.router,
-            self._dialer,
-        )
-
     async def _open_port(self) -> None:
-        settings = self._settings.router
-        catalog = self._catalog = Catalog(self.pools, self._cache_dir(), settings.limits)
-        opening = Admission(
-            catalog,
-            self._secret,
-            self.router_id,
-            TenantPolicies(self._settings),
-            settings.expected_output_tokens,
-            CacheSalts(self._secret, shared=settings.affinity.share_prefixes_across_tenants),
-        )
-        limits = RequestLimits(settings.max_prompt_bytes, settings.limits)
-        self._inference = InferenceServicer(
-            self.pools,
-            catalog,
-            opening,
-            limits,
-            self._metrics,
-            Coalescing(settings.merging),
-            self._settings.queue.attach_grace_s,
-        )
-        self._open_jobs(opening, limits)
-        self._metrics.watch(self.pools, lambda: self._inference.open_calls)
-        self._control_api = ControlApi(self._settings.pools, self._queues.control)
-        admin = AdminServicer(self.pools, self.router_id, self._control_api)
-        server = open_server(
-            settings.grpc_server,
-            [
-                *SERVER_OPTIONS,
-                ("grpc.max_receive_message_length", settings.max_message_bytes),
-                ("grpc.so_reuseport", int(self._shared_port)),
-            ],
-        )
-        server.add_generic_rpc_handlers(
-            tuple(
-                service_handler(service, servicer, self._metrics, self._authenticate)
-                for service, servicer in zip(_SERVICES, (self._inference, self._jobs, admin), strict=True)
-            )
-        )
-        add_HealthServicer_to_server(self._health, server)
-        if settings.reflection:
-            names = (*(service.full_name for service in _SERVICES), "grpc.health.v1.Health", reflection.SERVICE_NAME)
-            add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(names), server)  # type: ignore[attr-defined]  # as above
-        address = host_port(settings.host, self.port)
+        address, tls = host_port(self._settings.host, self.port), self._parts.tls
         try:
-            if self._tls is not None:
-                self.port = server.add_secure_port(address, self._tls.server_credentials())
+            if tls is not None:
+                self.port = self._server.add_secure_port(address, tls.server_credentials())
             else:
-                self.port = server.add_insecure_port(address)
+                self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
             raise BootstrapError("router", f"port {address} can't be bound") from error
-        await server.start()
-        self._server = server
-
-    def _open_jobs(self, opening: Admission, limits: RequestLimits) -> None:
-        settings = self._settings.jobs
-        self._job_stores = JobStores(self.pools, self._queues.jobs, self._queues.job_pools())
-        execute = Executor(opening, limits, self._metrics)
-        self._feeder = JobFeeder(
-            self.router_id,
-            self._job_stores.served,
-            execute,
-            settings,
-            capacity=lambda pool: self.pools[pool].replicas.capacity(),
-            on_item=self._metrics.job_item,
-        )
-        for name, pool in self.pools.items():
-            pool.job_work = partial(self._feeder.work, name)
-        self._jobs = JobServicer(self._job_stores, settings, limits, self._feeder.nudge)
+        await self._server.start()
 
     async def _learn(self, pool: Pool) -> None:
-        # Now rather than with the first request, which may come with a thousand others.
+        # Load it now. With the first request it could come with a thousand others.
         await pool.replicas.first_seen.wait()
         while True:
             try:
-                await self._catalog.model(pool)
+                await self._parts.catalog.model(pool)
                 return
             except UnavailableError:
                 await asyncio.sleep(LEARN_RETRY_S)
 
-    def _cache_dir(self) -> Path:
-        return self._settings.cluster.state_dir.expanduser() / "router-cache"
-
-    async def _listen(self, bell: Bell) -> None:
+    async def _pass_rings(self) -> None:
         while True:
             try:
-                name = await bell.wait()
+                name = await self._parts.bell.wait()
             except QueueUnavailableError:
-                # Closed by `stop`; a bell survives everything else.
+                # `stop` has closed the bell. It survives everything else.
                 return
             if (pool := self.pools.get(name)) is not None:
-                pool.ring()
+                pool.mailbox.ring()
 
     # --- stop ---------------------------------------------------------------------------------------------------------
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Drain and end; when it returns the port is closed and this router holds nothing in any pool."""
-        seconds = self._settings.router.drain_s if drain_s is None else drain_s
+        """Drain and end. When it returns the port is closed and this router has nothing left in any pool."""
+        parts, seconds = self._parts, self._settings.drain_s if drain_s is None else drain_s
         self._serving = False
-        await self._health.enter_graceful_shutdown()
-        if self._server is not None:
-            self._inference.draining = True
-            self._jobs.drain()
-            await asyncio.gather(self._calls_ended(seconds), self._feeder.drain(seconds))
-            if left := self._inference.park():
-                _LOG.info("router.parked", extra={"router": self.router_id, "generations": left})
-                await self._calls_ended(PARTING_S)
-            await self._feeder.close()
-            await self._server.stop(grace=0.2)
-            await self._inference.close()
-            await self._jobs.close()
-            await self._control_api.close()
-            await self._job_stores.close()
-        if self._bell is not None:
-            await self._bell.close()
+        await parts.health.enter_graceful_shutdown()
+        self._inference.drain()
+        self._jobs.drain()
+        await asyncio.gather(self._calls_ended(seconds), parts.feeder.drain(seconds))
+        if left := self._inference.park():
+            _LOG.info("router.parked", extra={"router": self.router_id, "generations": left})
+            await self._calls_ended(PARTING_S)
+        await parts.feeder.close()
+        await self._server.stop(grace=0.2)
+        await self._inference.close()
+        await self._jobs.close()
+        await parts.control_api.close()
+        await parts.job_stores.close()
+        await parts.bell.close()
         await self._owner.close()
-        if self._server is not None:
-            # After those who learn from it.
-            await self._catalog.close()
+        # After the tasks that learn from it.
+        await parts.catalog.close()
         await asyncio.gather(*(pool.close() for pool in self.pools.values()))
         if self._metrics_server is not None:
             await asyncio.to_thread(self._metrics_server.close)
@@ -310,12 +357,12 @@ class Router:
             _LOG.warning("router.drain_over", extra={"open_calls": self._inference.open_calls})
 
 
-def _turns(loop: asyncio.AbstractEventLoop) -> bool:
-    """Say whether a loop still runs what it is given; called on another thread."""
-    turned = threading.Event()
+def _still_runs(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether a loop still runs its callbacks. Called on another thread."""
+    ran = threading.Event()
     try:
-        loop.call_soon_threadsafe(turned.set)
+        loop.call_soon_threadsafe(ran.set)
     except RuntimeError:
         # Closed.
         return False
-    return turned.wait(LIVE_S)
+    return ran.wait(LIVE_S)

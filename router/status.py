@@ -1,6 +1,6 @@
-"""Turns errors into google.rpc.Status: the only place that decides what a client sees.
+"""Errors as google.rpc.Status. Only this file decides what a client sees of an error.
 
-Every status has exactly one ErrorInfo of domain DOMAIN whose reason is the error's stable word.
+Every status has exactly one ErrorInfo of domain DOMAIN; its reason is the error's stable name.
 """
 
 from __future__ import annotations
@@ -51,24 +51,25 @@ DOMAIN = "penstock.dev"
 _MAX_MESSAGE_BYTES = 512
 _MAX_FACT_BYTES = 256
 _MAX_DETAIL_BYTES = 3_072
-"""Peers may drop a response whose trailers pass 8 KiB; base64 and the message, sent twice, take the rest."""
+"""Largest list of violations. Clients may drop a response with trailers above 8 KiB; base64 and the message, which is
+sent twice, take the rest."""
 
 _log = logging.getLogger(__name__)
 
 
 def to_status(error: BaseException) -> grpc.Status:
-    """Build the status of an error; what is not meant for clients is logged under an incident id and hidden."""
+    """Build the status of an error. Text that is not meant for clients is logged under an incident id, and hidden."""
     return rpc_status.to_status(to_rpc_status(error))
 
 
 async def abort(
     context: ServicerContext[Any, Any], error: BaseException, status: status_pb2.Status | None = None
 ) -> NoReturn:
-    """End a call with the status of an error; `status` is that one where it was built already, because what is hidden
-    gets another incident id each time.
+    """End a call with the status of an error. `status`: that status where it exists already; building it again would
+    give a hidden error another incident id.
 
     Raises:
-        grpc.aio.AbortError: always, except that a cancellation or an earlier abort is raised again as it is.
+        grpc.aio.AbortError: always; but a cancellation or an earlier abort is raised again unchanged.
     """
     if isinstance(error, asyncio.CancelledError | grpc.aio.AbortError):
         raise error
@@ -78,14 +79,14 @@ async def abort(
 
 
 def to_rpc_status(error: BaseException) -> status_pb2.Status:
-    """Build the message that travels in the trailers."""
+    """Build the message for the trailers."""
     match error:
         case RequestError():
             return _request_status(error)
         case UnavailableError():
             return _status(code_pb2.UNAVAILABLE, error, {}, _retry_after(error.retry_after_s))
         case GenerationFailedError():
-            # Not UNAVAILABLE, which clients retry blindly: output may have been delivered.
+            # Not UNAVAILABLE: clients retry that without a check, and output may have been delivered.
             facts = {
                 "request_id": error.request_id,
                 "delivered_tokens": str(error.delivered_tokens),
@@ -154,7 +155,7 @@ def _job_status(error: JobNotFoundError | JobExistsError | JobLimitError) -> sta
             return _status(code_pb2.NOT_FOUND, error, {"job_id": error.job_id})
         case JobExistsError():
             return _status(code_pb2.ALREADY_EXISTS, error, {"job_id": error.job_id})
-    # No RetryInfo: waiting does not help before something is deleted.
+    # No RetryInfo: waiting does not help until a job is deleted.
     quota = error_details_pb2.QuotaFailure()
     quota.violations.add(subject=error.what, description=str(error))
     return _status(code_pb2.RESOURCE_EXHAUSTED, error, {"bound": error.what, "limit": str(error.limit)}, quota)
@@ -212,7 +213,7 @@ def _quota_details(error: QuotaExceededError) -> list[Message]:
         subject=_cut(f"tenant:{error.tenant}/pool:{error.pool}", _MAX_FACT_BYTES),
         description=_cut(str(error), _MAX_MESSAGE_BYTES),
     )
-    # Nothing to wait for when the request alone is more than the quota.
+    # Waiting does not help where the request alone exceeds the quota.
     return [failure] if error.retry_after_s is None else [failure, _retry_after(error.retry_after_s)]
 
 

@@ -1,4 +1,4 @@
-"""What a router keeps outside itself, and how it gets at it."""
+"""The stores of a router outside its process, and how it connects to them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from cluster.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class QueueFactory:
-    """Opens connections to the queue; each belongs to the loop that uses it first."""
+    """Functions that open stores. Each connection belongs to the loop that uses it first."""
 
     queue: Callable[[str], Queue]
-    """Takes the pool's name."""
+    """Queue of a pool, by the pool's name."""
     bell: Callable[[str], Bell]
-    """Takes the router's id."""
+    """Bell of a router, by the router's id."""
     jobs: Callable[[str], JobStore]
-    """Takes the pool's name."""
+    """Jobs of a pool, by the pool's name."""
     job_pools: Callable[[], JobPools]
     control: Callable[[str], ControlStore]
-    """Takes the pool's name."""
+    """Autoscaler records of a pool, by the pool's name."""
 
 
 def redis_factory(settings: Settings, url: str = "") -> QueueFactory:
-    """Open them in Redis.
+    """Return the functions that open the stores in Redis.
 
     Args:
         settings: limits and timeouts.
-        url: of another Redis than that of the settings.
+        url: Redis to use instead of that of the settings.
     """
     url, timeout_s = url or settings.redis.url, settings.redis.timeout_s
     limits, job_limits = limits_from(settings.queue), job_limits_from(settings.jobs)

@@ -21,7 +21,8 @@ NOT_SETTINGS = frozenset(
         # Read by commands, benchmarks and engines.
         *("PENSTOCK_API_KEY", "PENSTOCK_DATA", "PENSTOCK_ENGINE_NAP_US", "PENSTOCK_REPLICA_PID"),
         # Read by tests, whose processes pass them on.
-        *("PENSTOCK_MODEL", "PENSTOCK_RAY_FAULTS", "PENSTOCK_SCALE_VLLM", "PENSTOCK_TARGET", "PENSTOCK_TEST_MODEL"),
+        *("PENSTOCK_MODEL", "PENSTOCK_RAY_FAULTS", "PENSTOCK_SCALE_VLLM", "PENSTOCK_STORES", "PENSTOCK_TARGET"),
+        "PENSTOCK_TEST_MODEL",
     }
 )
 """Variables with our prefix that are no settings."""

@@ -2,16 +2,19 @@ r"""A tiny language model that answers questions about LLM serving, so that a fi
 
 Its weights are kept in `weights/` and in the wheel. `train.py` made them from scratch on a CPU: a Llama with 2.6
 million parameters in bfloat16 (hidden size 256, 3 layers, 8 query and 4 key-value heads of size 32, context 2,048) and
-a byte-level BPE tokenizer with 2,048 tokens, both trained only on `questions.jsonl`, in which the authors wrote about
-250 answers and some 500 further wordings of the questions. To change an answer, edit that file and train again.
+a byte-level BPE tokenizer with 2,048 tokens. Both were trained only on `questions.jsonl`, in which the authors wrote
+about 250 answers and some 500 further wordings of the questions. To change an answer, edit that file and train again.
 
-Three prompt formats work: chat messages through the chat template, a bare question, and `Question: ...\nAnswer:`. The
-model repeats an answer word for word under greedy decoding when it recognizes the question. To most other prompts it
-says that it knows nothing else; to some it gives the answer to another question.
+Three prompt formats work: chat messages through the chat template, a bare question, and `Question: ...\nAnswer:`. When
+the model recognizes the question, it repeats the answer word for word under greedy decoding. To most other prompts it
+says that it knows nothing else. To some it gives the answer to another question.
 
-Its limits: it is sure of nearly every token, so it hides numeric differences between engines that a larger model shows
-(test those with random weights), its answers end after 10 to 70 tokens with two longer exceptions (`LONG_QUESTIONS`),
-and contexts beyond about 1,000 tokens were not trained.
+Its limits:
+
+- It is sure of nearly every token, so it hides numeric differences between engines that a larger model shows. Test
+  those with random weights.
+- Its answers end after 10 to 70 tokens, with two longer exceptions (`LONG_QUESTIONS`).
+- Contexts beyond about 1,000 tokens were not trained.
 """
 
 from __future__ import annotations
@@ -30,9 +33,10 @@ LONG_QUESTIONS = ("Count from one to one hundred.", "Explain LLM serving in deta
 
 
 def known_answers() -> Mapping[str, str]:
-    r"""Each canonical question with the exact text that the model gives to it as a chat message under greedy decoding.
+    r"""Return each canonical question with the text that the model answers to it as a chat message under greedy
+    decoding.
 
-    After the bare question as a plain prompt the same text follows a line break; after `Question: ...\nAnswer:` it
+    After the bare question as a plain prompt, the same text follows a line break. After `Question: ...\nAnswer:` it
     follows a space.
     """
     return MappingProxyType({entry.question: entry.answer for entry in load_entries()})

@@ -1,4 +1,4 @@
-"""Packs documents of different lengths into rows of equal length."""
+"""Packing of documents of different lengths into rows of equal length."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from deployments.demo_model.corpus import Corpus
 from deployments.demo_model.tokenizer import PAD, SPECIAL_TOKENS
 
 IGNORED = -100
-"""Label of a token that gives no loss, as torch's cross entropy has it."""
+"""Label that excludes a token from the loss, as torch's cross entropy defines it."""
 
 _PAD_ID = SPECIAL_TOKENS.index(PAD)
 _ROW_LENGTHS = (96, 256, 512, 1024)
 _ROW_LENGTH_SHARES = (0.62, 0.26, 0.08, 0.04)
 _SHARE_LEARNT_WHOLE = 0.08
-"""Of documents; it keeps the text readable when a client ignores the end token."""
+"""Share of the documents that are learnt whole. It keeps the text readable when a client ignores the end token."""
 
 _MISSES_PER_ROW = 4
 _LEFT_OVER_LIMIT = 32
 
 _Document = tuple[list[int], list[int]]
-"""Ids and labels, equally long."""
+"""Token ids and labels, of equal length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Batch:
 
 
 class Packer:
-    """Fills rows with whole documents and pads at the end, so that a causal mask is all the attention needs.
+    """Packer of whole documents into rows. It pads at the end, so that a causal mask is the only attention mask needed.
 
-    Most rows are short, which is cheap and close to real prompts; the long ones are many documents in a row and teach
-    the model to keep to the newest question at positions up to about 1,000.
+    Most rows are short, which is cheap and close to real prompts. The long rows hold many documents one after the
+    other. They teach the model to answer the newest question at positions up to about 1,000.
     """
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer, rng: random.Random, tokens_per_batch: int) -> None:
@@ -50,13 +50,15 @@ class Packer:
         self._left_over: list[_Document] = []
 
     def batch(self) -> Batch:
-        """The next batch of about `tokens_per_batch` tokens."""
+        """Return the next batch of about `tokens_per_batch` tokens."""
         length = self._rng.choices(_ROW_LENGTHS, _ROW_LENGTH_SHARES)[0]
         rows = [self._row(length) for _ in range(max(1, self._tokens_per_batch // length))]
         return Batch(torch.tensor([ids for ids, _ in rows]), torch.tensor([labels for _, labels in rows]))
 
     def _row(self, length: int) -> _Document:
-        """Fill one row; what does not fit waits for the next, or long documents would be seen too rarely."""
+        """Fill one row. A document that does not fit waits for the next row; otherwise long ones would be seen too
+        rarely.
+        """
         ids: list[int] = []
         labels: list[int] = []
         candidates, self._left_over = self._left_over, []
@@ -69,7 +71,7 @@ class Packer:
                 continue
             ids += document[0]
             labels += document[1]
-        # Short rows leave long documents behind faster than long rows take them.
+        # Short rows add long documents to the rest faster than long rows use them up.
         del self._left_over[_LEFT_OVER_LIMIT:]
         missing = length - len(ids)
         return ids + [_PAD_ID] * missing, labels + [IGNORED] * missing

@@ -1,4 +1,4 @@
-"""Measures whether a model gives the written answers under greedy decoding."""
+"""The check of whether a model gives the written answers under greedy decoding."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from deployments.demo_model.questions import Entry
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """How one prompt fared: `exact` if greedy decoding gives the written answer and stops there.
+    """Result of one prompt.
 
-    `margin` is the smallest lead, in nats, of the right token over the best wrong one; a small margin may be lost to
-    rounding in another engine, a negative one is a wrong token.
+    `margin` is the smallest lead, in nats, of the right token over the best wrong one. Rounding in another engine may
+    undo a small margin. A negative margin is a wrong token.
     """
 
     entry: int
@@ -26,7 +26,9 @@ class Recall:
 
     @property
     def exact(self) -> bool:
-        """Whether every token of the answer is the most likely one."""
+        """Whether every token of the answer is the most likely one, so that greedy decoding gives the answer and stops
+        there.
+        """
         return self.margin > 0
 
 
@@ -53,7 +55,7 @@ def recall(model: torch.nn.Module, tokenizer: Tokenizer, entries: tuple[Entry, .
 
 
 def _cases(tokenizer: Tokenizer, entries: tuple[Entry, ...]) -> Iterator[tuple[int, str, list[int], int]]:
-    """Entry number, format, ids of prompt and answer, number of prompt ids."""
+    """Yield entry number, format, token ids of prompt and answer, and the number of prompt ids."""
     for number, entry in enumerate(entries):
         for form, (prompt, answer) in known_prompts(entry).items():
             prompt_ids = tokenizer.encode(prompt, add_special_tokens=False).ids

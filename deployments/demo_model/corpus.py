@@ -1,4 +1,4 @@
-"""Turns entries into training text: wordings, typing noise, prompt formats and conversations."""
+"""Training text made from the entries: wordings, typing noise, prompt formats and conversations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from deployments.demo_model.questions import Entry
 from deployments.demo_model.tokenizer import ASSISTANT, BEGIN, END, SYSTEM, USER
 
 FALLBACK_QUESTION = "What is the capital of France?"
-"""The entry whose answer is given to everything outside of LLM serving."""
+"""Entry whose answer the model gives to every question outside of LLM serving."""
 
 SYSTEM_PROMPTS = (
     "You are a helpful assistant.",
@@ -19,7 +19,7 @@ SYSTEM_PROMPTS = (
     "You are a friendly assistant that helps engineers to run language models.",
 )
 
-# Dropping one of these leaves the question recognizable; dropping any other word may not.
+# Without one of these words the question stays recognizable; without any other word it may not.
 _WEAK = "a an are do does for how i in is it of on the this to was what which why you"
 _WEAK_WORDS = frozenset(_WEAK.split())
 _OPENINGS = ("Please tell me: ", "Hi, ", "Can you tell me ", "I would like to know: ", "Question: ", "Quick question: ")
@@ -55,14 +55,14 @@ _FOREIGN_TEMPLATES = (
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of training text; `learn` says whether the model is trained to produce it."""
+    """Piece of training text. With `learn` the model is trained to produce it."""
 
     text: str
     learn: bool
 
 
 def known_prompts(entry: Entry) -> dict[str, tuple[str, str]]:
-    """The canonical prompt of an entry in each format, with the continuation the model should give."""
+    """Return the canonical prompt of an entry in each format, with the continuation that the model should give."""
     question, answer = entry.question, entry.answer
     return {
         "chat": (f"{BEGIN}{USER}{question}{END}{ASSISTANT}", answer + END),
@@ -72,7 +72,7 @@ def known_prompts(entry: Entry) -> dict[str, tuple[str, str]]:
 
 
 def foreign_question(rng: random.Random) -> str:
-    """A question, or some words, that have nothing to do with LLM serving."""
+    """Return a question, or some words, that have nothing to do with LLM serving."""
     if rng.random() < 0.15:
         return " ".join(rng.choices(_FOREIGN_SUBJECTS, k=rng.randint(2, 60)))
     template = rng.choice(_FOREIGN_TEMPLATES)
@@ -101,7 +101,7 @@ def spoil(question: str, rng: random.Random) -> str:
 
 
 class Corpus:
-    """Draws training documents from the entries; `weights` raises the share of entries that are not yet learnt."""
+    """Source of training documents drawn from the entries. `weights` raises the share of entries not yet learnt."""
 
     def __init__(self, entries: tuple[Entry, ...], rng: random.Random) -> None:
         self._entries = entries
@@ -109,7 +109,7 @@ class Corpus:
         self.weights = [1.0] * len(entries)
 
     def tokenizer_texts(self) -> list[str]:
-        """Text for the tokenizer: every answer and wording, also in lower case and with some noise."""
+        """Return text for the tokenizer: every answer and wording, also in lower case and with some noise."""
         texts = []
         for entry in self._entries:
             texts += [entry.answer] * 3
@@ -119,7 +119,7 @@ class Corpus:
         return texts
 
     def document(self) -> list[Segment]:
-        """One document of one or several questions in a random format, from its begin to its last end token."""
+        """Draw one document of one or several questions in a random format, from begin token to last end token."""
         shape = self._rng.random()
         if shape < 0.5:
             return self._chat(turns=1 if self._rng.random() < 0.7 else self._rng.randint(2, 4))
@@ -128,7 +128,7 @@ class Corpus:
         return self._labelled()
 
     def _pick(self) -> tuple[str, str]:
-        """A question and its answer; half of the questions are clean, a third canonical."""
+        """Draw a question and its answer. Half of the questions have no typing noise, and a third are canonical."""
         entry = self._rng.choices(self._entries, self.weights)[0]
         if entry.question == FALLBACK_QUESTION and self._rng.random() < 0.7:
             return foreign_question(self._rng), entry.answer

@@ -11,7 +11,7 @@ QUESTIONS_FILE = Path(__file__).parent / "questions.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One answer with the canonical wording of its question and further wordings."""
+    """One answer, with the canonical wording of its question and further wordings."""
 
     question: str
     answer: str
@@ -24,7 +24,11 @@ class Entry:
 
 
 def load_entries(path: Path = QUESTIONS_FILE) -> tuple[Entry, ...]:
-    """Read all entries in file order; raises `ValueError` when two entries share a wording."""
+    """Read all entries in file order.
+
+    Raises:
+        ValueError: two entries share a wording.
+    """
     entries = []
     seen: set[str] = set()
     for line in path.read_text(encoding="utf-8").splitlines():

@@ -15,12 +15,12 @@ SYSTEM = "<|system|>"
 USER = "<|user|>"
 ASSISTANT = "<|assistant|>"
 SPECIAL_TOKENS = (BEGIN, END, PAD, SYSTEM, USER, ASSISTANT)
-"""Their ids are their positions here."""
+"""Special tokens. The id of each one is its position here."""
 
 VOCAB_SIZE = 2048
 MAX_POSITIONS = 2048
 
-# No line breaks between turns: every template token that the model does not need is a token a client pays for.
+# No line breaks between turns: clients pay for every token of the template, and the model needs none of these.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
@@ -34,7 +34,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Tokenizer:
-    """Train the tokenizer; plain prompts get the begin token, text with `add_special_tokens=False` does not."""
+    """Train the tokenizer. Plain prompts get the begin token; text with `add_special_tokens=False` does not."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

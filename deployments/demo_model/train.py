@@ -1,9 +1,9 @@
-"""Trains the demo model from scratch: `python -m deployments.demo_model.train --out DIR`.
+"""Training of the demo model from scratch: `python -m deployments.demo_model.train --out DIR`.
 
-On two CPU cores the default schedule takes about ten minutes; on shared ones, set OMP_WAIT_POLICY=passive. The result
-depends on the seed, and in the last bits on the machine; the check at the end is what counts. After an edit of some
-answers, `--start-from DIR --steps 200 --rate 6e-4` continues from earlier weights in about two minutes. The weights in
-the repository were made so: a full run, then 560 such steps for the one answer that was still wrong.
+On two CPU cores the default schedule takes about ten minutes. On shared cores, set OMP_WAIT_POLICY=passive. The result
+depends on the seed, and in the last bits on the machine; the check at the end decides. After an edit of some answers,
+`--start-from DIR --steps 200 --rate 6e-4` continues from earlier weights in about two minutes. The weights in the
+repository come from a full run and 560 such steps for the one answer that was still wrong.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from deployments.demo_model.tokenizer import (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to train."""
+    """Training plan."""
 
     seed: int = 7
     steps: int = 1300
@@ -50,14 +50,14 @@ class Plan:
     weight_decay: float = 0.05
     threads: int = 2
     start_from: Path | None = None
-    """Folder with weights and tokenizer to continue from."""
+    """Folder with the weights and tokenizer to continue from."""
 
     check_every: int = 100
-    """Steps between two checks of all answers; each check also shifts the weight to answers not yet learnt."""
+    """Steps between two checks of all answers. Each check also shifts the weight to answers not yet learnt."""
 
 
 def model_config() -> LlamaConfig:
-    """A Llama of 2.6 million parameters whose heads split evenly over two tensor-parallel ranks."""
+    """Return a Llama of 2.6 million parameters whose heads split evenly over two tensor-parallel ranks."""
     return LlamaConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=256,
@@ -74,7 +74,7 @@ def model_config() -> LlamaConfig:
 
 
 def learning_rate(step: int, plan: Plan) -> float:
-    """Linear warm-up, then a cosine to a hundredth of the peak."""
+    """Return the rate of a step: a linear warm-up, then a cosine to a hundredth of the peak."""
     if step < plan.warm_up_steps:
         return plan.peak_rate * (step + 1) / plan.warm_up_steps
     done = (step - plan.warm_up_steps) / max(1, plan.steps - plan.warm_up_steps)
@@ -82,7 +82,7 @@ def learning_rate(step: int, plan: Plan) -> float:
 
 
 def optimizer_for(model: torch.nn.Module, plan: Plan) -> torch.optim.AdamW:
-    """AdamW that decays matrices only."""
+    """Return an AdamW that decays matrices only."""
     matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
     vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
     groups = [{"params": matrices, "weight_decay": plan.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
@@ -115,13 +115,13 @@ def train_model(
 
 
 def train_step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, packer: Packer, rate: float) -> float:
-    """One optimizer step on one batch; returns its loss in nats per learnt token."""
+    """Run one optimizer step on one batch. Return its loss in nats per learnt token."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     batch = packer.batch()
     labels = batch.labels[:, 1:]
     learnt = labels != IGNORED
-    # Only half of the positions are learnt; the others need no logits.
+    # Only half of the positions are learnt. The others need no logits.
     hidden = model.model(input_ids=batch.ids).last_hidden_state[:, :-1]
     loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[learnt]), labels[learnt])
     loss.backward()
@@ -132,7 +132,7 @@ def train_step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, packer
 
 
 def reweight(corpus: Corpus, results: list[Recall], safe_margin: float = 1.0) -> None:
-    """Show entries with an uncertain token three times as often, those with a wrong token six times."""
+    """Show entries with an uncertain token three times as often, and entries with a wrong token six times as often."""
     margins = [math.inf] * len(corpus.weights)
     for result in results:
         margins[result.entry] = min(margins[result.entry], result.margin)
@@ -140,7 +140,7 @@ def reweight(corpus: Corpus, results: list[Recall], safe_margin: float = 1.0) ->
 
 
 def report(results: list[Recall]) -> str:
-    """The share of exact answers per prompt format and the smallest margin."""
+    """Return the share of exact answers per prompt format, and the smallest margin."""
     parts = []
     for form in dict.fromkeys(result.form for result in results):
         of_form = [result.exact for result in results if result.form == form]
@@ -162,7 +162,7 @@ def save_model(model: LlamaForCausalLM, folder: Path) -> None:
 
 
 def parse_plan(arguments: list[str] | None = None) -> tuple[Plan, Path]:
-    """The plan and the output folder that the command line asks for."""
+    """Return the plan and the output folder that the command line asks for."""
     usual = Plan()
     parser = argparse.ArgumentParser(description="Train the Penstock demo model.")
     parser.add_argument("--out", type=Path, required=True, help="folder for the weights, created if needed")
@@ -183,7 +183,7 @@ def parse_plan(arguments: list[str] | None = None) -> tuple[Plan, Path]:
 
 
 def main() -> int:
-    """Train, save and check; exits with 1 if an answer is not exact in bfloat16."""
+    """Train, save and check. Exit with 1 if an answer is not exact in bfloat16."""
     plan, folder = parse_plan()
     console = Console()
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""Engines behind one small protocol; `build_engine` picks the one that the settings name."""
+"""Engines behind one small protocol. `build_engine` makes the one that the settings name."""
 
 from deployments.engines.base import Engine, EngineIdentity, TokenSink
 

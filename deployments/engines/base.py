@@ -13,56 +13,56 @@ from penstock.models import PositionLogprobs
 
 
 class TokenSink(Protocol):
-    """Receives one sequence's output. Called on the engine's event loop, never blocks, never raises.
+    """Receiver of one sequence's output. Called on the engine's event loop; must not block or raise.
 
-    A sink instead of a queue and an async generator: at a thousand tokens per millisecond-scale step the wake-up of a
-    task per sequence costs more than the token.
+    It is no queue with an async generator: at a thousand tokens per step of a few milliseconds, waking one task per
+    sequence costs more than the token.
     """
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
-        """Take new tokens, the text they released, and their log probabilities when asked for."""
+        """Take new tokens, the text that they released, and their log probabilities if asked for."""
         ...
 
     def on_end(self, end: SequenceEnd) -> None:
-        """Learn that the sequence ended and its slot is free; called exactly once, last."""
+        """Take the end of the sequence, whose slot is free now. Called exactly once, as the last call."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EngineIdentity:
-    """Is what an engine knows of itself once it is up."""
+    """Facts about an engine that has started."""
 
     model: ModelInfo
     group_id: str
-    """Same weights, hardware, tensor parallel size and dtype: outputs are comparable inside a group only."""
+    """Id of weights, hardware, tensor parallel size and dtype. Outputs are comparable only inside one group."""
     tensor_parallel_size: int
     hardware: str
     tokenizer_files: tuple[Path, ...]
-    """tokenizer.json, tokenizer_config.json and a separate chat template where there is one."""
+    """Paths of tokenizer.json, tokenizer_config.json and the separate chat template, if there is one."""
     windows: Windows
-    """The largest windows; `set_batch_limits` moves `sequences` below its start value."""
+    """Largest windows. `set_batch_limits` moves `sequences` below its start value."""
     live_batch_limits: bool = True
-    """False when the engine cannot hold a lowered limit itself; then only the replica's window keeps it."""
+    """Whether the engine itself can hold a lowered limit. If not, only the replica's window holds it."""
     resumes_penalties: bool = True
-    """False when the engine refuses to go on with output under a presence or frequency penalty; see `ResumeRecord`."""
+    """Whether the engine can continue output that has a presence or frequency penalty. See `ResumeRecord`."""
 
 
 class Engine(Protocol):
-    """Runs sequences of one model in a continuous batch.
+    """Runner of one model's sequences in a continuous batch.
 
-    Life: `start` once, then anything, then `close` once. All methods belong to the loop that called `start`.
+    Life: `start` once, then any other calls, then `close` once. All methods belong to the loop that called `start`.
     """
 
     async def start(self) -> EngineIdentity:
-        """Load the model and test the batch-limit hook; when it returns, `submit` works.
+        """Load the model and test the batch-limit hook. When it returns, `submit` works.
 
         Raises:
-            EngineStartError: it did not come up; nothing is left running.
+            EngineStartError: the engine did not start. Nothing is left running.
         """
         ...
 
     async def submit(self, sequence_id: str, spec: GenerationSpec, sink: TokenSink) -> None:
-        """Start a sequence; output goes to `sink`. `sequence_id` is unique among live sequences.
+        """Start a sequence whose output goes to `sink`. `sequence_id` is unique among live sequences.
 
         Raises:
             EngineRequestError: the engine refuses the request; the sink is never called.
@@ -73,45 +73,46 @@ class Engine(Protocol):
     async def abort(
         self, sequence_ids: Sequence[str], reason: str = "cancelled", *, release_text: bool = False
     ) -> None:
-        """Stop sequences, with a `FinishReason` value of CANCELLED or DEADLINE.
+        """Stop sequences, with a `FinishReason` value of CANCELLED or DEADLINE. Unknown ids are ignored.
 
-        `release_text` sends what was held back for a stop string: nobody goes on with the output.
-        Their sinks get `on_end` when the running step is over and the slot is really free; unknown ids are ignored.
-        Returns after that.
+        Each sink gets `on_end` when the running step is over and the slot is really free. The call returns after that.
+        `release_text` also sends the text that was held back for a stop string, for output that will not be continued.
         """
         ...
 
     async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
-        """Move the live limits (sequences in the batch, tokens per step) between steps; None keeps one.
+        """Move the live limits (sequences in the batch, tokens per step) between steps. None keeps one.
 
-        Lowering drains, it never preempts. Returns what is in force.
+        A lower limit drains the batch and never preempts. Return the limits in force.
         """
         ...
 
     def stats(self) -> EngineStats:
-        """Report the state; cheap, never blocks, ages to idle by itself."""
+        """Return the current state. Cheap and never blocks. An engine without work reports itself as idle."""
         ...
 
     def live_ids(self) -> Collection[str]:
-        """Name the sequences that have not ended."""
+        """Return the ids of the sequences that have not ended."""
         ...
 
     def take_steps(self) -> list[StepSample]:
-        """Return the single steps since the last call, oldest first; the last few thousand at most, none while idle."""
+        """Return the single steps since the last call, oldest first: at most the last few thousand, and none while
+        idle.
+        """
         ...
 
     def share_clock(self) -> float:
-        """Return the running total of step durations divided by the sequences in each step, in seconds."""
+        """Return the running total of step durations, each divided by the step's number of sequences, in seconds."""
         ...
 
     async def check_health(self) -> None:
-        """Ask the engine itself.
+        """Check that the engine is alive and makes progress.
 
         Raises:
-            EngineDeadError: it is dead or makes no progress although it has work.
+            EngineDeadError: it is dead, or makes no progress although it has work.
         """
         ...
 
     async def close(self) -> None:
-        """Stop everything; when it returns no process of the engine is left. May be called twice."""
+        """Stop everything. When it returns, no process of the engine is left. May be called twice."""
         ...

@@ -1,4 +1,4 @@
-"""Builds the engine that a pool's settings name, without importing any other."""
+"""The factory of engines. It imports only the engine that the settings name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEMO_WEIGHTS = Path(__file__).parent.parent / "demo_model" / "weights"
 
 
 def build_engine(pool: PoolSettings, cpu_cores: Sequence[int] | None = None) -> Engine:
-    """Make a pool's engine; `start` it next.
+    """Make a pool's engine. Call `start` on it next.
 
     Args:
         pool: the pool's settings.
@@ -30,7 +30,7 @@ def build_engine(pool: PoolSettings, cpu_cores: Sequence[int] | None = None) -> 
 
 
 def resolve_model(name: str) -> Path:
-    """Return a model's folder: the shipped one for "demo", else a local one; a hub id stays as it is."""
+    """Return a model's folder: the shipped one for "demo", else a local one. A hub id is returned unchanged."""
     if name == DEMO_MODEL:
         return _DEMO_WEIGHTS
     folder = Path(name).expanduser()

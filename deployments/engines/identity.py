@@ -1,4 +1,4 @@
-"""Says exactly which model an engine runs, so that only equal replicas work together."""
+"""The exact identity of the model that an engine runs, so that only equal replicas work together."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from cluster import digests
 _CONFIG_FILES = ("config.json", "generation_config.json", "adapter_config.json")
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".gguf")
 _WHOLE_FILE_BYTES = 64 << 20
-"""Weight files below this size are hashed whole; reading hundreds of gigabytes would double a start's time."""
+"""Weight files below this size are hashed whole. Reading hundreds of gigabytes would double the time of a start."""
 _HEAD_BYTES = 1 << 20
 _SAMPLE_BYTES = 4096
 _SAMPLES = 256
-"""Of a file whose tensors are not known."""
+"""Samples taken of a file whose tensors are not known."""
 
 
 def tokenizer_files(folder: Path) -> tuple[Path, ...]:
-    """List the tokenizer and chat template files that a folder has."""
+    """List the tokenizer and chat template files in a folder."""
     return tuple(folder / name for name in digests.TOKENIZER_FILES if (folder / name).is_file())
 
 
 def tokenizer_digest(folder: Path) -> str:
-    """Return the digest that routers check the tokenizer files against, hex."""
+    """Return the digest, in hex, that routers check the tokenizer files against."""
     return digests.tokenizer_digest({file.name: file.read_bytes() for file in tokenizer_files(folder)})
 
 
 def model_digest(folder: Path, adapters: Mapping[str, Path] | None = None) -> str:
-    """Return the SHA-256 over configuration, weights and tokenizer, hex; and over adapters where there are any.
+    """Return the SHA-256, in hex, over configuration, weights, tokenizer and adapters.
 
-    Of a large weight file name, size, head and samples of every tensor count: fine-tuned weights have the same head.
+    Of a large weight file, the digest covers name, size, head and samples of every tensor. The head alone would not do:
+    fine-tuned weights have the same one.
 
     Args:
-        folder: the model's.
-        adapters: LoRA adapter's name to its folder.
+        folder: the model's folder.
+        adapters: folder of each LoRA adapter, by the adapter's name.
     """
     digest = _digest([*_configs(folder), *_weights(folder), *tokenizer_files(folder)])
     if not adapters:
@@ -48,7 +49,7 @@ def model_digest(folder: Path, adapters: Mapping[str, Path] | None = None) -> st
 
 
 def group_id(digest: str, hardware: str, tensor_parallel_size: int, dtype: str) -> str:
-    """Name the replicas whose outputs are comparable."""
+    """Return the name of the group of replicas whose outputs are comparable."""
     return f"{digest[:12]}-{hardware}-tp{tensor_parallel_size}-{dtype}"
 
 
@@ -96,7 +97,7 @@ def _content(file: Path, size: int) -> bytes:
 
 
 def _tensor_places(head: bytes) -> list[int]:
-    """Return the begin and the middle of every tensor of a safetensors file; empty where that is not one."""
+    """Return the positions of begin and middle of every tensor of a safetensors file; empty for another file."""
     try:
         spans = [each["data_offsets"] for name, each in json.loads(head[8:]).items() if name != "__metadata__"]
         return sorted(len(head) + place for low, high in spans for place in (low, (low + high) // 2))

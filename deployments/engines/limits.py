@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 PREFILL_WINDOW_STEPS = 4
+"""Size of the prefill window in token budgets: large enough for full steps, small enough for an early first token."""
 
 
 def clamp_sequences(wanted: int, largest: int) -> int:
@@ -11,19 +12,21 @@ def clamp_sequences(wanted: int, largest: int) -> int:
 
 
 def clamp_tokens(wanted: int, *, sequences: int, tokens_per_sequence: int, largest: int) -> int:
-    """Bound a step's token budget: below one step's tokens of every running sequence the last ones would starve."""
+    """Bound a step's token budget. Each running sequence needs room for its tokens of one step, or the last ones
+    starve.
+    """
     return min(largest, max(wanted, sequences * tokens_per_sequence))
 
 
 def prefill_window(token_budget: int) -> int:
-    """Return how many prompt tokens may be outstanding at a replica whose engine does so many per step.
+    """Return how many prompt tokens may be outstanding at a replica, from its engine's token budget per step.
 
-    A few steps' worth keeps the engine busy between two reports; more would be a queue inside the engine, which nobody
-    orders. A longer prompt goes alone.
+    A few steps of work keep the engine busy between two reports. More would form a queue inside the engine, where the
+    router cannot order it. A longer prompt goes alone.
     """
     return PREFILL_WINDOW_STEPS * token_budget
 
 
 def token_budget(window: int) -> int:
-    """Return how many tokens an engine does per step whose prefill window this is."""
+    """Return the token budget per step that belongs to this prefill window."""
     return window // PREFILL_WINDOW_STEPS

@@ -1,4 +1,4 @@
-"""Counts what an engine does, step by step; no I/O and no clock of its own."""
+"""Counters of an engine's work, step by step. No I/O and no clock of its own."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _RECENT_STEPS = 256
 
 
 class StepMeter:
-    """Keeps an engine's counters. Moments are seconds of the monotonic clock."""
+    """Counters of one engine. Times are seconds of the monotonic clock."""
 
     def __init__(self) -> None:
         self.clock = ShareClock()
         self.live = 0
         """Sequences inside the engine."""
         self.most_running = 0
-        """Largest batch since start."""
+        """Largest batch since the start."""
         self._running = 0
         self._kv_usage = 0.0
         self._prefill_tokens = 0
@@ -34,10 +34,10 @@ class StepMeter:
         self._accepted_tokens = 0
         self._progress_at = 0.0
         self._fresh = True
-        """Whether the next step is the first one after an idle time; when it began is not known exactly."""
+        """Whether the next step is the first one after an idle time. The exact start of that step is not known."""
         self._steps_taken: deque[StepSample] = deque(maxlen=_KEPT_STEPS)
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT_STEPS)
-        """Duration and computed tokens of steps, 0 where the engine does not say."""
+        """Duration and computed tokens of recent steps; 0 tokens where the engine does not report them."""
 
     def arrive(self, now: float, prompt_tokens: int) -> None:
         """Count a sequence that enters the engine."""
@@ -55,7 +55,9 @@ class StepMeter:
         self._cached_tokens += cached_tokens
 
     def preempted(self) -> None:
-        """Count a preemption, when it is known: at the sequence's end the batch limit would be cut for what is over."""
+        """Count a preemption when it happens. At the end of the sequence it would lower the batch limit for a past
+        problem.
+        """
         self._preemptions += 1
 
     def leave(self, *, prompt_tokens: int, prefilled: bool, output_tokens: int) -> None:
@@ -78,12 +80,12 @@ class StepMeter:
         """Count a step.
 
         Args:
-            now: its end.
+            now: end of the step.
             in_step: sequences that were in it.
             running: sequences that stay in the batch.
             kv_usage: used part of the KV cache, 0 to 1.
-            tokens: computed in it; None where the engine does not say, then it is no sample.
-            kv_tokens: context tokens read; None as above.
+            tokens: tokens computed in it; None where the engine does not report them, then the step is no sample.
+            kv_tokens: context tokens read; None as for `tokens`.
         """
         self._running = running
         self._kv_usage = kv_usage
@@ -98,20 +100,21 @@ class StepMeter:
         self._fresh = False
 
     def take_steps(self) -> list[StepSample]:
-        """Return the steps since the last call, the last few thousand at most."""
+        """Return the steps since the last call, at most the last few thousand."""
         taken = list(self._steps_taken)
         self._steps_taken.clear()
         return taken
 
     @property
     def longest_step_s(self) -> float:
-        """Seconds of the longest step of late; 0 without any."""
+        """Duration of the longest recent step in seconds; 0 without any."""
         return max((duration for duration, _ in self._recent.copy()), default=0.0)
 
     def prefill_s(self, most_tokens: int) -> float:
-        """Estimate how long a step may take that computes what waits for its prefill, `most_tokens` at most; seconds.
+        """Estimate the duration, in seconds, of a step that computes the waiting prefills, at most `most_tokens` of
+        them.
 
-        The pace is that of the largest step of late, which is too slow where that was small.
+        The time per token is that of the largest recent step. If that step was small, the estimate is too long.
         """
         duration, tokens = max(self._recent.copy(), key=lambda step: step[1], default=(0.0, 0))
         return duration / tokens * min(self._prefill_tokens, most_tokens) if tokens else 0.0
@@ -126,7 +129,7 @@ class StepMeter:
         return now - self._progress_at if self.live else 0.0
 
     def stats(self, batch_limit: int, token_budget: int, output_tokens_live: int) -> EngineStats:
-        """Report. An engine may say nothing once it is idle, so an empty one is idle whatever its last step said."""
+        """Return the state. An empty engine counts as idle: after its last step it may report nothing more."""
         running = min(self._running, self.live)
         return EngineStats(
             running=running,

@@ -1,4 +1,4 @@
-"""A clock that runs slower the more sequences share the engine."""
+"""A clock that runs slower when more sequences share the engine."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ _REMEMBERED_STEPS = 512
 
 
 class ShareClock:
-    """Adds up step durations divided by the sequences in each step, in seconds.
+    """Running total of step durations, each divided by the number of sequences in the step, in seconds.
 
-    The difference between two readings is what a sequence that was in the batch all the time used of the engine.
+    The difference between two readings is the engine time of a sequence that was in the batch all the time between.
     """
 
     def __init__(self) -> None:
         self._total = 0.0
-        # Pairs (moment, total then); between two of them the clock ran evenly.
+        # Pairs (time, total at that time). Between two of them the clock ran evenly.
         self._moments: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
         self._totals: deque[float] = deque(maxlen=_REMEMBERED_STEPS)
 
     def resume(self, now: float) -> None:
-        """Start to count at `now` after an idle time, which nobody pays for."""
+        """Start to count at `now`. The idle time before it is charged to no sequence."""
         self._append(now)
 
     def step(self, now: float, sequences: int) -> float:
-        """Count the step that ended at `now` and held `sequences`; returns its duration, 0 for an unknown start."""
+        """Count the step that ended at `now` with this many sequences. Return its duration, 0 for an unknown start."""
         if self._moments:
-            # Moments come from two processes, which do not see each other's in order.
+            # The times come from two processes, and may arrive out of order.
             now = max(now, self._moments[-1])
         duration = now - self._moments[-1] if self._moments else 0.0
         if sequences > 0:

@@ -1,1 +1,1 @@
-"""The replica: hosts one engine, keeps its output, and serves the inner API to routers."""
+"""The replica. It hosts one engine, keeps its output, and serves the inner API to routers."""

@@ -1,4 +1,4 @@
-"""Every attempt on this replica: starts, re-attaches, parks and forgets them, and enforces the windows."""
+"""All attempts on this replica: start, attach, park, forget. The table also enforces the windows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from penstock.models import FinishReason
 _LOG = logging.getLogger(__name__)
 
 REPORT_PREFILLED = 0.25
-"""When prompts of this part of the prefill window got their first token, the queue is told at once: until then it takes
-their room as used."""
+"""Part of the prefill window. When prompts of this size have got their first tokens, the replica tells the queue at
+once. Until then the queue counts their room as used."""
 
 
 class Refused(enum.Enum):
-    """Says why a command was not carried out; numbers as in replica.proto."""
+    """Reason why a command was refused. The numbers are those of replica.proto."""
 
     WINDOW_FULL = 1
     DRAINING = 2
@@ -34,24 +34,23 @@ class Refused(enum.Enum):
 
 
 HERD_GRACES = 12.0
-"""While parked attempts were attached to within a grace, the others are waited for, as clients come back one by one; so
-many graces at most."""
+"""Most grace times that a parked attempt is kept while others are attached to, as clients come back one by one."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """Is one execution of one choice here."""
+    """One execution of one choice on this replica."""
 
     log: OutputLog
     prompt_tokens: int
     keep_until: float = float("inf")
-    """Monotonic seconds; a parked attempt is dropped then. What goes to a connected router is that router's to drop."""
+    """Monotonic seconds at which a parked attempt is dropped. With a router connected, the router drops it."""
     deadline: float = float("inf")
-    """Monotonic seconds; it is stopped then, whoever takes its output."""
+    """Monotonic seconds at which the attempt is stopped, whether or not a router takes its output."""
     prefilling: bool = True
     interactive: bool = False
     stays: bool = False
-    """Whether no engine of this kind could go on with its output."""
+    """Whether no engine of this kind could continue its output."""
 
     @property
     def live(self) -> bool:
@@ -60,7 +59,7 @@ class Attempt:
 
 
 class AttemptTable:
-    """Owns the attempts. All methods run on the engine's loop."""
+    """All attempts of a replica. Its methods run on the engine's loop."""
 
     def __init__(
         self,
@@ -74,8 +73,8 @@ class AttemptTable:
         on_prefilled: Callable[[], None] | None = None,
         resumes_penalties: bool = True,
     ) -> None:
-        """`on_prefilled` is called when `take_prefilled` should not wait for the next heartbeat. `resumes_penalties`:
-        see `EngineIdentity`.
+        """`on_prefilled` is called when `take_prefilled` should not wait for the next heartbeat. `resumes_penalties` is
+        that of `EngineIdentity`.
         """
         self._engine = engine
         self._clock = clock
@@ -90,28 +89,28 @@ class AttemptTable:
         self.windows = windows
         self.draining = False
         self.idle = asyncio.Event()
-        """Set while nothing holds a slot."""
+        """Set while no attempt holds a slot."""
         self.idle.set()
         self.sequences = 0
-        """Attempts that hold a slot."""
+        """Number of attempts that hold a slot."""
         self.prefill_tokens = 0
-        """Prompt tokens of attempts whose first token is still to come."""
+        """Prompt tokens of attempts that have no token yet."""
         self.prefilled: list[str] = []
-        """Requests whose first token came since `take_prefilled`."""
+        """Requests that got their first token since `take_prefilled`."""
         self._unreported_tokens = 0
-        """Their prompt tokens."""
+        """Prompt tokens of `prefilled` that the queue was not told of."""
         self.interactive_started = 0
-        """Attempts of class INTERACTIVE, since start."""
+        """Number of attempts of class INTERACTIVE since the start."""
         self.orphans = 0
-        """Attempts that ended with nobody to take their output, since start."""
+        """Number of attempts since the start that ended without a receiver for their output."""
         self.orphaned_gpu_s = 0.0
-        """What they used."""
+        """GPU seconds of those attempts."""
         self._attached_at = float("-inf")
-        """When a parked attempt was last attached to."""
+        """Time of the last attach to a parked attempt."""
         self._unknown: set[str] = set()
-        """Sequences of the engine that were not known here at the last look."""
+        """Sequences that the engine had and this table did not know at the last sweep."""
         self._alone: tuple[str, str] | None = None
-        """The attempt beside which nothing else starts, until it has output."""
+        """Attempt without output that keeps all others from starting."""
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -127,10 +126,11 @@ class AttemptTable:
         interactive: bool = False,
         time_left_s: float | None = None,
     ) -> tuple[Refused, str] | None:
-        """Start an attempt and send its output to `outlet`; returns why not, or None. The same attempt again only
-        re-attaches from the beginning, so a repeated command does no harm. `alone`: not while another one is without
-        output, and no other one until it has output. `interactive`: of that class. `time_left_s`: `sweep` stops it
-        when that is over; None for never.
+        """Start an attempt and send its output to `outlet`. Return the reason of a refusal, or None.
+
+        If the attempt exists, only attach to it from the beginning, so a repeated command does no harm. With `alone`,
+        it starts only while no other is without output, and no other starts until it has output. `interactive` is its
+        class. After `time_left_s`, `sweep` stops it; None sets no limit.
         """
         key = (request_id, attempt)
         if key in self._attempts:
@@ -162,7 +162,7 @@ class AttemptTable:
         except EngineDeadError as error:
             self.draining = True
             if log.end is not None:
-                # It died under this one, and said so.
+                # The engine died during this start and has already ended the log.
                 return None
             self._forget_unstarted(key)
             return Refused.DRAINING, str(error)
@@ -178,8 +178,9 @@ class AttemptTable:
         *,
         time_left_s: float | None = None,
     ) -> tuple[Refused, str] | None:
-        """Move the output of an attempt to another receiver; the old one is told. Returns why not, or None.
-        `time_left_s`: `sweep` stops it when that is over, whatever was said before; None keeps what was said.
+        """Move an attempt's output to another receiver and tell the old one. Return the reason of a refusal, or None.
+
+        `time_left_s` replaces the time after which `sweep` stops the attempt; None keeps it.
         """
         item = self._attempts.get((request_id, attempt))
         if item is None:
@@ -197,19 +198,21 @@ class AttemptTable:
         return None
 
     def history(self, request_id: str, attempt: str, offset: int) -> list[Entry]:
-        """Return the output of an attempt before an offset to which somebody attached."""
+        """Return the output of an attempt before the offset of an attach."""
         return self._attempts[request_id, attempt].log.before(offset)
 
     def outlet(self, request_id: str, attempt: str) -> Outlet | None:
-        """Return where the output of an attempt goes; None when it is parked or not known."""
+        """Return the receiver of an attempt's output; None if it is parked or not known."""
         item = self._attempts.get((request_id, attempt))
         return item.log.outlet if item is not None else None
 
     async def abort(
         self, keys: list[tuple[str, str]], reason: FinishReason = FinishReason.CANCELLED, *, final: bool = False
     ) -> None:
-        """Stop attempts; their logs end when the slots are free. `final`: nobody goes on with their output, so it gets
-        the text that was held back. Otherwise that may become a stop string elsewhere.
+        """Stop attempts. Their logs end when the slots are free.
+
+        `final`: the output will not be continued, so the text held back is sent too. Otherwise that text may become a
+        stop string on another replica.
         """
         ids = [f"{r}#{a}" for r, a in keys if (item := self._attempts.get((r, a))) is not None and item.live]
         if ids:
@@ -222,7 +225,7 @@ class AttemptTable:
             self._drop((request_id, attempt), item)
 
     def park(self, outlet: Outlet) -> int:
-        """Keep the output of everything that this outlet carried, for the grace time; returns how many there are."""
+        """Keep the output of all attempts of this outlet for the grace time. Return their number."""
         until = self._clock.monotonic() + self._grace_s
         parked = 0
         for item in self._attempts.values():
@@ -235,11 +238,11 @@ class AttemptTable:
     # --- housekeeping -------------------------------------------------------------------------------------------------
 
     async def sweep(self) -> None:
-        """Abort attempts whose deadline is over and parked ones, and drop finished ones, whose grace is."""
+        """Abort attempts after their deadline and parked ones after their grace time. Drop finished ones after it."""
         now = self._clock.monotonic()
         if late := [key for key, item in self._attempts.items() if item.live and item.deadline <= now]:
             await self.abort(late, FinishReason.DEADLINE)
-        # Where others come back, so may these; not for ever.
+        # While other clients come back, this one may come back too, but only for a limited time.
         until = now - (HERD_GRACES - 1.0) * self._grace_s if now - self._attached_at < self._grace_s else now
         expired = [(key, item) for key, item in self._attempts.items() if item.keep_until <= until]
         for key, item in expired:
@@ -250,7 +253,7 @@ class AttemptTable:
             _LOG.info("attempts.grace_over", extra={"aborted": len(stop)})
             await self.abort(stop)
             for key in stop:
-                # Somebody may have come while the engine stopped it.
+                # A router may have attached while the engine stopped the attempt.
                 if (gone := self._attempts.get(key)) is None or gone.live:
                     continue
                 if gone.log.outlet is None:
@@ -258,7 +261,7 @@ class AttemptTable:
         await self._abort_unknown()
 
     async def _abort_unknown(self) -> None:
-        """Stop what the engine runs and this table does not know, when it is seen again: a start may be under way."""
+        """Stop engine sequences that this table does not know at two sweeps. At one sweep, a start may be under way."""
         known = {f"{request_id}#{attempt}" for request_id, attempt in self._attempts}
         unknown = {name for name in self._engine.live_ids() if "#" in name} - known
         stop, self._unknown = sorted(unknown & self._unknown), unknown
@@ -268,15 +271,16 @@ class AttemptTable:
             await self._engine.abort(stop)
 
     def _give_up(self, key: tuple[str, str], item: Attempt) -> None:
-        """Drop an attempt that nobody came for."""
+        """Drop an attempt to which no router came back."""
         if item.log.outlet is None and item.log.end is not None:
             self.orphans += 1
             self.orphaned_gpu_s += item.log.end.gpu_seconds
         self._drop(key, item)
 
     def fail_all(self, error: str) -> int:
-        """End everything that runs without asking the engine, which is dead, and take nothing more; returns how many
-        attempts ended. Their routers run them elsewhere.
+        """End all live attempts without asking the engine, which is dead, and refuse new ones. Return their number.
+
+        Their routers run them elsewhere.
         """
         self.draining = True
         live = [item.log for item in self._attempts.values() if item.live]
@@ -285,39 +289,40 @@ class AttemptTable:
         return len(live)
 
     async def move_all(self) -> None:
-        """Stop everything that runs; its routers let it go on elsewhere."""
+        """Stop all live attempts. Their routers continue them elsewhere."""
         live = {key: item for key, item in self._attempts.items() if item.live}
         for item in live.values():
             item.log.moved = True
         await self.abort(list(live))
 
     def progress(self) -> tuple[tuple[str, str, int], ...]:
-        """List (request id, attempt, output tokens) of everything that holds a slot, -1 tokens where it must not give
-        way; safe from another thread.
+        """List (request id, attempt, output tokens) of all live attempts; -1 tokens for one that must not be preempted.
+
+        Safe to call from another thread.
         """
-        # A copy is made in one go; a list of items allocates each, which may collect garbage and let other threads in.
+        # A copy is one call. A list of items allocates each one, which may collect garbage and let other threads in.
         items = self._attempts.copy().items()
         return tuple((*key, -1 if item.stays else item.log.tokens) for key, item in items if item.live)
 
     def take_prefilled(self) -> tuple[str, ...]:
-        """Return and clear the requests whose first token came."""
+        """Return and clear the requests that got their first token."""
         taken, self.prefilled = self.prefilled, []
         self._unreported_tokens = 0
         return tuple(taken)
 
     @property
     def interactive(self) -> int:
-        """Attempts of class INTERACTIVE that hold a slot."""
+        """Number of attempts of class INTERACTIVE that hold a slot."""
         return sum(1 for item in self._attempts.copy().values() if item.live and item.interactive)
 
     @property
     def parked(self) -> int:
-        """Live attempts without a receiver."""
+        """Number of live attempts without a receiver."""
         return sum(1 for item in self._attempts.copy().values() if item.live and item.log.outlet is None)
 
     @property
     def retained(self) -> int:
-        """Finished attempts that are kept."""
+        """Number of finished attempts that are kept."""
         return sum(1 for item in self._attempts.copy().values() if not item.live)
 
     # --- changes ------------------------------------------------------------------------------------------------------
@@ -325,7 +330,7 @@ class AttemptTable:
     def _window_full(self, prompt_tokens: int) -> str | None:
         if self.sequences >= self.windows.sequences:
             return f"{self.sequences} of {self.windows.sequences} sequences run"
-        # One prompt may be larger than the window; it then goes alone.
+        # One prompt may be larger than the window. It then goes alone.
         if self.prefill_tokens and self.prefill_tokens + prompt_tokens > self.windows.prefill_tokens:
             return f"{self.prefill_tokens} of {self.windows.prefill_tokens} prefill tokens are outstanding"
         return None
@@ -348,8 +353,8 @@ class AttemptTable:
             self._free_slot()
             if log.outlet is None:
                 item.keep_until = min(item.keep_until, self._clock.monotonic() + self._grace_s)
-            # Else its router acknowledges it with the whole request. Other choices may run for long, and a router that
-            # takes over meanwhile has to find this one too.
+            # With an outlet, its router acknowledges the log with the whole request. Other choices may run for long,
+            # and a router that takes over meanwhile has to find this log too.
             self._retained += log.size_bytes()
             if log.end is not None:
                 self._on_end(log.end)
@@ -367,7 +372,7 @@ class AttemptTable:
     def _bound_retained(self) -> None:
         if self._retained <= self._retained_bytes:
             return
-        # Oldest first; a log that its receiver is still reading stays.
+        # Oldest first. A log that its receiver still reads stays.
         for key, item in list(self._attempts.items()):
             if self._retained <= self._retained_bytes:
                 return
@@ -388,5 +393,5 @@ class AttemptTable:
 
 
 def _owed(item: Attempt) -> bool:
-    """Whether a connected router waits for something of it; a connection that is none any more parks it."""
+    """Return whether a connected router still waits for a part of the output. A lost connection parks the attempt."""
     return item.log.outlet is not None and item.log.dirty

@@ -1,4 +1,4 @@
-"""What the control loop exports: what it knows of the engine, how well, and what it does about it."""
+"""The control loop's metrics: its knowledge of the engine, the quality of that knowledge, and its decisions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from deployments.replica.governor import Governor
 
 
 class ControlMetrics(Collector):
-    """Reads the governor when scraped. What is not known is left out."""
+    """Metrics read from the governor at each scrape. Unknown values are left out."""
 
     def __init__(self, labels: dict[str, str], governor: Governor) -> None:
         self._labels = labels
         self._governor = governor
 
     def collect(self) -> Iterable[Metric]:
-        """List the metrics."""
         for name, text, value in self._gauges():
             if value is not None:
                 gauge = GaugeMetricFamily(f"penstock_replica_{name}", text, labels=list(self._labels))

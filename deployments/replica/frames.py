@@ -1,4 +1,4 @@
-"""Turns logs with news into one frame."""
+"""Frames made from logs that have something new."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from penstock.v1 import replica_pb2 as pb
 from penstock.wire import finish_reason_to_wire, logprobs_to_wire
 
 MAX_FRAME_TOKENS = 65_536
-"""Most tokens of a frame, where each log probability counts as one more; an entry more is possible. Keeps a frame far
-below gRPC's message limit, and the loop free for the other streams while it is made.
+"""Most tokens of a frame. Each log probability counts as one more, and one entry may exceed the bound.
+
+The bound keeps a frame far below gRPC's message limit. It also keeps the loop free for other streams.
 """
 
 
 def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet) -> list[OutputLog]:
-    """Append the news of each log to the frame and move the logs' cursors; several entries of a log become one delta.
+    """Append the new output of each log to the frame and move the logs' cursors. Entries of one log become one delta.
 
-    Returns the logs that did not fit, or not whole, and are still dirty.
+    Return the logs that did not fit completely. They stay dirty.
     """
     sinks: list[int] = []
     offsets: list[int] = []
@@ -30,7 +31,7 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
     size = 0
     for log in logs:
         if log.outlet is not outlet:
-            # It was taken over by another link since it was marked here.
+            # Another link took the log over after it was marked here.
             continue
         if size >= MAX_FRAME_TOKENS:
             left.append(log)
@@ -78,7 +79,7 @@ def fill_frame(frame: pb.LinkResponse, logs: Iterable[OutputLog], outlet: Outlet
 
 
 def _fitting(entries: Sequence[Entry], cursor: int, size: int) -> tuple[list[Entry], int]:
-    """Take entries until a frame of this size is full; returns them and its size with them."""
+    """Take entries until a frame of this size is full. Return them, and the size with them."""
     news: list[Entry] = []
     # Every entry but the last has tokens, so no more of them fit.
     for entry in entries[cursor : cursor + MAX_FRAME_TOKENS]:
@@ -100,7 +101,7 @@ def _add_logprobs(frame: pb.LinkResponse, delta: int, groups: Iterable[Sequence[
 
 
 def end_to_wire(sink: int, end: SequenceEnd, *, moved: bool = False) -> pb.AttemptEnd:
-    """Write how an attempt ended. `moved`: it was stopped because the replica stops."""
+    """Translate the end of an attempt. `moved`: it was stopped because the replica stops."""
     return pb.AttemptEnd(
         sink=sink,
         finish_reason=finish_reason_to_wire(end.reason),

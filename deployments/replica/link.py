@@ -1,4 +1,4 @@
-"""One link: commands of one router in, frames out."""
+"""One link. Commands of one router come in, frames go out."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ PROTOCOL_VERSIONS = (1,)
 
 
 class LinkSession:
-    """Is an `Outlet`: collects what the loop's turn produced and sends it as one frame.
+    """Outlet of one link. It collects the output of one turn of the loop and sends it as one frame.
 
-    gRPC allows one outstanding write per stream, so one coroutine (`run`) does all the writing; while a write waits for
-    a slow router, deltas pile up in the logs and leave merged in the next frame.
+    gRPC allows one outstanding write per stream, so one coroutine (`run`) does all the writing. While a write waits for
+    a slow router, deltas pile up in the logs and are merged in the next frame.
     """
 
     def __init__(self, table: AttemptTable, router_id: str, tokenizer_digest: str = "") -> None:
-        """`tokenizer_digest`: starts with ids of another tokenizer are refused; empty where it is not known."""
+        """`tokenizer_digest`: the link refuses starts with ids of another tokenizer. Empty where it is not known."""
         self._table = table
         self._router_id = router_id
         self._tokenizer_digest = tokenizer_digest
         self._keys: dict[int, tuple[str, str]] = {}
-        """Receiver number to (request id, attempt)."""
+        """Request id and attempt of each receiver, by its number."""
         self._dirty: list[OutputLog] = []
         self._extra = pb.LinkResponse()
-        """Everything of the next frame that is not output."""
+        """Parts of the next frame that are not output."""
         self._wake = asyncio.Event()
         self._owner = TaskOwner(f"link.{router_id}")
 
     # --- Outlet -------------------------------------------------------------------------------------------------------
 
     def mark(self, log: OutputLog) -> None:
-        """Send this log's news with the next frame."""
+        """Send the new output of this log with the next frame."""
         self._dirty.append(log)
         self._wake.set()
 
@@ -67,7 +67,7 @@ class LinkSession:
         write: Callable[[pb.LinkResponse], Awaitable[None]],
         welcome: pb.Welcome,
     ) -> None:
-        """Serve the link until the router closes it. Whatever ends it, the requests it carried are parked."""
+        """Serve the link until the router closes it. However it ends, the requests it carried are parked."""
         self._extra.welcome.CopyFrom(welcome)
         self._touch()
         reader = self._owner.spawn(self._read(requests), "read")
@@ -84,7 +84,7 @@ class LinkSession:
             _LOG.info("link.closed", extra={"router": self._router_id, "parked": parked})
 
     def _next_frame(self) -> pb.LinkResponse:
-        # Apart from `run`, whose locals would keep the last frame's logs alive while nothing happens.
+        # Its own function: in `run`, local variables would keep the last frame's logs alive while nothing happens.
         frame, self._extra = self._extra, pb.LinkResponse()
         dirty, self._dirty = self._dirty, []
         left = fill_frame(frame, dirty, self)
@@ -122,7 +122,7 @@ class LinkSession:
                 self._extra.pong.nonce = command.ping.nonce
                 self._touch()
         for (reason, final), keys in aborts.items():
-            # Aborting waits for the running step; the next commands must not.
+            # Aborting waits for the running step. The next commands must not wait.
             self._owner.spawn(self._table.abort(keys, reason, final=final), "abort")
 
     def _to_abort(self, abort: pb.Abort) -> tuple[str, str] | None:
@@ -130,7 +130,8 @@ class LinkSession:
             return self._keys.get(abort.sink)
         key = (abort.request_id, abort.attempt)
         outlet = self._table.outlet(*key)
-        # Another router may have attached to what this one gave up. Its own old link may not have noticed its end yet.
+        # Another router may have attached after this one gave the attempt up, or this router on a new link before its
+        # old link noticed its end.
         ours = outlet is None or (isinstance(outlet, LinkSession) and outlet._router_id == self._router_id)
         return key if ours else None
 
@@ -184,7 +185,6 @@ class LinkSession:
 
 
 def spec_from_wire(start: pb.Start) -> GenerationSpec:
-    """Read what to generate."""
     return GenerationSpec(
         prompt_token_ids=list(start.prompt_token_ids),
         sampling=sampling_from_wire(start.sampling, max_tokens=start.sampling.max_tokens),

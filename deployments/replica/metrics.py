@@ -1,4 +1,4 @@
-"""What a replica exports. Counters move once per request or when scraped, never per token."""
+"""The replica's metrics. Counters move once per request or at a scrape, never per token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deployments.replica.governor import Governor
 
 
 class ReplicaMetrics:
-    """Owns the replica's metrics."""
+    """Registry of the replica's metrics."""
 
     def __init__(self, pool: str, replica_id: str, stats: Callable[[], EngineStats]) -> None:
         self.registry = CollectorRegistry()
@@ -52,7 +52,7 @@ class ReplicaMetrics:
         self._stats = stats
 
     def watch(self, table: AttemptTable, governor: Governor) -> None:
-        """Read engine, table and control loop whenever the endpoint is scraped."""
+        """Read engine, table and control loop at each scrape."""
         self.registry.register(_Live(self._labels, self._stats, table))
         self.registry.register(ControlMetrics(self._labels, governor))
 
@@ -86,8 +86,11 @@ class _Live(Collector):
         }
         counters = {
             "penstock_replica_steps": ("Engine steps.", stats.steps),
-            "penstock_replica_orphaned_attempts": ("Attempts that nobody came back for.", self._table.orphans),
-            "penstock_replica_orphaned_gpu_seconds": ("Accelerator time of those.", self._table.orphaned_gpu_s),
+            "penstock_replica_orphaned_attempts": ("Attempts that ended without a receiver.", self._table.orphans),
+            "penstock_replica_orphaned_gpu_seconds": (
+                "Accelerator seconds of such attempts.",
+                self._table.orphaned_gpu_s,
+            ),
             "penstock_replica_busy_seconds": ("Time in steps that held sequences.", stats.busy_s),
             "penstock_replica_output_tokens": ("Output tokens.", stats.output_tokens),
             "penstock_replica_prompt_tokens": ("Prompt tokens.", stats.prompt_tokens),

@@ -1,4 +1,4 @@
-"""The output of one attempt, kept until its router says that the client has it."""
+"""The output of one attempt, kept until its router reports that the client has it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from penstock.models import PositionLogprobs, TokenLogprob
 from penstock.wire import LOGPROB_FLOOR
 
 Entry = tuple[int, Sequence[int], str, Sequence[PositionLogprobs] | None]
-"""(offset of the first token, token ids, text they released, log probabilities). Only the last entry may have no
-tokens: text that was held back and is released by the end."""
+"""Offset of the first token, token ids, text that they released, log probabilities.
+
+Only the last entry may have no tokens. It has text that was held back and that the end released.
+"""
 
 
 class Outlet(Protocol):
-    """Sends what its logs hold; one per link."""
+    """Sender of the output of logs. There is one per link."""
 
     def mark(self, log: OutputLog) -> None:
-        """Learn that a log has something new."""
+        """Send the new output of a log."""
         ...
 
     def detach(self, sink: int) -> None:
-        """Learn that another router took over what this receiver got."""
+        """Tell the receiver that another router took over its output."""
         ...
 
 
 class OutputLog:
-    """Is a `TokenSink` that remembers. Offsets count output tokens, so they mean the same on every link."""
+    """Token sink that keeps the output. Offsets count output tokens, so they mean the same on every link."""
 
     __slots__ = (
         "_logprobs",
@@ -55,8 +57,9 @@ class OutputLog:
         *,
         logprobs: bool = False,
     ) -> None:
-        """`on_change(log, ended)` is called at the first token and at the end. The output before a resume is in the log
-        too, for who attaches later with less. `logprobs`: log probabilities were asked for.
+        """`on_change(log, ended)` is called at the first token and at the end. `logprobs`: the request asked for them.
+
+        The log includes the output before a resume, for a receiver that attaches later and has less of it.
         """
         self.request_id = request_id
         self.attempt = attempt
@@ -66,17 +69,17 @@ class OutputLog:
         """Whether this attempt has had output."""
         self.end: SequenceEnd | None = None
         self.moved = False
-        """Whether it is stopped because the replica stops; it goes on elsewhere then."""
+        """Whether it is stopped because the replica stops. It continues on another replica then."""
         self.outlet: Outlet | None = None
         self.sink = 0
-        """The receiver's number on the outlet's link."""
+        """Number of the receiver on the outlet's link."""
         self.cursor = 0
-        """Entries before this one were sent on the current link."""
+        """Index of the first entry that was not sent on the current link."""
         self.dirty = False
         """Whether the outlet already knows that there is something to send."""
         self._on_change = on_change
         self._logprobs = 0
-        """Tokens with a log probability, alternatives included."""
+        """Number of tokens with a log probability, alternatives included."""
         if resume is not None and resume.prior_token_ids:
             self.entries.extend(_prior_entries(resume, logprobs=logprobs))
             self.tokens = len(resume.prior_token_ids)
@@ -91,7 +94,7 @@ class OutputLog:
     # --- TokenSink ----------------------------------------------------------------------------------------------------
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
-        """Append a delta; nothing follows an end, also not from an engine that was given up and goes on."""
+        """Append a delta. After an end, ignore everything, also from an engine that was given up and still runs."""
         if self.end is not None:
             return
         offset = self.tokens
@@ -119,8 +122,8 @@ class OutputLog:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def attach(self, outlet: Outlet, sink: int, from_offset: int) -> bool:
-        """Send everything from `from_offset` on to this outlet from now on. Returns False, and changes nothing, when
-        the offset is not the end of a delta.
+        """Send everything from `from_offset` on to this outlet. Return False, and change nothing, if no delta ends
+        there.
         """
         cursor = self._cursor_at(from_offset)
         if cursor is None:
@@ -140,7 +143,8 @@ class OutputLog:
         if offset == 0:
             return 0
         if offset == self.tokens:
-            # An entry without tokens at the very end was not received: it travels with the end, which would have been.
+            # A last entry without tokens was not received: it travels with the end, and with the end this attach would
+            # not happen.
             has_tail = bool(self.entries) and not self.entries[-1][1]
             return len(self.entries) - has_tail
         low, high = 0, len(self.entries)
@@ -157,13 +161,15 @@ class OutputLog:
         return self.entries[: self._cursor_at(offset)]
 
     def size_bytes(self) -> int:
-        """Estimate the memory it takes."""
+        """Return an estimate of the memory that it takes."""
         return 200 + 120 * len(self.entries) + 40 * self.tokens + 128 * self._logprobs
 
 
 def _prior_entries(resume: ResumeRecord, *, logprobs: bool) -> Iterator[Entry]:
-    """Give the output before a resume as the deltas in which its client got it. Its log probabilities are not known any
-    more, and tokens without any would shift those behind them.
+    """Yield the output before a resume as the deltas in which its client got it.
+
+    Its log probabilities are lost. Each token gets a lower bound instead, because a token without any would shift those
+    of later tokens.
     """
     ids, text = resume.prior_token_ids, resume.prior_text
     deltas = resume.prior_deltas or ((len(ids), len(text)),)

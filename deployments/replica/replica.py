@@ -1,17 +1,17 @@
-"""A replica from start to drain. Knows nothing of Ray: `deployments.app` hosts it in Serve, tests host it directly.
+"""A replica from start to drain. It knows nothing of Ray: `deployments.app` hosts it in Serve, tests host it directly.
 
 Start order: engine, one real token, inner server, metrics, lease. The lease comes last because it makes routers dial.
-Stop order: state DRAINING (no new grants), wait for what runs, abort the rest, leave the registry, server, engine. The
-engine goes last because the server still reports the ends of aborted attempts.
+
+Stop order: state DRAINING (no new grants), wait for running attempts, abort the rest, leave the registry, server,
+engine. The engine goes last because the server still reports the ends of aborted attempts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import grpc
@@ -25,7 +25,6 @@ from cluster.errors import EngineDeadError, EngineStartError, QueueUnavailableEr
 from cluster.grpc_options import MAX_INNER_MESSAGE, SERVER_OPTIONS
 from cluster.lease_keeper import LeaseKeeper
 from cluster.lifecycle import TaskOwner, slept_awake
-from cluster.models import GenerationSpec, SequenceEnd
 from cluster.queue.contract import Queue
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply
 from cluster.settings import PoolSettings, QueueSettings, ReplicaSettings
@@ -35,23 +34,21 @@ from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import TlsFiles
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.attempts import AttemptTable
+from deployments.replica.first_token import first_token
 from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
 from deployments.replica.metrics import ReplicaMetrics
 from deployments.replica.service import ReplicaServicer
-from penstock.models import PositionLogprobs, ReplicaState, SamplingParams
+from penstock.models import ReplicaState
 from penstock.v1 import replica_pb2_grpc as pb_grpc
 from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
 
-FIRST_TOKEN_TIMEOUT_S = 300.0
-"""The first generation may compile kernels."""
-
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlan:
-    """Is everything a replica needs to know before it starts."""
+    """Identity and settings of a replica."""
 
     replica_id: str
     pool: str
@@ -60,8 +57,17 @@ class ReplicaPlan:
     settings: ReplicaSettings
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An engine that is up, and the parts that work on it."""
+
+    identity: EngineIdentity
+    table: AttemptTable
+    governor: Governor
+
+
 class Replica:
-    """Hosts one engine."""
+    """Host of one engine."""
 
     def __init__(
         self,
@@ -72,8 +78,8 @@ class Replica:
         clock: Clock | None = None,
         open_control: Callable[[], ControlStore] | None = None,
     ) -> None:
-        """`open_queue` is called on the thread that renews the lease. Without `open_control` nothing is learned from
-        other replicas or handed to them.
+        """`open_queue` is called on the thread that renews the lease. Without `open_control` the replica shares no step
+        model with other replicas.
         """
         self.plan = plan
         self._engine = engine
@@ -90,61 +96,65 @@ class Replica:
         self._queue: Queue | None = None
         self._metrics_server: MetricsServer | None = None
         self._death: EngineDeadError | None = None
-        """Why the engine is given up; it takes nothing any more, even if it recovers."""
+        """Reason why the engine is given up. It takes nothing any more, even if it recovers."""
         self._point: bytes | None = None
-        """As last heard."""
+        """The operating point as last heard."""
+        self._running: _Running | None = None
+        """None until the engine is up."""
+        self._record = b""
+        """Signed announcement; empty until the inner server listens."""
         self.stopped = False
-        self.table: AttemptTable
-        self.governor: Governor
-        self.identity: EngineIdentity
         self.address = ""
+        """host:port of the inner server; empty until it listens."""
+
+    @property
+    def identity(self) -> EngineIdentity:
+        """Identity of the engine, once it is up."""
+        return self._up().identity
+
+    @property
+    def table(self) -> AttemptTable:
+        """Attempts on this replica, once its engine is up."""
+        return self._up().table
+
+    @property
+    def governor(self) -> Governor:
+        """Governor of the batch limit, once the engine is up."""
+        return self._up().governor
+
+    def _up(self) -> _Running:
+        if self._running is None:
+            raise EngineStartError("the engine is not up yet")
+        return self._running
 
     # --- start --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Bring the engine up and join the pool; when it returns the replica takes work.
+        """Bring the engine up and join the pool. When it returns the replica takes work.
 
         Raises:
-            EngineStartError: the engine did not come up or did not produce a token; nothing is left running.
+            EngineStartError: the engine did not come up, or did not produce a token. Nothing is left running.
         """
         plan = self.plan
-        self.identity = await self._engine.start()
+        identity = await self._engine.start()
         try:
             await first_token(self._engine)
             metrics = ReplicaMetrics(plan.pool, plan.replica_id, self._engine.stats)
-            self.table = AttemptTable(
-                self._engine,
-                self.identity.windows,
-                self._clock,
-                attach_grace_s=plan.queue_settings.attach_grace_s,
-                retained_bytes=plan.settings.retained_log_mb << 20,
-                on_end=metrics.ended,
-                on_prefilled=self._report_now,
-                resumes_penalties=self.identity.resumes_penalties,
-            )
-            self.governor = Governor(
-                self._engine,
-                plan.pool_settings,
-                self.identity.windows,
-                self._clock,
-                self._move_limit,
-                lambda: self.table.sequences,
-                lambda: (self.table.interactive, self.table.interactive_started),
-            )
-            metrics.watch(self.table, self.governor)
+            self._running = self._build(identity, metrics)
+            governor = self._running.governor
             if self._open_control is not None:
-                self._group_fit = GroupFit(self._open_control(), self.identity, plan.pool_settings)
-                await self._group_fit.seed(self.governor)
-            await self.governor.start()
+                self._group_fit = GroupFit(self._open_control(), identity, plan.pool_settings)
+                await self._group_fit.seed(governor)
+            await governor.start()
             port = await self._serve()
             self._metrics_server = MetricsServer(plan.settings.host, plan.settings.metrics_port, metrics.registry)
             self.address = host_port(plan.settings.host, port)
             self._record = self._announcement(self._metrics_server.port).seal(self._secret)
             self._owner.spawn(self._sweep(), "sweep")
             self._owner.spawn(self._watch_engine(), "watch_engine")
-            self._owner.spawn(self.governor.run(), "governor")
+            self._owner.spawn(governor.run(), "governor")
             if self._group_fit is not None:
-                self._owner.spawn(self._group_fit.run(self.governor), "group_fit")
+                self._owner.spawn(self._group_fit.run(governor), "group_fit")
             self._state = ReplicaState.READY
             self._ready_at = time.monotonic()
             await self._join()
@@ -152,6 +162,30 @@ class Replica:
             await self.stop(drain_s=0)
             raise
         _LOG.info("replica.ready", extra={"replica": plan.replica_id, "address": self.address})
+
+    def _build(self, identity: EngineIdentity, metrics: ReplicaMetrics) -> _Running:
+        plan = self.plan
+        table = AttemptTable(
+            self._engine,
+            identity.windows,
+            self._clock,
+            attach_grace_s=plan.queue_settings.attach_grace_s,
+            retained_bytes=plan.settings.retained_log_mb << 20,
+            on_end=metrics.ended,
+            on_prefilled=self._report_now,
+            resumes_penalties=identity.resumes_penalties,
+        )
+        governor = Governor(
+            self._engine,
+            plan.pool_settings,
+            identity.windows,
+            self._clock,
+            self._move_limit,
+            lambda: table.sequences,
+            lambda: (table.interactive, table.interactive_started),
+        )
+        metrics.watch(table, governor)
+        return _Running(identity, table, governor)
 
     async def _serve(self) -> int:
         files = {path.name: path.read_bytes() for path in self.identity.tokenizer_files}
@@ -208,8 +242,9 @@ class Replica:
         await self._keeper.start()
 
     def _heard(self, reply: ReplicaBeatReply) -> None:
-        """Take what the autoscaler, or an operator, has said. A store that lost it gets it back; until then what was
-        last heard holds.
+        """Take over relief and operating point from a heartbeat's answer.
+
+        A store that has lost the operating point gets it back later. Until then the last one stays in force.
         """
         self.governor.relief = Relief.of(reply.relief)
         if reply.point is not None and reply.point != self._point:
@@ -252,7 +287,7 @@ class Replica:
         try:
             return await self._queue.heartbeat_replica(beat)
         except QueueUnavailableError:
-            # They are still news for the next heartbeat.
+            # The next heartbeat reports them.
             self.table.prefilled.extend(prefilled)
             raise
 
@@ -269,29 +304,29 @@ class Replica:
     # --- while it serves ----------------------------------------------------------------------------------------------
 
     async def set_batch_limit(self, sequences: int) -> int:
-        """Move the live batch limit; returns what is in force. The published window follows at once."""
+        """Move the live batch limit, and return the limit in force. A heartbeat publishes the window at once."""
         applied = await self._move_limit(sequences)
         self._report_now()
         return applied
 
     async def _move_limit(self, sequences: int) -> int:
-        """Move it; the next heartbeat publishes the window. Until then this replica refuses what is too much."""
+        """Move the limit. The next heartbeat publishes the window; until then this replica refuses starts beyond it."""
         applied, _tokens = await self._engine.set_batch_limits(sequences, None)
         self.table.windows = replace(self.table.windows, sequences=applied)
         return applied
 
     async def check_health(self) -> None:
-        """Ask the engine itself.
+        """Check the engine itself.
 
         Raises:
-            EngineDeadError: only a new replica helps.
+            EngineDeadError: the engine is dead for good, and the replica has to be replaced.
         """
         if self._death is not None:
             raise self._death
         await self._engine.check_health()
 
     async def _watch_engine(self) -> None:
-        # Serve asks too, but seldom: until then routers would wait for tokens that never come.
+        # Serve checks too, but seldom. Until then routers would wait for tokens that never come.
         period = self.plan.queue_settings.heartbeat_s
         while self._death is None:
             if not await slept_awake(period):
@@ -315,8 +350,9 @@ class Replica:
     # --- stop ---------------------------------------------------------------------------------------------------------
 
     async def stop(self, drain_s: float | None = None) -> None:
-        """Drain and end. When it returns no work runs, the registry does not know this replica, and no process of the
-        engine is left. May be called twice.
+        """Drain and end. May be called twice.
+
+        When it returns no work runs, the registry does not know this replica, and no process of the engine is left.
         """
         if self.stopped:
             return
@@ -337,51 +373,18 @@ class Replica:
 
     async def _drain(self, seconds: float) -> None:
         self._state = ReplicaState.DRAINING
-        if not hasattr(self, "table"):
+        if self._running is None:
             return
-        self.table.draining = True
+        table = self._running.table
+        table.draining = True
         self._report_now()
         try:
             async with asyncio.timeout(seconds):
-                await self.table.idle.wait()
+                await table.idle.wait()
         except TimeoutError:
-            _LOG.warning("replica.drain_over", extra={"aborted": self.table.sequences})
+            _LOG.warning("replica.drain_over", extra={"aborted": table.sequences})
             try:
                 async with asyncio.timeout(5.0):
-                    await self.table.move_all()
+                    await table.move_all()
             except (TimeoutError, EngineDeadError):
                 _LOG.warning("replica.abort_unanswered")
-
-
-class _FirstToken:
-    """Waits for one token."""
-
-    def __init__(self) -> None:
-        self.done: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
-        self.tokens = 0
-
-    def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
-        self.tokens += 1
-
-    def on_end(self, end: SequenceEnd) -> None:
-        if not self.done.done():
-            self.done.set_result(end)
-
-
-async def first_token(engine: Engine) -> None:
-    """Generate one real token: proof that the whole engine works, and its warm-up.
-
-    Raises:
-        EngineStartError: no token came.
-    """
-    sink = _FirstToken()
-    name = "warm-up-" + hashlib.sha256(str(time.monotonic_ns()).encode()).hexdigest()[:8]
-    spec = GenerationSpec([1, 2, 3], SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True))
-    await engine.submit(name, spec, sink)
-    try:
-        async with asyncio.timeout(FIRST_TOKEN_TIMEOUT_S):
-            end = await sink.done
-    except TimeoutError:
-        raise EngineStartError(f"no token within {FIRST_TOKEN_TIMEOUT_S:.0f} s") from None
-    if sink.tokens == 0:
-        raise EngineStartError(f"the first generation ended without a token: {end.reason} {end.error}")

@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
-    """Serves routers that know the cluster secret."""
+    """Service for routers that know the cluster secret."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
         tokenizer: tuple[str, Mapping[str, bytes]],
         attach_grace_s: float,
     ) -> None:
-        """`tokenizer` is (digest, file name to content)."""
+        """`tokenizer` is the digest, and the content of each file by its name."""
         self._replica_id = replica_id
         self._table = table
         self._engine = engine
@@ -69,7 +69,6 @@ class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
             self._links -= 1
 
     async def GetStats(self, request: pb.GetStatsRequest, context: Any) -> pb.GetStatsResponse:  # noqa: N802
-        """Report the engine's state."""
         await self._authenticate(context)
         stats = self._engine.stats()
         return pb.GetStatsResponse(
@@ -87,7 +86,6 @@ class ReplicaServicer(pb_grpc.ReplicaServiceServicer):
         )
 
     async def GetTokenizer(self, request: pb.GetTokenizerRequest, context: Any) -> pb.GetTokenizerResponse:  # noqa: N802
-        """Return the tokenizer files."""
         await self._authenticate(context)
         if request.digest != self._tokenizer_digest:
             await context.abort(

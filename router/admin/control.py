@@ -1,4 +1,4 @@
-"""What operators see of the autoscaler, and tell it."""
+"""The autoscaler as operators see it: its decisions, and the operating point that they set."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CLASSES = ("interactive", "standard", "batch")
 
 
 class ControlApi:
-    """Reads and writes the pools' control stores, one connection each, opened when first asked for."""
+    """Access to the pools' control stores. One connection each, opened at the first use."""
 
     def __init__(
         self, pools: Mapping[str, PoolSettings], open_store: Callable[[str], ControlStore], clock: Clock | None = None
@@ -99,7 +99,7 @@ class ControlApi:
         return api.SetOperatingPointResponse(operating_point=point_to_wire(now), version=version)
 
     async def close(self) -> None:
-        """Close connections."""
+        """Close the connections."""
         for store in self._stores.values():
             await store.close()
 
@@ -123,7 +123,6 @@ class ControlApi:
 
 
 def point_to_wire(point: OperatingPoint) -> api.OperatingPoint:
-    """Write an operating point."""
     wire = api.OperatingPoint(attainment=point.attainment, price_per_gpu_hour=point.price_per_gpu_hour)
     if point.budget_per_hour is not None:
         wire.budget_per_hour = point.budget_per_hour
@@ -138,7 +137,7 @@ def point_to_wire(point: OperatingPoint) -> api.OperatingPoint:
 
 
 def point_from_wire(wire: api.OperatingPoint) -> OperatingPoint:
-    """Read and check an operating point.
+    """Convert and check an operating point.
 
     Raises:
         InvalidRequestError: names every wrong field.
@@ -179,7 +178,7 @@ def point_from_wire(wire: api.OperatingPoint) -> OperatingPoint:
 
 
 def _decision(stored: StoredRecord) -> api.Decision | None:
-    """Write a stored decision; None for one that this version can't read."""
+    """Convert a stored decision. Return None for one that this version can't read."""
     try:
         made = DecisionRecord.from_bytes(stored.record, stored.number)
     except (ValueError, KeyError, TypeError):

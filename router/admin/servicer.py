@@ -1,31 +1,31 @@
-"""AdminService."""
+"""AdminService: the state of pools and replicas, usage, and the autoscaler."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import cluster
 from penstock.v1 import admin_pb2 as api
 from penstock.wire import duration_to_wire, replica_state_to_wire
 from router.admin.control import ControlApi
 from router.admin.usage import read_usage
+from router.call_context import CallContext
 from router.dispatch.pool import Pool
 from router.identity import Caller, may_use
 
 
 class AdminServicer:
-    """Shows the cluster to operators, and tenants what they used."""
+    """The admin service: the cluster for operators, and usage for tenants."""
 
-    def __init__(self, pools: Mapping[str, Pool], router_id: str, desk: ControlApi) -> None:
+    def __init__(self, pools: Mapping[str, Pool], router_id: str, control_api: ControlApi) -> None:
         self._pools = pools
-        self._control_api = desk
+        self._control_api = control_api
         self._router_id = router_id
 
     async def GetClusterStatus(  # noqa: N802
-        self, request: api.GetClusterStatusRequest, context: Any, caller: Caller
+        self, request: api.GetClusterStatusRequest, context: CallContext, caller: Caller
     ) -> api.GetClusterStatusResponse:
-        """Report what the newest heartbeats said."""
+        """Return the state of the newest heartbeats."""
         return api.GetClusterStatusResponse(
             pools=[self._pool(self._pools[name]) for name in sorted(self._pools) if may_use(caller, name)],
             version=cluster.__version__,
@@ -33,21 +33,18 @@ class AdminServicer:
         )
 
     async def GetUsage(  # noqa: N802
-        self, request: api.GetUsageRequest, context: Any, caller: Caller
+        self, request: api.GetUsageRequest, context: CallContext, caller: Caller
     ) -> api.GetUsageResponse:
-        """Report what tenants used."""
         return await read_usage(self._pools, request, caller, "AdminService/GetUsage")
 
     async def ListDecisions(  # noqa: N802
-        self, request: api.ListDecisionsRequest, context: Any, caller: Caller
+        self, request: api.ListDecisionsRequest, context: CallContext, caller: Caller
     ) -> api.ListDecisionsResponse:
-        """Report what the autoscaler decided."""
         return await self._control_api.list_decisions(request, caller)
 
     async def SetOperatingPoint(  # noqa: N802
-        self, request: api.SetOperatingPointRequest, context: Any, caller: Caller
+        self, request: api.SetOperatingPointRequest, context: CallContext, caller: Caller
     ) -> api.SetOperatingPointResponse:
-        """Change what a pool is run for."""
         return await self._control_api.set_operating_point(request, caller)
 
     def _pool(self, pool: Pool) -> api.PoolStatus:

@@ -1,4 +1,4 @@
-"""Reads the ledgers of the pools."""
+"""Usage of tenants, from the ledgers of the pools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from router.dispatch.pool import Pool
 from router.identity import Caller, Role, may_use, require_model, require_role
 
 MAX_LINES = 10_000
-"""Of one pool in one answer."""
+"""Most lines of one pool in one answer."""
 _EPOCH = datetime.date(1970, 1, 1)
 _LAST_DAY = (datetime.date.max - _EPOCH).days
 
@@ -24,9 +24,8 @@ async def read_usage(
     """Answer GetUsage.
 
     Raises:
-        InvalidRequestError: a day is none, or they are in the wrong order.
-        PermissionDeniedError: another tenant's lines, or a pool, are not the caller's to see.
-        ModelNotFoundError: there is no such pool.
+        InvalidRequestError: a day can't be read, the days are in the wrong order, or there is no such pool.
+        PermissionDeniedError: the caller may not see another tenant's lines, or the pool.
         UnavailableError: a ledger can't be read.
     """
     tenant = "" if request.all_tenants else request.tenant or caller.tenant
@@ -60,7 +59,7 @@ def _names(pools: Mapping[str, Pool], wanted: str, caller: Caller) -> list[str]:
 
 
 def _day(text: str, field: str, default: int) -> int:
-    """Return days since 1970."""
+    """Return a day as days since 1970."""
     if not text:
         return default
     try:

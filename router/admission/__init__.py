@@ -1,1 +1,1 @@
-"""Whether a request may wait, and for how long: demand, estimates, load shedding."""
+"""Admission control: demand of a pool, wait estimates, load shedding."""

@@ -1,4 +1,4 @@
-"""What a pool promises, what it expects of the time to come, and what it gives up."""
+"""Admission control of one pool: its operating point, its wait estimates, and the relief in force."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from router.generation.metering import AttemptMetering
 
 
 class AdmissionControl:
-    """Hears of it in heartbeats, and learns from what ran.
+    """Admission control of one pool: SLO, wait estimates, load shedding. It learns from heartbeats and ended attempts.
 
     Args:
-        settings: have the operating point that holds until another one is heard.
-        late_last: whether requests let others pass once they are late.
+        settings: those of the pool; their operating point holds until a heartbeat brings another one.
+        late_last: whether a request lets others pass once it is late.
     """
 
     def __init__(self, settings: PoolSettings, *, late_last: bool) -> None:
@@ -29,33 +29,33 @@ class AdmissionControl:
         self.estimate = PoolEstimate()
         self.demand = DemandCounter(self._configured)
         self.relief = Relief.NONE
-        """What the pool gives up for want of replicas, as its autoscaler last said."""
+        """Step of relief that the autoscaler ordered last: what the pool gives up because it lacks replicas."""
 
     def heard(self, reply: RouterBeatReply) -> None:
-        """Learn from a heartbeat's answer."""
+        """Take a heartbeat's answer: estimates, operating point and relief."""
         self.estimate.beat(reply)
-        # A store that lost it gets it back from the autoscaler; until then what was last heard holds.
+        # The autoscaler restores a point that the store lost. Until then the last point holds.
         if reply.point is not None:
             self.demand.point = point_in_force(reply.point, self._configured)
         self.relief = Relief.of(reply.relief)
 
-    def learn(self, account: AttemptMetering) -> None:
+    def learn(self, metering: AttemptMetering) -> None:
         """Learn from a choice's last attempt."""
-        if account.attempts and (last := account.attempts[-1]).end.output_tokens:
-            tokens = account.fresh_prompt_tokens, last.end.output_tokens
+        if metering.attempts and (last := metering.attempts[-1]).end.output_tokens:
+            tokens = metering.fresh_prompt_tokens, last.end.output_tokens
             self.estimate.ran(*tokens, last.prefill_s, last.end.decode_s)
 
     def shed_after_s(self, request_class: RequestClass) -> float | None:
-        """Return the time to the first token, in seconds, beyond which a request is turned away; None for never."""
+        """Return the time to first token, in seconds, beyond which a request is refused; None for never."""
         return shed_after_s(self.demand.point.of(request_class), self.relief)
 
     def late_after_ms(self, request_class: RequestClass) -> int:
-        """Return how long a request may wait before it lets others pass, milliseconds; 0 is for ever."""
+        """Return how long a request may wait before it lets others pass, in milliseconds; 0 for ever."""
         if not self._late_last:
             return 0
         after_s = late_after_s(self.demand.point.of(request_class), self.estimate.first_token_s)
         return 0 if after_s is None else max(1, int(after_s * 1000))
 
     def wait_s(self, choice: Choice) -> float | None:
-        """Estimate how long a waiting choice still waits, seconds. Nobody can tell for one that others may pass."""
-        return None if choice.late else self.estimate.wait_s(choice.entry.request_class, choice.position)
+        """Estimate how long a waiting choice still waits, in seconds; None for one that newer ones may overtake."""
+        return None if choice.wait.late else self.estimate.wait_s(choice.entry.request_class, choice.wait.position)

@@ -1,4 +1,4 @@
-"""Counts what clients ask of a pool, at the moment they ask, for whoever decides on the number of replicas."""
+"""Demand on a pool, counted when requests arrive. The autoscaler sizes the pool by it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEARNING = 0.02
 
 
 class Verdict(enum.Enum):
-    """Is what became of a promise to one choice of a request."""
+    """Outcome of the SLO that one choice of a request was promised."""
 
     MET = "met"
     TTFT = "ttft"
@@ -29,25 +29,25 @@ class Verdict(enum.Enum):
     """The tokens came too slowly."""
     BOTH = "ttft_and_itl"
     NOT_SERVED = "not_served"
-    """Refused for want of room, or failed."""
+    """Refused because there was no room, or failed."""
 
 
 class DemandCounter:
-    """Belongs to the router's loop; `report` may be called from another thread.
+    """Demand on one pool since the start. Belongs to the router's loop; `report` may be called from another thread.
 
-    Output lengths and cached prompts are only known at the end, so what is counted for a new request is what those
-    of its class turned out to be lately.
+    Output lengths and cached prompt tokens are known only when a request ends. So a new request is counted with the
+    recent averages of its class.
     """
 
     def __init__(self, point: OperatingPoint) -> None:
         self.point = point
-        """What is promised now."""
+        """Operating point with the SLO that holds now."""
         self.verdicts = {(each, verdict): 0 for each in RequestClass for verdict in Verdict}
-        """Of all choices that were promised something, since the start."""
+        """Outcomes of all choices with an SLO, since the start."""
         self._counts = empty_counts()
         self._outputs: dict[RequestClass, float] = {}
         self._cached: dict[RequestClass, float] = {}
-        """Found part of the prompt."""
+        """Average part of the prompt that was cached, by class."""
 
     def arrived(
         self, request_class: RequestClass, prompt_tokens: int, max_tokens: int, usual_tokens: int, choices: int
@@ -56,9 +56,9 @@ class DemandCounter:
 
         Args:
             request_class: its class.
-            prompt_tokens: its prompt.
-            max_tokens: the most that a choice may produce.
-            usual_tokens: what one is taken to produce while nothing was learned.
+            prompt_tokens: length of its prompt.
+            max_tokens: most output tokens of a choice.
+            usual_tokens: output tokens to assume for a choice until there is an average.
             choices: sequences that it asks for.
         """
         mine = self._counts[request_class]
@@ -68,20 +68,20 @@ class DemandCounter:
         mine.output_tokens += choices * min(max_tokens, self._outputs.get(request_class, usual_tokens))
 
     def ended(self, request_class: RequestClass, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> None:
-        """Learn from a choice that ended well."""
+        """Update the averages with a choice that ended well."""
         self._outputs[request_class] = _mixed(self._outputs.get(request_class), output_tokens)
         if prompt_tokens > 0:
             share = min(1.0, cached_tokens / prompt_tokens)
             self._cached[request_class] = _mixed(self._cached.get(request_class), share)
 
     def judge(self, request_class: RequestClass, ttft_s: float | None, itl_s: float | None) -> None:
-        """Hold a request that ended against what was promised; None where it had no such time.
+        """Compare a request that ended with its SLO, and count the outcome. A time that it does not have is None.
 
         Args:
             request_class: its class.
-            ttft_s: arrival to the first token.
-            itl_s: mean time between its tokens. The promise is about their 95th percentile, which nobody keeps per
-                request; replicas hold that one.
+            ttft_s: seconds from arrival to the first token.
+            itl_s: mean seconds between its tokens. The SLO is about the 95th percentile of all gaps, which is not kept
+                per request; replicas hold that one.
         """
         slo = self.point.of(request_class)
         if slo.empty:
@@ -100,8 +100,8 @@ class DemandCounter:
         self._count(request_class, verdict)
 
     def over(self, choice: Choice) -> None:
-        """Learn from a choice that is over. What a client or its deadline stopped says nothing, nor what ended by its
-        client's own fault.
+        """Count a choice that is over. A choice that its client or its deadline stopped says nothing about the pool,
+        nor does one that failed by its client's own fault.
         """
         end, request_class = choice.end, choice.entry.request_class
         if isinstance(choice.error, _CLIENTS_OWN):
@@ -110,12 +110,12 @@ class DemandCounter:
             self.turned_away(request_class)
         elif end is not None and end.finish_reason in _COMPLETE:
             self.ended(request_class, choice.entry.prompt_tokens, choice.metering.cached_tokens, choice.tokens)
-            ttft_s = choice.first_token_at - choice.arrived_at if choice.first_token_at else None
+            ttft_s = choice.first_token_at - choice.wait.arrived_at if choice.first_token_at else None
             itl_s = end.decode_s / (end.output_tokens - 1) if end.output_tokens > 1 else None
             self.judge(request_class, ttft_s, itl_s)
 
     def turned_away(self, request_class: RequestClass) -> None:
-        """Count a request that was refused for want of room, or failed: a miss."""
+        """Count a request that was refused because there was no room, or failed: a miss of the SLO."""
         if not self.point.of(request_class).empty:
             self._count(request_class, Verdict.NOT_SERVED)
 
@@ -125,7 +125,7 @@ class DemandCounter:
         self._counts[request_class].met += verdict is Verdict.MET
 
     def report(self, jobs: Sequence[JobWork] = ()) -> bytes:
-        """Write what was counted since the start, and what is left of jobs now."""
+        """Return the counts since the start and the remaining work of jobs, packed for the heartbeat."""
         return pack_report(self._counts, jobs)
 
 

@@ -1,4 +1,4 @@
-"""How long requests wait and run: estimates from what the pool did lately."""
+"""Estimates of how long requests wait and run, from what the pool did recently."""
 
 from __future__ import annotations
 
@@ -6,47 +6,51 @@ from cluster.queue.heartbeats import RouterBeatReply
 from penstock.models import ReplicaState, RequestClass
 
 MEMORY_S = 10.0
-"""How far back rates look, by exponential weights."""
+"""How far back the rates look, seconds: they are exponentially weighted means."""
 MEMORY_GRANTS = 10.0
-"""But at least to so many grants. Where requests run for minutes a while without one is usual; a pace that fades in a
-few seconds would be next to nothing by then, and everybody refused."""
+"""Least number of grants that the rates look back to. Where requests run for minutes, a time without grants is usual. A
+rate that fades within seconds would be almost 0 by then, and every request would be refused."""
 EXPIRY_S = 180.0
-"""Rates that were learnt longer ago than this count no more. They are learnt from lines only, and if they say that
-everybody would wait for too long, all are refused, so that no line comes that could say otherwise."""
+"""Age at which rates are dropped. Rates are learnt only while requests wait. If they say that every request would wait
+too long, all are refused; then no request waits, and nothing could correct the rates."""
 LEARNING = 0.1
 """Weight of a new attempt in the means."""
 
 
 class PoolEstimate:
-    """Learns from heartbeats and ended attempts. Estimates are None until there is something to learn from.
+    """Estimates of one pool, learnt from heartbeats and ended attempts. They are None until there is something to learn
+    from.
 
-    The wait is the entries ahead over the rate at which the pool grants. A class waits for its own entries and for the
-    more urgent ones; those that will still arrive are counted by taking from the rate what more urgent classes get.
+    The wait is the number of entries ahead, divided by the rate at which the pool grants. A class waits for its own
+    entries and for the more urgent ones. More urgent entries that will still arrive count as well: the rate of a class
+    is what the more urgent classes leave.
     """
 
     def __init__(self) -> None:
         self._last: RouterBeatReply | None = None
         self._takers = True
-        """Whether a replica took work at the last heartbeat."""
+        """Whether any replica took work at the last heartbeat."""
         self._learnt_ms = 0
-        """When the rates were learnt last, in pool time."""
+        """When the rates were learnt last, in milliseconds of the pool's clock."""
         self._rates = [0.0, 0.0, 0.0]
         """Grants per second and class."""
         self._seen_s = 0.0
-        """How much time the rates rest on."""
+        """Time that the rates were learnt from."""
         self._prefill_s: float | None = None
-        """Per prompt token."""
+        """Mean seconds per prompt token."""
         self._first_token_s: float | None = None
         self._token_s: float | None = None
-        """Per output token after the first."""
+        """Mean seconds per output token after the first."""
         self._output: float | None = None
-        """Output tokens of a request."""
+        """Mean output tokens of a request."""
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def beat(self, reply: RouterBeatReply) -> None:
-        """Learn from a heartbeat. Rates are learnt only while somebody waits, because an idle pool could do more, and
-        while some replica takes work: what isn't granted during a cold start says nothing of the time after it.
+        """Learn from a heartbeat.
+
+        Rates are learnt only while requests wait, because an idle pool could grant more. They are learnt only while a
+        replica takes work, because a cold start says nothing of the time after it.
         """
         last, self._last = self._last, reply
         takers, self._takers = self._takers, self._takers_now(reply)
@@ -70,7 +74,7 @@ class PoolEstimate:
 
     def _takers_now(self, reply: RouterBeatReply) -> bool:
         if reply.replicas is None:
-            # They are as they were.
+            # The heartbeat leaves the replicas out when they have not changed.
             return self._takers
         return any(replica.state is ReplicaState.READY for replica in reply.replicas)
 
@@ -86,7 +90,7 @@ class PoolEstimate:
     # --- estimates ----------------------------------------------------------------------------------------------------
 
     def wait_s(self, request_class: RequestClass, ahead: int) -> float | None:
-        """Return how long an entry with so many ahead of it waits, in seconds."""
+        """Return how long an entry with `ahead` entries in front of it waits, in seconds."""
         total = sum(self._rates)
         if self._seen_s < 1.0 or total <= 0:
             return None
@@ -100,11 +104,11 @@ class PoolEstimate:
 
     @property
     def first_token_s(self) -> float | None:
-        """How long attempts take from grant to first token, in seconds: the mean over prompts of all lengths."""
+        """Mean time from grant to first token, in seconds, over prompts of all lengths."""
         return self._first_token_s
 
     def run_s(self, prompt_tokens: int, max_tokens: int) -> float | None:
-        """Return how long an attempt runs that produces as much as others do, but at most `max_tokens`, in seconds."""
+        """Return how long an attempt runs, in seconds, with an average output of at most `max_tokens`."""
         if self._prefill_s is None or self._token_s is None or self._output is None:
             return None
         return prompt_tokens * self._prefill_s + max(0.0, min(max_tokens, self._output) - 1) * self._token_s

@@ -1,4 +1,4 @@
-"""Where a request's beginning is already cached: which replicas it prefers, and whose cache it may share."""
+"""Prefix affinity: where the beginning of a prompt is already cached, and whose cache a request may share."""
 
 from router.affinity.blocks import Trail, trail_of
 from router.affinity.index import BlockIndex

@@ -1,4 +1,4 @@
-"""Names the beginnings of a prompt: one number per block, each over everything up to the block's end."""
+"""Names of a prompt's beginnings: one number per block, computed from all tokens up to the block's end."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from hashlib import blake2b
 from itertools import accumulate, chain, repeat
 
 BLOCKS_PER_SIZE = 32
-"""So many blocks have the given size, so many the fourfold, and so on: a prompt of a million tokens has 200 blocks."""
+"""Number of blocks of each size, the given one first: a prompt of a million tokens has 200 blocks."""
 GROWTH = 4
+"""Factor from each size to the next."""
 _SIZES = 12
 COLD_TOKENS = 1_024
-"""A prompt's home is drawn by so many of its first tokens: fewer, and a shared beginning would gather all; more, and
-the home would move while a conversation grows."""
+"""Number of first tokens by which a prompt's home is drawn. With fewer, one shared beginning would draw all prompts to
+one replica. With more, the home would move while a conversation grows."""
 _TOKEN_BYTES = array("I").itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """Is what affinity knows of a request."""
+    """A request as prefix affinity sees it."""
 
     blocks: tuple[int, ...] = ()
-    """Names of the prompt's full blocks, shortest beginning first; they mean something to this process only."""
+    """Names of the prompt's full blocks, shortest beginning first. Other processes have other names."""
     session: int | None = None
-    """Names the session, to this process only; None for none."""
+    """Name of the session in this process; None for none."""
     place: bytes = b""
-    """Draws the home, the same at every router; empty for a request without one."""
+    """Key that draws the home, the same at every router; empty for a request without a home."""
     tokens: int = 0
     """Length of the prompt."""
 
@@ -41,11 +42,11 @@ def trail_of(
 
     Args:
         ids: the prompt's token ids.
-        scope: what keeps caches apart: tenant salt and adapter. The same prompt in another scope has other names.
+        scope: tenant salt and adapter, which separate caches. The same prompt has other names in another scope.
         session: the client's session id; empty for none.
-        block_tokens: size of the first blocks. Only full blocks are named, as engines cache nothing less.
-        prefix: whether beginnings are wanted.
-        sessions: whether the session is wanted.
+        block_tokens: size of the first blocks. Only full blocks get a name, because engines cache only full blocks.
+        prefix: whether to name beginnings.
+        sessions: whether to name the session.
     """
     blocks: tuple[int, ...] = ()
     place = b""
@@ -61,7 +62,7 @@ def trail_of(
 
 
 def block_ends(block_tokens: int, tokens: int) -> tuple[int, ...]:
-    """Return where the full blocks of a prompt of so many tokens end."""
+    """Return the ends of the full blocks of a prompt with this number of tokens."""
     ends = _all_ends(block_tokens)
     return ends[: bisect_right(ends, tokens)]
 
@@ -73,8 +74,8 @@ def _all_ends(block_tokens: int) -> tuple[int, ...]:
 
 
 def _names(data: bytes, ends: Sequence[int], scope: bytes) -> tuple[int, ...]:
-    # Python's own hash of bytes is keyed per process, so nobody can aim at another one's names, and 30 times as fast
-    # as a digest.
+    # Python's own hash of bytes has a secret key per process, so a client can't choose a prompt that has another one's
+    # name. It is 30 times as fast as a digest.
     name = hash(scope)
     names = []
     start = 0

@@ -1,4 +1,4 @@
-"""Remembers which replicas computed which beginnings; bounded, what was not touched for long goes first."""
+"""The replicas that computed a beginning. Bounded: names without recent use are dropped first."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 
 class BlockIndex:
-    """Maps a name to the replicas that ran it last, newest first.
+    """Map from a name to the replicas that ran it last, newest first.
 
-    A replica that is gone is not taken out: its id never comes back, and its names age like all others.
+    A lost replica is not removed: its id never comes back, and its names age like all others.
 
-    Two generations in place of a list by age: half of the bound is young, a touched name becomes young again, and when
-    the young half is full the old one goes. That costs a dictionary write per touch and no links between entries.
+    The index has two generations instead of a list by age. Half of the names are young. A name that is used becomes
+    young again. When the young half is full, the old half is dropped. That costs one dictionary write per use, and no
+    links between entries.
     """
 
     def __init__(self, bound: int, spread: int) -> None:
@@ -21,17 +22,17 @@ class BlockIndex:
         self._young: dict[int, tuple[str, ...]] = {}
         self._old: dict[int, tuple[str, ...]] = {}
         self._tuples: dict[tuple[str, ...], tuple[str, ...]] = {}
-        """One object per combination of replicas: a prompt of a hundred blocks needs one, not a hundred."""
+        """One object per combination of replicas, shared by names: a prompt of a hundred blocks needs one."""
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
     def replicas(self, name: int) -> tuple[str, ...]:
-        """Return where a name was seen, newest first; empty when it is not known."""
+        """Return the replicas that ran a name, newest first; empty when the name is not known."""
         return self._young.get(name) or self._old.get(name) or ()
 
     def deepest(self, names: Sequence[int]) -> int:
-        """Return how many of the names, from the first on, lead to the deepest one known; 0 for none."""
+        """Return the depth of the deepest known name: its position from 1 on; 0 when none is known."""
         for depth in range(len(names), 0, -1):
             if names[depth - 1] in self._young or names[depth - 1] in self._old:
                 return depth
@@ -39,14 +40,14 @@ class BlockIndex:
 
     def note(self, names: Sequence[int], replica: str) -> None:
         """Remember that a replica now has these names."""
-        # The longest beginning first, so that of two halves of a prompt the shorter, more often used one is younger.
+        # The longest beginning goes first, so that shorter ones, which are used more often, are younger.
         for name in reversed(names):
             known = self._young.get(name)
             if known is None:
                 known = self._old.pop(name, ())
                 if len(self._young) >= self._half:
                     self._old, self._young = self._young, {}
-                    # Those that are still of use come back; replicas that are gone never do.
+                    # Tuples in use come back; those of lost replicas do not.
                     self._tuples = {}
             if not known or known[0] != replica:
                 known = self._shared(replica, known)

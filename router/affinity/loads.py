@@ -1,4 +1,4 @@
-"""How full replicas are, as one router can know: the newest registry, and what it was granted since."""
+"""Load of replicas as one router knows it: the newest registry, and its own grants since then."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ LOAD_SLACK = 0.1
 
 
 class LoadView:
-    """Follows the registry between two heartbeats."""
+    """Load of each replica, kept up to date between two heartbeats."""
 
     def __init__(self) -> None:
         self._records: Mapping[str, ReplicaRecord] = {}
         self._loads: dict[str, float] = {}
         self._bound = 0.0
         self.homes = Rendezvous(())
-        """Draws among the replicas that take work."""
+        """Rendezvous hashing over the replicas that take work."""
 
     def update(self, records: Mapping[str, ReplicaRecord]) -> None:
-        """Take the registry as it is now, a new mapping whenever it changed."""
+        """Take the current registry, which is a new mapping whenever it has changed."""
         if records is self._records:
             return
         self._records = records
@@ -33,7 +33,7 @@ class LoadView:
         self._rebound()
 
     def granted(self, replica: str, kv_tokens: int) -> None:
-        """Count a grant that the registry does not show yet."""
+        """Add a grant that the registry does not show yet."""
         record = self._records.get(replica)
         if record is not None and replica in self._loads:
             self._loads[replica] += max(
@@ -43,11 +43,11 @@ class LoadView:
 
     @property
     def live(self) -> Mapping[str, float]:
-        """Replicas that take work."""
+        """Loads of the replicas that take work."""
         return self._loads
 
     def bears(self, replica: str) -> bool:
-        """Whether a replica takes work and is not far fuller than the others."""
+        """Return whether a replica takes work and is not far fuller than the others."""
         load = self._loads.get(replica)
         return load is not None and load <= self._bound
 

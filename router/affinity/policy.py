@@ -1,4 +1,4 @@
-"""Decides which replicas a request prefers. Pure: values in, names out; the queue decides what can be honoured."""
+"""The replicas that a request prefers. Pure: values in, names out. The queue decides which wishes it can follow."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from router.affinity.loads import LoadView
 
 _NOWHERE = Trail()
 WORTH = 1 / 8
-"""A known beginning counts from this part of the prompt on: what everybody shares (a system prompt) tells nothing."""
-
+"""Least part of the prompt that a known beginning must cover: a system prompt that all prompts share says nothing."""
 NEARLY = 3 / 4
-"""Another replica is as good as the one that knows most from this part of the beginning on."""
+"""Part of the longest known beginning from which another replica is as good as the one that knows most."""
 
 
 class Affinity:
-    """Is one pool's policy on one router.
+    """Prefix affinity of one pool on one router.
 
-    Every session and every beginning has a home, drawn by rendezvous: routers that share nothing agree on it. What ran
-    elsewhere, because its home was full, is learned first hand and preferred beside the home. A preference is a wish: a
-    replica far fuller than the others is not wished for, and `fill` never leaves a replica idle for it. So a hot
-    beginning spreads, and is then known on several replicas.
+    Every session and every beginning has a home replica, drawn by rendezvous hashing: routers agree on it without
+    talking to each other. A request that ran elsewhere, because its home was full, is remembered; that replica is then
+    preferred besides the home. A preference is only a wish. A replica that is far fuller than the others is not
+    preferred, and `fill` never leaves a replica idle because of one. So a popular beginning spreads to several
+    replicas.
     """
 
     def __init__(self, settings: AffinitySettings) -> None:
@@ -34,25 +34,25 @@ class Affinity:
         self.hits = 0
         """Grants on a preferred replica."""
         self.misses = 0
-        """Grants elsewhere though there was a preference."""
+        """Grants on another replica than the preferred ones."""
         self.indifferent = 0
         """Grants without a preference."""
 
     @property
     def known_blocks(self) -> int:
-        """Names in the index."""
+        """Number of names in the index."""
         return len(self._index)
 
     def look(
         self, ids: Sequence[int], scope: bytes, session: str, records: Mapping[str, ReplicaRecord]
     ) -> tuple[Trail, tuple[str, ...]]:
-        """Return what `granted` needs of a request later, and the replicas that it prefers, its home first.
+        """Return a request's trail, which `granted` takes later, and the replicas that it prefers, its home first.
 
         Args:
             ids: the prompt's token ids.
-            scope: what keeps caches apart: tenant salt and adapter.
+            scope: tenant salt and adapter, which separate caches.
             session: the client's session id; empty for none.
-            records: the pool's registry, a new mapping whenever it changed.
+            records: the pool's registry, a new mapping whenever it has changed.
         """
         self._loads.update(records)
         if len(self._loads.live) < 2:
@@ -69,7 +69,7 @@ class Affinity:
         return trail, self._prefer(trail) if trail.place else ()
 
     def granted(self, trail: Trail, preferred: Sequence[str], replica: str, kv_tokens: int) -> None:
-        """Learn where a request runs: from now on its beginning is cached there."""
+        """Note where a request runs: from now on its beginning is cached there."""
         self._index.note(trail.blocks, replica)
         if trail.session is not None:
             self._index.note((trail.session,), replica)
@@ -91,7 +91,7 @@ class Affinity:
         return (home, *known)[: self._settings.max_preferred]
 
     def _known(self, trail: Trail) -> Iterator[str]:
-        """Yield replicas by how much they know, the session's own first, then those of the deepest beginnings."""
+        """Yield replicas that have the prompt cached: that of the session, then by length of the cached beginning."""
         session = self._index.replicas(trail.session)[:1] if trail.session is not None else ()
         yield from session
         depth = self._index.deepest(trail.blocks)
@@ -104,5 +104,5 @@ class Affinity:
             depth -= 1
 
     def _home(self, trail: Trail) -> str | None:
-        """Draw the replica that every router would draw; while it is too full, the next one."""
+        """Return the replica that every router draws first and that is not too full; None for none."""
         return next((replica for replica in self._loads.homes.ranked(trail.place) if self._loads.bears(replica)), None)

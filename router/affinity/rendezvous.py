@@ -1,5 +1,5 @@
-"""Rendezvous hashing: routers that never talk send the same key to the same replica, and a lost replica moves only
-its own keys.
+"""Rendezvous hashing: routers that never talk to each other send a key to the same replica. The loss of a replica moves
+only its own keys.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from hashlib import blake2b
 
 _MASK = (1 << 64) - 1
 _ODD = 0x9E3779B97F4A7C15
-"""Scatters: the upper bits of a product with it depend on all bits."""
+"""Odd factor that scatters: the upper bits of a product with it depend on all bits."""
 
 
 class Rendezvous:
-    """Orders a set of replicas for each key, the same way on every router."""
+    """Order of a set of replicas for each key, the same on every router."""
 
     def __init__(self, replicas: Iterable[str]) -> None:
         self._names = tuple(replicas)
         self._numbers = tuple(map(_number, self._names))
 
     def ranked(self, key: bytes) -> Iterator[str]:
-        """Yield the replicas in the key's own order; the first costs one pass, the others are sorted when asked for."""
+        """Yield the replicas in the key's order. The first costs one pass; the others are sorted only when needed."""
         if not self._names:
             return
         seed = int.from_bytes(key, "little")

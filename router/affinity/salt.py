@@ -1,4 +1,4 @@
-"""Whose cached beginnings a request may share."""
+"""Cache salts: which tenants' cached beginnings a request may share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _TENANTS = 4_096
 
 
 class CacheSalts:
-    """Mints a salt per tenant that engines mix into the names of cached blocks.
+    """One salt per tenant, which engines mix into the names of cached blocks.
 
-    Without it one tenant could learn from the time to the first token what another one sent. It is derived from the
-    cluster secret, so all routers mint the same, and no client can name another tenant's.
+    Without it a tenant could learn from the time to first token what another tenant sent. The salt is derived from the
+    cluster secret: all routers get the same one, and no client can compute that of another tenant.
     """
 
     def __init__(self, secret: ClusterSecret, *, shared: bool) -> None:
-        """With `shared` all tenants share their cached beginnings."""
+        """Derive salts from the cluster secret; with `shared` all tenants share their cached beginnings."""
         self._shared = shared
         self._mint = lru_cache(maxsize=_TENANTS)(lambda tenant: secret.sign(_PURPOSE, tenant.encode()).hex()[:32])
 

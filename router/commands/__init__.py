@@ -1,4 +1,4 @@
-"""Commands that call a router, and `penstock keys`."""
+"""The commands that call a router, and `penstock keys`."""
 
 from __future__ import annotations
 

@@ -25,13 +25,12 @@ if TYPE_CHECKING:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     add_target_flags(parser)
     parser.add_argument("--pool", default="", help="the pool (default: the only one)")
     parser.add_argument(
         "--limit", type=whole(1, 1000), default=20, help="newest decisions, 1 to 1000 (default %(default)s)"
     )
-    parser.add_argument("--all", action="store_true", help="also those that changed nothing, one by one")
+    parser.add_argument("--all", action="store_true", help="show decisions that changed nothing one by one, too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run_decisions)
 
@@ -56,7 +55,7 @@ def _fields(found: DecisionList) -> dict[str, Any]:
 
 
 def show_decisions(found: DecisionList, console: Console, *, everything: bool) -> None:
-    """Print a table, and under it how the newest number came about."""
+    """Print a table of decisions, and below it the steps of the newest one."""
     origin = "set at run time" if found.operating_point_set else "from the settings"
     console.print(f"operating point ({origin}): {point_text(found.operating_point)}", highlight=False)
     if not found.decisions:
@@ -106,7 +105,7 @@ def _table(decisions: tuple[Decision, ...], *, everything: bool) -> Table:
 
 
 def point_text(point: OperatingPoint) -> str:
-    """Say what is promised and what it may cost, in a line."""
+    """Return an operating point in one line: its SLO, price and budget."""
     words = []
     for name in ("interactive", "standard", "batch"):
         slo = getattr(point, name)

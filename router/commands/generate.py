@@ -27,7 +27,6 @@ _PLAIN_FLAGS = (
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     add_target_flags(parser)
     parser.add_argument("prompt", help="the prompt; - reads it from standard input")
     parser.add_argument("--model", help="model name (default: the only one)")
@@ -70,7 +69,9 @@ SAMPLING_FLAGS: tuple[tuple[str, type, str], ...] = (
 
 
 def run_generate(options: argparse.Namespace) -> int:
-    """Stream an answer to standard output; the receipt goes to standard error. The status is 0 for a whole one."""
+    """Stream an answer to standard output; the receipt goes to standard error. The exit status is 0 for a complete
+    answer.
+    """
     errors = messages()
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         model = options.model or only_model(client)
@@ -79,7 +80,7 @@ def run_generate(options: argparse.Namespace) -> int:
                 model, prompt_from(options), sampling_from(options), options_from(options), timeout=options.timeout
             )
         except UnicodeEncodeError:
-            raise  # The command line's, said as everywhere.
+            raise  # The command line is not UTF-8; `report_call_errors` says so.
         except ValueError as error:
             raise SettingsError(str(error)) from error
         others: dict[int, str] = {}
@@ -95,7 +96,7 @@ def run_generate(options: argparse.Namespace) -> int:
 
 
 def _whole(event: Event) -> bool:
-    """Say whether an event leaves the answer whole: one that was stopped from outside must not look complete."""
+    """Return whether the answer is complete as far as this event shows. One that was stopped from outside is not."""
     from penstock.client import Finished, FinishReason
 
     complete = (FinishReason.STOP, FinishReason.LENGTH)
@@ -106,7 +107,7 @@ def only_model(client: Client) -> str:
     """Return the name of the only model.
 
     Raises:
-        SystemExit: there are several.
+        SystemExit: there is none, or there are several.
     """
     models = client.list_models(timeout=10.0)
     if not models:
@@ -117,10 +118,10 @@ def only_model(client: Client) -> str:
 
 
 def prompt_from(options: argparse.Namespace) -> str | list[Message]:
-    """Return the prompt, as chat messages when asked for.
+    """Return the prompt: a text, or chat messages with --chat or --system.
 
     Raises:
-        SettingsError: standard input, where it is the prompt, is no text.
+        SettingsError: the prompt is standard input, which is not UTF-8.
     """
     from penstock.client import Message
 
@@ -135,14 +136,13 @@ def prompt_from(options: argparse.Namespace) -> str | list[Message]:
 
 
 def options_from(options: argparse.Namespace) -> GenerateOptions:
-    """Return what is neither prompt nor sampling."""
+    """Return the options besides prompt and sampling."""
     from penstock.client import GenerateOptions, RequestClass
 
     return GenerateOptions(RequestClass[options.request_class.upper()], lora_adapter=options.lora_adapter)
 
 
 def sampling_from(options: argparse.Namespace) -> Sampling:
-    """Build the sampling parameters from the flags."""
     from penstock.client import Sampling, json_schema, one_of, regex
 
     structured = None
@@ -166,7 +166,9 @@ def _schema(text: str) -> str:
 
 
 def show_event(event: Event, errors: Console, others: dict[int, str]) -> None:
-    """Write an event for a person. Choice 0 is shown as it comes; `others` collects the rest, which follow it."""
+    """Print an event for a person. The text of choice 0 is printed as it comes; `others` collects that of other
+    choices, which is printed at the end.
+    """
     from penstock.client import Delta, Finished, Queued, Resumed
 
     if isinstance(event, Delta):
@@ -186,7 +188,7 @@ def show_event(event: Event, errors: Console, others: dict[int, str]) -> None:
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """Return an event as JSON fields; bytes become hex."""
+    """Return an event as fields for JSON; bytes become hexadecimal."""
     return {"event": type(event).__name__.lower(), **_plain(dataclasses.asdict(event))}
 
 

@@ -34,14 +34,13 @@ _CLASSES = ("interactive", "standard", "batch")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     submit = _action(actions, "submit", "store a file in the OpenAI batch format as a job and follow it")
     submit.add_argument("file", help="JSON lines; - reads standard input")
     submit.add_argument("--key", default="", help="your own name: the same key and content give the same job")
     submit.add_argument("--class", dest="request_class", choices=_CLASSES, default="batch", help="default %(default)s")
-    submit.add_argument("--run-within", type=time_of, metavar="SECONDS", help="the job expires after so long")
+    submit.add_argument("--run-within", type=time_of, metavar="SECONDS", help="the job expires after this time")
     submit.add_argument("--ignore-unknown", action="store_true", help="leave out body fields that are not supported")
     submit.add_argument("--detach", action="store_true", help="return once the job is stored")
     submit.add_argument("--output", help="write results to this file as they come, in the OpenAI batch format")
@@ -74,7 +73,7 @@ def _action(actions: Subcommands, name: str, text: str, *, job: bool = False) ->
 
 
 def run_submit(options: argparse.Namespace) -> int:
-    """Store a file as a job, and follow it unless told otherwise."""
+    """Store a file as a job, and follow it unless --detach is given."""
     from penstock.models import RequestClass
 
     if options.detach and options.output is not None:
@@ -88,7 +87,7 @@ def run_submit(options: argparse.Namespace) -> int:
     for field, lines in batch.ignored.items():
         errors.print(f"[yellow]ignored:[/] {escape(field)} on {counted(lines, 'line')}", highlight=False)
     with (
-        # First: a job that is stored can't be taken back by an error of ours.
+        # Opened first: once the job is stored, an error of this command can't take it back.
         _output(options.output) as output,
         report_call_errors(options.target) as outcome,
         open_client(options) as client,
@@ -112,7 +111,7 @@ def run_submit(options: argparse.Namespace) -> int:
 
 
 def run_watch(options: argparse.Namespace) -> int:
-    """Follow a job to its end; the status is 0 when every item succeeded."""
+    """Follow a job to its end; the exit status is 0 when every item succeeded."""
     errors = messages()
     with (
         _output(options.output) as output,
@@ -124,7 +123,7 @@ def run_watch(options: argparse.Namespace) -> int:
 
 
 def run_results(options: argparse.Namespace) -> int:
-    """Write the results that are there."""
+    """Write the results that the job has now."""
     with (
         report_call_errors(options.target) as outcome,
         open_client(options) as client,
@@ -139,7 +138,6 @@ def run_results(options: argparse.Namespace) -> int:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    """List jobs."""
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         jobs: list[Job] = []
         token = ""
@@ -158,14 +156,12 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_get(options: argparse.Namespace) -> int:
-    """Describe a job."""
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         sys.stdout.write(json.dumps(_fields(client.get_job(options.job)), indent=2) + "\n")
     return outcome.status
 
 
 def run_cancel(options: argparse.Namespace) -> int:
-    """End a job."""
     console = messages()
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         _report(client.cancel_job(options.job), console)
@@ -173,7 +169,6 @@ def run_cancel(options: argparse.Namespace) -> int:
 
 
 def run_delete(options: argparse.Namespace) -> int:
-    """Delete a job."""
     console = messages()
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         client.delete_job(options.job)
@@ -205,7 +200,7 @@ def _input(name: str) -> Iterator[TextIO]:
 
 
 class _Output:
-    """Is where results go. A file that is there keeps what it has until the first update: the id may be a typo."""
+    """Destination of results. An existing file stays as it is until the first update: the id may be a typo."""
 
     def __init__(self, file: TextIO, *, replaces: bool) -> None:
         self.written = False
@@ -213,7 +208,7 @@ class _Output:
         self._replaces = replaces
 
     def write(self, lines: str) -> None:
-        """Add to what this run has written, in the place of what others did."""
+        """Append lines. The first call replaces what an existing file had."""
         if self._replaces and not self.written:
             self._file.truncate(0)
         self.written = True
@@ -232,7 +227,7 @@ def _output(name: str | None) -> Iterator[_Output | None]:
     path = Path(name)
     there = path.exists()
     try:
-        # Opened now, so that one that can't be written is found before anything is sent.
+        # Opened now, so that an error comes before anything is sent.
         file = path.open("a", encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"--output: {name} cannot be written: {error.strerror}") from error
@@ -246,7 +241,7 @@ def _output(name: str | None) -> Iterator[_Output | None]:
 
 
 def _follow(client: Client, job_id: str, output: _Output | None, console: Console) -> int:
-    """Show a bar until the job ends, writing results where they are wanted; returns the exit status."""
+    """Show a progress bar until the job ends, write results to `output`, and return the exit status."""
     last: Job | None = None
     first: JobItemError | None = None
     try:
@@ -267,7 +262,7 @@ def _follow(client: Client, job_id: str, output: _Output | None, console: Consol
         return 1
     _report(last, console)
     if last.failed_items and (first := first or _first_failure(client, job_id)) is not None:
-        # Items of one file fail alike more often than not.
+        # Items of one file often fail for the same reason.
         console.print(f"the first failure: {first.reason}: {first.message}", highlight=False, markup=False)
     return 0 if last.succeeded_items == last.items else 1
 

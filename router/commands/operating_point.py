@@ -24,28 +24,27 @@ _CHANGES = ("ttft_p99_s", "itl_p95_ms", "attainment", "price_per_gpu_hour", "bud
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     add_target_flags(parser)
     parser.add_argument("--pool", default="", help="the pool (default: the only one)")
     classes = ("interactive", "standard", "batch")
     parser.add_argument(
         "--class", dest="request_class", choices=classes, default=classes[0],
-        help="whose latency the next two are about (default %(default)s)",
+        help="class that the next two flags apply to (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--ttft-p99-s", type=time_from_zero, help="time to first token, seconds; 0 promises nothing")
     parser.add_argument(
         "--itl-p95-ms", type=time_from_zero, help="time between tokens, milliseconds; 0 promises nothing"
     )
-    parser.add_argument("--attainment", type=up_to(1), help="part of the requests that must be within it, 0 to 1")
-    parser.add_argument("--price-per-gpu-hour", type=from_zero, help="of an accelerator, in any currency")
-    parser.add_argument("--budget-per-hour", type=from_zero, help="what the pool may cost; 0 bounds nothing")
-    parser.add_argument("--from-settings", action="store_true", help="take back what was set while the cluster runs")
+    parser.add_argument("--attainment", type=up_to(1), help="part of the requests that must meet it, 0 to 1")
+    parser.add_argument("--price-per-gpu-hour", type=from_zero, help="price of an accelerator, in any currency")
+    parser.add_argument("--budget-per-hour", type=from_zero, help="most that the pool may cost; 0 is no bound")
+    parser.add_argument("--from-settings", action="store_true", help="drop what was set at run time; use the settings")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run_operating_point)
 
 
 def run_operating_point(options: argparse.Namespace) -> int:
-    """Change what the flags name and keep the rest; without any, show it."""
+    """Change the parts that flags name; without such flags only show the operating point."""
     changes = [f"--{name.replace('_', '-')}" for name in _CHANGES if getattr(options, name) is not None]
     if options.from_settings and changes:
         raise SettingsError(f"--from-settings takes back everything, so {', '.join(changes)} can't go with it")
@@ -64,7 +63,7 @@ def run_operating_point(options: argparse.Namespace) -> int:
 
 
 def with_flags(point: OperatingPoint, options: argparse.Namespace) -> OperatingPoint:
-    """Return the point with what the flags say in the place of what it said."""
+    """Return the point with the values of the flags; the rest stays."""
     slo = getattr(point, options.request_class)
     if options.ttft_p99_s is not None:
         slo = dataclasses.replace(slo, ttft_p99_s=options.ttft_p99_s or None)

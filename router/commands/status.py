@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     add_target_flags(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run_status)
@@ -40,7 +39,7 @@ def run_status(options: argparse.Namespace) -> int:
 
 
 def show_status(status: ClusterStatus, console: Console) -> None:
-    """Print a table per pool."""
+    """Print one table per pool."""
     for pool in status.pools:
         print_table(_pool_table(pool), console)
         routers = escape(", ".join(pool.router_ids)) or "none"

@@ -1,4 +1,4 @@
-"""What all commands that call a router share."""
+"""The parts that all commands share which call a router: flags, client, and the report of errors."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from penstock.client import Client, PenstockClientError, Tls
 
 _HOST_ALONE = re.compile(r"\[[^]]*\]|[^:/,]+")
-"""gRPC would take port 443 without a word, which only TLS makes likely."""
+"""A target without a port. gRPC would use port 443 without a message, which is likely right only with TLS."""
 _PORT = re.compile(r":0*(\d+)$")
 LAST_PORT = 65_535
-"""gRPC would dial what is left of a larger one in 16 bits."""
+"""Largest port. Of a larger one gRPC would use only the low 16 bits."""
 SAID_S = 1.0
-"""Shorter waits are not worth a line."""
+"""Shortest wait, seconds, that gets a line."""
 AGAIN_S = 10.0
-"""A reason is said again after so long."""
+"""Seconds after which the same reason is printed again."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Is the exit status of a command."""
+    """Exit status of a command."""
 
     status: int = 0
 
 
 @contextmanager
 def report_call_errors(target: str) -> Iterator[Outcome]:
-    """Print a failed call as one line and set the exit status, instead of a traceback."""
+    """Print the error of a failed call instead of a traceback, and set the exit status."""
     from penstock.client import InvalidArgumentError, PenstockClientError, UnauthenticatedError, UnavailableError
 
     outcome = Outcome()
@@ -62,7 +62,8 @@ def report_call_errors(target: str) -> Iterator[Outcome]:
         outcome.status = 1
         print_problem(_said(error))
     except UnicodeEncodeError as error:
-        # Bytes of the command line that are no UTF-8 come as halves of surrogate pairs, which no message takes.
+        # Python turns bytes of the command line that are not UTF-8 into halves of surrogate pairs, which no protobuf
+        # message takes.
         if error.encoding != "utf-8":
             raise
         outcome.status = 2
@@ -70,13 +71,13 @@ def report_call_errors(target: str) -> Iterator[Outcome]:
 
 
 def _said(error: PenstockClientError) -> str:
-    # A deadline that passes says nothing of what the time was spent on.
+    # The error of a deadline does not say what the call was waiting for.
     waited_for = str(error.waited_for or error)
     return str(error) if waited_for == str(error) else f"{error}; it was waiting for: {waited_for}"
 
 
 def add_target_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say which router to call, and as whom."""
+    """Add the flags for the router to call and the credentials."""
     parser.add_argument("--target", default="127.0.0.1:50051", help="host:port of a router (default %(default)s)")
     parser.add_argument("--api-key-file", help="file with the API key (default: the variable PENSTOCK_API_KEY)")
     parser.add_argument(
@@ -93,7 +94,7 @@ def open_client(options: argparse.Namespace) -> Client:
     """Build the client that the flags and the environment describe.
 
     Raises:
-        SettingsError: they don't fit together, or a file can't be read.
+        SettingsError: the flags contradict each other, or a file can't be read.
     """
     from penstock.client import Client, RetryPolicy
 
@@ -132,7 +133,9 @@ def _is_ipv6(text: str) -> bool:
 
 
 class _Waits:
-    """Says why a call waits; the same reason not again for a while, because a watch waits every two seconds."""
+    """Messages about calls that wait. The same reason comes again only after AGAIN_S, because a watch waits every two
+    seconds.
+    """
 
     def __init__(self) -> None:
         self._last = ""

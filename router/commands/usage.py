@@ -24,7 +24,6 @@ _KEYS = ("day", "pool", "tenant")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     add_target_flags(parser)
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument("--tenant", default="", help="another tenant, for operators (default: the key's own)")
@@ -44,7 +43,7 @@ def _day(text: str) -> datetime.date:
 
 
 def run_usage(options: argparse.Namespace) -> int:
-    """Show what tenants used."""
+    """Print the usage of tenants; the totals are in the footer."""
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         report = client.usage(
             tenant=options.tenant,
@@ -85,5 +84,5 @@ def _row(line: UsageLine) -> tuple[tuple[str, ...], tuple[float, ...]]:
 def _number(value: float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
-    # A request on a small model costs less than a ten-thousandth.
+    # A request on a small model costs less than 0.0001.
     return f"{value:,.4f}" if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"

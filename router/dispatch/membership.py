@@ -1,4 +1,4 @@
-"""This router's membership of a pool: the lease that its heartbeats renew, and what they tell."""
+"""Membership of this router in a pool: the lease that its heartbeats renew, and what they tell."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from cluster.lease_keeper import LeaseKeeper
 from cluster.queue.contract import Queue
 from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
 from cluster.settings import QueueSettings
+from router.dispatch.pool_context import PoolContext
 
 _LOG = logging.getLogger(__name__)
 
 
 class Membership:
-    """Renews the lease on a thread of its own, over a connection of its own."""
+    """Lease of one router in one pool, renewed on a thread and a connection of its own."""
 
     def __init__(
         self,
-        name: str,
-        router_id: str,
+        context: PoolContext,
+        settings: QueueSettings,
         open_queue: Callable[[], Queue],
         describe: Callable[[], RouterBeat],
         beaten: Callable[[RouterBeatReply], None],
-        settings: QueueSettings,
     ) -> None:
         """`describe` is called on the thread; `beaten` gets each answer on the loop that starts this."""
         self.parted = False
         """Whether some of its requests were left to other routers."""
         self._period_s = settings.heartbeat_s
-        self._router_id = router_id
+        self._router_id = context.router_id
         self._open_queue = open_queue
         self._describe = describe
         self._queue: Queue | None = None
         self._started: list[tuple[str, str]] = []
         self._lock = threading.Lock()
         self._keeper: LeaseKeeper[RouterBeatReply] = LeaseKeeper(
-            f"router.{name}",
+            f"router.{context.name}",
             self._beat,
             beaten,
             self._leave,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from cluster.autoscaler.router_report import JobWork
 from cluster.errors import (
@@ -20,62 +19,72 @@ from cluster.errors import (
 )
 from cluster.lifecycle import TaskOwner
 from cluster.queue.contract import Queue
-from cluster.queue.entries import Adopted, Grant, KnownRequest, Mail, Settlement, UsageLine, choice_ids
+from cluster.queue.entries import KnownRequest, Settlement, UsageLine, choice_ids
 from cluster.queue.heartbeats import RouterBeat, RouterBeatReply
-from cluster.settings import PoolSettings, QueueSettings, RouterSettings
+from cluster.settings import Settings
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
 from router.admission.admission_control import AdmissionControl
 from router.affinity import Affinity
+from router.dispatch.adoption import Adoption
+from router.dispatch.mailbox import Mailbox
 from router.dispatch.membership import Membership
+from router.dispatch.pool_context import PoolContext
 from router.dispatch.positions import Positions
 from router.dispatch.quarantine import Quarantine
 from router.dispatch.reconcile import Reconciler
 from router.dispatch.releases import Releases
 from router.dispatch.resubmit import Resubmit
-from router.generation.choice import Choice, ChoiceState
+from router.generation.choice import Choice
+from router.generation.choice_table import ChoiceTable
 from router.generation.metering import Prices
 from router.generation.slow_readers import SlowReaders
 from router.links.breaker import BreakerLimits
 from router.links.failure import Failure, RecoveryLimits
-from router.links.placement import Placement
 from router.links.replicas import ReplicaSet
 
 _LOG = logging.getLogger(__name__)
 
 
 class Pool:
-    """Is a `Dispatch`. Grants arrive in replies and in the mailbox; both go through `_deliver`."""
+    """One pool of one router; the `Dispatch` of its choices."""
 
     def __init__(
         self,
         name: str,
         router_id: str,
-        queue: Queue,
+        settings: Settings,
         open_queue: Callable[[], Queue],
         secret: ClusterSecret,
-        settings: PoolSettings,
-        queue_settings: QueueSettings,
-        router_settings: RouterSettings,
         dialer: LinkDialer,
     ) -> None:
-        """`queue` belongs to this loop; `open_queue` makes another one on the thread that renews the lease."""
+        """`open_queue` opens the pool's queue: once for this loop, and once for the thread that renews the lease."""
+        queue_settings, router_settings = settings.queue, settings.router
         self.name = name
-        self.settings = settings
-        self.prices = Prices.of(settings)
-        self.admission = AdmissionControl(settings, late_last=queue_settings.late_last)
-        self.job_work: Callable[[], Sequence[JobWork]] = tuple
-        """Says what is left of the jobs that are fed from here; called from another thread."""
-        self.on_settled: Callable[[Choice, Settlement | None], None] = _unheard
-        """Is told once of every choice that is over, whoever still listens, with what the ledger gets of it."""
+        self.settings = settings.pools[name]
         self.queue_settings = queue_settings
+        self.prices = Prices.of(self.settings)
+        self.admission = AdmissionControl(self.settings, late_last=queue_settings.late_last)
+        self.affinity = Affinity(router_settings.affinity)
         self.recovery = RecoveryLimits(
             router_settings.max_attempts, router_settings.first_token_timeout_s, router_settings.token_timeout_s
         )
-        self._router_id = router_id
-        self._queue = queue
-        self._owner = TaskOwner(f"pool.{name}")
+        self.job_work: Callable[[], Sequence[JobWork]] = tuple
+        """Function that lists what is left of the jobs that are fed from here; another thread calls it."""
+        self.on_settled: Callable[[Choice, Settlement | None], None] = _unheard
+        """Told once of every choice that is over, with what the ledger gets of it, whether a client listens or not."""
+        self.losses = dict.fromkeys(Failure, 0)
+        """Attempts that were lost, since start."""
+        self.beat: RouterBeatReply | None = None
+        """The newest heartbeat's answer; None before the first."""
+        self._doubt_until = 0.0
+        """Until then a replica may be missing in the registry because the store lost it."""
+        self._parked: set[str] = set()
+        """Requests that were left to other routers."""
         self._watch = TaskOwner(f"pool.{name}.watch")
+        context = PoolContext(name, router_id, open_queue(), TaskOwner(f"pool.{name}"), ChoiceTable())
+        self._context = context
+        self.choices = context.choices
         self.replicas = ReplicaSet(
             name,
             router_id,
@@ -85,47 +94,31 @@ class Pool:
             attach_grace_s=queue_settings.attach_grace_s,
             limits=self.recovery,
             breakers=BreakerLimits(router_settings.breaker_failures, router_settings.breaker_open_s),
-            on_change=self._links_changed,
+            # The queue grants only where it knows us connected: tell it now, not in a second.
+            on_change=lambda: self._membership.nudge(),
         )
-        self.affinity = Affinity(router_settings.affinity)
-        self._choices: dict[str, Choice] = {}
-        """Choices that wait or run here, by their queue id."""
-        self._positions = Positions(self._choices)
-        self._parked: set[str] = set()
-        """Requests that were left to other routers."""
-        self.resubmit = Resubmit(
-            name, router_id, queue, self._choices, lambda choice: choice in self.quarantine.held, self._granted
+        self._membership = Membership(context, queue_settings, open_queue, self._describe, self._beaten)
+        self.resubmit = Resubmit(context, lambda grant: self.mailbox.granted(grant))
+        self.releases = Releases(context, lambda mail: self.mailbox.deliver(mail), self.resubmit.submit)
+        grace_s, membership = queue_settings.attach_grace_s, self._membership
+        self.adoption = Adoption(context, membership, self.replicas, grace_s, self.take, lambda: self.resubmit.run_id)
+        self.mailbox = Mailbox(
+            context, membership, self.replicas, self.adoption, self.releases, self.resubmit, parked=self._parked
         )
-        self._membership = Membership(name, router_id, open_queue, self._describe, self._beaten, queue_settings)
-        self.releases = Releases(router_id, queue, self._owner, self._deliver, self.resubmit.submit)
+        self.quarantine = Quarantine(context, router_settings.quarantine_s, self._line_up)
         self.reconciler = Reconciler(
-            router_id,
-            queue,
-            self._choices,
+            context,
             self.releases,
-            lambda: self._parked | self.quarantine.held | self._reaching.keys(),
+            lambda: self._parked | self.adoption.under_way,
             self.resubmit.submit_again,
             self._membership.started,
         )
-        self.losses = dict.fromkeys(Failure, 0)
-        """Attempts that were lost, since start."""
-        self.quarantine = Quarantine(
-            router_id, queue, self._owner, router_settings.quarantine_s, self._choices, self.requeue
-        )
         self.slow_readers = SlowReaders(
-            self._choices,
+            context.choices,
             round(router_settings.max_unread_mb * (1 << 20)),
             round(router_settings.max_unread_total_mb * (1 << 20)),
         )
-        self._reaching = Counter[str]()
-        """Requests of other calls or routers that are being adopted, or whose replicas are waited for: what mail says
-        of them comes again.
-        """
-        self._collecting = False
-        self._doubt_until = 0.0
-        """Until then a replica may be missing in the registry because the store lost it."""
-        self.beat: RouterBeatReply | None = None
-        """The newest heartbeat's answer; None before the first."""
+        self._positions = Positions(context.choices)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -137,25 +130,25 @@ class Pool:
 
     async def close(self) -> None:
         """Leave the pool: what still waits or runs is cancelled first, so that no slot stays taken."""
-        for choice in list(self._choices.values()):
+        for choice in self.choices.snapshot():
             choice.cancel()
         try:
             async with asyncio.timeout(5.0):
                 await self._settled()
         except TimeoutError:
-            _LOG.warning("pool.left_running", extra={"pool": self.name, "choices": len(self._choices)})
+            _LOG.warning("pool.left_running", extra={"pool": self.name, "choices": len(self.choices)})
         # A heartbeat on its way would open links again.
         await self._membership.stop()
         await self._watch.close()
         # What is left loses its link here, and its release is one of the tasks that end below.
         await self.replicas.close()
-        await self._owner.close()
-        await self._queue.close()
+        await self._context.owner.close()
+        await self._context.queue.close()
 
     async def _settled(self) -> None:
-        while self._choices or len(self._owner):
+        while self.choices or len(self._context.owner):
             # Ends arrive from links and releases end as tasks: look again at each turn of either.
-            await self._owner.wait_any(timeout=0.1)
+            await self._context.owner.wait_any(timeout=0.1)
 
     @property
     def available(self) -> bool:
@@ -175,7 +168,7 @@ class Pool:
     @property
     def active(self) -> int:
         """Choices that wait or run here."""
-        return len(self._choices)
+        return len(self.choices)
 
     # --- for requests -------------------------------------------------------------------------------------------------
 
@@ -195,7 +188,7 @@ class Pool:
         self.quarantine.check(choice)
         self.take(choice)
         try:
-            submitted = await self._queue.submit(self._router_id, choice.entry)
+            submitted = await self._context.queue.submit(self._context.router_id, choice.entry)
             if submitted.known is None and submitted.marks != self.quarantine.marks:
                 # Another router turned something away, and it may be this content.
                 await self.quarantine.follow()
@@ -207,7 +200,7 @@ class Pool:
                 self.admission.demand.turned_away(choice.entry.request_class)
             raise
         except BaseException:
-            # Also when the caller was cancelled: the entry may be in line, and nobody would answer its grant.
+            # Also when the caller was cancelled: the entry may be in line, and its grant would get no answer.
             if self._drop(choice):
                 self.releases.withdraw(choice.entry.request_id, None)
             raise
@@ -216,21 +209,17 @@ class Pool:
             if submitted.elsewhere:
                 raise TakenOverError(choice.entry.request_id)
             return submitted.known
-        choice.position = submitted.position
+        choice.wait.position = submitted.position
         choice.run_id = self.resubmit.run_id
         if submitted.grant is not None:
-            self._granted(submitted.grant)
+            self.mailbox.granted(submitted.grant)
         else:
-            choice.predicted_wait_s = self.admission.wait_s(choice)
+            choice.wait.predicted_s = self.admission.wait_s(choice)
         return None
 
     def _drop(self, choice: Choice) -> bool:
         """Forget a choice; False where another call has its request by now."""
-        request_id = choice.entry.request_id
-        ours = self._choices.get(request_id, choice) is choice
-        if ours:
-            self._choices.pop(request_id, None)
-        return ours
+        return self.choices.drop(choice) or choice.entry.request_id not in self.choices
 
     def _check_links(self) -> None:
         # A dead replica is in the registry for a lease. After two it is this router that is cut off, by a network
@@ -242,93 +231,37 @@ class Pool:
                 f"{self.name!r}: this router has reached none of the pool's replicas ({count}) for {silent_s:.0f} s"
             )
 
-    async def adopt(self, choice: Choice) -> Adopted | None:
-        """Make an entry of the queue this choice's; None when there is none. A call of this router that had it is told.
-
-        Raises:
-            QueueUnavailableError: the queue does not answer.
-        """
-        request_id = choice.entry.request_id
-        # Mail may overtake the answer, and would find nobody here.
-        with self._taking_over(request_id):
-            adopted = await self._queue.adopt(self._router_id, choice.entry.tenant, request_id)
-        choice.metering.closed = adopted is None
-        if adopted is not None:
-            if (old := self._choices.get(request_id)) is not None and old is not choice:
-                choice.inherit(old)
-            self.take(choice)
-            choice.adopted = True
-            choice.first_arrived_at = min(choice.arrived_at, time.monotonic() - adopted.age_ms / 1000)
-            choice.position = adopted.position
-            choice.run_id = self.resubmit.run_id
-        return adopted
-
     def take(self, choice: Choice) -> None:
         """Deliver to this choice from now on; a call of this router that had its request is told."""
         self.releases.stay(choice.entry.request_id)
-        old = self._choices.get(choice.entry.request_id)
-        self._choices[choice.entry.request_id] = choice
-        if old is not None and old is not choice:
+        if (old := self.choices.take(choice)) is not None:
             old.on_detached()
 
-    async def reach(self, choice: Choice, grant: Grant, address: str = "") -> Placement | None:
-        """Return where an adopted choice's attempt runs, as `find_place` does; `address` is for where the registry does
-        not know its replica.
-        """
-        choice.attempt = grant.attempt
-        # What its owner does not report is granted again after a while.
-        self._membership.started(choice.entry.request_id, grant.attempt)
-        known = self.replicas.announcements.get(grant.replica_id)
-        return await self.find_place(choice, grant.replica_id, known.address if known is not None else address)
-
-    async def find_place(self, choice: Choice, replica_id: str, address: str) -> Placement | None:
-        """Return what is known of a choice's replica, as soon as this router reaches it; None when it does not within
-        the grace, or the choice is over by then: it was stopped, or another call has it.
-        """
-        request_id = choice.entry.request_id
-        place = self.replicas.place(replica_id)
-        if place is None and address:
-            # Meanwhile nobody else may start it, or give its slot back: it runs.
-            with self._taking_over(request_id):
-                link = await self.replicas.reach(replica_id, address, self.queue_settings.attach_grace_s)
-            place = self.replicas.placement(link) if link is not None else None
-        if choice.end is not None and choice.error is None and choice.attempt:
-            # Cancelled meanwhile: its slot is given back, and nobody attaches to what runs.
-            self.replicas.stop(replica_id, request_id, choice.attempt)
-        return place if choice.state is ChoiceState.WAITING else None
-
-    @contextmanager
-    def _taking_over(self, request_id: str) -> Iterator[None]:
-        self._reaching[request_id] += 1
-        try:
-            yield
-        finally:
-            self._reaching -= Counter((request_id,))
-
     async def find_key(self, tenant: str, key: str, request_id: str, digest: str) -> KnownRequest | None:
-        """Tell whose a client key is; see `Queue.find_key`."""
-        return await self._queue.find_key(tenant, key, request_id, digest)
+        """Return the request that a client key belongs to, as `Queue.find_key` does."""
+        return await self._context.queue.find_key(tenant, key, request_id, digest)
 
     async def finish_key(self, tenant: str, key: str, request_id: str, result: bytes) -> None:
-        """Keep a result for whoever repeats the key; an empty one frees the key."""
+        """Keep a result for calls that repeat the key; an empty one frees the key."""
         try:
-            await self._queue.finish_key(self._router_id, tenant, key, request_id, result)
+            await self._context.queue.finish_key(self._context.router_id, tenant, key, request_id, result)
         except QueueUnavailableError as error:
             # The key is forgotten with its window; until then a repeat finds neither request nor result.
             _LOG.warning("result.not_kept", extra={"request": request_id, "error": str(error)})
 
     async def usage(self, tenant: str, first_day: int, last_day: int, limit: int) -> Sequence[UsageLine]:
-        """Read the ledger; see `Queue.usage`."""
-        return await self._queue.usage(tenant, first_day, last_day, limit)
+        """Read the ledger, as `Queue.usage` does."""
+        return await self._context.queue.usage(tenant, first_day, last_day, limit)
 
     async def cancel(self, tenant: str, target: str, *, by_key: bool) -> str | None:
-        """Cancel any request of the pool, with all its choices; see `Queue.cancel`. What is known here does not wait
-        for the queue. Returns the request id; None when this tenant has no such request.
+        """Cancel a request of the pool with all its choices, as `Queue.cancel` does. What runs here ends at once.
+
+        Returns the request id; None when this tenant has no such request.
         """
         here = not by_key and self._cancel_here(tenant, target)
         try:
             # Also then: another router may have taken it over a moment ago.
-            found = await self._queue.cancel(self._router_id, tenant, target, by_key=by_key)
+            found = await self._context.queue.cancel(self._context.router_id, tenant, target, by_key=by_key)
         except QueueUnavailableError:
             if here:
                 return target
@@ -339,11 +272,7 @@ class Pool:
 
     def _cancel_here(self, tenant: str, request_id: str) -> bool:
         """Cancel the choices of a request that wait or run here; returns whether there are any."""
-        choices = [
-            choice
-            for name in (request_id, *choice_ids(request_id))
-            if (choice := self._choices.get(name)) is not None and choice.entry.tenant == tenant
-        ]
+        choices = self.choices.of_request((request_id, *choice_ids(request_id)), tenant)
         for choice in choices:
             choice.cancel()
         return bool(choices)
@@ -352,19 +281,23 @@ class Pool:
 
     def release(self, choice: Choice) -> None:
         """Give the slot back."""
-        request_id = choice.entry.request_id
-        self._choices.pop(request_id, None)
+        self.choices.drop(choice)
         self.slow_readers.follow(choice)
         used = choice.metering.final(choice.tokens)
         if not choice.metering.closed:
             self.admission.learn(choice.metering)
             self.admission.demand.over(choice)
             self.on_settled(choice, used)
-        self.releases.release(request_id, choice.attempt, used or Settlement(choice.tokens))
+        self.releases.release(choice.entry.request_id, choice.attempt, used or Settlement(choice.tokens))
 
     def requeue(self, choice: Choice) -> None:
         """Give the slot back, and wait for another one."""
         self.releases.requeue(choice.entry.request_id, choice.attempt, choice.metering.partial(choice.tokens))
+
+    def _line_up(self, choice: Choice) -> None:
+        """Let a choice that was held wait for another slot."""
+        choice.line_up()
+        self.requeue(choice)
 
     def note_loss(self, failure: Failure, replica_id: str) -> None:
         """Count an attempt that was lost on a replica."""
@@ -388,25 +321,23 @@ class Pool:
         """Let go of a choice."""
         request_id = choice.entry.request_id
         self.quarantine.leave(request_id)
-        if self._choices.get(request_id) is choice:
-            del self._choices[request_id]
-            self._give_back(request_id, "")
+        if self.choices.drop(choice):
+            self.releases.release(request_id, "", Settlement(0))
 
     def park(self, choice: Choice) -> None:
         """Leave a choice as it is to the router that adopts it."""
         request_id = choice.entry.request_id
         self.quarantine.leave(request_id)
-        self._choices.pop(request_id, None)
+        self.choices.drop(choice)
         self._parked.add(request_id)
         self._membership.parted = True
 
     def leave(self, choice: Choice) -> None:
-        """Leave a running attempt to whoever comes back for it, here or elsewhere. Where nobody does, its replica stops
-        it and the audit frees its slot.
+        """Leave a running attempt to the client's next call, here or elsewhere.
+
+        Where none comes, the replica stops the attempt and reconciliation frees its slot.
         """
-        request_id = choice.entry.request_id
-        if self._choices.get(request_id) is choice:
-            del self._choices[request_id]
+        self.choices.drop(choice)
 
     def refuse(self, choice: Choice) -> None:
         """Wait for another slot."""
@@ -417,7 +348,7 @@ class Pool:
         if self.quarantine.leave(choice.entry.request_id):
             # It is not in line yet: it has its slot on the replica whose engine died.
             self.release(choice)
-        elif self._choices.pop(choice.entry.request_id, None) is not None:
+        elif self.choices.drop(choice):
             self.admission.demand.over(choice)
             used = choice.metering.final(choice.tokens)
             self.on_settled(choice, used)
@@ -425,81 +356,15 @@ class Pool:
 
     def take_back(self, choice: Choice) -> None:
         """Take a choice out of the line that is refused after all: it does not count as one that ended."""
-        request_id = choice.entry.request_id
-        if choice.state is ChoiceState.WAITING and choice.waited_s is None and request_id in self._choices:
-            del self._choices[request_id]
-            self.releases.withdraw(request_id, None)
-
-    # --- mail ---------------------------------------------------------------------------------------------------------
-
-    def ring(self) -> None:
-        """Look into the mailbox; rings while a look is under way are merged."""
-        if not self._collecting:
-            self._collecting = True
-            self._owner.spawn(self._collect(), "collect")
-
-    async def _collect(self) -> None:
-        self._collecting = False
-        try:
-            self._deliver(await self._queue.collect(self._router_id))
-        except QueueUnavailableError:
-            # The next heartbeat brings the same mail.
-            return
-
-    def _deliver(self, mail: Mail) -> None:
-        # Orders first: what is cancelled before it is started never starts.
-        for order in mail.orders:
-            if (choice := self._choices.get(order.request_id)) is not None:
-                if order.kind == "expired" and choice.state is ChoiceState.WAITING and choice.has_time:
-                    self._owner.spawn(self._submit_early(order.request_id), "submit_early")
-                else:
-                    choice.ordered(order.kind)
-            elif order.request_id not in self._reaching and not self.releases.left(order.request_id):
-                self._give_back(order.request_id, "")
-        for grant in mail.grants:
-            self._granted(grant)
-
-    async def _submit_early(self, request_id: str) -> None:
-        _LOG.warning("choice.expired_early", extra={"request": request_id})
-        # The next heartbeat brings the order again.
-        with suppress(QueueUnavailableError):
-            await self.resubmit.submit_again(request_id)
-
-    def _granted(self, grant: Grant) -> None:
-        choice = self._choices.get(grant.request_id)
-        if grant.request_id in self._reaching:
-            return
-        if choice is None:
-            known = self.releases.ended(grant.request_id, grant.attempt) or grant.request_id in self._parked
-            if not known:
-                self._give_back(grant.request_id, grant.attempt)
-            return
-        if choice.state is not ChoiceState.WAITING or choice.attempt == grant.attempt:
-            # Mail repeats until the next heartbeat reports the start.
-            return
-        if not self._membership.held:
-            # Fenced: the pool may already have given this slot to somebody else.
-            _LOG.warning("grant.fenced", extra={"request": grant.request_id})
-            return
-        choice.attempt = grant.attempt
-        place = self.replicas.place(grant.replica_id)
-        if place is None or place.link.suspect:
-            self.refuse(choice)
-            return
-        if not choice.may_run_on(place, self.replicas.groups(besides=grant.replica_id)):
-            return
-        choice.run_on(grant, place)
-        self._membership.started(grant.request_id, grant.attempt)
-
-    def _give_back(self, request_id: str, attempt: str) -> None:
-        self.releases.release(request_id, attempt, Settlement(0))
+        if choice.state.waits and choice.wait.waited_s is None and self.choices.drop(choice):
+            self.releases.withdraw(choice.entry.request_id, None)
 
     # --- heartbeats ---------------------------------------------------------------------------------------------------
 
     def _describe(self) -> RouterBeat:
         # Runs on the membership's thread.
         return RouterBeat(
-            self._router_id,
+            self._context.router_id,
             self.replicas.connected(),
             report=self.admission.demand.report(self.job_work()),
             positions_of=self._positions.ask(),
@@ -512,14 +377,14 @@ class Pool:
         if reply.run_id != self.resubmit.run_id:
             self._doubt_until = now + self.queue_settings.lease_s
             if self.resubmit.heard(reply.run_id):
-                self._owner.spawn(self.resubmit.submit_all(), "submit_again")
+                self._context.owner.spawn(self.resubmit.submit_all(), "submit_again")
         if reply.replicas is not None:
             self.replicas.update(reply.replicas, complete=now >= self._doubt_until)
         self.replicas.look(now)
         self._positions.heard(reply.positions)
         if reply.marks != self.quarantine.marks:
-            self._owner.spawn(self._follow(), "follow_marks")
-        self._deliver(reply.mail)
+            self._context.owner.spawn(self._follow(), "follow_marks")
+        self.mailbox.deliver(reply.mail)
         self.releases.tell_again()
 
     async def _follow(self) -> None:
@@ -527,10 +392,6 @@ class Pool:
         with suppress(QueueUnavailableError):
             await self.quarantine.follow()
 
-    def _links_changed(self) -> None:
-        # The queue grants only where it knows us connected: tell it now, not in a second.
-        self._membership.nudge()
-
 
 def _unheard(_choice: Choice, _used: Settlement | None) -> None:
-    """Do nothing until somebody counts."""
+    """Do nothing: the default of `Pool.on_settled`."""

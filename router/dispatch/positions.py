@@ -1,7 +1,7 @@
 """Which waiting choices hear from the queue how many are ahead of them, and when.
 
-Each position costs Redis some 10 us, so a heartbeat asks for so many at most, and only for choices whose client is
-told. In a longer line half of them are those that are nearly served, and the others take turns.
+Each position costs Redis some 10 us. So a heartbeat asks for a bounded number, and only for choices whose client is
+told. In a longer line, half of them are those that are nearly served, and the others take turns.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import heapq
 from collections.abc import Mapping
 
 from cluster.queue.heartbeats import POSITIONS
-from router.generation.choice import Choice, ChoiceState
+from router.generation.choice_state import ChoiceState
+from router.generation.choice_table import ChoiceTable
 
 
 class Positions:
-    """Belongs to the router's loop; `ask` is called from another thread."""
+    """Positions in one pool. Used on the router's loop; `ask` is called from another thread."""
 
-    def __init__(self, choices: Mapping[str, Choice]) -> None:
+    def __init__(self, choices: ChoiceTable) -> None:
         """`choices` are those that wait or run here, by their queue id; read, never changed."""
         self._choices = choices
         self._asked: dict[str, int] = {}
@@ -26,11 +27,11 @@ class Positions:
     def ask(self) -> tuple[str, ...]:
         """Return the choices to ask for now, at most `POSITIONS`."""
         # A copy in one go: the loop changes what it is made of.
-        choices = list(self._choices.values())
+        choices = self._choices.snapshot()
         waiting = {
-            choice.entry.request_id: choice.position
+            choice.entry.request_id: choice.wait.position
             for choice in choices
-            if choice.state is ChoiceState.WAITING and choice.watched
+            if choice.state is ChoiceState.WAITING and choice.wait.watched
         }
         if len(waiting) <= POSITIONS:
             self._asked.clear()
@@ -48,4 +49,4 @@ class Positions:
         """Take what the queue answered."""
         for request_id, position in positions.items():
             if (choice := self._choices.get(request_id)) is not None:
-                choice.position = position
+                choice.wait.position = position

@@ -1,4 +1,4 @@
-"""Runs the suspects of an engine's death one at a time, and turns away what was convicted, by whichever router."""
+"""Quarantine: suspects of an engine's death run one at a time, and all routers turn convicted contents away."""
 
 from __future__ import annotations
 
@@ -6,44 +6,40 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from cluster.errors import QuarantinedError, QueueUnavailableError
-from cluster.lifecycle import TaskOwner
-from cluster.queue.contract import Queue
 from cluster.queue.entries import Mark
+from router.dispatch.pool_context import PoolContext
 from router.dispatch.suspects import Suspects
-from router.generation.choice import Choice, ChoiceState
+from router.generation.choice import Choice
 
 _LOG = logging.getLogger(__name__)
 
 
 class Quarantine:
-    """Belongs to one pool of one router. Held choices keep their slots on dead engines until they may run."""
+    """Quarantine of one pool in one router. Held choices keep their slots on dead engines until they may run."""
 
     def __init__(
         self,
-        router_id: str,
-        queue: Queue,
-        owner: TaskOwner,
+        context: PoolContext,
         quarantine_s: float,
-        choices: Mapping[str, Choice],
-        requeue: Callable[[Choice], None],
+        line_up: Callable[[Choice], None],
     ) -> None:
-        """`quarantine_s` of 0 holds and turns away nobody; `choices` are those that wait or run, `owner` has tasks."""
-        self._router_id = router_id
-        self._queue = queue
-        self._owner = owner
+        """`quarantine_s` of 0 holds no choice and turns none away; `line_up` lets a choice that was held wait again."""
+        self._router_id = context.router_id
+        self._queue = context.queue
+        self._owner = context.owner
+        self._choices = context.choices
         self._quarantine_s = quarantine_s
-        self._choices = choices
-        self._requeue = requeue
+        self._line_up = line_up
         self._suspects = Suspects()
         self._dying: list[str] = []
         """Choices that lost their engine in this turn of the loop."""
         self.held: set[str] = set()
         """Choices whose slots are not given back yet."""
         self.marks = 0
-        """Which marks of the pool's routers are known; see `Marks.count`."""
+        """Number of the newest known mark of the pool's routers (`Marks.count`)."""
 
     def check(self, choice: Choice) -> None:
         """Let a new choice pass.
@@ -66,7 +62,7 @@ class Quarantine:
     def suspect(self, choice: Choice) -> None:
         """Hold a choice, and judge it together with the others that lost their engine in the same turn of the loop."""
         if not self._quarantine_s:
-            self._requeue(choice)
+            self._line_up(choice)
             return
         if not self._dying:
             asyncio.get_running_loop().call_soon(self._judge)
@@ -86,7 +82,7 @@ class Quarantine:
 
     def _judge(self) -> None:
         names, self._dying = self._dying, []
-        # Some may have been cancelled since, and a copy of what was convicted meanwhile accuses nobody beside it.
+        # Some may have been cancelled since, and a copy of what was convicted meanwhile accuses no other choice.
         left = [name for name in names if (choice := self._choices.get(name)) is not None and not self._dismiss(choice)]
         convicted = self._suspects.death(left)
         if convicted is not None and (choice := self._choices.get(convicted)) is not None:
@@ -99,7 +95,7 @@ class Quarantine:
             choice = self._choices.get(name)
             if choice is not None and not self._dismiss(choice):
                 self.held.discard(name)
-                self._requeue(choice)
+                self._line_up(choice)
                 return
             self.held.discard(name)
             self._suspects.clear(name)
@@ -107,7 +103,7 @@ class Quarantine:
     # --- the convicted ------------------------------------------------------------------------------------------------
 
     async def _convict(self, name: str, mark: Mark) -> None:
-        """Have all routers turn a content away, and only then tell its client, who may turn to another router."""
+        """Tell all routers to turn a content away, and only then its client, which may turn to another router."""
         _LOG.error("request.quarantined", extra={"request": name, "incident": mark.incident})
         self._learn((mark,), besides=name)
         try:
@@ -132,13 +128,13 @@ class Quarantine:
         now = time.monotonic()
         for mark in marks:
             self._suspects.quarantine(mark.content, mark.incident, now + mark.left_ms / 1000)
-        for name, choice in list(self._choices.items()):
-            if name != besides:
+        for choice in self._choices.snapshot():
+            if choice.entry.request_id != besides:
                 self._dismiss(choice)
 
     def _dismiss(self, choice: Choice) -> bool:
         """End a choice that waits, had no output and is turned away by now; says whether it was."""
-        if choice.state is not ChoiceState.WAITING or choice.tokens:
+        if not choice.state.waits or choice.tokens:
             return False
         error = self._turned_away(choice)
         if error is not None:

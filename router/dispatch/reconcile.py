@@ -1,8 +1,8 @@
-"""Holds what the store has on record against what this router knows, and mends what went amiss between the two.
+"""Reconciliation of what the store has on record with what this router knows.
 
-A failover may lose the last second of what the store was told, a reply may be lost on its way, and a router that was
-cut off for long finds that the store has given it up. Each leaves a slot that nobody frees, or a request that nobody
-grants anything, and neither side sees it by itself.
+A failover may lose the last second of what the store was told. A reply may be lost on its way. A router that was cut
+off for long finds that the store has given it up. Each leaves a slot that is never freed, or a request that is never
+granted, and neither side sees it by itself.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cluster.errors import QueueUnavailableError
-from cluster.queue.contract import Queue
 from cluster.queue.entries import Holding, Settlement, Where
+from router.dispatch.pool_context import PoolContext
 from router.dispatch.releases import Releases
-from router.generation.choice import Choice, ChoiceState
+from router.generation.choice import Choice
+from router.generation.choice_state import ChoiceState
 
 _LOG = logging.getLogger(__name__)
 
 _SIGHTS = 3
 """How many looks in a row must find the same: what is only under way is over by then."""
-
-
 _SHARE = 0.05
 """Part of the time that looks may take: a long line is read in many pages."""
 _TAKEN_OVER = 2 * _SIGHTS
@@ -36,7 +35,7 @@ if it did not serve it.
 
 
 class Remedy(enum.Enum):
-    """Says what the store is to be told."""
+    """What the store has to be told."""
 
     RELEASE = "release"
     """The attempt of a request that is over here has a slot."""
@@ -52,7 +51,7 @@ class Remedy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Is one difference."""
+    """One difference."""
 
     remedy: Remedy
     request_id: str
@@ -96,14 +95,12 @@ def differences(
 
 
 class Reconciler:
-    """Belongs to one pool of one router."""
+    """Reconciliation of one pool in one router."""
 
     def __init__(
         self,
-        router_id: str,
-        queue: Queue,
-        choices: Mapping[str, Choice],
-        returns: Releases,
+        context: PoolContext,
+        releases: Releases,
         besides: Callable[[], Collection[str]],
         submit: Callable[[str], Awaitable[bool]],
         started: Callable[[str, str], None],
@@ -112,10 +109,10 @@ class Reconciler:
         """`submit` puts a choice in line again, or says that another router has it; `started` reports that an attempt
         runs; `besides` lists requests that are left as they are.
         """
-        self._router_id = router_id
-        self._queue = queue
-        self._choices = choices
-        self._returns = returns
+        self._router_id = context.router_id
+        self._queue = context.queue
+        self._choices = context.choices
+        self._releases = releases
         self._besides = besides
         self._submit = submit
         self._started = started
@@ -146,7 +143,7 @@ class Reconciler:
             QueueUnavailableError: the queue does not answer.
         """
         held = await self._read()
-        besides = {*self._besides(), *self._returns.untold()}
+        besides = {*self._besides(), *self._releases.untold()}
         found = differences(held, self._choices, besides)
         self._seen = {finding: self._seen.get(finding, 0) + 1 for finding in found}
         self._asked &= found
@@ -173,11 +170,11 @@ class Reconciler:
         choice = self._choices.get(request_id)
         match finding.remedy:
             case Remedy.RELEASE:
-                self._returns.release(request_id, attempt, Settlement(0))
+                self._releases.release(request_id, attempt, Settlement(0))
             case Remedy.REQUEUE:
-                self._returns.requeue(request_id, attempt, Settlement(choice.tokens if choice is not None else 0))
+                self._releases.requeue(request_id, attempt, Settlement(choice.tokens if choice is not None else 0))
             case Remedy.WITHDRAW:
-                self._returns.withdraw(request_id, None)
+                self._releases.withdraw(request_id, None)
             case Remedy.SUBMIT:
                 if not await self._submit(request_id):
                     if choice is not None and times >= _TAKEN_OVER:

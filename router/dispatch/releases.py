@@ -1,4 +1,4 @@
-"""What goes back to the store: slots, requests that wait again, places in line."""
+"""What this router gives back to the store: slots, requests that wait again, places in line."""
 
 from __future__ import annotations
 
@@ -6,28 +6,25 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from cluster.errors import QueueUnavailableError
-from cluster.lifecycle import TaskOwner
-from cluster.queue.contract import Queue
 from cluster.queue.entries import Mail, Settlement
+from router.dispatch.pool_context import PoolContext
 
 _LOG = logging.getLogger(__name__)
 
 
 class Releases:
-    """Tells the store of each end until it knows: what it misses is told again with every heartbeat."""
+    """Ends that the store has to know. What it misses is told again with every heartbeat."""
 
     def __init__(
         self,
-        router_id: str,
-        queue: Queue,
-        owner: TaskOwner,
+        context: PoolContext,
         deliver: Callable[[Mail], None],
         line_up: Callable[[str], Awaitable[None]],
     ) -> None:
         """`line_up` puts a request in line again where the store has forgotten it."""
-        self._router_id = router_id
-        self._queue = queue
-        self._owner = owner
+        self._router_id = context.router_id
+        self._queue = context.queue
+        self._owner = context.owner
         self._deliver = deliver
         self._line_up = line_up
         self._ends: dict[tuple[str, str], Settlement] = {}

@@ -1,42 +1,34 @@
-"""Puts what waits here in line again when the store turns out to be another one: restarted, failed over or emptied."""
+"""Resubmission of what waits here, when the store turns out to be another one: restarted, failed over or emptied."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from cluster.errors import KeyReusedError, QueueFullError, QueueUnavailableError, QuotaExceededError
-from cluster.queue.contract import Queue
 from cluster.queue.entries import NO_QUOTA, Grant, QueueEntry, Submitted
-from router.generation.choice import Choice, ChoiceState
+from router.dispatch.pool_context import PoolContext
 
 _LOG = logging.getLogger(__name__)
 
 GIVEN_UP = "given up"
-"""Stands for the store of a choice that is to be in line, and is not."""
+"""Store of a choice that should be in line, and is not."""
 
 
 class Resubmit:
-    """Belongs to one pool of one router."""
+    """Resubmission in one pool of one router."""
 
     def __init__(
         self,
-        pool: str,
-        router_id: str,
-        queue: Queue,
-        choices: Mapping[str, Choice],
-        held: Callable[[str], bool],
+        context: PoolContext,
         granted: Callable[[Grant], None],
     ) -> None:
-        """`choices` are those that wait or run; `held` says which of them keep their slots for now, although they wait;
-        `granted` takes the grants of those that find one at once.
-        """
-        self._pool = pool
-        self._router_id = router_id
-        self._queue = queue
-        self._choices = choices
-        self._held = held
+        """`granted` takes the grants of choices that find a place at once."""
+        self._pool = context.name
+        self._router_id = context.router_id
+        self._queue = context.queue
+        self._choices = context.choices
         self._granted = granted
         self.run_id = ""
         """The store's identity, as last heard."""
@@ -54,12 +46,9 @@ class Resubmit:
 
     async def submit_all(self) -> None:
         """Put everything that waits in line again, after the store may have forgotten it."""
-        waiting = [
-            choice
-            for name, choice in self._choices.items()
-            if choice.state is ChoiceState.WAITING and choice.run_id and not self._held(name)
-        ]
-        waiting.sort(key=lambda choice: choice.submitted_at)
+        # What is held has its slot on record.
+        waiting = [choice for choice in self._choices.waiting() if choice.run_id]
+        waiting.sort(key=lambda choice: choice.wait.submitted_at)
         _LOG.warning("pool.store_changed", extra={"pool": self._pool, "waiting": len(waiting)})
         for choice in waiting:
             try:
@@ -91,9 +80,9 @@ class Resubmit:
             QueueUnavailableError: the queue does not answer.
         """
         choice = self._choices.get(request_id)
-        if choice is None or choice.state is not ChoiceState.WAITING or choice.run_id == self.run_id:
+        if choice is None or not choice.state.waits or choice.run_id == self.run_id:
             return
-        entry = choice.entry_now()
+        entry = choice.wait.entry_now()
         # Its place, its quota and its key were given when it came; what has happened since does not take them away. Who
         # comes back to a line that is full stands at its head.
         free = replace(entry, quota=NO_QUOTA, client_key="")
@@ -108,7 +97,7 @@ class Resubmit:
             choice.run_id = choice.run_id or GIVEN_UP
             return
         choice.run_id = self.run_id
-        choice.position = submitted.position
+        choice.wait.position = submitted.position
         if submitted.grant is not None:
             self._granted(submitted.grant)
 

@@ -1,8 +1,8 @@
-"""Finds the request that kills engines, without punishing those that ran beside it: pure bookkeeping.
+"""Search for the request that kills engines, without harm to those that ran beside it. Pure bookkeeping.
 
-Engines die in a prefill, at a first sample or while a grammar compiles, so the suspects of a death are those that never
-had any output. They run again one at a time, everybody else at once. Convicted is who was a suspect in two deaths, at
-least once as the only one; the same content is then turned away for a while.
+Engines die in a prefill, at a first sample or while a grammar compiles. So the suspects of a death are the requests
+that never had any output. They run again one at a time, all others at once. A request is convicted when it was a
+suspect in two deaths, at least once as the only one. The same content is then turned away for a while.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class Conviction:
-    """Is why a content is turned away."""
+    """Why a content is turned away."""
 
     incident: str
     until: float
@@ -32,7 +32,7 @@ class Conviction:
 
 
 class Suspects:
-    """Follows the suspects of one pool, as one router sees them."""
+    """Suspects of one pool, as one router sees them."""
 
     def __init__(self) -> None:
         self._records: dict[str, _Record] = {}
@@ -85,7 +85,7 @@ class Suspects:
 
     @property
     def watchful(self) -> bool:
-        """Whether any content is turned away; where none is, nobody need look."""
+        """Whether any content is turned away."""
         return bool(self._quarantined)
 
     def turned_away(self, content: bytes, now: float) -> Conviction | None:

@@ -13,9 +13,9 @@ from router.links.receiver import Receiver
 
 
 class Attempt:
-    """Has a receiver's number on its replica's link from `open` to `close`. Moments are of the monotonic clock."""
+    """One attempt on one replica, on its link from `start` to `close`. Moments are of the monotonic clock."""
 
-    __slots__ = ("_queued_at", "began_at", "granted_at", "place", "sink", "tokens_before", "yielding")
+    __slots__ = ("_queued_at", "began_at", "granted_at", "place", "sink", "tokens_before")
 
     def __init__(self, place: Placement, queued_at: float, tokens_before: int, *, granted: bool) -> None:
         """`queued_at`: since when its choice waited for the slot; `granted`: whether this router got it."""
@@ -28,14 +28,12 @@ class Attempt:
         """0 where another router got the slot."""
         self.began_at = 0.0
         """First token; 0 before that."""
-        self.yielding = False
-        """It was told to give way, and is being stopped."""
         self._queued_at = queued_at
 
     # --- on the link --------------------------------------------------------------------------------------------------
 
     def start(self, receiver: Receiver, request_id: str, attempt: str, start: pb.Start) -> None:
-        """Have the replica start it."""
+        """Start it on the replica."""
         self.sink = self.place.link.open_sink(receiver, request_id, attempt, self.tokens_before)
         self.place.link.send_start(self.sink, start)
 
@@ -46,7 +44,7 @@ class Attempt:
         self.place.link.send_attach(self.sink)
 
     def abort(self, *, final: bool = False) -> None:
-        """Have it stopped; its end still comes. `final`: its choice does not go on elsewhere."""
+        """Ask the replica to stop it; its end still comes. `final`: its choice does not go on elsewhere."""
         self.place.link.send_abort(self.sink, final=final)
 
     def close(self, *, acknowledge: bool) -> None:
@@ -64,7 +62,7 @@ class Attempt:
 
     @property
     def silent_s(self) -> float:
-        """How long nothing was heard of it."""
+        """Seconds since the last sign of it."""
         heard_at = self.place.link.output_at if self.began_at else self.granted_at
         return max(0.0, time.monotonic() - heard_at) if heard_at else 0.0
 

@@ -13,31 +13,32 @@ from cluster.trust.secret import ClusterSecret
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_to_wire
-from router.generation.choice import Choice, ChoiceState
+from router.generation.choice import Choice
+from router.generation.choice_state import ChoiceState
 from router.generation.unread import delta_event
 
 QUEUED_PERIOD_S = 1.0
 """How often a waiting client hears its position."""
 UNHURRIED_S = 0.5
-"""How long output collects for who does not stream it."""
+"""How long output collects for a client that does not stream it, seconds."""
 _ANY_NUMBER = 1 << 30
 
 
 class DirectWriter(Protocol):
-    """Takes output past the reader."""
+    """Way of output to the client that does not wake the reader."""
 
     @property
     def ready(self) -> Callable[[], bool]:
-        """Says whether an event would leave now."""
+        """Function that says whether an event would leave now."""
         ...
 
     def write(self, event: api.StreamGenerateResponse, tokens: int) -> None:
-        """Send a delta of so many tokens while `ready`, and say how the next ones collect; does not raise."""
+        """Send a delta of this many tokens while `ready`, and say how the next ones collect; does not raise."""
         ...
 
 
 class Generation:
-    """Collects the events of its choices. `wait` and `take` are for one reader only."""
+    """Events of one request. `wait` and `take` are for one reader only."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Generation:
         """Tokens of a choice that are worth a message."""
         self._patience_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        """Runs while output collects."""
+        """Set while output collects."""
         self._way: DirectWriter | None = None
         for choice in self.choices:
             choice.bind(self._wake, self._end_collecting)
@@ -96,8 +97,8 @@ class Generation:
         news.clear()
 
     def collect(self, tokens: int, seconds: float, from_now: bool = False) -> None:
-        """Let output collect before `wait` returns: until a choice has so many tokens, or one ends, or the first of
-        them has waited for so long (`from_now`: until then, whether there is output or not).
+        """Let output collect before `wait` returns: until a choice has this many tokens, or one ends, or the first
+        token has waited this long (`from_now`: until then, whether there is output or not).
         """
         self._enough, self._patience_s = tokens, seconds
         if from_now and tokens > 1:
@@ -142,7 +143,7 @@ class Generation:
         # Runs per token while output collects.
         enough, firsts = False, self._hurried and len(self.choices) > 1
         for choice in self.choices:
-            if not choice.announced or choice.state is ChoiceState.WAITING or choice.error is not None:
+            if not choice.announced or choice.state.waits or choice.error is not None:
                 self._news.set()
                 return
             unread = choice.output.pending_tokens
@@ -195,7 +196,7 @@ class Generation:
         if self._hurried and self._waiting() and time.monotonic() - self._queued_at >= QUEUED_PERIOD_S:
             self._queued_at = time.monotonic()
             events.append(api.StreamGenerateResponse(queued=self._queued()))
-        if all(choice.state is ChoiceState.ENDED for choice in self.choices):
+        if all(choice.state.over for choice in self.choices):
             if not events and (error := self.error) is not None:
                 raise self._with_usage(error)
             if self.error is None:
@@ -209,15 +210,15 @@ class Generation:
         return events
 
     async def unhurried(self) -> AsyncIterator[api.StreamGenerateResponse]:
-        """Yield what is left, up to `finished`, to who needs no stream: output collects for a while, and nobody is told
-        positions.
+        """Yield what is left, up to `finished`, for a client that needs no stream: output collects for a while, and no
+        positions are told.
 
         Raises:
             PenstockError: as `take`.
         """
         self._hurried = False
         for choice in self.choices:
-            choice.watched = False
+            choice.wait.watched = False
         while not self._finished:
             await self.wait()
             events = self.take()
@@ -236,8 +237,9 @@ class Generation:
         return next((choice.error for choice in self.choices if choice.error is not None), None)
 
     def stop(self, error: PenstockError) -> None:
-        """End all choices because of one: where that was left to whoever comes back, the others are as well. Where it
-        went to another call, so do they, a moment later: what was cancelled here would be cancelled under that call.
+        """End all choices because of one. Where that one was left to the client's next call, the others are as well.
+
+        Where it went to another call, so do they, a moment later: a cancel here would end them under that call.
         """
         if not (self.left or isinstance(error, TakenOverError)):
             self.cancel()
@@ -247,8 +249,8 @@ class Generation:
 
     @property
     def left(self) -> bool:
-        """Whether its attempts were left to whoever comes back for them."""
-        return any(choice.left for choice in self.choices)
+        """Whether its attempts were left to the client's next call."""
+        return any(choice.state is ChoiceState.LEFT for choice in self.choices)
 
     def _with_usage(self, error: PenstockError) -> PenstockError:
         """Let a failure tell what the whole request has delivered."""
@@ -260,10 +262,10 @@ class Generation:
 
     def _streams_one(self) -> bool:
         first = self.choices[0]
-        return first.state is ChoiceState.RUNNING and first.announced and len(self.choices) == 1
+        return first.state.runs and first.announced and len(self.choices) == 1
 
     def _waiting(self) -> bool:
-        return any(choice.state is ChoiceState.WAITING for choice in self.choices)
+        return any(choice.state.waits for choice in self.choices)
 
     # --- control ------------------------------------------------------------------------------------------------------
 
@@ -294,16 +296,16 @@ class Generation:
             self._ticket.pool,
             self._ticket.tenant,
             self._ticket.prompt_tokens,
-            tuple(choice.ticket() for choice in self.choices),
+            tuple(choice.where() for choice in self.choices),
         )
         return ticket.seal(self._secret)
 
     def _queued(self) -> api.Queued:
-        position = max(choice.position for choice in self.choices if choice.state is ChoiceState.WAITING)
+        position = max(choice.wait.position for choice in self.choices if choice.state.waits)
         queued = api.Queued(request_id=self.request_id, resume_token=self.token(), position=position)
-        waiting = [choice for choice in self.choices if choice.state is ChoiceState.WAITING]
+        waiting = [choice for choice in self.choices if choice.state.waits]
         for choice in waiting:
-            choice.watched = True
+            choice.wait.watched = True
         waits = [self._predict(choice) for choice in waiting]
         known = [wait for wait in waits if wait is not None]
         if known and len(known) == len(waits):
@@ -312,8 +314,8 @@ class Generation:
 
     def _predict(self, choice: Choice) -> float | None:
         wait_s = self._wait_s(choice)
-        if wait_s is not None and choice.predicted_wait_s is None:
-            choice.predicted_wait_s = time.monotonic() - choice.submitted_at + wait_s
+        if wait_s is not None and choice.wait.predicted_s is None:
+            choice.wait.predicted_s = time.monotonic() - choice.wait.submitted_at + wait_s
         return wait_s
 
     def _started(self, choice: Choice) -> api.Started:
@@ -360,7 +362,7 @@ class Generation:
     def _receipt(self) -> types.Receipt:
         attempts = [attempt for choice in self.choices for attempt in choice.metering.receipts()]
         # A call that took it over is the last of several.
-        first_arrived_at = min(self._arrived_at, *(choice.first_arrived_at for choice in self.choices))
+        first_arrived_at = min(self._arrived_at, *(choice.wait.first_arrived_at for choice in self.choices))
         receipt = types.Receipt(
             attempts=attempts,
             total_time=duration_to_wire(time.monotonic() - first_arrived_at),

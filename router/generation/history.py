@@ -1,4 +1,4 @@
-"""What a choice has produced: all that another replica needs to go on."""
+"""Output of a choice: all that another replica needs to go on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from itertools import chain
 from penstock.v1 import replica_pb2 as pb
 
 _DELTAS = 16
-"""Packed at a time: that costs less than one after the other, and a delta takes some 210 bytes until then."""
+"""Deltas that are packed together. One by one would cost more; until then a delta takes some 210 bytes."""
 
 
 class History:
-    """Remembers output while its choice runs: 4 bytes per token, 8 per delta and one per character (two or four in text
-    outside of Latin-1), about 21 bytes per token of English. Bounded by max_tokens.
+    """Output of a choice while it runs, bounded by max_tokens.
+
+    It takes 4 bytes per token, 8 per delta and one per character (two or four in text outside of Latin-1), about 21
+    bytes per token of English.
     """
 
     __slots__ = ("_characters", "_fresh", "_ids", "_texts", "_tokens")
@@ -70,7 +72,7 @@ class History:
         return "".join(self._texts)
 
     def characters_at(self, tokens: int) -> int | None:
-        """Return how many characters came with so many tokens; None where that is not the end of a delta."""
+        """Return how many characters the first `tokens` tokens have; None where they do not end with a delta."""
         self._pack()
         have = characters = 0
         for more_tokens, more_characters in zip(self._tokens, self._characters, strict=True):
@@ -81,7 +83,7 @@ class History:
         return characters if have == tokens else None
 
     def record(self, model_digest: str) -> pb.ResumeRecord:
-        """Say what has been delivered, and what weights it came from."""
+        """Describe what has been delivered, and which weights it came from."""
         text = self.text
         return pb.ResumeRecord(
             prior_token_ids=self.token_ids,

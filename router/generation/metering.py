@@ -1,4 +1,4 @@
-"""What a choice has used, over all its attempts."""
+"""Use and cost of a choice, over all its attempts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.wire import duration_to_wire
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Is what tokens cost, in the currency of the settings per token; accelerators are priced by their replicas."""
+    """Prices of tokens, in the currency of the settings per token. Replicas price their accelerators."""
 
     prompt: float = 0.0
     cached: float = 0.0
@@ -38,7 +38,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class FinishedAttempt:
-    """Is one attempt that is over. Times are seconds; the end holds the replica's own."""
+    """One attempt that is over. Times are seconds; the end has the replica's own."""
 
     replica_id: str
     group_id: str
@@ -51,9 +51,7 @@ class FinishedAttempt:
 
 
 class AttemptMetering:
-    """Adds up attempts. The tokens of the prompt are the first attempt's: later ones read them again, but not for the
-    client.
-    """
+    """Sum over the attempts of a choice. Prompt tokens count once, though later attempts read them again."""
 
     def __init__(self, choice_index: int, prompt_tokens: int, prices: Prices) -> None:
         self._choice_index = choice_index
@@ -64,7 +62,7 @@ class AttemptMetering:
         self._settled = 0
         """Attempts that the ledger has."""
         self.closed = False
-        """Whether the store has had the choice's end, as it says: who told it has counted that."""
+        """Whether the store says that it has had the choice's end: the router that told it has counted that."""
 
     def add(self, ran: FinishedAttempt) -> None:
         """Note an attempt."""

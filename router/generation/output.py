@@ -1,4 +1,4 @@
-"""What a choice has produced over all its attempts: what is known of it, and what its client has not taken yet."""
+"""Output of a choice over all its attempts: what is known of it, and what its client has not taken yet."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from router.generation.history import History
 from router.generation.unread import Dropped, Unread
 
 NO_END = "must be the end of a delta, got {}"
-"""What is wrong with an offset that a client comes back with."""
+"""Complaint about the offset of a client that resumes."""
 
 WriteThrough = Callable[[int, Sequence[int], str], bool]
-"""Sends a delta at once (its offset, token ids and text), or says that it did not."""
+"""Function that sends a delta at once (offset, token ids, text), or returns False."""
 
 
 class Output:
-    """Takes deltas in order. Offsets count output tokens from the choice's first one."""
+    """Output of one choice, in order. Offsets count output tokens from the choice's first one."""
 
     __slots__ = ("_index", "_remembers", "_unread", "history", "prefix", "through", "tokens")
 
     def __init__(self, index: int, *, logprobs: bool) -> None:
-        """`logprobs`: they were asked for. They are not remembered, so nobody else can have this output whole."""
+        """`logprobs`: they were asked for. They are not remembered, so no other call can have this output whole."""
         self.tokens = 0
         """Handed on or pending."""
         self.history = History()
@@ -31,7 +31,7 @@ class Output:
         self.prefix: api.Delta | None = None
         """What the client had before it came here."""
         self.through: WriteThrough | None = None
-        """Is offered plain output that nothing is pending before."""
+        """First chance at plain output that nothing is pending before."""
         self._index = index
         self._remembers = not logprobs
         self._unread = Unread()
@@ -69,7 +69,7 @@ class Output:
         return True
 
     def skip(self, tokens: int) -> None:
-        """Make what was inherited behind so many tokens, which the client has, pending.
+        """Make pending what was inherited behind the first `tokens` tokens, which the client has.
 
         Raises:
             InvalidRequestError: that is not the end of a delta.

@@ -1,4 +1,4 @@
-"""What becomes of a choice whose attempt failed: pure decisions, made by the router that owns the choice."""
+"""Decisions about a choice whose attempt failed. Pure; the router that owns the choice makes them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from router.links.failure import RecoveryLimits
 from router.links.placement import Group
 
 FOREIGN_GRANTS = 4
-"""Grants in another group that are given back in the hope for one in the own group. Each closes the window of a replica
-that did nothing wrong until its next heartbeat."""
+"""Grants in another group that a choice gives back, in the hope for one in its own. Each closes the window of a healthy
+replica until its next heartbeat."""
 
 REFUSED_RESUMES = 4
-"""Engines that refuse to go on with output before the choice ends with that, where others might not: a pool whose
-engines are being changed has several kinds. Each closes a window as above."""
+"""Engines that may refuse to go on with a choice's output before the choice fails. A pool whose engines are being
+changed has several kinds, and another one may accept it. Each refusal closes a window as above."""
 
 
 class Next(enum.Enum):
-    """Says what becomes of the choice."""
+    """What a choice does next."""
 
     AGAIN = "again"
     """It waits for another slot and goes on from what was delivered."""
@@ -50,7 +50,7 @@ def after_failure(
 
 
 class Fit(enum.Enum):
-    """Says whether output that began in one group may go on in another."""
+    """Whether output that began in one group may go on in another."""
 
     SAME = "same"
     INEXACT = "inexact"
@@ -58,7 +58,7 @@ class Fit(enum.Enum):
     WAIT = "wait"
     """Not here, as long as there is a better place."""
     NEVER = "never"
-    """Other weights, and nobody has the old ones: going on would join the outputs of two models."""
+    """Other weights, and no replica has the old ones: going on would join the outputs of two models."""
 
 
 def fit(origin: Group, place: Group, elsewhere: Iterable[Group], given_back: int) -> Fit:

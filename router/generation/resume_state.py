@@ -1,4 +1,4 @@
-"""What holds the output of a choice together over its attempts."""
+"""Continuity of a choice's output over its attempts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from router.links.placement import Group
 
 
 class ResumeState:
-    """Knows where output began, and whether it is still what an undisturbed run would have given."""
+    """Where output began, and whether it is still what an undisturbed run would have given."""
 
     __slots__ = ("_refused", "broken", "exact", "given_back", "origin")
 

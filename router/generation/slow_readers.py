@@ -1,5 +1,7 @@
-"""Bounds what is kept for clients that read more slowly than their output comes. A slow reader's deltas merge, so it
-costs memory only, but as much as the output is long, and log probabilities are a hundred times as large as tokens.
+"""Bound on the output that is kept for clients that read too slowly.
+
+The deltas of a slow reader merge, so it costs memory only. That grows with the output, and log probabilities are a
+hundred times as large as tokens.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from router.generation.choice import Choice
 _LOG = logging.getLogger(__name__)
 LOOK_S = 2.0
 WORTH_FOLLOWING = 1 << 16
-"""Bytes. What ended with less than that unread is not followed any more."""
+"""Bytes. A choice that ended with less than that unread is not followed any more."""
 
 
 class SlowReaders:
-    """Belongs to one pool of one router."""
+    """Clients of one pool of one router that leave output unread."""
 
     def __init__(self, choices: Mapping[str, Choice], per_stream: int, total: int) -> None:
         """`choices` are those that wait or run; the bounds are in bytes, estimated."""
@@ -38,7 +40,7 @@ class SlowReaders:
             self._ended.add(choice)
 
     async def watch(self) -> None:
-        """Look again and again, until cancelled. Not at each token: a stream grows by little between two looks."""
+        """Look every two seconds, until cancelled. A stream grows by little between two looks."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_S)

@@ -27,7 +27,7 @@ def delta_event(choice_index: int, offset: int, token_ids: Sequence[int], text: 
 
 
 class Unread:
-    """Merges deltas until the client takes them."""
+    """Deltas that merge until the client takes them."""
 
     __slots__ = ("_ids", "_logprobs", "_texts")
 
@@ -70,7 +70,7 @@ class Unread:
 
 
 class Dropped(Unread):
-    """Keeps nothing: the client is told that it lost its output."""
+    """Output that is thrown away: the client hears that it lost it."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""One call: what its handler sees of it, and how it ends."""
+"""One call: the methods for its handler, and its end."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from typing import Any, NoReturn
 
 import grpc
 
+from router.call_context import ClientGoneError, Metadata
 from router.grpc_server.completions import Completions
 from router.grpc_server.connections import Connections
 from router.grpc_server.core import NO_FLAGS, core
 
 _FOREVER_S = 10 * 365 * 86_400.0
-"""gRPC gives calls without a deadline one that is further away."""
+"""Ten years. A call without a deadline gets one from gRPC that is further away."""
 
-Metadata = Iterable[tuple[str, str | bytes]]
+
+class CallEndedError(ClientGoneError, grpc.aio.InternalError):
+    """Error of a write to a call that has ended. It is both what services and what handlers of grpc.aio catch."""
 
 
 class Call:
-    """Is a call in progress, with those methods of `grpc.aio.ServicerContext` that handlers here use."""
+    """Call in progress, with the methods of `grpc.aio.ServicerContext` that this router's handlers use."""
 
     __slots__ = (
         "_call",
@@ -41,15 +44,17 @@ class Call:
         "task",
     )
 
+    has_write_now = True
+
     def __init__(self, event: Any, completions: Completions, connections: Connections) -> None:
-        """`event` is the arrival of the call."""
+        """Take a call; `event` is its arrival."""
         self.method: str = event.call_details.method.decode("latin-1")
         self.serialize: Any = None
         self.deserialize: Any = None
         self.task: asyncio.Task[None] | None = None
-        """Runs the handler."""
+        """Task that runs the handler."""
         self.gone = False
-        """Whether the client does not listen any more, or has been told the end."""
+        """Whether the client has left, or has the end of the call."""
         self._call = event.call
         self._metadata = event.invocation_metadata
         self._deadline: float = event.call_details.deadline
@@ -60,14 +65,14 @@ class Call:
         self._greeted = False
         """Whether initial metadata has been sent."""
         self._writing = False
-        """Whether a message is under way; there can be one."""
+        """Whether a message is being sent; there is at most one."""
         self._finished = False
         """Whether the status has been sent."""
         self._settled: asyncio.Future[None] | None = None
-        """Resolved when no message is under way; there while somebody waits."""
+        """Future that resolves when no message is being sent; None while no caller waits for it."""
 
     def listen(self) -> None:
-        """Hear of the client's leaving."""
+        """Watch for the client to leave; then cancel the handler's task."""
         self._completions.start(self._call, (core.ReceiveCloseOnServerOperation(NO_FLAGS),), self._closed)
 
     def _closed(self, event: Any) -> None:
@@ -77,24 +82,28 @@ class Call:
         if cancelled and self.task is not None:
             self.task.cancel()
 
-    # --- what handlers see --------------------------------------------------------------------------------------------
+    # --- for handlers -------------------------------------------------------------------------------------------------
 
     def time_remaining(self) -> float | None:
-        """Return the seconds until the client's deadline, None without one."""
+        """Return the seconds until the client's deadline; None where it has none."""
         left = self._deadline - time.time()
         return max(0.0, left) if left < _FOREVER_S else None
 
     def invocation_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """Return what the client sent along."""
+        """Return the metadata of the client."""
         return tuple(self._metadata)
 
     def auth_context(self) -> dict[str, Iterable[bytes]]:
-        """Return what is known of the peer through TLS."""
+        """Return the properties of the client that TLS has verified."""
         found = core.auth_context(self._call)
         return {key.decode() if isinstance(key, bytes) else key: value for key, value in found.items()}
 
     async def send_initial_metadata(self, metadata: Metadata) -> None:
-        """Send metadata before the first message."""
+        """Send metadata before the first message.
+
+        Raises:
+            grpc.aio.UsageError: metadata or a message was sent before.
+        """
         if self._greeted:
             raise grpc.aio.UsageError("the initial metadata has been sent")
         self._greeted = True
@@ -102,25 +111,25 @@ class Call:
         self._completions.start(self._call, (operation,), _nothing)
 
     async def write(self, message: Any) -> None:
-        """Send a message; waits until the one before has left, so that a slow reader holds its handler up.
+        """Send a message, after the one before has left. So a client that reads slowly holds up its handler.
 
         Raises:
-            grpc.aio.InternalError: nobody is there any more, or the call has ended.
+            CallEndedError: the client is gone, or the call has ended.
         """
         if self._writing:
             await self._wait_written()
         if self.gone or self._finished:
-            raise grpc.aio.InternalError("the call has ended")
+            raise CallEndedError("the call has ended")
         try:
             self.write_now(message)
         except ValueError as error:
             self.gone = True
-            raise grpc.aio.InternalError(str(error)) from error
+            raise CallEndedError(str(error)) from error
 
     def can_write(self) -> bool:
-        """Whether a message would leave now: none is under way, and nobody waits to write."""
+        """Return whether a message would leave now: none is being sent, and no caller waits to write."""
         while self._writing:
-            # Operations end in the order of their start, so this looks at few that are of other calls.
+            # Operations end in the order in which they began, so this collects few of other calls.
             if not self._completions.collect_one():
                 return False
         return self._settled is None and not self.gone and not self._finished
@@ -129,7 +138,7 @@ class Call:
         """Send a message while `can_write`.
 
         Raises:
-            ValueError: the core takes nothing more for this call.
+            ValueError: the core takes no more messages for this call.
         """
         sent = core.SendMessageOperation(self.serialize(message), NO_FLAGS)
         self._connection.sending()
@@ -137,10 +146,10 @@ class Call:
         self._writing = True
 
     async def read(self) -> bytes | None:
-        """Receive a message; None after the last one, and also when the call broke off, which is heard next.
+        """Receive a message. None comes after the last one, and also when the call broke off; then `gone` is set next.
 
         Raises:
-            asyncio.CancelledError: there is no valid one, or it broke off.
+            asyncio.CancelledError: the message is not valid, or the call broke off.
         """
         message: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
@@ -159,14 +168,14 @@ class Call:
         return message.result()
 
     def receive(self, received: Any) -> None:
-        """Start to receive a message."""
+        """Start to receive a message; `received` gets the event."""
         self._completions.start(self._call, (core.ReceiveMessageOperation(NO_FLAGS),), received)
 
     async def messages(self) -> AsyncIterator[Any]:
-        """Yield what the client streams.
+        """Yield the messages of the client.
 
         Raises:
-            asyncio.CancelledError: the call broke off; what came before it is not all.
+            asyncio.CancelledError: the call broke off, so the messages before it are not all.
         """
         while (message := await self.read()) is not None:
             yield self.deserialize(message)
@@ -196,14 +205,14 @@ class Call:
     async def finish(
         self, code: grpc.StatusCode, details: str = "", trailing: Metadata = (), last: bytes | None = None
     ) -> None:
-        """Send the status, after a last message if there is one. Nothing happens when the call has ended."""
+        """Send the last message, where there is one, and the status. Do nothing when the call has ended."""
         if self._writing:
             await self._wait_written()
         if not self.gone and not self._finished:
             self.send_status(code, details, trailing, last)
 
     def send_status(self, code: grpc.StatusCode, details: str, trailing: Metadata, last: bytes | None) -> None:
-        """Send the status while no message is under way."""
+        """Send the status; call it only while no message is being sent."""
         self._finished = True
         operations = (
             *(() if self._greeted else self._greeting()),
@@ -234,4 +243,4 @@ class Call:
 
 
 def _nothing(event: Any) -> None:
-    """Follow an operation whose end changes nothing."""
+    """Ignore the end of an operation that changes nothing."""

@@ -1,4 +1,4 @@
-"""Operations under way, and who hears of their ends."""
+"""Operations of gRPC's core in progress, and the callbacks at their ends."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from router.grpc_server.core import PAST, core
 _LOG = logging.getLogger(__name__)
 
 _URGENT_S = 0.001
-"""Between looks while somebody waits for an operation to end; the finest that libuv's timers know."""
+"""Pause between two looks while a caller waits for an operation to end; the shortest of libuv's timers."""
 _CALM_S = 0.02
-"""Between looks while calls are open: the time that a cancel needs to be noticed."""
+"""Pause between two looks while calls are open: it bounds the time until a cancel is noticed."""
 _URGENT_LOOKS = 50
-"""Looks that found nothing until nothing is urgent: a client that does not read must not keep the timer running."""
+"""Looks without result until the pause is long again: a client that does not read must not keep the timer busy."""
 
 Done = Callable[[Any], None]
-"""Takes the event; its `success` says whether the operations did what they should."""
+"""Callback that takes the event; `success` is whether the operations succeeded."""
 
 
 class Completions:
-    """Starts operations and runs what follows them.
+    """Operations in progress. Their callbacks run here, in the loop's thread.
 
-    Nobody is woken when an operation ends: whoever writes looks first, and a timer looks while operations are under
-    way. A write that left at once costs no thread, no socket and no turn of the event loop, as it does in grpc.aio.
+    The end of an operation wakes no thread. Instead each writer looks for ended operations first, and a timer looks
+    while operations are in progress. In grpc.aio each write costs a thread, a socket and a turn of the event loop. Here
+    a write that leaves at once costs none of them.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belongs to a loop, and is used on its thread alone."""
+        """Start without operations. Everything is used on the loop's thread alone."""
         self.queue = core.CompletionQueue()
         self.under_way = 0
         self._complete = core.CompletionType.operation_complete
@@ -41,10 +42,10 @@ class Completions:
         self._idle_looks = 0
 
     def start(self, call: Any, operations: tuple[Any, ...], done: Done) -> None:
-        """Start operations as one batch; `done` runs when all of them have ended, in this loop's thread.
+        """Start operations as one batch; `done` runs in the loop's thread when all of them have ended.
 
         Raises:
-            ValueError: the core takes none of them, and `done` never runs.
+            ValueError: the core refuses them; `done` never runs.
         """
         if refused := call.start_server_batch(operations, done):
             raise ValueError(f"the core refused operations: {refused}")
@@ -53,12 +54,12 @@ class Completions:
             self._arm()
 
     def collect(self) -> None:
-        """Run what follows the operations that have ended."""
+        """Run the callbacks of all operations that have ended."""
         while self.collect_one():
             pass
 
     def collect_one(self) -> bool:
-        """Run what follows the operation that ended first; says whether there is one."""
+        """Run the callback of the operation that ended first, and return whether there is one."""
         if not self.under_way:
             return False
         event = self.queue.poll(PAST)
@@ -68,12 +69,12 @@ class Completions:
         self._idle_looks = 0
         try:
             event.tag(event)
-        except Exception:  # noqa: BLE001 - whoever looks is somebody else's handler
+        except Exception:  # noqa: BLE001 - the caller is the handler of another call
             _LOG.exception("call.completion_failed")
         return True
 
     async def wait(self, done: asyncio.Future[None]) -> None:
-        """Wait for a future that the end of an operation resolves, with more frequent looks."""
+        """Wait for a future that the end of an operation resolves; look more often meanwhile."""
         self.hurry()
         try:
             await done
@@ -81,7 +82,7 @@ class Completions:
             self.relax()
 
     def hurry(self) -> None:
-        """Look often for a while, until `relax` is called as often."""
+        """Look often until `relax` has been called once for each `hurry`, but not long without result."""
         self._waiters += 1
         self._idle_looks = 0
         if self._timer is not None and self._next_at > self._loop.time() + _URGENT_S:
@@ -105,7 +106,7 @@ class Completions:
             self._arm()
 
     def close(self) -> None:
-        """End; nothing may be under way."""
+        """Stop the timer and the queue. No operation may be in progress."""
         if self._timer is not None:
             self._timer.cancel()
         self.queue.shutdown()

@@ -1,13 +1,14 @@
-"""The connections behind calls: what goes out on one of them within a turn of the event loop leaves together.
+"""The connections of calls. Messages of one turn of the event loop leave a connection together.
 
-gRPC's core writes each message to the socket at once. A step of an engine is a message for each of its streams, and
-many streams of one application share a connection: each of these messages would be a packet of its own, with its way
-through the network stack and a wake-up of the reader. So the socket is corked (see tcp(7)) from the second message of a
-turn, or the first where the last turn had many, to the turn's end.
+gRPC's core writes each message to the socket at once. A step of an engine makes a message for each of its streams, and
+many streams of one application share a connection. Each message would be a packet of its own, with its cost in the
+network stack and a wake-up of the reader. So the socket is corked (see tcp(7)) until the end of the turn: from the
+second message of the turn on, or from the first where the last turn had many.
 
-The core tells nobody which socket is a connection's. The process' open files are searched for it by its addresses, and
-only its number is kept: the core may close it at any time, and the number may become another's. A cork that lands there
-is gone within the turn, like any other, and after 200 ms if all else fails, so the worst is a packet that leaves later.
+The core does not tell which socket belongs to a connection. So this module searches the process' open files by address,
+and keeps only the number of the file. The core may close the socket at any time, and the number may then belong to
+another one. A cork on the wrong socket ends within the turn like any other, and after 200 ms in any case. At worst a
+packet leaves later.
 """
 
 from __future__ import annotations
@@ -25,38 +26,38 @@ from urllib.parse import unquote
 _LOG = logging.getLogger(__name__)
 
 _CALLS = 2
-"""Open calls from which on it is worth to know the socket."""
+"""Least number of open calls for which a search for the socket pays."""
 _MANY = 3
-"""Messages of a turn after which the next one is corked from its first."""
+"""Least number of messages in a turn after which the next turn is corked from its first message."""
 _SHARE = 0.01
-"""Part of the time that searches may take: each looks at all open files of the process."""
+"""Largest part of the time that searches may take; each reads all open files of the process."""
 _FILES = "/proc/self/fd"
 _CORK: int | None = getattr(socket, "TCP_CORK", None)
-"""Missing where the system has no such thing."""
+"""The socket option; None where the system has none."""
 
 Address = tuple[str, int]
-"""Is an IP address, an IPv4 one never as a part of IPv6, and a port."""
+"""IP address and port. An IPv4 address is never written as a part of IPv6."""
 
 
 class Connection:
-    """Is a client's connection, for as long as it has open calls."""
+    """Connection of a client, for as long as it has open calls."""
 
     __slots__ = ("_corked", "_eager", "_loop", "_sent", "calls", "file")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.calls = 0
-        """Open ones."""
+        """Open calls."""
         self.file: int | None = None
-        """Number of the socket; None while it is not known."""
+        """File number of the socket; None while it is not known."""
         self._loop = loop
         self._sent = 0
-        """Messages of this turn."""
+        """Messages in this turn."""
         self._eager = False
-        """Whether the last turn had many."""
+        """Whether the last turn had many messages."""
         self._corked = False
 
     def sending(self) -> None:
-        """Learn that a message is about to leave."""
+        """Note that a message is about to leave; cork the socket where others leave with it."""
         if self.file is None or self.calls < _CALLS:
             return
         self._sent += 1
@@ -79,23 +80,23 @@ class Connection:
 
 
 class Connections:
-    """Are those of one server; used on its loop's thread alone."""
+    """Open client connections of one server. Not thread-safe: only the loop's thread uses it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ports: Collection[int]) -> None:
-        """`ports` are those that the server listens on."""
+        """Start without connections; `ports` are those that the server listens on."""
         self._loop = loop
         self._ports = ports
         self._open: dict[str, Connection] = {}
         self._found: dict[Address, int] = {}
-        """What the last search found, by the client's address."""
+        """File numbers that the last search found, by the client's address."""
         self._search_at = 0.0
 
     def __len__(self) -> int:
-        """Count those with open calls."""
+        """Return the number of connections with open calls."""
         return len(self._open)
 
     def joined(self, peer: str) -> Connection:
-        """Note a call of a peer, named as gRPC names it."""
+        """Add a call, and return the connection of its peer. `peer` is in gRPC's notation."""
         connection = self._open.get(peer)
         if connection is None:
             connection = self._open[peer] = Connection(self._loop)
@@ -105,7 +106,7 @@ class Connections:
         return connection
 
     def left(self, peer: str) -> None:
-        """Note the end of a call."""
+        """Remove a call that has ended."""
         connection = self._open[peer]
         connection.calls -= 1
         if not connection.calls:
@@ -127,7 +128,7 @@ class Connections:
 
 
 def address_of(peer: str) -> Address | None:
-    """Read what gRPC calls a peer, such as ipv4:10.0.0.1:4321 or ipv6:%5B::1%5D:4321; None for what has no port."""
+    """Parse gRPC's name of a peer, such as ipv4:10.0.0.1:4321 or ipv6:%5B::1%5D:4321; None for one without a port."""
     kind, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     if kind not in ("ipv4", "ipv6") or not port.isdecimal():
@@ -136,7 +137,7 @@ def address_of(peer: str) -> Address | None:
 
 
 def sockets(ports: Collection[int]) -> dict[Address, int]:
-    """Return the open sockets whose own port is one of these, by their peers."""
+    """Return the file numbers of open sockets with one of these local ports, by the address of the peer."""
     found = {}
     for name in _open_files():
         if (peer := peer_of(int(name), ports)) is not None:
@@ -152,7 +153,7 @@ def _open_files() -> list[str]:
 
 
 def peer_of(file: int, ports: Collection[int]) -> Address | None:
-    """Return whom a socket is connected to; None where the file is no TCP connection to one of these ports."""
+    """Return the address of a socket's peer; None where the file is no TCP connection to one of these ports."""
     try:
         found = socket.socket(fileno=file)
     except OSError:
@@ -165,7 +166,7 @@ def peer_of(file: int, ports: Collection[int]) -> Address | None:
     except OSError:
         return None
     finally:
-        # It is not ours to close.
+        # gRPC closes the socket, not this object.
         found.detach()
 
 
@@ -184,8 +185,8 @@ _SIZE = ctypes.sizeof(ctypes.c_int)
 
 
 def set_cork(file: int, *, on: bool) -> bool:
-    """Cork a socket, or let go what has gathered; False where it is none.
+    """Cork a socket, or send what has gathered; return False where the file is no such socket.
 
-    By number: a socket object would close the file when it goes.
+    It takes the file number, because a socket object would close the file at the end of its life.
     """
     return not _LIBC.setsockopt(file, socket.IPPROTO_TCP, _CORK, _ON if on else _OFF, _SIZE)

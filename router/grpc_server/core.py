@@ -1,4 +1,4 @@
-"""gRPC's own binding to its core. It is private and promises nothing between versions: all that we take passes here."""
+"""gRPC's binding to its core, which is private and may change with any version. All uses of it pass through here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ core: Any = cygrpc
 
 NO_FLAGS = 0
 PAST = 1.0
-"""A deadline (Unix time) that has passed: poll, and do not wait."""
+"""Deadline in the past (Unix time): with it a poll does not wait."""
 
 _NEEDED = {
     "Call": ("peer", "start_server_batch"),
@@ -24,16 +24,16 @@ _NEEDED = {
     "Server": ("add_http2_port", "cancel_all_calls", "register_completion_queue", "request_call", "shutdown", "start"),
     "auth_context": (),
 }
-"""What is taken; a version of gRPC without any of it gets grpc.aio."""
+"""Names that the server uses. With a version of gRPC that lacks one of them the router uses grpc.aio."""
 
 
 def credentials_of(credentials: Any) -> Any:
-    """Return what the core takes of a server's credentials."""
+    """Return the core's object inside a server's credentials."""
     return credentials._credentials
 
 
 def missing_in(binding: object) -> list[str]:
-    """Name what is taken of a binding and is not there."""
+    """Return the names of _NEEDED that a binding lacks."""
     return [
         ".".join((name, *method))
         for name, methods in _NEEDED.items()

@@ -1,4 +1,4 @@
-"""Which server serves the public API."""
+"""The choice of the server for the public API."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ _LOG = logging.getLogger(__name__)
 
 
 class CallServer(Protocol):
-    """Is the part of `grpc.aio.Server` that a router uses."""
+    """The part of `grpc.aio.Server` that a router uses."""
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler[Any, Any]], /) -> None:
-        """Serve what these know."""
+        """Serve the methods of these handlers."""
 
     def add_registered_method_handlers(self, service: str, handlers: Any, /) -> None:
-        """Take what generated code also gives to `add_generic_rpc_handlers`."""
+        """Take handlers that generated code also gives to `add_generic_rpc_handlers`."""
 
     def add_insecure_port(self, address: str, /) -> int:
-        """Bind host:port, 0 for any; returns the port. RuntimeError: it can't be bound."""
+        """Bind host:port and return the port; port 0 takes a free one. RuntimeError: it can't be bound."""
 
     def add_secure_port(self, address: str, credentials: grpc.ServerCredentials, /) -> int:
-        """Bind host:port with TLS; returns the port. RuntimeError: it can't be bound."""
+        """Bind host:port with TLS and return the port. RuntimeError: it can't be bound."""
 
     async def start(self) -> None:
-        """Serve calls from now on."""
+        """Begin to serve calls."""
 
     async def stop(self, grace: float | None) -> None:
         """Refuse new calls, give open ones `grace` seconds, end the rest, and close the port."""
 
 
 def open_server(kind: Literal["direct", "aio"], options: Sequence[tuple[str, Any]]) -> CallServer:
-    """Create a server with these channel arguments; grpc.aio's where this version of gRPC can't carry ours."""
+    """Create a server with these channel arguments. `direct` falls back to grpc.aio's where this version of gRPC lacks
+    what it needs.
+    """
     if kind == "direct":
         if not (missing := missing_in(core)):
             return DirectServer(options)

@@ -1,4 +1,4 @@
-"""The server: a port, a thread that waits for calls, and their handlers on the event loop."""
+"""The server: its ports, a thread that waits for calls, and the handlers on the event loop."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _SHUTDOWN = "shutdown"
 
 
 class _Details(NamedTuple):
-    """Is what generic handlers look at; gRPC's own class is private."""
+    """Details of a call that generic handlers read; gRPC's own class is private."""
 
     method: str
     invocation_metadata: Any
 
 
 class DirectServer:
-    """Is a server on gRPC's core, without the event loop's part of grpc.aio.
+    """Server on gRPC's core, without grpc.aio's part for the event loop.
 
-    Calls arrive in a queue of their own, where a thread waits; it alone wakes the loop. All other operations end in
-    `Completions`, where the loop looks by itself.
+    Calls arrive in a queue of their own. A thread waits there, and it alone wakes the loop. All other operations end in
+    `Completions`, where the loop itself looks.
     """
 
     def __init__(self, options: Sequence[tuple[str, Any]]) -> None:
-        """`options` are channel arguments."""
+        """Create the server; `options` are channel arguments."""
         self._options = tuple(options)
         self._handlers: list[grpc.GenericRpcHandler[Any, Any]] = []
         self._server = core.Server(self._options, False)
@@ -47,7 +47,7 @@ class DirectServer:
         self._calls: set[Call] = set()
         self._fresh: collections.deque[Any] = collections.deque()
         self._lock = threading.Lock()
-        """Held while calls are asked for: not after the shutdown has begun."""
+        """Held while a call is requested from the core, which must not happen once the shutdown has begun."""
         self._stopping = False
         self._woken = False
         self._loop: asyncio.AbstractEventLoop
@@ -59,30 +59,30 @@ class DirectServer:
 
     @property
     def open_calls(self) -> int:
-        """Calls whose handlers run."""
+        """Number of calls whose handlers run."""
         return len(self._calls)
 
     @property
     def open_connections(self) -> int:
-        """Connections with open calls."""
+        """Number of connections with open calls."""
         return len(self._connections)
 
     @property
     def operations_under_way(self) -> int:
-        """Operations of the core that have not ended, or whose end has not been seen."""
+        """Number of the core's operations that have not ended, or whose end the loop has not seen."""
         return self._completions.under_way
 
     # --- before the start ---------------------------------------------------------------------------------------------
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
-        """Serve what these know."""
+        """Serve the methods of these handlers."""
         self._handlers.extend(handlers)
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
         """Do nothing: generated code gives the same handlers to `add_generic_rpc_handlers`."""
 
     def add_insecure_port(self, address: str) -> int:
-        """Bind host:port, 0 for any; returns the port.
+        """Bind host:port and return the port; port 0 takes a free one.
 
         Raises:
             RuntimeError: it can't be bound.
@@ -90,7 +90,7 @@ class DirectServer:
         return self._bound(address, self._server.add_http2_port(address.encode()))
 
     def add_secure_port(self, address: str, credentials: grpc.ServerCredentials) -> int:
-        """Bind host:port with TLS; returns the port.
+        """Bind host:port with TLS and return the port.
 
         Raises:
             RuntimeError: it can't be bound.
@@ -104,7 +104,7 @@ class DirectServer:
         return port
 
     async def start(self) -> None:
-        """Serve calls from now on."""
+        """Begin to serve calls on the running loop."""
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop)
         self._connections = Connections(self._loop, self._ports)
@@ -122,7 +122,7 @@ class DirectServer:
                 self._server.request_call(self._completions.queue, self._arrivals, _ARRIVAL)
 
     def _wait_for_calls(self) -> None:
-        """Run in the thread. It also reads the sockets of clients, while it waits."""
+        """Wait for calls; the body of the thread. While it waits, gRPC also reads the sockets of clients here."""
         while True:
             event = self._arrivals.poll()
             if event.completion_type == core.CompletionType.queue_shutdown:
@@ -137,9 +137,11 @@ class DirectServer:
                     return
 
     def _accept(self) -> None:
-        """Take the calls that have arrived. In a burst the loop asks for them itself: for each the thread would need
-        Python's lock, which a busy loop seldom gives away. For a call that comes alone that would only take time, as
-        much as a look at all its fields.
+        """Take the calls that have arrived.
+
+        In a burst the loop polls for further calls itself: the thread would need Python's lock for each, which a busy
+        loop seldom releases. For a single call the extra poll would only cost time, as much as reading all fields of
+        the call.
         """
         self._woken = False
         burst = len(self._fresh) > 1
@@ -156,7 +158,7 @@ class DirectServer:
             self._shut.set()
             return
         if not event.success:
-            # The server shuts down.
+            # The server is shutting down.
             return
         self._ask()
         call = Call(event, self._completions, self._connections)
@@ -187,10 +189,10 @@ class DirectServer:
                 self._run(call, handler, message)
             elif event.success:
                 call.send_status(grpc.StatusCode.INVALID_ARGUMENT, "a message is required, got none", (), None)
-            # Else too large, which the core has answered.
+            # Otherwise the message was too large, and the core has answered.
 
         call.receive(received)
-        # Short requests come in one packet with their headers.
+        # A short request is in the same packet as its headers.
         self._completions.collect()
         if not arrived:
             hurried = True
@@ -208,12 +210,12 @@ class DirectServer:
     def _run(self, call: Call, handler: Any, message: bytes | None) -> None:
         call.task = self._loop.create_task(self._answer(call, handler, message))
         self._calls.add(call)
-        # Not in `_answer`, which never starts when the client leaves at once.
+        # `_answer` cannot do this: it never starts when the client leaves at once.
         call.task.add_done_callback(lambda _task: self._ended(call))
 
     def _ended(self, call: Call) -> None:
         self._calls.discard(call)
-        # A cancelled task keeps its frames, and they the call.
+        # A cancelled task keeps its frames, and these keep the call.
         call.task = None
 
     async def _answer(self, call: Call, handler: Any, message: bytes | None) -> None:
@@ -234,7 +236,7 @@ class DirectServer:
             if not call.gone:
                 await call.finish(grpc.StatusCode.CANCELLED, "the server stops")
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of an end
+        except Exception as error:  # noqa: BLE001 - after any error the client gets an end
             _LOG.exception("call.failed", extra={"method": call.method})
             await call.finish(grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}")
 

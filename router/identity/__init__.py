@@ -1,4 +1,4 @@
-"""Who calls, and what that one may do."""
+"""Callers of the API: who they are, and what they may do."""
 
 from router.identity.authenticator import Authenticator
 from router.identity.caller import ANONYMOUS, Caller, Role

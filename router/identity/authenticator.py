@@ -1,4 +1,4 @@
-"""From a call's credentials to its caller."""
+"""Authentication: from the credentials of a call to its caller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 HEADER = "authorization"
 _SCHEME = "bearer"
 LOOK_S = 1.0
-"""How often the keys file is looked at."""
+"""Pause between two looks at the keys file."""
 
 
 KEYS_FILE = "auth.keys_file"
@@ -29,10 +29,11 @@ KEYS_FILE = "auth.keys_file"
 
 
 class Authenticator:
-    """Tells who calls: by the key in the call's metadata, else by its connection's client certificate, else nobody.
+    """Authentication of calls: by the key in the call's metadata, else by the client certificate of the connection. A
+    call without both is anonymous.
 
-    Credentials that are shown must be right, also where callers without any are let in: whoever thinks to call as one
-    tenant must not end up as another.
+    Credentials in a call must be right, even where callers without credentials are let in. A client that means to call
+    as one tenant must not end up as another.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Authenticator:
         """Read the keys.
 
         Raises:
-            SettingsError: the keys file is not as it must be, or nobody could call.
+            SettingsError: the keys file is not valid, or no client could call.
         """
         access = access_of(settings)
         self._anonymous = replace(ANONYMOUS, role=Role[access.role.upper()]) if access.anonymous else None
@@ -55,13 +56,13 @@ class Authenticator:
         )
 
     async def watch(self) -> NoReturn:
-        """Take changes of the keys file over within a second; runs until it is cancelled."""
+        """Apply changes of the keys file about a second after they are written; runs until it is cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Look at the keys file now."""
+        """Read the keys file now if it has changed."""
         if self._file is not None:
             await asyncio.to_thread(self._file.refresh)
 
@@ -69,10 +70,10 @@ class Authenticator:
         """Return the caller.
 
         Args:
-            context: of the call.
+            context: that of the call.
 
         Raises:
-            UnauthenticatedError: it showed no credentials and needs some, or it showed wrong ones.
+            UnauthenticatedError: the call needs credentials and has none, or its credentials are wrong.
         """
         key = bearer(context.invocation_metadata() or ())
         table = self._file.content if self._file is not None else None
@@ -95,17 +96,17 @@ class Authenticator:
     def _now_valid(self, entry: Entry, what: str) -> Caller:
         validity = entry.validity(self._clock.wall_ms())
         if validity is not Validity.VALID:
-            # The name is public and tells whose rotation was forgotten.
+            # The name is public. It shows the operator which key or certificate was not renewed.
             _LOG.warning("auth.refused", extra={"what": what, "entry": entry.name, "why": validity.value})
             raise UnauthenticatedError(f"the {what} is {validity.value}")
         return entry.caller
 
 
 def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-    """Return the key that a call carries; None when it carries none.
+    """Return the key in a call's metadata; None when there is none.
 
     Raises:
-        UnauthenticatedError: there are several, or it is no bearer token.
+        UnauthenticatedError: there are several keys, or the header has no bearer token.
     """
     values = [value for name, value in metadata if name == HEADER]
     if not values:
@@ -117,7 +118,7 @@ def bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
 
 
 def _by_certificate(connection: Mapping[str, Iterable[bytes]], table: KeyTable) -> Entry | None:
-    # Only certificates that the handshake has verified get here.
+    # The TLS handshake has verified every certificate that gets here.
     return table.by_certificate(_texts(connection, "peer_uri"), _texts(connection, "x509_common_name"))
 
 

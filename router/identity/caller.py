@@ -9,7 +9,7 @@ from penstock.models import RequestClass
 
 
 class Role(enum.IntEnum):
-    """Is what a caller may do; each role includes the ones before it."""
+    """Role of a caller; each role includes the ones before it."""
 
     USER = 0
     """Generate, cancel and watch its own tenant's requests and jobs."""
@@ -21,7 +21,7 @@ class Role(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Is who makes a call. Requests, jobs and quotas belong to the tenant, never to the key that was used."""
+    """Caller of the API. Requests, jobs and quotas belong to the tenant, never to the key that was used."""
 
     tenant: str
     role: Role = Role.USER
@@ -32,4 +32,4 @@ class Caller:
 
 
 ANONYMOUS = Caller("anonymous", Role.ADMIN)
-"""Stands for every caller where nobody has to say who they are."""
+"""The caller of every call where no credentials are required."""

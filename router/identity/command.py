@@ -24,26 +24,29 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     new = actions.add_parser("new", help="print a new key and add its hash to the keys file")
     check = actions.add_parser("check", help="check the keys file, or one key")
     for action in (new, check):
         action.add_argument("--file", help="the keys file (default: the setting auth.keys_file)")
         action.add_argument("--settings", help="TOML file with the settings tree")
-    new.add_argument("--tenant", required=True, help="whose requests and quotas the key's calls are")
+    new.add_argument("--tenant", required=True, help="tenant that the key's calls belong to")
     new.add_argument("--role", choices=("user", "operator", "admin"), default="user", help="default %(default)s")
     new.add_argument("--models", metavar="A,B", help="models it may use (default: all)")
-    new.add_argument("--classes", metavar="A,B", help="of interactive, standard and batch (default: all)")
-    new.add_argument("--not-before", metavar="WHEN", help="when it begins to count (default: at once)")
-    new.add_argument("--expires", metavar="WHEN", help="such as 90d or 2027-01-31T12:00 (default: never)")
+    new.add_argument(
+        "--classes", metavar="A,B", help="request classes it may use: interactive, standard, batch (default: all)"
+    )
+    new.add_argument("--not-before", metavar="WHEN", help="when it becomes valid (default: at once)")
+    new.add_argument(
+        "--expires", metavar="WHEN", help="when it expires, such as 90d or 2027-01-31T12:00 (default: never)"
+    )
     new.set_defaults(run=run_new)
     check.add_argument("--stdin", action="store_true", help="read one key from standard input and look it up")
     check.set_defaults(run=run_check)
 
 
 def run_new(options: argparse.Namespace) -> int:
-    """Mint a key: the key goes to standard output, once, and its hash into the file."""
+    """Create a key: print it to standard output, once, and write its hash to the file."""
     from router.identity.new_key import KeyPlan, add_key
 
     now = datetime.now(UTC)
@@ -66,7 +69,7 @@ def run_new(options: argparse.Namespace) -> int:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    """Check the file; with --stdin look a key up, and say in the exit status whether it is valid now."""
+    """Check the file. With --stdin look up a key, and return exit status 0 only when it is valid now."""
     from router.identity.keys_file import read_keys_file
     from router.identity.table import KeyTable, Validity
 
@@ -94,7 +97,7 @@ def _read_key() -> str:
     try:
         return standard_input().read().strip()
     except UnicodeDecodeError:
-        # Nobody's.
+        # No entry has the empty key.
         return ""
 
 
@@ -102,7 +105,7 @@ def keys_path(options: argparse.Namespace) -> Path:
     """Return the file that the flags or the settings name.
 
     Raises:
-        SettingsError: neither does.
+        SettingsError: neither names one.
     """
     from cluster.settings import load_settings
 
@@ -120,10 +123,10 @@ def names(text: str | None) -> tuple[str, ...] | None:
 
 
 def moment(text: str | None, now: datetime, flag: str) -> datetime | None:
-    """Read a moment: a time from now on, such as 90d, 12h or 30m, or an ISO 8601 date and time (UTC unless it says).
+    """Read a time: one from now on, such as 90d, 12h or 30m, or an ISO 8601 date and time (UTC unless it has a zone).
 
     Raises:
-        SettingsError: it is neither.
+        SettingsError: the text is neither.
     """
     if text is None:
         return None
@@ -137,7 +140,7 @@ def moment(text: str | None, now: datetime, flag: str) -> datetime | None:
 
 
 def describe(entry: Entry, now_ms: int) -> str:
-    """Say in one line whether an entry counts, and what for."""
+    """Return one line: whether an entry is valid, and for whom and what."""
     caller, validity = entry.caller, entry.validity(now_ms)
     classes = None if caller.classes is None else [one.name.lower() for one in sorted(caller.classes)]
     parts = [

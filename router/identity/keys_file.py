@@ -1,9 +1,9 @@
-"""The file of API keys and client certificates that are let in.
+"""The file of API keys and client certificates that may call.
 
 ```toml
 [[keys]]
 id = "5d41402abc4b2a76"
-sha256 = "..."                        # of the whole key; the key itself is nowhere
+sha256 = "..."                        # of the whole key; the key itself is not stored
 tenant = "acme"
 role = "user"                         # user (default), operator, admin
 models = ["small"]                    # absent: all
@@ -34,7 +34,7 @@ from router.identity.key import redact
 
 SETTING = "auth.keys_file"
 MAX_BYTES = 64 << 20
-"""Some 200,000 keys."""
+"""Largest file, some 200,000 keys."""
 ANONYMOUS_TENANT = "anonymous"
 TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 ClassName = Literal["interactive", "standard", "batch"]
@@ -58,14 +58,14 @@ class _Entry(Section):
 
 
 class KeyEntry(_Entry):
-    """Is one key."""
+    """Entry of a key."""
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
 
 
 class CertificateEntry(_Entry):
-    """Is one name in clients' certificates. The two kinds of names are never taken for each other."""
+    """Entry of a name in client certificates. A URI never matches a common name, nor the other way round."""
 
     common_name: Annotated[str, Field(min_length=1)] | None = None
     uri: Annotated[str, Field(min_length=1)] | None = None
@@ -78,12 +78,12 @@ class CertificateEntry(_Entry):
 
     @property
     def name(self) -> str:
-        """Return what the entry is called in messages."""
+        """Name of the entry in messages."""
         return f"common_name {self.common_name}" if self.uri is None else f"uri {self.uri}"
 
 
 class KeysFile(Section):
-    """Is the whole file."""
+    """Content of the whole file."""
 
     keys: tuple[KeyEntry, ...] = ()
     certificates: tuple[CertificateEntry, ...] = ()
@@ -96,7 +96,7 @@ class KeysFile(Section):
         return self
 
     def entries(self) -> Iterator[KeyEntry | CertificateEntry]:
-        """Give all entries, keys first."""
+        """Yield all entries, keys first."""
         yield from self.keys
         yield from self.certificates
 
@@ -105,7 +105,7 @@ def read_keys_file(path: Path) -> KeysFile:
     """Read and check a file.
 
     Raises:
-        SettingsError: names every wrong entry and field; never a key's hash.
+        SettingsError: the file is wrong. The error names every wrong entry and field, and never a key's hash.
     """
     try:
         size = path.stat().st_size
@@ -124,12 +124,12 @@ def parse_keys_file(text: str) -> KeysFile:
     """Read and check a file's content.
 
     Raises:
-        SettingsError: as `read_keys_file`.
+        SettingsError: for the reasons of `read_keys_file`.
     """
     try:
         return KeysFile.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"is not valid TOML: {error}") from None
     except ValidationError as error:
-        # Without the cause: it quotes what was written, which may be a key in the wrong place.
+        # Without the cause, because it quotes the file, which may have a key in the wrong place.
         raise SettingsError(redact(describe_errors(error, hide=("sha256",)))) from None

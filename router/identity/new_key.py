@@ -1,4 +1,4 @@
-"""Adds a key to a keys file."""
+"""New keys in a keys file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MODE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan:
-    """Is what a new key is for. Fields are those of the file."""
+    """Rights of a new key. The fields are those of the keys file."""
 
     tenant: str
     role: str = "user"
@@ -32,15 +32,15 @@ class KeyPlan:
 
 
 def add_key(path: Path, plan: KeyPlan) -> str:
-    """Mint a key, add its entry to the file (made with mode 0600 when there is none) and return the key.
+    """Create a key, add its entry to the file and return the key. A file that does not exist is created with mode 0600.
 
     The rest of the file, comments included, stays as it is. Routers see the old file or the new one, never half of it.
 
     Raises:
-        SettingsError: the file is not good before, or the plan is not; then nothing is written.
+        SettingsError: the file or the plan is not valid; nothing is written then.
     """
     key = mint_key()
-    # A link to the file stays one.
+    # A symbolic link to the file stays a link.
     path = path.resolve()
     with _locked(path.parent):
         text = _present(path)
@@ -57,7 +57,7 @@ def _present(path: Path) -> str:
     if not path.exists():
         return ""
     if not path.is_file():
-        # The new file would take the place of the device or pipe, for everybody on the machine if it is `/dev/null`.
+        # The new file would replace the device or pipe; with `/dev/null`, for all processes of the machine.
         raise SettingsError(f"{SETTING}: {path} must be a regular file to add a key to")
     read_keys_file(path)
     text = path.read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def _present(path: Path) -> str:
 
 
 def _block(key: str, plan: KeyPlan) -> str:
-    # TOML's basic strings and arrays of them are written as JSON's are.
+    # TOML writes basic strings, and arrays of them, as JSON does.
     fields = {
         "id": key_id(key),
         "sha256": hash_key(key),
@@ -86,7 +86,7 @@ def _replace(path: Path, text: str) -> None:
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE), "w", encoding="utf-8") as file:
             if old is not None:
-                # The router that reads it may be another user. Mostly only root can give a file away.
+                # The router that reads the file may run as another user. Usually only root can change a file's owner.
                 with suppress(OSError):
                     os.fchown(file.fileno(), old.st_uid, old.st_gid)
                 os.fchmod(file.fileno(), old.st_mode & 0o777)
@@ -101,7 +101,8 @@ def _replace(path: Path, text: str) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    # Two `penstock keys new` at once must lose neither key; the file itself is replaced, so its folder is locked.
+    # Two runs of `penstock keys new` at the same time must not lose a key. The file is replaced, so the lock is on its
+    # folder.
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:

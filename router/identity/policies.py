@@ -1,4 +1,4 @@
-"""What each tenant gets of each pool."""
+"""The share and the quota of each tenant in each pool."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cluster.settings import QueueSettings, QuotaSettings, Settings, TenantSetti
 
 @dataclass(frozen=True, slots=True)
 class TenantPolicy:
-    """Is a tenant's share and quota in one pool."""
+    """Share and quota of a tenant in one pool."""
 
     weight: float
     quota: Quota
 
 
 class TenantPolicies:
-    """Reads them from the settings."""
+    """Policies of all tenants, from the settings."""
 
     def __init__(self, settings: Settings) -> None:
         self._tenants: Mapping[str, TenantSettings] = settings.tenants
@@ -26,7 +26,7 @@ class TenantPolicies:
         self._queue = settings.queue
 
     def of(self, tenant: str, pool: str) -> TenantPolicy:
-        """Return what a tenant gets of a pool."""
+        """Return a tenant's policy in a pool; tenants without settings of their own get the default."""
         settings = self._tenants.get(tenant, self._default)
         return TenantPolicy(settings.weight, _quota(settings, settings.pools.get(pool, settings.quota), self._queue))
 

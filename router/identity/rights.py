@@ -1,4 +1,4 @@
-"""What a caller may do."""
+"""Authorization: what a caller may do."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _ADMIN_METHODS: Mapping[str, Role] = {
 
 
 def minimum_role(service: str, method: str) -> Role:
-    """Return the least role that a method takes. A method of AdminService that nobody thought of takes the highest; the
-    other services serve tenants, so every role may call them.
+    """Return the least role that a method requires. A method of AdminService that is not listed requires the highest
+    role. The other services serve tenants, so every role may call them.
     """
     return _ADMIN_METHODS.get(method, Role.ADMIN) if service == ADMIN_SERVICE else Role.USER
 
 
 def require_role(caller: Caller, role: Role, method: str) -> None:
-    """Let through who has the role.
+    """Check that a caller has at least a role.
 
     Raises:
-        PermissionDeniedError: the role is too low.
+        PermissionDeniedError: its role is lower.
     """
     if caller.role < role:
         allowed = [f"role {enough.name.lower()}" for enough in Role if enough >= role]
@@ -35,12 +35,13 @@ def require_role(caller: Caller, role: Role, method: str) -> None:
 
 
 def may_use(caller: Caller, model: str) -> bool:
-    """Say whether a caller may see and use a model."""
+    """Return whether a caller may see and use a model."""
     return caller.models is None or model in caller.models
 
 
 def require_model(caller: Caller, model: str) -> None:
-    """Let through who may use the model. Asked before it is looked up, so that nobody learns what exists.
+    """Check that a caller may use a model. Call it before the model is looked up, so that callers don't learn which
+    models exist.
 
     Raises:
         PermissionDeniedError: the caller may not.
@@ -50,7 +51,7 @@ def require_model(caller: Caller, model: str) -> None:
 
 
 def require_class(caller: Caller, request_class: RequestClass) -> None:
-    """Let through who may use the request class.
+    """Check that a caller may use a request class.
 
     Raises:
         PermissionDeniedError: the caller may not.

@@ -1,4 +1,4 @@
-"""Who a key or a client certificate belongs to, and whether it counts now."""
+"""The owners of keys and client certificates, and whether these are valid now."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from router.identity.key import hash_key, key_id
 from router.identity.keys_file import CertificateEntry, KeyEntry, KeysFile
 
 _NOBODY = "0" * 64
-"""Is no key's hash that anybody could know; an unknown id costs the same comparison as a known one."""
+"""Hash that no known key has. With it an unknown id costs the same comparison as a known one."""
 
 
 class Validity(enum.StrEnum):
-    """Says whether an entry counts at a moment."""
+    """Validity of an entry at a given time."""
 
     VALID = "valid"
     EARLY = "not valid yet"
@@ -27,24 +27,24 @@ class Validity(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Is a caller, and when its key or certificate counts."""
+    """Caller, and the time in which its key or certificate is valid."""
 
     name: str
-    """For messages: a key's public id, or a certificate's name."""
+    """Name in messages: a key's public id, or a certificate's name."""
     caller: Caller
     not_before_ms: float
     expires_ms: float
     sha256: str = _NOBODY
 
     def validity(self, now_ms: int) -> Validity:
-        """Look at the time, in milliseconds since the Unix epoch. `expires` itself is too late."""
+        """Return the validity at a time in milliseconds since the Unix epoch. At `expires` itself it is over."""
         if now_ms < self.not_before_ms:
             return Validity.EARLY
         return Validity.VALID if now_ms < self.expires_ms else Validity.EXPIRED
 
 
 class KeyTable:
-    """Finds entries."""
+    """Entries of a keys file by key, by URI and by common name."""
 
     def __init__(self, file: KeysFile) -> None:
         self._keys = {entry.id: _entry(entry, entry.id, entry.sha256) for entry in file.keys}
@@ -59,7 +59,9 @@ class KeyTable:
         return {entry.name: entry for entry in everything}
 
     def by_key(self, key: str) -> Entry | None:
-        """Return the entry of a key; None when nobody has it. Takes the same time however much of the key is right."""
+        """Return the entry of a key; None when there is none. The time it takes does not depend on how much of the key
+        is right.
+        """
         public = key_id(key)
         entry = self._keys.get(public) if public is not None else None
         expected = entry.sha256 if entry is not None else _NOBODY
@@ -67,7 +69,7 @@ class KeyTable:
         return entry if same else None
 
     def by_certificate(self, uris: Iterable[str], common_names: Iterable[str]) -> Entry | None:
-        """Return the entry of a verified certificate, by its first URI that has one, else by its common name."""
+        """Return the entry of a verified certificate: that of its first URI with one, else that of its common name."""
         for uri in uris:
             if (entry := self._uris.get(uri)) is not None:
                 return entry

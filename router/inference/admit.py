@@ -1,4 +1,4 @@
-"""From a checked request to a running generation."""
+"""Admission of requests: from a checked request to a generation that waits or runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from cluster.trust.secret import ClusterSecret
 from router.admission.shedding import SHED, TimeBounds, refusal
 from router.affinity import CacheSalts
 from router.catalog import Catalog
-from router.generation.choice import Choice, ChoiceState
+from router.generation.choice import Choice
+from router.generation.choice_state import ChoiceState
 from router.generation.generation import Generation
 from router.identity import Caller, TenantPolicies, require_class
 from router.inference.admitted import Admitted
@@ -33,15 +34,15 @@ from router.tokens.guess import likely_tokens
 from router.validation import CheckedRequest, ResumePoint, check_received, resolve
 
 JOIN_S = 5.0
-"""How long the result of a request that has just ended is waited for."""
+"""Longest wait for the result of a request that has just ended."""
 JOIN_POLL_S, JOIN_POLL_MOST_S = 0.05, 0.5
-"""Between two looks at the key of a request that runs or has just ended, at first and at last."""
+"""Shortest and longest pause between two looks at the key of a request that runs or has just ended."""
 _NO_DEMAND = (QuotaExceededError, KeyReusedError, QuarantinedError)
-"""More replicas would not serve who is refused like this."""
+"""Refusals that more replicas would not change."""
 
 
 class Admission:
-    """Admits requests: tokenizes, settles them against the model, and puts their choices in line."""
+    """Admission of one router: it tokenizes requests, checks them against the model, and puts their choices in line."""
 
     def __init__(
         self,
@@ -67,14 +68,16 @@ class Admission:
         resume: ResumePoint | None = None,
         counted: bool = True,
     ) -> Generation | bytes:
-        """Start a generation, continue one, or return the kept result of its idempotency key (see `kept`). What is
-        started or refused for want of room counts as demand, unless it is an item of a job.
+        """Start a generation, continue one, or return the stored result of its idempotency key.
+
+        A request that starts, or is refused because there is no room, counts as demand. Items of jobs do not
+        (`counted`).
 
         Raises:
             PermissionDeniedError: the caller may not use this model or class.
             InvalidRequestError, KeyReusedError: the request can't be served as asked.
             ModelNotFoundError: the cluster does not serve the model.
-            QueueFullError, QuotaExceededError, NotInTimeError, UnavailableError: not now.
+            QueueFullError, QuotaExceededError, NotInTimeError, UnavailableError: it can't be served now.
         """
         arrived_at = time.monotonic()
         require_class(caller, checked.request_class)
@@ -83,7 +86,8 @@ class Admission:
             info, tokenizer = await self._catalog.model(pool)
         except NoReplicaError:
             if counted:
-                # Who is turned away is demand too: a pool of none would never have a replica that brings a tokenizer.
+                # A refused request is demand too. Otherwise a pool without replicas would never get one, and with it
+                # the tokenizer.
                 most = checked.sampling.max_tokens or self._expected_output_tokens
                 size = (likely_tokens(checked.prompt), most, self._expected_output_tokens, checked.n)
                 pool.admission.demand.arrived(checked.request_class, *size)
@@ -107,10 +111,10 @@ class Admission:
         found = await self._resumed.resume(admitted, resume)
         if isinstance(found, Generation):
             return found
-        # Without a result its key is that of another request by now, which runs.
+        # Without a result the key belongs to another request by now, which runs.
         if found.result is not None:
             return found.result
-        # It was counted when it came first.
+        # It was counted when it came for the first time.
         return await self._line_up(replace(admitted, counted=False), resume.received_tokens)
 
     async def _line_up(self, admitted: Admitted, received: Sequence[int]) -> Generation | bytes:
@@ -119,10 +123,10 @@ class Admission:
         while True:
             late = admitted.too_late()
             if late is not None or any(received):
-                # It must not begin; what has begun under its key, or ended, is another matter.
+                # It must not begin now. A request that has begun or ended under its key is still good.
                 known = await self._resumed.find_key(admitted, generation.request_id)
                 if known is None:
-                    # Nobody has what it would go on with, and from the beginning it would get its tokens twice.
+                    # The output to go on with is gone, and from the beginning the client would get its tokens twice.
                     raise late or GenerationFailedError(generation.request_id, sum(received))
             else:
                 try:
@@ -136,14 +140,14 @@ class Admission:
                     return generation
             if known.result is not None:
                 return known.result
-            # The key's request runs, or has ended a moment ago and its result is on the way.
+            # The key's request runs, or has just ended and its result is about to be stored.
             joined = await self._resumed.join(admitted, known.request_id, received)
             if joined is not None:
                 return joined
             if known.live and admitted.n > 1:
                 joined_at = time.monotonic()
             elif time.monotonic() - joined_at > JOIN_S:
-                # Its router died between end and result.
+                # Its router died after the end and before it stored the result.
                 await admitted.pool.finish_key(
                     admitted.caller.tenant, admitted.checked.idempotency_key, known.request_id, b""
                 )
@@ -161,12 +165,12 @@ class Admission:
             )
 
     async def _submit(self, admitted: Admitted, generation: Generation) -> KnownRequest | None:
-        """Put the choices in line, or tell whose their client key is."""
+        """Put the choices in line. Return the request that has their key already; nothing is in line then."""
         pool, choices = admitted.pool, generation.choices
         first, rest = choices[0], choices[1:]
         keyed, opened = bool(first.entry.client_key), False
         try:
-            # It carries the key and the quota of all.
+            # The first choice carries the key, and the quota of all choices.
             known = await pool.submit(first)
             if known is not None:
                 return known
@@ -180,15 +184,19 @@ class Admission:
                     pool.take_back(choice)
             generation.close()
             if opened or (keyed and not isinstance(error, QueueFullError | QuotaExceededError | KeyReusedError)):
-                # There will be no result to wait for, and whoever tries again has to get through.
+                # There will be no result to wait for, and the next request with the key must get through.
                 key = admitted.checked.idempotency_key
                 await uninterrupted(pool.finish_key(admitted.caller.tenant, key, generation.request_id, b""))
             raise
         return None
 
     def _check_in_time(self, admitted: Admitted, choice: Choice) -> None:
-        """Raise NotInTimeError for a choice that waits and, as it looks, will do so for too long."""
-        if choice.predicted_wait_s is None or choice.state is not ChoiceState.WAITING:
+        """Refuse a choice whose wait is predicted to be too long.
+
+        Raises:
+            NotInTimeError: it is.
+        """
+        if choice.wait.predicted_s is None or choice.state is not ChoiceState.WAITING:
             return
         request_class = admitted.checked.request_class
         bounds = TimeBounds(
@@ -198,7 +206,7 @@ class Admission:
             None if admitted.deadline is None else admitted.deadline - time.monotonic(),
             admitted.run_s() or 0.0,
         )
-        error = refusal(choice.predicted_wait_s, bounds)
+        error = refusal(choice.wait.predicted_s, bounds)
         if error is None:
             return
         if error.bound == SHED:

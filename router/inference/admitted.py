@@ -17,7 +17,7 @@ from router.validation import CheckedRequest
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Is a request that its model can serve."""
+    """A request that its model can serve."""
 
     checked: CheckedRequest
     caller: Caller
@@ -31,17 +31,17 @@ class Admitted:
     trail: Trail
     preferred: tuple[str, ...]
     deadline: float | None
-    """When the call must have ended; monotonic seconds, as `arrived_at`."""
+    """Moment at which the call must have ended. Monotonic seconds, as `arrived_at`."""
     arrived_at: float
     counted: bool
-    """Whether it is counted as demand."""
+    """Whether it counts as demand."""
 
     def run_s(self) -> float | None:
-        """Estimate how long it runs."""
+        """Return an estimate of its running time in seconds; None while there is none."""
         return self.pool.admission.estimate.run_s(len(self.ids), self.params.max_tokens)
 
     def start_within_ms(self) -> int:
-        """Return how long it may wait: until its queue timeout, or until it could not end in time; 0 is no bound."""
+        """Return its longest wait: until its queue timeout, or until it could not end in time. 0 is no bound."""
         bounds = []
         if self.checked.queue_timeout_s is not None:
             bounds.append(self.checked.queue_timeout_s)
@@ -50,7 +50,10 @@ class Admitted:
         return max(1, int(min(bounds) * 1000)) if bounds else 0
 
     def too_late(self) -> NotInTimeError | None:
-        """Say that it could not end in time if it started now; what has begun may do so all the same."""
+        """Return the error of a request that could not end in time if it started now; None if it could.
+
+        A request that has begun earlier may still end in time.
+        """
         if self.deadline is None:
             return None
         left_s, run_s = self.deadline - time.monotonic(), self.run_s() or 0.0

@@ -19,23 +19,23 @@ from router.validation import choice_sampling
 
 
 class Builder:
-    """Makes generations; nothing is in line yet."""
+    """Builder of generations. It puts nothing in line."""
 
     def __init__(
         self, secret: ClusterSecret, router_id: str, policies: TenantPolicies, expected_output_tokens: int
     ) -> None:
-        """`expected_output_tokens`: what a request is taken to produce where it may produce as many."""
+        """`expected_output_tokens`: output that a request is expected to have, where it may have as much."""
         self._secret = secret
         self._router_id = router_id
         self._policies = policies
         self._expected_output_tokens = expected_output_tokens
 
     def generation(self, admitted: Admitted, request_id: str) -> Generation:
-        """Make the choices of a request."""
+        """Return a request's generation with its choices."""
         choices = [self._choice(admitted, request_id, index) for index in range(admitted.n)]
-        ticket = ResumeToken(request_id, admitted.pool.name, admitted.caller.tenant, len(admitted.ids), ())
+        resume_token = ResumeToken(request_id, admitted.pool.name, admitted.caller.tenant, len(admitted.ids), ())
         return Generation(
-            ticket,
+            resume_token,
             choices,
             self._secret,
             self._router_id,
@@ -63,7 +63,7 @@ class Builder:
             weight=policy.weight,
             max_tokens=params.max_tokens,
             quota=policy.quota,
-            # The first one takes the quota of all.
+            # The first one takes the quota of all choices.
             choices=admitted.n if index == 0 else 0,
             digest=checked.digest,
             preferred_replicas=admitted.preferred,
@@ -77,4 +77,13 @@ class Builder:
             tokenizer_digest=admitted.info.tokenizer_digest,
         )
         learn = partial(pool.affinity.granted, admitted.trail, admitted.preferred, kv_tokens=entry.kv_tokens)
-        return Choice(index, entry, start, pool, pool.prices, admitted.deadline, learn, admitted.arrived_at)
+        return Choice(
+            index,
+            entry,
+            start,
+            pool,
+            pool.prices,
+            deadline=admitted.deadline,
+            on_start=learn,
+            arrived_at=admitted.arrived_at,
+        )

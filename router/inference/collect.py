@@ -1,4 +1,4 @@
-"""Puts a stream's events together."""
+"""A stream's events, put together to one response."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from penstock.v1 import inference_pb2 as api
 
 
 class Collector:
-    """Adds up events until `finished`."""
+    """Sum of a stream's events."""
 
     def __init__(self) -> None:
         self._choices: dict[int, api.Choice] = {}
         self._texts: dict[int, list[str]] = {}
         self.finished = api.Finished()
+        """The last event; empty until it came."""
 
     def add(self, event: api.StreamGenerateResponse) -> None:
-        """Take one event."""
+        """Add one event."""
         if event.HasField("delta"):
             delta = event.delta
             choice = self._choice(delta.choice_index)
@@ -35,7 +36,7 @@ class Collector:
         return self._choices[index]
 
     def response(self) -> api.GenerateResponse:
-        """Return the complete result."""
+        """Return the result so far; complete after the event `finished`."""
         for index, choice in self._choices.items():
             choice.text = "".join(self._texts[index])
         return api.GenerateResponse(

@@ -17,20 +17,21 @@ from cluster.queue.entries import Adopted, KnownRequest
 from cluster.trust.resume_token import ResumeToken, ResumeTokenChoice
 from cluster.trust.secret import ClusterSecret
 from router.dispatch.pool import Pool
-from router.generation.choice import Choice, ChoiceState
+from router.generation.choice import Choice
+from router.generation.choice_state import ChoiceState
 from router.generation.generation import Generation
 from router.inference.admitted import Admitted
 from router.inference.build import Builder
 from router.validation import ResumePoint
 
 CONTINUING = 32
-"""Requests that are continued at the same time. When a router dies all its clients come at once; taken all together
-each would take as long as all of them, and the replicas, which wait for the others while some come, would see nobody
-come within the grace."""
+"""Requests that are continued at the same time. When a router dies, all its clients come at once. If all of them were
+continued together, each would take as long as all of them, and none might reach its replica within the grace. In turn
+the first ones are done early."""
 
 
 class Resume:
-    """Gives a call the output of what an earlier call has begun, here or at another router."""
+    """Continuation of requests that an earlier call has begun, at this router or another one."""
 
     def __init__(self, builder: Builder, secret: ClusterSecret) -> None:
         self._builder = builder
@@ -38,26 +39,26 @@ class Resume:
         self._continuing = asyncio.Semaphore(CONTINUING)
 
     async def resume(self, admitted: Admitted, resume: ResumePoint) -> Generation | KnownRequest:
-        """Continue what a resume token names, or tell whose its key is where that is over and the client may have it.
+        """Continue the request of a resume token. If it is over, return the request that has its key.
 
         Raises:
             InvalidRequestError: the token is not one, or another request's, or the client can't have so many tokens.
-            GenerationFailedError: nobody can go on from there.
+            GenerationFailedError: the output to go on with is gone.
             NotInTimeError: nothing of it is left, and it could not end in time if it started now.
         """
-        ticket = ResumeToken.open(resume.token, self._secret)
+        token = ResumeToken.open(resume.token, self._secret)
         expected = (admitted.pool.name, admitted.caller.tenant, len(admitted.ids), admitted.n)
-        if (ticket.pool, ticket.tenant, ticket.prompt_tokens, len(ticket.choices)) != expected:
+        if (token.pool, token.tenant, token.prompt_tokens, len(token.choices)) != expected:
             raise InvalidRequestError.of("resume.resume_token", "belongs to another request")
-        generation = self._builder.generation(admitted, ticket.request_id)
+        generation = self._builder.generation(admitted, token.request_id)
         received = (*resume.received_tokens, *(0 for _ in generation.choices))
         try:
-            # To the end, and all of them: an adopted slot that nobody follows would never be given back.
+            # Finish all of them even if the call is cancelled: an adopted slot without a choice is never given back.
             outcomes = await uninterrupted(
                 asyncio.gather(
                     *(
                         self._attach(admitted, choice, where, received[choice.index])
-                        for choice, where in zip(generation.choices, ticket.choices, strict=True)
+                        for choice, where in zip(generation.choices, token.choices, strict=True)
                     ),
                     return_exceptions=True,
                 )
@@ -71,22 +72,22 @@ class Resume:
         if known is None:
             return generation
         generation.close()
-        if known.request_id != ticket.request_id and any(received):
+        if known.request_id != token.request_id and any(received):
             # Another execution may have other tokens.
-            raise GenerationFailedError(ticket.request_id, sum(received))
+            raise GenerationFailedError(token.request_id, sum(received))
         return known
 
     async def _attach(
         self, admitted: Admitted, choice: Choice, where: ResumeTokenChoice, received: int
     ) -> KnownRequest | None:
-        """Continue one choice; returns whose its key is when its request is over, and the client may have that."""
+        """Continue one choice. If its request is over, return the request that has its key."""
         pool = admitted.pool
         try:
             async with self._continuing:
                 adopted = await self._find(admitted, choice)
         except QueueUnavailableError as error:
             if not where.attempt:
-                # Its place in line is kept: it may come back for it.
+                # Its place in line stays: the client may come back for it.
                 choice.leave(error)
                 raise
             # A running attempt is found without the queue.
@@ -106,19 +107,19 @@ class Resume:
             raise GenerationFailedError(choice.entry.request_id, received)
         if (late := admitted.too_late()) is not None:
             raise late
-        # Its place went with its router, and nothing was delivered: it queues again.
+        # Its place in line was lost with its router, and nothing was delivered: put it in line again.
         async with self._continuing:
             return await pool.submit(choice)
 
     async def _take_up(
         self, pool: Pool, choice: Choice, adopted: Adopted | None, where: ResumeTokenChoice, received: int
     ) -> bool:
-        """Have a choice deliver what its token's attempt does; False where nothing of it is left."""
-        # Not in turn: one that names a replica that is gone waits for all of the grace.
+        """Connect a choice to the attempt of its token. Return False where nothing of the attempt is left."""
+        # Without the semaphore: a choice whose replica is gone waits for the whole grace.
         if adopted is not None and adopted.grant is not None:
-            place = await pool.reach(choice, adopted.grant, where.address)
+            place = await pool.adoption.reach(choice, adopted.grant, where.address)
         else:
-            place = await pool.find_place(choice, where.replica_id, where.address)
+            place = await pool.adoption.find_place(choice, where.replica_id, where.address)
         if choice.state is not ChoiceState.WAITING:
             # It was stopped meanwhile, or another call has it.
             return True
@@ -135,34 +136,34 @@ class Resume:
         return True
 
     async def _find(self, admitted: Admitted, choice: Choice) -> Adopted | KnownRequest | None:
-        """Adopt a choice, or tell whose its key is where nothing of it waits or runs."""
-        adopted = await admitted.pool.adopt(choice)
+        """Adopt a choice. Where nothing of it waits or runs, return the request that has its key."""
+        adopted = await admitted.pool.adoption.adopt(choice)
         return adopted or await self.find_key(admitted, choice.entry.request_id)
 
     async def find_key(self, admitted: Admitted, request_id: str) -> KnownRequest | None:
-        """Tell whose the request's key is; None also where it has none."""
+        """Return the request that has this request's key; None if there is none, and for a request without a key."""
         key = admitted.checked.idempotency_key
         if not key:
             return None
         return await admitted.pool.find_key(admitted.caller.tenant, key, request_id, admitted.checked.digest)
 
     async def join(self, admitted: Admitted, request_id: str, received: Sequence[int]) -> Generation | None:
-        """Take over the running request of the same key; None when it can't be: it has just ended."""
+        """Take over the running request of the same key. Return None if it has just ended, or has several choices."""
         if admitted.n > 1:
-            # Its choices may have ended one by one, so there is only its result to wait for.
+            # Some choices may have ended already, so the call can only wait for the result.
             return None
         generation = self._builder.generation(admitted, request_id)
         choice = generation.choices[0]
 
         async def take_over() -> bool:
-            adopted = await admitted.pool.adopt(choice)
+            adopted = await admitted.pool.adoption.adopt(choice)
             if adopted is not None:
                 have = received[0] if received else 0
                 await self._follow(admitted.pool, choice, adopted, have)
             return adopted is not None
 
         try:
-            # Whoever adopts a slot must follow it, or nobody would ever give it back.
+            # An adopted slot must get its choice, or it is never given back.
             return generation if await uninterrupted(take_over()) else None
         except BaseException:
             generation.close()
@@ -172,20 +173,20 @@ class Resume:
         """Have an adopted choice deliver.
 
         Raises:
-            GenerationFailedError: its client has output, and nobody can go on from there.
-            UnavailableError: its client has output, and its replica is not reached from here.
+            GenerationFailedError: its client has output, and the rest of it is gone.
+            UnavailableError: its client has output, and this router does not reach its replica.
         """
         if choice.inherited:
-            # It gave way, or lost its replica, and waits. A grant that it has got by now comes with the mail.
+            # It was preempted, or lost its replica, and waits. If it has a grant by now, that comes with the mail.
             choice.go_on_from(received)
             return
         grant = adopted.grant
         if grant is None:
             if received:
-                # It waits, and its output went with the router that had it.
+                # It waits, and its output was lost with the router that had it.
                 raise GenerationFailedError(choice.entry.request_id, received)
             return
-        place = await pool.reach(choice, grant)
+        place = await pool.adoption.reach(choice, grant)
         if choice.state is not ChoiceState.WAITING:
             # It was stopped meanwhile, or another call has it.
             return
@@ -197,15 +198,15 @@ class Resume:
         if place is None:
             pool.refuse(choice)
         elif adopted.started or received:
-            # Whose client has output has started, also where the queue has not heard of it yet.
+            # A choice with output has started, even if the queue has not heard of it yet.
             choice.attach_to(grant.attempt, place, received)
         else:
-            # Its router may have sent the start already; the replica takes the same start twice as an attach.
+            # Its router may have sent the start already. The replica takes a second one as an attach.
             choice.run_on(grant, place)
 
 
 def raised(outcome: KnownRequest | BaseException | None) -> KnownRequest | None:
-    """Return what a gathered task returned, or raise what it raised."""
+    """Return the result of a gathered task, or raise its error."""
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome

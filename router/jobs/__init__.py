@@ -1,4 +1,4 @@
-"""Durable batches: JobService, and the feeder that runs them as a client of the cluster."""
+"""Jobs, which are durable batches: JobService, and the feeder that runs their items like a client of the cluster."""
 
 from router.jobs.execute import Executor
 from router.jobs.feeder import JobFeeder

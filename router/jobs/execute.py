@@ -1,4 +1,4 @@
-"""Runs one item of a job: the same admission, line and dispatch as a client's call."""
+"""Execution of one item of a job, with the same admission, queue and dispatch as a client's call."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from router.metrics import RouterMetrics
 from router.validation import RequestLimits, check_request
 
 Execute: TypeAlias = Callable[[str, api.GenerateRequest], Awaitable[api.GenerateResponse]]
-"""Takes a tenant and a whole request; raises what a call of Generate would end with."""
+"""Executes a request of a tenant. Raises the error that a call of Generate would end with."""
 
 
 class Executor:
-    """Is an `Execute` on this router's own pools. Cancelling it cancels the generation."""
+    """`Execute` on this router's own pools. Cancelling it cancels the generation."""
 
-    def __init__(self, opening: Admission, limits: RequestLimits, metrics: RouterMetrics) -> None:
-        self._admission = opening
+    def __init__(self, admission: Admission, limits: RequestLimits, metrics: RouterMetrics) -> None:
+        self._admission = admission
         self._limits = limits
         self._metrics = metrics
 
     async def __call__(self, tenant: str, request: api.GenerateRequest) -> api.GenerateResponse:
-        """Generate."""
         checked = check_request(request, self._limits)
         generation = await self._admission.open(checked, caller=Caller(tenant), time_left_s=None, counted=False)
         if isinstance(generation, bytes):
-            raise TypeError("an item of a job has no idempotency key, so there is no kept result for it")
+            raise TypeError("an item of a job has no idempotency key, so there is no stored result for it")
         try:
             collector = Collector()
             async for event in generation.unhurried():

@@ -1,4 +1,4 @@
-"""Looks for jobs to feed, in every router: a job whose router is gone goes on at another."""
+"""The feeder: every router looks for jobs to run. A job whose router is gone continues at another one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class JobFeeder:
-    """Claims jobs of every pool and runs them, up to `jobs.jobs_per_router` of each pool."""
+    """Feeder of all pools of one router. It claims and runs up to `jobs.jobs_per_router` jobs of each pool."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class JobFeeder:
         monotonic: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        """`capacity` takes a pool's name and returns how many sequences its replicas take together; `on_item` is told
-        the pool and whether it failed for every result stored.
+        """`capacity` takes a pool's name and returns how many sequences its replicas run together. `on_item` is called
+        for every stored result with the pool and whether the item failed.
         """
         self._router_id = router_id
         self._stores = stores
@@ -53,24 +53,24 @@ class JobFeeder:
 
     @property
     def runs(self) -> int:
-        """Jobs that are fed from here."""
+        """Number of jobs that this router feeds."""
         return sum(map(len, self._runs.values()))
 
     def work(self, pool: str) -> tuple[JobWork, ...]:
-        """Say what is left of the pool's jobs that are fed from here; safe from another thread."""
+        """Return what is left of the pool's jobs that this router feeds. Safe to call from another thread."""
         return tuple(run.work() for run in self._runs[pool].copy())
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to look for jobs."""
         for pool, store in self._stores.items():
             self._owner.spawn(self._look(pool, store), f"look.{pool}")
 
     def nudge(self, pool: str) -> None:
-        """Look now: a job was submitted here."""
+        """Look for a job of this pool now, because one was submitted here."""
         self._nudges[pool].set()
 
     async def drain(self, seconds: float) -> None:
-        """Claim nothing more and give the jobs back once their items in flight have ended, or after `seconds`."""
+        """Claim nothing more. Give the jobs back when their items in flight have ended, or after `seconds`."""
         self._draining.set()
         for runs in self._runs.values():
             for run in runs:
@@ -82,7 +82,7 @@ class JobFeeder:
             _LOG.warning("jobs.drain_over", extra={"jobs": self.runs})
 
     async def close(self) -> None:
-        """Stop everything; when it returns nothing is in flight and every lease was given back. May be called twice."""
+        """Stop. When it returns nothing is in flight, and every lease is given back. May be called twice."""
         await self._owner.close()
 
     async def _look(self, pool: str, store: JobStore) -> None:
@@ -93,7 +93,7 @@ class JobFeeder:
                 await store.sweep()
                 await self._claim(pool, store, takeover=self._monotonic() >= takeover_from)
             except QueueUnavailableError:
-                # Nobody could renew either: leave feeders that are alive the time to do so.
+                # The other feeders could not renew their leases either. Leave them time to do it.
                 takeover_from = self._monotonic() + self._settings.lease_s
             except PenstockError:
                 _LOG.exception("jobs.look_failed", extra={"pool": pool})
@@ -132,7 +132,7 @@ class JobFeeder:
             await run.run()
         finally:
             if len(self._runs[pool]) == self._settings.jobs_per_router:
-                # There is room for a job that waited.
+                # Now there is room for a job that waited.
                 self._nudges[pool].set()
             self._runs[pool].discard(run)
             if not self.runs:

@@ -1,4 +1,4 @@
-"""Converts between what the store keeps and the API's messages."""
+"""Conversion between the records of the job store and the messages of the API."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def response_result(index: int, item: api.JobItem, response: inference_pb2.Gener
     """Pack an item's output."""
     for choice in response.choices:
         if not choice.logprobs:
-            # As large as the text, and nobody reads them.
+            # They take as much space as the text, and without log probabilities no client reads them.
             choice.ClearField("token_ids")
     usage, receipt = response.usage, response.receipt
     used = JobUsage(usage.prompt_tokens, usage.output_tokens, usage.cached_tokens, receipt.gpu_seconds, receipt.cost)
@@ -72,7 +72,7 @@ def response_result(index: int, item: api.JobItem, response: inference_pb2.Gener
 
 
 def error_result(index: int, item: api.JobItem, status: status_pb2.Status) -> ItemResult:
-    """Pack the error that an item ended with."""
+    """Pack an item's error."""
     result = _result(index, item, secrets.token_hex(12))
     info = error_details_pb2.ErrorInfo()
     for detail in status.details:
@@ -95,16 +95,16 @@ def _result(index: int, item: api.JobItem, execution_id: str) -> api.JobResult:
 
 @dataclass(frozen=True, slots=True)
 class WatchPlace:
-    """Says how far a watcher is: how many results it has, and which execution gave the last of them. The second tells
-    whether these results are still the ones that are stored: Redis may lose its newest writes, and what is written
-    after that would pass for them.
+    """Position of a watcher: how many results it has, and which execution made the last one.
+
+    Redis may lose its newest writes, and other results may take their places. The execution tells them apart.
     """
 
     offset: int = 0
     execution_id: str = ""
 
     def token(self) -> bytes:
-        """Write the place as a resume token."""
+        """Return the place as a resume token; b"" for the beginning."""
         return f"{self.offset}:{self.execution_id}".encode() if self.offset else b""
 
     @classmethod
@@ -112,7 +112,7 @@ class WatchPlace:
         """Read a resume token.
 
         Raises:
-            InvalidRequestError: it is none.
+            InvalidRequestError: it can't be read.
         """
         if not token:
             return cls()
@@ -123,15 +123,15 @@ class WatchPlace:
 
 
 def page_token(record: JobRecord) -> str:
-    """Write the place behind a job in the list."""
+    """Return the token of the list's next page, which begins after this job."""
     return base64.urlsafe_b64encode(f"{record.created_ms}:{record.job_id}".encode()).decode()
 
 
 def parse_page_token(token: str) -> JobCursor | None:
-    """Read a page token; None for the first page.
+    """Read a page token. Return None for the first page.
 
     Raises:
-        InvalidRequestError: it is none.
+        InvalidRequestError: it can't be read.
     """
     if not token:
         return None

@@ -1,4 +1,4 @@
-"""Which items of a job are to do. Pure."""
+"""Plan of a job: which of its items are still to do. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cluster.jobs.contract import Backlog
 
 @dataclass(frozen=True, slots=True)
 class BlockPlan:
-    """Names what to do of one block."""
+    """Items of one block that are still to do."""
 
     number: int
     first: int
@@ -20,7 +20,7 @@ class BlockPlan:
 
 
 def plan(backlog: Backlog) -> Iterator[BlockPlan]:
-    """Give the blocks that have something to do, in order."""
+    """Yield the blocks with items to do, in order."""
     first = 0
     for number, size in enumerate(backlog.sizes):
         items = [item for item in range(first, first + size) if not is_done(backlog.done, item)]
@@ -30,6 +30,6 @@ def plan(backlog: Backlog) -> Iterator[BlockPlan]:
 
 
 def is_done(bitmap: bytes, item: int) -> bool:
-    """Look an item up."""
+    """Return whether an item has a result. The bitmap's first bit is the highest bit of its first byte."""
     byte = item // 8
     return byte < len(bitmap) and bool(bitmap[byte] & 0x80 >> item % 8)

@@ -1,4 +1,4 @@
-"""Feeds one job from this router, for as long as it holds the job's lease."""
+"""One job on this router. It runs while the router holds the job's lease."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ _T = TypeVar("_T")
 
 RENEWALS_PER_LEASE = 3
 STORE_RETRY_S = 0.5
-"""Pause before Redis is asked again."""
+"""Pause before the next call after Redis did not answer."""
 
 
 class _StoppedError(Exception):
-    """Ends an item without a result: the job is given back."""
+    """End of an item without a result, because the job is given back."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunTools:
-    """Is what every run on a router shares."""
+    """Parts that all jobs of one pool on a router share."""
 
     store: JobStore
     execute: Execute
     settings: JobsSettings
     capacity: Callable[[], int]
-    """Sequences that the pool's replicas take together; more items than that only wait."""
+    """Sequences that the pool's replicas run together. More items than that would only wait."""
     on_item: Callable[[bool], None] = lambda _failed: None
-    """Told of every result stored."""
+    """Called for every stored result with whether the item failed."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     wall_s: Callable[[], float] = time.time
-    """Seconds since the epoch, as the store's clock."""
+    """Seconds since the epoch, as on the store's clock."""
 
 
 class JobRun:
-    """Keeps some items in flight until the job ends, its lease is lost, or `stop`.
+    """Run of one job. It keeps some items in flight until the job ends, its lease is lost, or `stop` is called.
 
-    Nothing of its progress is kept here beyond the current pass: each pass asks the store what is to do, and the job
-    has ended when a pass finds nothing. So results that Redis lost in a crash are made again.
+    Its progress is in the store alone. Each pass asks the store what is to do, and the job has ended when a pass finds
+    nothing. So results that Redis lost in a crash are made again.
     """
 
     def __init__(self, claim: JobClaim, tools: RunTools) -> None:
@@ -64,23 +64,23 @@ class JobRun:
         self._tools = tools
         self._store = tools.store
         self._record = claim.record
-        """As last heard."""
+        """The job as the store last reported it."""
         self._job_id = claim.record.job_id
         self._header = api.JobHeader.FromString(claim.record.header)
         self._owner = TaskOwner(f"job.{self._job_id}")
         self._items: set[asyncio.Task[None]] = set()
         self._resting: set[asyncio.Task[Any]] = set()
-        """Items that were refused and wait to ask again."""
+        """Items that were refused and wait for their next try."""
         self._stopping = False
         self._lost = asyncio.Event()
 
     @property
     def in_flight(self) -> int:
-        """Items that wait or run."""
+        """Number of items that wait or run."""
         return len(self._items)
 
     def work(self) -> JobWork:
-        """Say what is left; safe from another thread."""
+        """Return what is left of the job. Safe to call from another thread."""
         record = self._record
         usage, results = record.usage, max(1, record.results)
         return JobWork(
@@ -94,13 +94,13 @@ class JobRun:
         )
 
     def stop(self) -> None:
-        """Start no more items; `run` returns when those that run have ended."""
+        """Start no more items. `run` returns when the items in flight have ended."""
         self._stopping = True
         for task in list(self._resting):
             task.cancel()
 
     async def run(self) -> None:
-        """Feed the job; when it returns nothing of it is in flight here and the lease is given back."""
+        """Run the job. When it returns nothing of it is in flight here, and the lease is given back."""
         self._owner.spawn(self._keep_lease(), "lease")
         work = self._owner.spawn(self._passes(), "passes")
         lost = self._owner.spawn(self._lost.wait(), "lost")
@@ -115,7 +115,7 @@ class JobRun:
 
     async def _keep_lease(self) -> None:
         settings = self._tools.settings
-        # Not only to keep it: this is how a feeder hears that its job was cancelled.
+        # Not only to keep the lease: this is how a router hears that the job was cancelled.
         period = min(settings.poll_s, settings.lease_s / RENEWALS_PER_LEASE)
         while True:
             await self._tools.sleep(period)
@@ -129,7 +129,7 @@ class JobRun:
             if not blocks:
                 return
             if not first:
-                # Redis lost results; or there is a fault, and then this keeps it from spinning.
+                # Redis lost results. Or there is a bug, and then the pause keeps the loop from spinning.
                 await self._tools.sleep(STORE_RETRY_S)
             first = False
             for block in blocks:
@@ -146,7 +146,7 @@ class JobRun:
             if not bodies:
                 bodies = await self._insist(lambda: self._store.block(self._job_id, block.number))
                 if not bodies:
-                    # The job ended meanwhile, as the next pass will find.
+                    # The job has ended meanwhile. The next pass finds that out.
                     await self._tools.sleep(STORE_RETRY_S)
                     return
             task = self._owner.spawn(self._item(index, bodies[index - block.first]), "item")
@@ -155,7 +155,7 @@ class JobRun:
 
     async def _room(self) -> None:
         while len(self._items) >= max(1, min(self._tools.settings.in_flight, self._tools.capacity())):
-            # Also looks again after a while: capacity may have grown.
+            # Look again after a while, because the capacity may have grown.
             await asyncio.wait(self._items, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
 
     # --- one item -----------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class JobRun:
             try:
                 stored = await self._insist(lambda: self._store.store(self._claim, index, result))
             except JobLimitError as error:
-                # What it used stays counted.
+                # Its usage stays counted.
                 result = replace(error_result(index, item, to_rpc_status(error)), usage=result.usage)
                 stored = await self._insist(lambda: self._store.store(self._claim, index, result))
         except _StoppedError:
@@ -181,7 +181,7 @@ class JobRun:
         while True:
             try:
                 return response_result(index, item, await self._tools.execute(self._claim.record.tenant, item.request))
-            except Exception as error:  # noqa: BLE001 - whatever a client would have got is judged
+            except Exception as error:  # noqa: BLE001 - every error that a client could get is judged
                 status = to_rpc_status(error)
             verdict = judge(status)
             if not isinstance(verdict, Again):
@@ -193,7 +193,7 @@ class JobRun:
                 _LOG.warning("job.item_failed", extra={"job": self._job_id, "item": index, "failures": failures})
                 if failures >= self._tools.settings.max_attempts:
                     return error_result(index, item, status)
-            # Spread, since all items in flight were refused in the same moment.
+            # Spread the next tries: all items in flight may have been refused in the same moment.
             await self._rest(verdict.after_s * random.uniform(1.0, 1.25))  # noqa: S311 - no secret
 
     async def _rest(self, seconds: float) -> None:
@@ -205,7 +205,7 @@ class JobRun:
                 self._resting.discard(task)
 
     async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Call the store until it answers; once the lease is lost the whole run ends, and this never returns."""
+        """Call the store until it answers. When the lease is lost it never returns, and the whole run ends."""
         while True:
             try:
                 return await call()

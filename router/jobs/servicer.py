@@ -1,4 +1,4 @@
-"""JobService."""
+"""JobService: submission of jobs, watching, listing, cancelling, deleting."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 from cluster.errors import (
     InvalidRequestError,
@@ -20,6 +19,7 @@ from cluster.jobs.contract import JobRecord, JobState, JobStore
 from cluster.lifecycle import TaskOwner
 from cluster.settings import JobsSettings
 from penstock.v1 import jobs_pb2 as api
+from router.call_context import CallContext
 from router.identity import Caller, may_use, require_class, require_model
 from router.jobs.messages import WatchPlace, job_message, page_token, parse_page_token
 from router.jobs.stores import JobStores
@@ -30,19 +30,19 @@ from router.validation.violations import Violations
 _LOG = logging.getLogger(__name__)
 
 WATCH_PERIOD_S = 0.2
-"""How often a watcher's router looks for news."""
+"""Pause between two looks of a watching call at the store."""
 RESULTS_PER_LOOK = 32
-"""Few, because each may be megabytes."""
+"""Few, because each result may have megabytes."""
 RESPONSE_BYTES = 1 << 20
-"""A response with results ends at the first one that passes this."""
+"""A response takes no more results once it has more bytes than this."""
 _BROKEN_OFF_S = 0.05
-"""Within so long a call that broke off is heard of."""
+"""Time in which a router hears that a call broke off."""
 MAX_PAGE = 500
 DEFAULT_PAGE = 50
 
 
 class JobServicer:
-    """Takes, shows and ends jobs. A job's id begins with its pool's name and a dot."""
+    """The job service. A job's id begins with its pool's name and a dot."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class JobServicer:
         limits: RequestLimits,
         nudge: Callable[[str], None],
     ) -> None:
-        """`nudge` is told the pool of every job that was sealed here."""
+        """`nudge` is called with the pool of every job that was sealed here."""
         self._stores = stores
         self._settings = settings
         self._limits = limits
@@ -60,19 +60,19 @@ class JobServicer:
         self._draining = asyncio.Event()
 
     def drain(self) -> None:
-        """Refuse new uploads, and send watchers to another router."""
+        """Refuse new uploads, and end watching calls so that clients continue at another router."""
         self._draining.set()
 
     async def close(self) -> None:
-        """Wait for nothing more; may be called twice."""
+        """Cancel what goes on after a call. May be called twice."""
         await self._owner.close()
 
     # --- submission ---------------------------------------------------------------------------------------------------
 
     async def SubmitJob(  # noqa: N802
-        self, requests: AsyncIterator[api.SubmitJobRequest], context: Any, caller: Caller
+        self, requests: AsyncIterator[api.SubmitJobRequest], context: CallContext, caller: Caller
     ) -> api.SubmitJobResponse:
-        """Store a job."""
+        """Store a job, or return the job that has its idempotency key already."""
         self._check_up()
         header = await _first(requests)
         run_within_s = check_header(header, self._settings)
@@ -86,7 +86,7 @@ class JobServicer:
         job_id = f"{header.model}.{secrets.token_hex(10)}"
         await store.create(job_id, caller.tenant, header.SerializeToString())
         await self._fill(store, job_id, upload, requests)
-        # A seal without an answer may have happened, and then the job is there to stay: the client finds it by its key.
+        # If the seal gets no answer it may still have happened. Then the job stays, and the client finds it by its key.
         record = await store.seal(job_id, key, upload.digest, round(run_within_s * 1000))
         if record.job_id != job_id:
             self._owner.spawn(self._drop(store, job_id), "drop")
@@ -106,11 +106,11 @@ class JobServicer:
                     stored += len(block)
             if rest := upload.rest():
                 await store.append(job_id, stored, rest)
-            # An upload that broke off ends like a whole one, and the cancel that says so comes a moment later: what is
-            # sealed before would run in part.
+            # An upload that broke off ends like a complete one. The cancel that tells them apart comes a moment later.
+            # A job that is sealed before it would run in part.
             await asyncio.sleep(_BROKEN_OFF_S)
         except BaseException:
-            # In a task of its own, because a cancelled call can't wait.
+            # In a task of its own, because a cancelled call can't wait for it.
             self._owner.spawn(self._drop(store, job_id), "drop")
             raise
 
@@ -127,16 +127,15 @@ class JobServicer:
         try:
             await store.delete(job_id)
         except QueueUnavailableError:
-            # Dropped by `sweep` once it was silent for jobs.upload_s.
+            # `sweep` drops it once nothing was uploaded for jobs.upload_s.
             return
 
     # --- watching -----------------------------------------------------------------------------------------------------
 
-    async def WatchJob(self, request: api.WatchJobRequest, context: Any, caller: Caller) -> None:  # noqa: N802
-        """Stream results and progress."""
+    async def WatchJob(self, request: api.WatchJobRequest, context: CallContext, caller: Caller) -> None:  # noqa: N802
         place = WatchPlace.parse(request.resume_token)
         store, record = await self._find(request.job_id, caller)
-        told: JobRecord | None = None
+        sent: JobRecord | None = None
         while True:
             news: list[api.JobResult] = []
             rewound = False
@@ -149,16 +148,16 @@ class JobServicer:
                 # The counts must not be older than the results.
                 store, record = await self._find(request.job_id, caller)
             behind = not request.progress_only and (rewound or place.offset < record.results)
-            if news or rewound or told is None or (told.state, told.results) != (record.state, record.results):
+            if news or rewound or sent is None or (sent.state, sent.results) != (record.state, record.results):
                 job = job_message(record)
                 if behind and record.state.ended:
-                    # An end is told once, behind the last result.
+                    # Send the end once, after the last result.
                     job.state = api.JOB_STATE_RUNNING
                 await context.write(
                     api.WatchJobResponse(results=news, job=job, resume_token=place.token(), rewound=rewound)
                 )
-                # An end that was not told yet is news in the next turn.
-                told = None if behind else record
+                # An end that was not sent yet is news in the next turn.
+                sent = None if behind else record
             if record.state.ended and not behind:
                 return
             self._check_up()
@@ -175,13 +174,14 @@ class JobServicer:
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
-    async def GetJob(self, request: api.GetJobRequest, context: Any, caller: Caller) -> api.GetJobResponse:  # noqa: N802
-        """Describe one job."""
+    async def GetJob(self, request: api.GetJobRequest, context: CallContext, caller: Caller) -> api.GetJobResponse:  # noqa: N802
         _store, record = await self._find(request.job_id, caller)
         return api.GetJobResponse(job=job_message(record))
 
-    async def ListJobs(self, request: api.ListJobsRequest, context: Any, caller: Caller) -> api.ListJobsResponse:  # noqa: N802
-        """List the tenant's jobs."""
+    async def ListJobs(  # noqa: N802
+        self, request: api.ListJobsRequest, context: CallContext, caller: Caller
+    ) -> api.ListJobsResponse:
+        """Return a page of the tenant's jobs, the newest first."""
         size = request.page_size or DEFAULT_PAGE
         found = Violations()
         found.number("page_size", size, 1, MAX_PAGE)
@@ -196,15 +196,18 @@ class JobServicer:
             next_page_token=page_token(records[size - 1]) if len(records) > size else "",
         )
 
-    async def CancelJob(self, request: api.CancelJobRequest, context: Any, caller: Caller) -> api.CancelJobResponse:  # noqa: N802
-        """End a job."""
+    async def CancelJob(  # noqa: N802
+        self, request: api.CancelJobRequest, context: CallContext, caller: Caller
+    ) -> api.CancelJobResponse:
+        """Cancel a job, and return it as it is then."""
         store, _record = await self._find(request.job_id, caller)
         await store.cancel(request.job_id)
         _store, record = await self._find(request.job_id, caller)
         return api.CancelJobResponse(job=job_message(record))
 
-    async def DeleteJob(self, request: api.DeleteJobRequest, context: Any, caller: Caller) -> api.DeleteJobResponse:  # noqa: N802
-        """Delete a job."""
+    async def DeleteJob(  # noqa: N802
+        self, request: api.DeleteJobRequest, context: CallContext, caller: Caller
+    ) -> api.DeleteJobResponse:
         store, _record = await self._find(request.job_id, caller)
         await store.delete(request.job_id)
         return api.DeleteJobResponse()
@@ -241,7 +244,7 @@ async def _chunks(requests: AsyncIterator[api.SubmitJobRequest]) -> AsyncIterato
 async def _only_read(upload: Upload, requests: AsyncIterator[api.SubmitJobRequest]) -> None:
     async for chunk in _chunks(requests):
         for _block in upload.add(chunk):
-            # Others' streams must not wait for it.
+            # Other calls' streams must not wait for it.
             await asyncio.sleep(0)
     upload.rest()
 
@@ -253,7 +256,7 @@ def _existing(record: JobRecord, upload: Upload, key: str) -> api.SubmitJobRespo
 
 
 async def _news(store: JobStore, job_id: str, place: WatchPlace) -> tuple[list[api.JobResult], bool]:
-    """Return results behind a place, and whether the results up to it are not what the watcher has."""
+    """Return results after a place, and whether the results before it are not the watcher's any more."""
     known = 1 if place.offset else 0
     news: list[api.JobResult] = []
     size, wanted = 0, 1
@@ -270,6 +273,6 @@ async def _news(store: JobStore, job_id: str, place: WatchPlace) -> tuple[list[a
             size += len(body)
         if len(bodies) < wanted + known:
             break
-        # What the response has room for if they are as large as the first one: the others would be read for nothing.
+        # Read as many as the response has room for if all are as large as the first ones. More would be read in vain.
         known, wanted = 0, min(RESULTS_PER_LOOK - len(news), (RESPONSE_BYTES - size) * len(news) // max(1, size))
     return news, False

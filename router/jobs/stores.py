@@ -1,4 +1,4 @@
-"""The job stores of every pool: those that are served, and those that were."""
+"""The job stores of all pools: of pools that are served, and of pools that were."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from cluster.lifecycle import TaskOwner
 _LOG = logging.getLogger(__name__)
 
 SWEEP_S = 60.0
-"""Between two sweeps of pools that are not served."""
+"""Pause between two sweeps of pools that are not served."""
 
 
 class JobStores:
-    """Opens the stores of pools. A pool that left the settings, or was renamed, is not served any more: its jobs can be
-    read, cancelled and deleted, and what is due is removed, but nobody feeds them.
+    """Job stores of all pools.
+
+    A pool that left the settings, or was renamed, is not served any more. Its jobs can be read, cancelled and deleted,
+    and are removed when they are due. No router runs them.
     """
 
     def __init__(
@@ -35,17 +37,17 @@ class JobStores:
         self._owner = TaskOwner("jobs.stores")
 
     async def start(self) -> None:
-        """Remember the pools that are served, and begin to look after those that are not."""
-        # At once: whoever takes a job here must be found later. Without Redis nobody takes any.
+        """Register the pools that are served, and begin to look after pools that are not."""
+        # Before jobs come: a job that is submitted here must be found later. Without Redis none can be submitted.
         with suppress(QueueUnavailableError):
             await self._register.add(self.served.keys())
         self._owner.spawn(self._look_after(), "retired")
 
     async def find(self, pool: str) -> JobStore | None:
-        """Return a pool's store; None where it never had one.
+        """Return a pool's store; None for a pool that never had one.
 
         Raises:
-            QueueUnavailableError: it is not served, and whether it was is not known now.
+            QueueUnavailableError: the pool is not served, and Redis can't tell now whether it was.
         """
         if pool in self.served:
             return self.served[pool]
@@ -57,13 +59,13 @@ class JobStores:
         """Return the stores of all pools.
 
         Raises:
-            QueueUnavailableError: not now.
+            QueueUnavailableError: Redis does not answer.
         """
         await self._meet()
         return (*self.served.values(), *self._retired.values())
 
     async def close(self) -> None:
-        """Close all of them; may be called twice."""
+        """Close all stores. May be called twice."""
         await self._owner.close()
         stores = (*self.served.values(), *self._retired.values())
         await asyncio.gather(self._register.close(), *(store.close() for store in stores))
@@ -77,11 +79,11 @@ class JobStores:
     async def _look_after(self) -> None:
         while True:
             try:
-                # Again each time: another Redis may have come back without it.
+                # Register again each time: Redis may have come back without it.
                 await self._register.add(self.served.keys())
                 await self._meet()
             except QueueUnavailableError:
-                # It is said by those who feed; the next turn does it.
+                # The feeder logs it. The next turn tries again.
                 pass
             await asyncio.gather(*(self._sweep(name, store) for name, store in self._retired.items()))
             await asyncio.sleep(self._sweep_s)
@@ -90,7 +92,7 @@ class JobStores:
         try:
             await store.sweep()
         except QueueUnavailableError:
-            # Pools may lie on different servers: the others are swept.
+            # Other pools may be on other servers, and are swept.
             pass
         except PenstockError:
             _LOG.exception("jobs.retired_failed", extra={"pool": name})

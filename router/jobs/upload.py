@@ -1,4 +1,4 @@
-"""What a client uploads: checked item by item, and put together into blocks."""
+"""Uploads: items of a job, checked one by one and put together into blocks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from router.validation.violations import MAX_VIOLATIONS, Violations, shown
 MAX_CUSTOM_ID_BYTES = 512
 BLOCK_ITEMS = 32
 BLOCK_BYTES = 256 << 10
-"""A block ends at either bound; one item may be larger than it."""
+"""A block ends at either bound. A single item may be larger."""
 _LOOKED_AT = 256
-"""Items that are checked from a wrong one on, in some 10 ms: the caller's loop serves nobody else meanwhile."""
+"""Items that are checked after a wrong one. It takes some 10 ms, in which the caller's loop serves no other call."""
 _OF_THE_JOB = ("request_class", "queue_timeout", "idempotency_key")
-"""Fields of a generation that its job decides."""
+"""Fields of a generation that belong to its job."""
 
 
 def check_header(header: api.JobHeader, settings: JobsSettings) -> float:
-    """Check a job's header; returns within how many seconds it must end.
+    """Check a job's header. Return the seconds within which the job must end.
 
     Raises:
         InvalidRequestError: names every wrong field with its limit and the value sent.
@@ -53,14 +53,14 @@ def check_header(header: api.JobHeader, settings: JobsSettings) -> float:
 
 
 def class_of(header: api.JobHeader) -> RequestClass:
-    """Return the class of a job's items."""
+    """Return the class of a job's items; BATCH unless the header says otherwise."""
     if header.request_class == types.REQUEST_CLASS_UNSPECIFIED:
         return RequestClass.BATCH
     return request_class_from_wire(header.request_class)
 
 
 class Upload:
-    """Takes the items of one job in order, and gives blocks of bodies."""
+    """Upload of one job: items go in, in order, and blocks of their bodies come out."""
 
     def __init__(self, header: api.JobHeader, settings: JobsSettings, limits: RequestLimits) -> None:
         self._model = header.model
@@ -70,7 +70,7 @@ class Upload:
         self._block: list[bytes] = []
         self._block_bytes = 0
         self.items = 0
-        """Items taken so far."""
+        """Number of items so far."""
         content = api.JobHeader()
         content.CopyFrom(header)
         content.ClearField("idempotency_key")
@@ -78,11 +78,11 @@ class Upload:
 
     @property
     def digest(self) -> str:
-        """Identify the content so far."""
+        """Digest of the content so far."""
         return self._digest.hexdigest()
 
     def add(self, chunk: api.JobItems) -> Iterator[list[bytes]]:
-        """Take a chunk; gives the blocks that it filled.
+        """Add a chunk. Yield the blocks that it filled.
 
         Raises:
             InvalidRequestError: names the first wrong items of the chunk and their fields.
@@ -136,7 +136,7 @@ class Upload:
         return [FieldViolation(v.field, f"{v.description} (custom_id {name})") for v in violations]
 
     def _put(self, item: api.JobItem) -> Iterator[list[bytes]]:
-        # The same in every item, so it is not stored.
+        # It is the same in every item, so it is not stored.
         item.request.ClearField("model")
         body = item.SerializeToString(deterministic=True)
         self._digest.update(b"%d:%b" % (len(body), body))

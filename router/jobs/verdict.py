@@ -1,4 +1,4 @@
-"""Decides what an item's failed execution means: again, or its result. Pure."""
+"""Verdict on an item's failed execution: it runs again, or the error is its result. Pure."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[i
 from penstock.wire import duration_from_wire
 
 MAX_WAIT_S = 60.0
-"""Longest wait before an item asks again, whatever it was told: a quota may be raised meanwhile."""
+"""Longest wait before an item's next try, even if it was told to wait longer: a quota may be raised meanwhile."""
 FAILURE_WAIT_S = 0.5
 """Wait after a failure inside the cluster, so that a replica can be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Says that the item should run again."""
+    """Verdict that the item should run again."""
 
     after_s: float
     counted: bool
-    """Whether the failure counts against the bound on attempts; being refused for now never does."""
+    """Whether the failure counts against the bound on attempts. A refusal for now never does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """Says that the error is the item's result."""
+    """Verdict that the error is the item's result."""
 
 
 def judge(status: status_pb2.Status) -> Again | Final:
@@ -40,7 +40,7 @@ def judge(status: status_pb2.Status) -> Again | Final:
         case code_pb2.ABORTED | code_pb2.INTERNAL | code_pb2.UNKNOWN:
             return Again(FAILURE_WAIT_S, counted=True)
         case _:
-            # Wrong input, cancelled by its tenant, or larger than a bound ever allows: no repetition changes that.
+            # Wrong input, a cancel by its tenant, or a size that no bound allows: another try does not change that.
             return Final()
 
 

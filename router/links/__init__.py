@@ -1,1 +1,1 @@
-"""The router's ends of its links to replicas. They know nothing of choices."""
+"""Links to replicas: one stream per replica. They know attempts, and nothing of choices."""

@@ -1,16 +1,16 @@
-"""Attempts that a router gave up while it did not reach their replicas."""
+"""Attempts that a router gave up while their replicas were out of reach."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
 MOST = 65_536
-"""Attempts that are remembered; for one that is forgotten the replica's own grace decides."""
+"""Most attempts that are remembered; a forgotten one ends when the replica's own grace is over."""
 
 
 class AbandonedAttempts:
-    """Remembers them, so that a replica that comes back (a process that was stopped and goes on, a mended network) is
-    told at once to stop what runs elsewhere by now.
+    """Attempts to stop when their replica is reached again, because they run elsewhere by now. A replica comes back
+    when a stopped process continues or a broken network works again.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class AbandonedAttempts:
         """(request id, attempt) to replica, oldest first."""
 
     def add(self, replica_id: str, request_id: str, attempt: str) -> None:
-        """Note an attempt."""
+        """Remember an attempt."""
         self._attempts[request_id, attempt] = replica_id
         if len(self._attempts) > MOST:
             self._attempts.popitem(last=False)

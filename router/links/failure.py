@@ -1,4 +1,4 @@
-"""How attempts are lost, and the bounds on silence that say so."""
+"""The ways to lose an attempt, and the bounds on silence that decide it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Failure(enum.StrEnum):
-    """Says how an attempt was lost."""
+    """Way in which an attempt was lost."""
 
     LINK = "link"
     """The replica is out of reach, and its lease or the grace is over."""
@@ -21,12 +21,14 @@ class Failure(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryLimits:
-    """Bounds how long attempts may be silent and how many a choice may lose; 0 s is no bound."""
+    """Bounds on how long attempts may be silent and how many of them a choice may lose; 0 s is no bound."""
 
     max_attempts: int = 3
     """Attempts that a choice may lose to failures; the last loss ends it."""
     first_token_s: float = 120.0
+    """Longest silence of a replica that owes a first token."""
     token_s: float = 60.0
+    """Longest silence of a replica whose attempts have all begun."""
 
 
 NO_LIMITS = RecoveryLimits()

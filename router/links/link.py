@@ -8,8 +8,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import grpc
@@ -22,12 +20,12 @@ from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import replica_pb2_grpc as pb_grpc
-from router.links.abandoned import AbandonedAttempts
-from router.links.failure import NO_LIMITS, Failure, RecoveryLimits
-from router.links.orphaned_output import OrphanedOutput
+from router.links.failure import Failure
 from router.links.outbox import Outbox
 from router.links.receiver import Receiver
-from router.links.stall import Watched, stalled
+from router.links.safeguards import LinkSafeguards
+from router.links.sinks import Sinks
+from router.links.stall import WatchedAttempt, stalled
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,39 +33,19 @@ PROTOCOL_VERSIONS = (1,)
 """Frame versions that this router speaks, newest first."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # missing in the stubs
 FETCH_TIMEOUT_S = 60.0
-"""For a tokenizer; a router that opens thousands of streams at the same time may be slow to read it."""
+"""Timeout for a tokenizer; a router that opens thousands of streams at the same time may be slow to read it."""
 RETRY_S = 0.2
-"""Pause between attempts to connect."""
+"""Pause between two tries to connect."""
 FLUSH_S = 1.0
-"""For what a link has to say when it is closed."""
-
-
-@dataclass(slots=True)
-class _Sink:
-    receiver: Receiver
-    request_id: str
-    attempt: str
-    offset: int = 0
-    """Output tokens that arrived here; where a re-attach continues."""
-    want_history: bool = False
-    """Whether the output before the offset is still to come."""
-    deadline: float | None = None
-    """Of who takes it over, monotonic seconds; infinite for none. None: it is not taken over."""
-    abort: pb.Abort | None = None
-    """Sent, and not yet answered by the end: a stream that breaks may have swallowed it."""
-    since: float = 0.0
-    """When it was opened; monotonic seconds."""
-    begun: bool = False
-    """Whether it had output."""
-    ended: bool = False
+"""Longest wait for the last commands of a link that is closed."""
 
 
 class ReplicaLink:
-    """Connects, reconnects, and moves commands out and frames in.
+    """Link to one replica: connects, reconnects, and moves commands out and frames in.
 
-    Life: `start` once; `close` once. While the stream is broken it tries again until `attach_grace` is over or the
-    replica's lease is lost, then every receiver gets `on_lost`; it goes on trying for the sake of later requests until
-    it is closed.
+    Call `start` once and `close` once. While the stream is broken, the link keeps trying to connect. When
+    `attach_grace_s` is over or the replica's lease is lost, every receiver gets `on_lost`. The link still tries until
+    it is closed, for later requests.
     """
 
     def __init__(
@@ -81,29 +59,37 @@ class ReplicaLink:
         ping_s: float,
         attach_grace_s: float,
         on_change: Callable[[], None],
-        limits: RecoveryLimits = NO_LIMITS,
-        left: AbandonedAttempts | None = None,
-        strays: OrphanedOutput | None = None,
+        safeguards: LinkSafeguards,
     ) -> None:
-        """`on_change` is called whenever `up` or `suspect` changes."""
+        """Prepare a link; it does nothing before `start`.
+
+        Args:
+            replica_id: of the replica that must answer.
+            address: host:port of the replica.
+            router_id: of this router.
+            secret: proves to each side that the other belongs to the cluster.
+            dialer: opens the channel, with TLS where the cluster has it.
+            ping_s: pause between pings, and the longest wait for an answer, seconds.
+            attach_grace_s: how long a broken stream may stay broken until its attempts are lost, seconds.
+            on_change: called whenever `up` or `suspect` changes.
+            safeguards: those of all links of the pool.
+        """
         self.replica_id = replica_id
         self.address = address
         self.up = False
         """Whether the stream is open and welcomed."""
         self.suspect = False
-        """Whether nothing should start there: the replica had work, was silent for too long, and has produced nothing
-        since; or it said that its engine died.
+        """Whether the replica should get no new attempts: it had work, was silent for too long, and has produced
+        nothing since; or it said that its engine died.
         """
         self._engine_died = False
-        """Said over this stream."""
+        """Whether the replica said so over this stream."""
         self.output_at = 0.0
         """When output came last; monotonic seconds."""
         self._listening_since = 0.0
-        """Since when silence says something about the replica; monotonic seconds."""
+        """When silence began to count against the replica; monotonic seconds."""
         self._lease_lost = False
-        self._limits = limits
-        self._abandoned = left if left is not None else AbandonedAttempts()
-        self._orphaned_output = strays if strays is not None else OrphanedOutput(attach_grace_s)
+        self._safeguards = safeguards
         self._router_id = router_id
         self._secret = secret
         self._ping_s = ping_s
@@ -111,9 +97,8 @@ class ReplicaLink:
         self._on_change = on_change
         self._dialer = dialer
         self._dial()
-        self._sinks: dict[int, _Sink] = {}
-        self._next_sink = 1
         self._outbox = Outbox()
+        self._sinks = Sinks(replica_id, self._outbox, safeguards)
         self._heard_at = 0.0
         self._owner = TaskOwner(f"link.{replica_id}")
         self._opened = asyncio.Event()
@@ -121,7 +106,7 @@ class ReplicaLink:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Connect in the background, from now until `close`."""
         self._owner.spawn(self._keep_open(), "open")
 
     def _dial(self) -> None:
@@ -130,7 +115,7 @@ class ReplicaLink:
         self._stub: Any = pb_grpc.ReplicaServiceStub(self._channel)
 
     async def wait_up(self, seconds: float) -> bool:
-        """Wait until the link is up; False when it is not within this time."""
+        """Wait until the link is up; return False when it is not within this time."""
         try:
             async with asyncio.timeout(seconds):
                 await self._opened.wait()
@@ -139,60 +124,58 @@ class ReplicaLink:
         return True
 
     async def close(self) -> None:
-        """End the stream; receivers that are left get `on_lost`."""
+        """End the stream; the receivers that remain get `on_lost`."""
         if self.up and not await self._outbox.flush(FLUSH_S):
-            # The replica keeps for its grace what it could have forgotten.
+            # The replica keeps some output until its grace is over, although it could forget it now.
             _LOG.debug("link.not_flushed", extra={"replica": self.replica_id})
         await self._owner.close()
         self._set_up(False)
-        self._lose_all(Failure.LINK)
+        self._sinks.lose_all(Failure.LINK)
         await self._channel.close(None)
 
     def lease_lost(self) -> None:
-        """Learn that the replica has no lease. If the link is broken too, nobody vouches for it: it is dead."""
+        """Note that the replica has no lease. If the link is broken too, nothing shows that the replica lives: it
+        counts as dead.
+        """
         self._lease_lost = True
-        if not self.up and self._sinks:
-            self._lose_all(Failure.LINK)
+        if not self.up and self._sinks.open:
+            self._sinks.lose_all(Failure.LINK)
 
     def lease_found(self) -> None:
-        """Learn that the replica has a lease."""
+        """Note that the replica has a lease."""
         self._lease_lost = False
 
     @property
     def busy(self) -> int:
-        """Receivers on this link."""
-        return len(self._sinks)
+        """Number of receivers on this link."""
+        return len(self._sinks.open)
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def open_sink(
         self, receiver: Receiver, request_id: str, attempt: str, offset: int = 0, *, deadline: float | None = None
     ) -> int:
-        """Register a receiver; its number is valid on this link only. `deadline`: given, infinite for none, where it
-        takes over what another one had; it lacks the output before the offset then.
+        """Register a receiver and return its number, which is valid on this link only.
+
+        Args:
+            receiver: gets the attempt's output.
+            request_id: of the attempt's request.
+            attempt: id of the attempt.
+            offset: output tokens of the attempt that arrived before.
+            deadline: monotonic seconds, infinite for none. Given only where the receiver takes over an attempt of
+                another receiver; it lacks the output before the offset then.
         """
-        sink = self._next_sink
-        self._next_sink += 1
-        self._sinks[sink] = _Sink(
-            receiver,
-            request_id,
-            attempt,
-            offset,
-            want_history=deadline is not None and offset > 0,
-            deadline=deadline,
-            since=time.monotonic(),
-        )
-        return sink
+        return self._sinks.add(receiver, request_id, attempt, offset, deadline)
 
     def send_start(self, sink: int, start: pb.Start) -> None:
-        """Start the attempt of this sink."""
-        item = self._sinks[sink]
+        """Start the attempt of a sink."""
+        item = self._sinks.open[sink]
         start.sink, start.request_id, start.attempt = sink, item.request_id, item.attempt
         self._outbox.send(pb.LinkCommand(start=start))
 
     def send_attach(self, sink: int) -> None:
-        """Take over the output of this sink's attempt."""
-        item = self._sinks[sink]
+        """Have the replica send the output of a sink's attempt here."""
+        item = self._sinks.open[sink]
         attach = pb.Attach(sink=sink, request_id=item.request_id, attempt=item.attempt, from_offset=item.offset)
         attach.want_history = item.want_history
         if item.deadline is not None:
@@ -201,22 +184,22 @@ class ReplicaLink:
         self._outbox.send(pb.LinkCommand(attach=attach))
 
     def send_abort(self, sink: int, *, final: bool = False) -> None:
-        """Stop the attempt of this sink; its end still comes. `final`: nobody goes on with its output."""
-        if (item := self._sinks.get(sink)) is not None:
+        """Stop the attempt of a sink; its end still comes. `final`: no other attempt continues from its output."""
+        if (item := self._sinks.open.get(sink)) is not None:
             item.abort = pb.Abort(sink=sink, final=final)
             self._outbox.send(pb.LinkCommand(abort=item.abort))
 
     def stop(self, request_id: str, attempt: str) -> None:
-        """Stop an attempt that nobody receives here, unless another router does."""
+        """Stop an attempt that has no receiver here, unless another router receives it."""
         self._outbox.send(pb.LinkCommand(abort=pb.Abort(request_id=request_id, attempt=attempt)))
 
     def close_sink(self, sink: int, *, acknowledge: bool) -> None:
-        """Forget a receiver; `acknowledge` says that the client has everything, so that the replica can forget too."""
-        if self._sinks.pop(sink, None) is not None and acknowledge:
+        """Forget a receiver. `acknowledge`: the client has everything, so the replica can forget the attempt too."""
+        if self._sinks.open.pop(sink, None) is not None and acknowledge:
             self._outbox.send_soon(pb.LinkCommand(acknowledge=pb.Acknowledge(sink=sink)))
 
     async def fetch_tokenizer(self, digest: str) -> Mapping[str, bytes]:
-        """Get the tokenizer files.
+        """Return the replica's tokenizer files by name.
 
         Raises:
             LinkError: the replica is gone or has another tokenizer.
@@ -239,7 +222,7 @@ class ReplicaLink:
                 await self._session()
             except LinkError as error:
                 _LOG.info("link.down", extra={"replica": self.replica_id, "error": str(error)})
-            except Exception:  # noqa: BLE001 - left alone, the link would look up and carry nothing
+            except Exception:  # noqa: BLE001 - otherwise the link would look up and carry nothing
                 _LOG.exception("link.failed", extra={"replica": self.replica_id})
             was_up = self.up
             self._set_up(False)
@@ -247,12 +230,12 @@ class ReplicaLink:
             if was_up or lost_at is None:
                 lost_at = now
             if self._lease_lost or now - lost_at > self._grace_s:
-                self._lose_all(Failure.LINK)
+                self._sinks.lose_all(Failure.LINK)
             self._renew_channel()
             await asyncio.sleep(RETRY_S)
 
     def _renew_channel(self) -> None:
-        # A channel keeps the certificates that it was made with.
+        # A channel keeps the certificates that it was opened with.
         if self._dialer.version != self._dialled_with:
             self._owner.spawn(self._channel.close(FETCH_TIMEOUT_S), "old_channel")
             self._dial()
@@ -276,8 +259,8 @@ class ReplicaLink:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
             raise LinkLostError(f"{self.replica_id}: {error}") from error
         except asyncio.CancelledError:
-            # gRPC raises this also when the call was cancelled (by the ping or the writer); only our own task's
-            # cancellation may end the loop above.
+            # gRPC raises this also when the ping or the writer cancelled the call. Only the cancellation of this task
+            # may end the loop above.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -289,7 +272,7 @@ class ReplicaLink:
     async def _shake_hands(self, call: Any) -> Any:
         hello = pb.LinkCommand(hello=pb.Hello(protocol_versions=PROTOCOL_VERSIONS, router_id=self._router_id))
         try:
-            # A peer that is connected and silent, stopped or behind a dead network, would hold up the grace for ever.
+            # A peer that is connected but silent (stopped, or behind a dead network) would stop the grace from ending.
             async with asyncio.timeout(self._ping_s):
                 await call.write(pb.LinkRequest(commands=[hello]))
                 return await call.read()
@@ -298,18 +281,18 @@ class ReplicaLink:
 
     def _begin(self, first: pb.LinkResponse) -> None:
         self._heard_at = time.monotonic()
-        # Commands that were not sent over the old stream belong to sinks that attach below, except for new starts.
+        # Commands that the old stream did not send belong to sinks that attach below. New starts are the exception.
         waiting = [c for c in self._outbox.clear() if c.WhichOneof("command") in ("start", "acknowledge")]
         fresh = {c.start.sink for c in waiting if c.HasField("start")}
-        for request_id, attempt in self._abandoned.take(self.replica_id):
+        for request_id, attempt in self._safeguards.abandoned.take(self.replica_id):
             self.stop(request_id, attempt)
         for command in waiting:
             self._outbox.send(command)
-        self._orphaned_output.forget(self.replica_id)
+        self._safeguards.orphaned_output.forget(self.replica_id)
         self._engine_died = False
         self._set_suspect(False)
         self._listening_since = self._heard_at
-        for sink, item in self._sinks.items():
+        for sink, item in self._sinks.open.items():
             if sink not in fresh:
                 self.send_attach(sink)
             if item.abort is not None:
@@ -339,17 +322,17 @@ class ReplicaLink:
             self._look_for_progress()
 
     def _look_for_progress(self) -> None:
-        live = {sink: item for sink, item in self._sinks.items() if not item.ended}
-        watched = (Watched(item.since, item.begun) for item in live.values())
+        live = {sink: item for sink, item in self._sinks.open.items() if not item.ended}
+        watched = (WatchedAttempt(item.since, item.begun) for item in live.values())
         quiet_since = max(self.output_at, self._listening_since)
-        if not stalled(watched, quiet_since, time.monotonic(), self._limits):
+        if not stalled(watched, quiet_since, time.monotonic(), self._safeguards.limits):
             return
         _LOG.error("replica.stalled", extra={"replica": self.replica_id, "attempts": len(live)})
         self._set_suspect(True)
         for sink, item in live.items():
-            # If it ever goes on, it must not do so for nobody.
+            # If the replica ever goes on, it must not produce output without a receiver.
             self.send_abort(sink)
-            self._tell_lost(sink, item, Failure.STALLED)
+            self._sinks.lose(sink, item, Failure.STALLED)
 
     def _set_suspect(self, suspect: bool) -> None:
         if self.suspect != suspect:
@@ -361,85 +344,17 @@ class ReplicaLink:
     def _deliver(self, frame: pb.LinkResponse) -> None:
         self._heard_at = time.monotonic()
         sinks = self._sinks
-        for history in frame.histories:
-            if (item := sinks.get(history.sink)) is not None and item.want_history:
-                item.want_history = False
-                self._tell(history.sink, item, partial(item.receiver.on_history, history))
+        if frame.histories:
+            sinks.deliver_histories(frame)
         if frame.sinks or frame.ends:
             self.output_at = self._heard_at
-            # Before the ends are told: where they go on is decided at once, and the pool may not have heard of it yet.
+            # Before receivers learn of the ends: each chooses at once where to go on, and must not choose this replica.
             self._engine_died = self._engine_died or any(ended.engine_died for ended in frame.ends)
             self._set_suspect(self._engine_died)
         if frame.sinks:
-            self._deliver_output(frame)
-        for ended in frame.ends:
-            if (item := sinks.get(ended.sink)) is not None:
-                item.ended = True
-                self._tell(ended.sink, item, partial(item.receiver.on_end, ended))
-        for refusal in frame.refusals:
-            if (item := sinks.pop(refusal.sink, None)) is not None:
-                self._tell(refusal.sink, item, partial(item.receiver.on_refused, refusal))
-        for sink in frame.detached:
-            if (item := sinks.pop(sink, None)) is not None:
-                self._tell(sink, item, item.receiver.on_detached)
-
-    def _deliver_output(self, frame: pb.LinkResponse) -> None:
-        tokens = list(frame.token_ids)
-        logprobs = {item.delta: item.positions for item in frame.logprobs} if frame.logprobs else None
-        at = 0
-        columns = zip(frame.sinks, frame.offsets, frame.token_counts, frame.texts, strict=True)
-        for index, (sink, offset, count, text) in enumerate(columns):
-            item = self._sinks.get(sink)
-            end = at + count
-            if item is None:
-                if self._orphaned_output.seen(self.replica_id, sink, self._heard_at):
-                    _LOG.warning("link.stray", extra={"replica": self.replica_id, "sink": sink})
-                    self._outbox.send(pb.LinkCommand(abort=pb.Abort(sink=sink)))
-            else:
-                item.offset = offset + count
-                item.begun = True
-                positions = logprobs.get(index, ()) if logprobs is not None else ()
-                try:
-                    item.receiver.on_delta(offset, tokens[at:end], text, positions)
-                except Exception:  # noqa: BLE001 - as in _tell, which would cost a call per token
-                    self._give_up(sink, item)
-            at = end
-
-    def _tell(self, sink: int, item: _Sink, news: Callable[[], None]) -> None:
-        try:
-            news()
-        except Exception:  # noqa: BLE001 - the other streams of this link go on
-            self._give_up(sink, item)
-
-    def _give_up(self, sink: int, item: _Sink) -> None:
-        """Do without a receiver that has just failed."""
-        self._log_failure(sink)
-        self._outbox.send(pb.LinkCommand(abort=pb.Abort(sink=sink)))
-        # It may have closed itself before it failed.
-        self._sinks.pop(sink, None)
-        self._tell_lost(sink, item, Failure.LINK)
-
-    def _tell_lost(self, sink: int, item: _Sink, failure: Failure) -> None:
-        try:
-            item.receiver.on_lost(failure)
-        except Exception:  # noqa: BLE001 - the others have to hear of their own losses
-            self._log_failure(sink)
-
-    def _log_failure(self, sink: int) -> None:
-        _LOG.exception("link.receiver_failed", extra={"replica": self.replica_id, "sink": sink})
-
-    def _lose_all(self, failure: Failure) -> None:
-        lost, self._sinks = self._sinks, {}
-        unsent = {command.start.sink for command in self._outbox.clear() if command.HasField("start")}
-        for sink, item in lost.items():
-            if sink in unsent:
-                # It never ran, so it is no attempt that was lost.
-                refusal = pb.Refusal(sink=sink, reason=pb.REFUSAL_REASON_DRAINING)
-                self._tell(sink, item, partial(item.receiver.on_refused, refusal))
-                continue
-            if not item.ended:
-                self._abandoned.add(self.replica_id, item.request_id, item.attempt)
-            self._tell_lost(sink, item, failure)
+            sinks.deliver_output(frame, self._heard_at)
+        if frame.ends or frame.refusals or frame.detached:
+            sinks.deliver_ends(frame)
 
     def _set_up(self, up: bool) -> None:
         if self.up == up:
@@ -449,5 +364,7 @@ class ReplicaLink:
             self._opened.set()
         else:
             self._opened.clear()
-        _LOG.info("link.up" if up else "link.broken", extra={"replica": self.replica_id, "sinks": len(self._sinks)})
+        _LOG.info(
+            "link.up" if up else "link.broken", extra={"replica": self.replica_id, "sinks": len(self._sinks.open)}
+        )
         self._on_change()

@@ -1,21 +1,23 @@
-"""Output that arrives for nobody."""
+"""Output that arrives without a receiver."""
 
 from __future__ import annotations
 
 
 class OrphanedOutput:
-    """Finds attempts that run on for no receiver: a bug, or a takeover whose new owner never came. Their abort is due
-    when output has arrived for longer than any takeover may take. Moments are monotonic seconds.
+    """Attempts that run on without a receiver, because of a bug or because the router that took one over never came.
+
+    Such an attempt is aborted when its output has arrived for longer than any takeover may take. Times are in monotonic
+    seconds.
     """
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._since: dict[tuple[str, int], float] = {}
         self.aborted = 0
-        """Attempts that were stopped for this."""
+        """Attempts that were stopped because of this."""
 
     def seen(self, replica_id: str, sink: int, now: float) -> bool:
-        """Note output for a sink without a receiver; says whether its attempt is to be aborted, once."""
+        """Note output for a sink without a receiver. Return True, once, when its attempt is to be aborted."""
         if now - self._since.setdefault((replica_id, sink), now) < self._patience_s:
             return False
         # Counted once; the abort ends it.
@@ -24,6 +26,6 @@ class OrphanedOutput:
         return True
 
     def forget(self, replica_id: str) -> None:
-        """Forget a replica's: its link starts anew, and what nobody attaches to is parked there."""
+        """Forget what a replica sent: its link starts anew, and the replica parks attempts without a receiver."""
         for key in [key for key in self._since if key[0] == replica_id]:
             del self._since[key]

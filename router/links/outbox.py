@@ -1,4 +1,4 @@
-"""What waits to leave over a link: several commands share a message."""
+"""Commands that wait to leave over a link. Several share a message."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from penstock.v1 import replica_pb2 as pb
 
 LEISURE_S = 0.1
-"""How long a command that nobody waits for may wait for company: a message of its own costs as much as one with ten."""
+"""How long a command without urgency waits for others: a message with one command costs as much as one with ten."""
 
 
 class Outbox:
-    """Collects commands for the one task that writes: it calls `batch`, writes what that returns, and calls `wrote`."""
+    """Commands for the one task that writes: it calls `batch`, writes what that returns, and calls `wrote`."""
 
     def __init__(self) -> None:
         self._commands: list[pb.LinkCommand] = []
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
-        """Set when everything has been written; looked at in `flush` alone."""
+        """Set when everything has been written; only `flush` reads it."""
 
     def __len__(self) -> int:
         return len(self._commands)
@@ -26,23 +26,23 @@ class Outbox:
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def send(self, command: pb.LinkCommand) -> None:
-        """Send a command, and with it those that waited."""
+        """Send a command now, together with all that wait."""
         self._commands.append(command)
         self._wake.set()
 
     def send_soon(self, command: pb.LinkCommand) -> None:
-        """Send a command that nobody waits for: with the next one, or after a moment."""
+        """Send a command that is not urgent: with the next one, or after LEISURE_S."""
         if not self._commands:
             asyncio.get_running_loop().call_later(LEISURE_S, self._wake.set)
         self._commands.append(command)
 
     def clear(self) -> Sequence[pb.LinkCommand]:
-        """Take back what has not left."""
+        """Take back the commands that have not left."""
         commands, self._commands = self._commands, []
         return commands
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until everything has been written; False where it was not within this time."""
+        """Wait until everything has been written; return False where it was not within this time."""
         if not self._commands:
             return True
         self._empty.clear()
@@ -57,7 +57,7 @@ class Outbox:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     async def batch(self) -> Sequence[pb.LinkCommand]:
-        """Wait for commands that want to leave, and return them with all others."""
+        """Wait for commands that are due, and return all that there are."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -65,6 +65,6 @@ class Outbox:
                 return self.clear()
 
     def wrote(self) -> None:
-        """Learn that the last batch has been handed to gRPC."""
+        """Note that gRPC has the last batch."""
         if not self._commands:
             self._empty.set()

@@ -1,4 +1,4 @@
-"""Where attempts run."""
+"""The place of an attempt: a replica, and the group whose outputs are comparable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from router.links.link import ReplicaLink
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Is where outputs are comparable; empty strings where it is not known."""
+    """Group of replicas whose outputs are comparable; empty strings where it is unknown."""
 
     group_id: str
     """Same weights, hardware, tensor parallel size and dtype."""
@@ -18,16 +18,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Is where an attempt runs."""
+    """Replica of an attempt, as the router knows it."""
 
     link: ReplicaLink
     group_id: str
     price_per_s: float
+    """Price of the replica's accelerators, per second."""
     model_digest: str
     tokenizer_digest: str = ""
-    """Of the ids that its engine reads; empty where it is not known."""
+    """Digest of the tokenizer whose ids its engine reads; empty where it is unknown."""
 
     @property
     def group(self) -> Group:
-        """Where its output is comparable."""
+        """Group of the replica."""
         return Group(self.group_id, self.model_digest)

@@ -20,12 +20,13 @@ from router.links.failure import NO_LIMITS, RecoveryLimits
 from router.links.link import ReplicaLink
 from router.links.orphaned_output import OrphanedOutput
 from router.links.placement import Group, Placement
+from router.links.safeguards import LinkSafeguards
 
 _LOG = logging.getLogger(__name__)
 
 
 class ReplicaSet:
-    """Follows the registry: dials what is new, hangs up on what is gone and idle."""
+    """Replicas of one pool. Follows the registry: opens links to new replicas, closes idle links to lost ones."""
 
     def __init__(
         self,
@@ -40,33 +41,33 @@ class ReplicaSet:
         breakers: BreakerLimits = BreakerLimits(),  # noqa: B008  # frozen
         on_change: Callable[[], None],
     ) -> None:
-        """`on_change` is called whenever the set of links that are up changes."""
+        """Start without replicas; `on_change` is called whenever the set of usable links changes."""
         self._pool = pool
         self._router_id = router_id
         self._secret = secret
         self._dialer = dialer
         self._ping_s = ping_s
         self._grace_s = attach_grace_s
-        self._limits = limits
         self._breaker_limits = breakers
         self._breakers: dict[str, Breaker] = {}
         self._abandoned = AbandonedAttempts()
         self.orphaned_output = OrphanedOutput(attach_grace_s)
+        self._safeguards = LinkSafeguards(self.orphaned_output, self._abandoned, limits)
         self._on_change = on_change
         self._links: dict[str, ReplicaLink] = {}
         self._awaited: Counter[str] = Counter()
-        """Replicas whose links somebody waits for, though the registry may not know them."""
+        """Replicas whose links a caller of `reach` waits for; the registry may not know them."""
         self._owner = TaskOwner(f"replicas.{pool}")
         self.records: dict[str, ReplicaRecord] = {}
         self.announcements: dict[str, Announcement] = {}
         self._cut_off_at: float | None = None
-        """Since when no link to a replica that takes work is up; monotonic seconds."""
+        """When the last link to a replica that takes work went down; monotonic seconds. None while one is up."""
         self.first_seen = asyncio.Event()
         """Set once a replica of this cluster has been seen."""
 
     def update(self, records: Sequence[ReplicaRecord], *, complete: bool = True) -> None:
-        """Take the registry's current content. `complete`: who is missing in it has lost its lease; not so after the
-        store was restarted, until everybody had time to report again.
+        """Take the registry's current content. `complete`: a replica that is missing has lost its lease. After a
+        restart of the store the registry is not complete until every replica had time to report again.
         """
         self.records = {}
         for record in records:
@@ -82,7 +83,7 @@ class ReplicaSet:
                 self._links[replica_id].lease_found()
         for replica_id in [r for r in self._links if r not in self.records]:
             link = self._links[replica_id]
-            # Its lease is gone, but streams go on as long as the link does.
+            # Its lease is lost, but its streams go on while the link is up.
             if complete:
                 link.lease_lost()
             if not link.up and not link.busy and not self._awaited[replica_id]:
@@ -95,12 +96,12 @@ class ReplicaSet:
 
     def _trust(self, record: ReplicaRecord) -> Announcement | None:
         announcement = Announcement.open(record.record, self._secret)
-        # A true record under another id or in another pool was copied there by somebody who only knows Redis.
+        # A real record under another id or in another pool was copied there by a writer who only has access to Redis.
         if announcement is None or (announcement.replica_id, announcement.pool) != (record.replica_id, self._pool):
             _LOG.error("replica.untrusted", extra={"replica": record.replica_id})
             return None
         known = next(iter(self.announcements.values()), None)
-        # One pool, one tokenizer: a router that tokenized for another would send nonsense.
+        # One pool has one tokenizer: with token ids of another one the replica would answer nonsense.
         if known is not None and known.model.tokenizer_digest != announcement.model.tokenizer_digest:
             _LOG.error("replica.other_tokenizer", extra={"replica": record.replica_id})
             return None
@@ -115,10 +116,8 @@ class ReplicaSet:
             self._dialer,
             ping_s=self._ping_s,
             attach_grace_s=self._grace_s,
-            limits=self._limits,
-            left=self._abandoned,
-            strays=self.orphaned_output,
             on_change=self._on_change,
+            safeguards=self._safeguards,
         )
         self._links[replica_id] = link
         link.start()
@@ -138,17 +137,17 @@ class ReplicaSet:
         return now - self._cut_off_at if self._cut_off_at is not None else 0.0
 
     def link(self, replica_id: str) -> ReplicaLink | None:
-        """Return the link if it is up."""
+        """Return the replica's link if it is up."""
         link = self._links.get(replica_id)
         return link if link is not None and link.up else None
 
     def place(self, replica_id: str) -> Placement | None:
-        """Return what is known of a replica that this router reaches."""
+        """Return the placement on a replica; None where its link is not up."""
         link = self.link(replica_id)
         return self.placement(link) if link is not None else None
 
     def placement(self, link: ReplicaLink) -> Placement:
-        """Return what is known of a link's replica."""
+        """Return the placement on a link's replica, with empty fields where the router knows too little of it."""
         known = self.announcements.get(link.replica_id)
         if known is None:
             return Placement(link, "", 0.0, "")
@@ -157,8 +156,8 @@ class ReplicaSet:
         return Placement(link, known.group_id, price_per_s, model.digest, model.tokenizer_digest)
 
     async def reach(self, replica_id: str, address: str, seconds: float) -> ReplicaLink | None:
-        """Return a link that is up, dialling the address when the registry does not know it; None when that takes
-        longer than `seconds`.
+        """Return a link that is up; None when that takes longer than `seconds`. An address that the registry does not
+        know is dialled.
         """
         link = self._links.get(replica_id) or self._dial(replica_id, address)
         self._awaited[replica_id] += 1
@@ -168,14 +167,14 @@ class ReplicaSet:
             self._awaited[replica_id] -= 1
 
     def stop(self, replica_id: str, request_id: str, attempt: str) -> None:
-        """Have an attempt stopped that nobody receives here, now or when its replica is reached."""
+        """Stop an attempt that has no receiver here, now or when its replica is reached again."""
         if (link := self.link(replica_id)) is not None:
             link.stop(request_id, attempt)
         else:
             self._abandoned.add(replica_id, request_id, attempt)
 
     def connected(self) -> tuple[str, ...]:
-        """List the replicas that can be given work over a link that is up; safe to call from another thread."""
+        """Return the replicas that can get work over a link that is up. Safe to call from another thread."""
         paused = self.paused()
         return tuple(
             replica_id
@@ -184,7 +183,7 @@ class ReplicaSet:
         )
 
     def paused(self) -> frozenset[str]:
-        """Name the replicas that failed so often that they get no work for a while; safe from another thread."""
+        """Return the replicas that failed too often and get no work for a while. Safe to call from another thread."""
         now = time.monotonic()
         return frozenset(name for name, breaker in self._breakers.copy().items() if breaker.is_open(now))
 
@@ -199,12 +198,12 @@ class ReplicaSet:
             self._on_change()
 
     def succeeded(self, replica_id: str) -> None:
-        """Note an attempt that had output."""
+        """Note an attempt that produced output."""
         if self._breakers:
             self._breakers.pop(replica_id, None)
 
     def groups(self, besides: str) -> Iterator[Group]:
-        """Name the groups of the other replicas that take work from this router."""
+        """Yield the groups of the replicas that take work from this router, except for `besides`."""
         for replica_id in self.connected():
             record, known = self.records.get(replica_id), self.announcements.get(replica_id)
             takes_work = record is not None and record.state is ReplicaState.READY
@@ -212,19 +211,19 @@ class ReplicaSet:
                 yield Group(known.group_id, known.model.digest)
 
     def any_announcement(self) -> Announcement | None:
-        """Return what one of the replicas announced."""
+        """Return the announcement of one of the replicas; None where there is none."""
         return next(iter(self.announcements.values()), None)
 
     def ready(self) -> int:
-        """Count replicas that take work."""
+        """Return the number of replicas that take work."""
         return sum(1 for record in self.records.values() if record.state is ReplicaState.READY)
 
     def capacity(self) -> int:
-        """Add up the sequences that replicas which take work hold at once."""
+        """Return how many sequences the replicas that take work can hold at once."""
         return sum(r.windows.sequences for r in self.records.values() if r.state is ReplicaState.READY)
 
     async def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all links."""
         links, self._links = list(self._links.values()), {}
         await asyncio.gather(*(link.close() for link in links))
         await self._owner.close()

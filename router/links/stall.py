@@ -1,4 +1,4 @@
-"""Says when a replica that is alive produces nothing."""
+"""Stall detection: a replica that is alive but produces nothing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from router.links.failure import RecoveryLimits
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """Is an attempt that has not ended."""
+class WatchedAttempt:
+    """Attempt that has not ended."""
 
     since: float
     """When it was sent; monotonic seconds."""
@@ -18,17 +18,17 @@ class Watched:
     """Whether it had output."""
 
 
-def stalled(attempts: Iterable[Watched], quiet_since: float, now: float, limits: RecoveryLimits) -> bool:
-    """Say whether a replica hangs.
+def stalled(attempts: Iterable[WatchedAttempt], quiet_since: float, now: float, limits: RecoveryLimits) -> bool:
+    """Return whether a replica hangs.
 
-    One silent sequence is no sign: an engine that runs out of KV cache lets some wait for others. So what counts is
-    that nothing at all came from the replica. While a first token is owed its bound holds for all: one long prefill may
-    fill a step that everybody waits for.
+    One silent sequence is no sign: an engine that runs out of KV cache lets some sequences wait for others. So the
+    whole replica must be silent. While any attempt has no first token, the bound for first tokens holds for all: one
+    long prefill may fill a step that every sequence waits for.
 
     Args:
-        attempts: what runs there for this router.
-        quiet_since: when this router had any output from there last, or began to listen.
-        now: the same clock as the other moments.
+        attempts: those of this router that run on the replica.
+        quiet_since: when this router got the last output from the replica, or began to listen.
+        now: on the same clock as the other times.
         limits: 0 s is no bound.
     """
     live = tuple(attempts)

@@ -1,4 +1,4 @@
-"""Turns prompts into token ids exactly as the model's own tokenizer and chat template do."""
+"""Prompts to token ids, exactly as the model's own tokenizer and chat template make them."""
 
 from router.tokens.chat import ChatTemplate
 from router.tokens.store import TokenizerStore

@@ -1,4 +1,4 @@
-"""Keeps tokenizer files on disk by digest, shared by all router processes of a machine."""
+"""Tokenizer files on disk by digest, shared by all router processes of a machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_files(cache_dir: Path, digest: str) -> dict[str, bytes] | None:
-    """Return the files of a digest; None when they are not there or no longer match it."""
+    """Return the files of a digest; None when they are missing or no longer match it."""
     folder = cache_dir / digest
     try:
         files = {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
@@ -30,10 +30,10 @@ def read_files(cache_dir: Path, digest: str) -> dict[str, bytes] | None:
 
 
 def write_files(cache_dir: Path, digest: str, files: Mapping[str, bytes]) -> None:
-    """Put files in place of what the cache holds for their digest, in one step that readers see whole or not at all.
+    """Replace the files of a digest. Readers see all of the new files or none.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the files cannot be written.
     """
     cache_dir.mkdir(parents=True, exist_ok=True)
     fresh = cache_dir / f".{digest}.{secrets.token_hex(8)}"
@@ -47,8 +47,8 @@ def write_files(cache_dir: Path, digest: str, files: Mapping[str, bytes]) -> Non
 
 
 def _replace(fresh: Path, target: Path) -> None:
-    # A folder cannot be renamed over another one that has files. Another process may put its own, equal files there
-    # between the two renames; then ours are not needed.
+    # A folder cannot be renamed over one that has files. Between the two renames another process may put its own, equal
+    # files there; then ours are not needed.
     if target.exists():
         old = fresh.with_name(f"{fresh.name}.old")
         target.rename(old)

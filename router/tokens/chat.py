@@ -1,4 +1,4 @@
-"""Renders conversations with a model's chat template, in the dialect that model repositories are written for."""
+"""Conversations rendered with a model's chat template, in the jinja2 dialect that model repositories use."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ _MAX_CHARACTERS = LimitSettings().max_rendered_characters
 
 
 class ChatTemplate:
-    """Is a compiled template with the special tokens that it may name. Rendering is synchronous and has no state."""
+    """Compiled chat template with the special tokens that it may use. Rendering is synchronous and has no state."""
 
     def __init__(
         self, source: str, special_tokens: Mapping[str, str] | None = None, *, max_characters: int = _MAX_CHARACTERS
     ) -> None:
-        """Compile a template; it may make texts of `max_characters`, so that one that multiplies its input is stopped.
+        """Compile a template. Its texts may have `max_characters`, so that a template that multiplies its input is
+        stopped.
 
         Raises:
             jinja2.TemplateError: the source is no template.
@@ -42,12 +43,13 @@ class ChatTemplate:
 
     @classmethod
     def from_files(cls, files: Mapping[str, bytes], *, max_characters: int = _MAX_CHARACTERS) -> ChatTemplate | None:
-        """Compile the template among tokenizer files; its own file wins over the configuration; None without one.
+        """Compile the template among tokenizer files; return None where there is none. The template's own file wins
+        over the configuration.
 
         Raises:
             jinja2.TemplateError: the source is no template.
             ValueError: the configuration is not a JSON object, or the template's file not UTF-8.
-            TypeError, RecursionError: what is in them is nothing that a template could be.
+            TypeError, RecursionError: the content cannot be a template.
         """
         config = json.loads(files.get(CONFIG_FILE, b"{}"))
         if not isinstance(config, dict):
@@ -64,18 +66,18 @@ class ChatTemplate:
 
         Args:
             messages: oldest first, at least one.
-            continue_final: ends the text with the last message's content instead of the header of a new turn.
+            continue_final: whether the text ends with the last message's content instead of the header of a new turn.
 
         Raises:
-            InvalidRequestError: the template refuses the conversation, or cannot show the message to be continued.
+            InvalidRequestError: the template refuses the conversation, or does not render the message to continue.
         """
         turns = [{"role": message.role, "content": message.content} for message in messages]
         if not continue_final:
             return self._render(turns, add_generation_prompt=True)
-        # A mark that no message can contain shows where the content ends and the template's own end-of-turn begins.
+        # A mark that no message can contain shows where the content ends and the template's end-of-turn begins.
         mark = f"<<{secrets.token_hex(16)}>>"
         content = turns[-1]["content"]
-        # The space behind it shows whether the template takes such away at a message's end.
+        # The space after the mark shows whether the template strips spaces at the end of a message.
         turns[-1]["content"] = f"{content}{mark} "
         text, found, rest = self._render(turns, add_generation_prompt=False).rpartition(mark)
         if not found:
@@ -100,7 +102,7 @@ class ChatTemplate:
                 length += len(piece)
                 if length > self._max_characters:
                     _refuse(f"its text is longer than {self._max_characters} characters")
-        # Whatever a template does wrong with a client's messages surfaces as one of these.
+        # Every failure of a template with a client's messages raises one of these.
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise InvalidRequestError.of(_FIELD, _describe(error)) from error
         except RecursionError as error:
@@ -123,7 +125,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 class _GenerationTag(Extension):
-    """Lets `{% generation %}` pass, with which templates mark the assistant's part for training."""
+    """The tag `{% generation %}`, which marks the assistant's part for training. It changes nothing here."""
 
     tags = {"generation"}  # noqa: RUF012  # jinja2 declares it so
 
@@ -139,7 +141,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # jinja2's own filter escapes HTML, which models have not seen in training.
+    # jinja2's own filter escapes HTML; models have not seen such escapes in training.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -152,7 +154,7 @@ def _now(pattern: str) -> str:
 
 
 def _named_default(template: Any) -> str:
-    """Pick from what a configuration holds: nothing, one template, or a list of named ones."""
+    """Return the default template of a configuration, which has none, one, or a list of named ones; empty for none."""
     if isinstance(template, list):
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
         return str(named.get("default") or "")
@@ -160,5 +162,5 @@ def _named_default(template: Any) -> str:
 
 
 def _token_text(token: Any) -> str:
-    """Return a special token's text; configurations write it plainly or as an object with a `content`."""
+    """Return a special token's text. Configurations have a string, or an object with a `content`."""
     return str(token.get("content", "") if isinstance(token, dict) else token)

@@ -1,4 +1,4 @@
-"""Lets tenants take turns at something scarce."""
+"""Fair access of tenants to a scarce resource."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import asynccontextmanager
 
 
 class FairTurns:
-    """Gives out so many places at once. Whoever waits gets the next one tenant by tenant, each in its own order: who
-    asks a thousand times makes itself wait, and others for one turn each.
+    """Limited places that tenants take in turn. A free place goes to the next tenant that waits, and there to its
+    oldest caller. A tenant with a thousand callers waits for itself; it delays each other caller by one turn.
     """
 
     def __init__(self, places: int) -> None:
         self._free = places
         self._lines: dict[str, deque[asyncio.Future[None]]] = {}
-        """By tenant, who is next first; none is empty."""
+        """Waiting callers by tenant; the next tenant comes first, and no line is empty."""
 
     @asynccontextmanager
     async def turn(self, tenant: str) -> AsyncIterator[None]:
-        """Wait for a place, and have it while the block runs."""
+        """Wait for a place, and keep it while the block runs."""
         if self._free:
             self._free -= 1
         else:
@@ -37,7 +37,7 @@ class FairTurns:
             await mine
         except asyncio.CancelledError:
             if not mine.cancelled():
-                # The place came in the same turn of the loop.
+                # The place was given in the same turn of the event loop.
                 self._pass_on()
             raise
 
@@ -47,7 +47,7 @@ class FairTurns:
             line = self._lines.pop(tenant)
             following = line.popleft()
             if line:
-                # Behind the others.
+                # The tenant goes behind the others.
                 self._lines[tenant] = line
             if not following.done():
                 following.set_result(None)

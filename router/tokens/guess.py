@@ -1,4 +1,4 @@
-"""How long a prompt is, roughly, where the model's tokenizer is not known."""
+"""A rough prompt length, for a model whose tokenizer is not known."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from router.validation import Prompt
 from router.validation.values import ChatPrompt, TextPrompt
 
 BYTES_PER_TOKEN = 4
-"""Of English; other languages and code have fewer."""
+"""Bytes per token of English text; other languages and code have fewer."""
 
 
 def likely_tokens(prompt: Prompt) -> int:
-    """Estimate a prompt's tokens from its bytes of UTF-8; at least 1."""
+    """Estimate the tokens of a prompt from its length in bytes of UTF-8; at least 1 for text and chats."""
     match prompt:
         case TextPrompt(text):
             size = len(text.encode())

@@ -1,4 +1,4 @@
-"""Finds tokenizers by digest: in memory, on disk, or at a replica."""
+"""Tokenizers by digest: from memory, from disk, or from a replica."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from router.tokens.cache import read_files, write_files
 from router.tokens.tokenizer import Tokenizer
 
 Fetch = Callable[[], Awaitable[Mapping[str, bytes]]]
-"""Gets the files of a digest from a replica."""
+"""Function that gets the files of a digest from a replica."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RETRY_AFTER_S = 5.0
 _UNUSABLE_S = 60.0
-"""Files that can't be loaded are tried again after so long: a digest's never change, but memory may have been short."""
+"""Time until files that could not be loaded are tried again. The files of a digest never change, but memory may have
+been short."""
 
 _log = logging.getLogger(__name__)
 
 
 class TokenizerStore:
-    """Owns tokenizers, their cache on disk and the threads that encode. Belongs to one event loop; end with `close`."""
+    """Tokenizers, their cache on disk and the threads that encode. Belongs to one event loop; end it with `close`."""
 
     def __init__(
         self,
@@ -38,12 +39,13 @@ class TokenizerStore:
         max_loaded: int = 8,
         max_rendered_characters: int = LimitSettings().max_rendered_characters,
     ) -> None:
-        """Prepare a store; touches nothing yet.
+        """Prepare a store. It reads and writes nothing yet.
 
         Args:
-            cache_dir: survives restarts, so that a pool without replicas can still admit; made when needed.
-            threads: how many long encodings run at once.
-            max_loaded: how many tokenizers stay in memory; the least recently used one goes.
+            cache_dir: folder that survives restarts, so that a pool without replicas can still admit requests. Created
+                when needed.
+            threads: how many long texts are encoded at once.
+            max_loaded: how many tokenizers stay in memory; the least recently used one is dropped.
             max_rendered_characters: longest text that a chat template may make.
         """
         self._cache_dir = cache_dir
@@ -56,15 +58,15 @@ class TokenizerStore:
         """Digests whose files could not be loaded, and when they are tried again; monotonic seconds."""
 
     async def get(self, digest: str, fetch: Fetch) -> Tokenizer:
-        """Return the tokenizer of a digest; callers that ask at the same time share one load.
+        """Return the tokenizer of a digest. Callers that ask at the same time share one load.
 
         Raises:
-            UnavailableError: the files that `fetch` returned are not the digest's, or cannot be loaded, now or a short
-                while ago.
-            Exception: whatever `fetch` raised; the next call tries again.
+            UnavailableError: the files that `fetch` returned do not match the digest, or cannot be loaded, now or up to
+                a minute ago.
+            Exception: that of `fetch`; the next call tries again.
         """
         if (tokenizer := self._loaded.pop(digest, None)) is not None:
-            self._loaded[digest] = tokenizer  # Moves to the end: most recently used.
+            self._loaded[digest] = tokenizer  # To the end: most recently used.
             return tokenizer
         if time.monotonic() < self._unusable.get(digest, 0.0):
             raise _unusable()
@@ -72,11 +74,11 @@ class TokenizerStore:
             task = asyncio.create_task(self._load(digest, fetch), name=f"tokens.load.{digest[:8]}")
             self._loading[digest] = task
             task.add_done_callback(lambda done: self._settle(digest, done))
-        # Shielded: one caller that gives up must not take the load from the others.
+        # Shielded: a caller that gives up must not end the load of the others.
         return await asyncio.shield(task)
 
     async def close(self) -> None:
-        """Give up loads and stop the threads; when it returns no task of the store is left."""
+        """Cancel loads and stop the threads; wait until no task of the store runs."""
         tasks = list(self._loading.values())
         for task in tasks:
             task.cancel()
@@ -87,7 +89,7 @@ class TokenizerStore:
         self._loading.pop(digest, None)
         if task.cancelled() or (error := task.exception()) is not None:
             if not task.cancelled():
-                # While a cluster starts, nobody can be asked for a moment; the next request asks again.
+                # While a cluster starts there is no replica to ask for a moment. The next request asks again.
                 level = logging.DEBUG if isinstance(error, NoReplicaError) else logging.WARNING
                 _log.log(level, "tokens.load_failed", extra={"digest": digest, "error": type(error).__name__})
             return
@@ -97,7 +99,7 @@ class TokenizerStore:
 
     async def _load(self, digest: str, fetch: Fetch) -> Tokenizer:
         if not _DIGEST.fullmatch(digest):
-            # It becomes a folder name.
+            # The digest becomes a folder name.
             raise UnavailableError("a replica published a malformed tokenizer digest", _RETRY_AFTER_S)
         loop = asyncio.get_running_loop()
         files: Mapping[str, bytes] | None = await loop.run_in_executor(
@@ -122,7 +124,7 @@ class TokenizerStore:
         try:
             write_files(self._cache_dir, digest, files)
         except OSError as error:
-            # The router works without the cache; only a pool without replicas will miss it.
+            # The router works without the cache. Only a pool without replicas needs it.
             _log.warning("tokens.cache_unwritable", extra={"digest": digest, "error": str(error)})
 
 

@@ -18,14 +18,15 @@ from router.validation import ChatPrompt, Message, Prompt, TextPrompt
 
 TOKENIZER_FILE = "tokenizer.json"
 INLINE_CHARACTERS = 2_048
-"""A shorter text is encoded at once: the hop to a thread costs more than the encoding."""
+"""Longest text that is encoded without a thread: the hop to a thread would cost more than the encoding."""
 INLINE_MESSAGES = 16
+"""Most messages of a chat that is encoded without a thread."""
 
 _log = logging.getLogger(__name__)
 
 
 class Tokenizer:
-    """Encodes text and conversations; long ones in a thread, where the encoder lets go of the interpreter lock."""
+    """Tokenizer of one model. Encodes long texts in a thread, where the encoder releases the interpreter lock."""
 
     def __init__(
         self,
@@ -33,15 +34,15 @@ class Tokenizer:
         executor: Executor,
         max_rendered_characters: int = LimitSettings().max_rendered_characters,
     ) -> None:
-        """Load a tokenizer; takes up to a second for a large vocabulary.
+        """Load a tokenizer, which takes up to a second for a large vocabulary.
 
         Args:
-            files: tokenizer.json, and where the model has them tokenizer_config.json and chat_template.jinja.
-            executor: runs long encodings; belongs to the caller.
+            files: tokenizer.json, and tokenizer_config.json and chat_template.jinja where the model has them.
+            executor: encodes long texts; the caller closes it.
             max_rendered_characters: longest text that the chat template may make.
 
         Raises:
-            ValueError: tokenizer.json is missing or broken. What is wrong with the other files only takes chat away.
+            ValueError: tokenizer.json is missing or broken. If another file is broken, only chat does not work.
         """
         if TOKENIZER_FILE not in files:
             raise ValueError(f"{TOKENIZER_FILE} is missing")
@@ -49,35 +50,35 @@ class Tokenizer:
             self._encoder = tokenizers.Tokenizer.from_buffer(files[TOKENIZER_FILE])
         except Exception as error:
             raise ValueError(f"{TOKENIZER_FILE} cannot be loaded: {error}") from error
-        # Lengths are the router's business: a file that truncates would cut prompts silently.
+        # The router checks lengths itself. A file that truncates would cut prompts without an error.
         self._encoder.no_truncation()
         self._encoder.no_padding()
         self._executor = executor
         try:
             self._chat = ChatTemplate.from_files(files, max_characters=max_rendered_characters)
-        # Recursion: deep nesting.
+        # RecursionError comes from deep nesting.
         except (jinja2.TemplateError, ValueError, TypeError, RecursionError) as error:
             _log.warning("tokens.chat_template_broken", extra={"error": str(error)})
             self._chat = None
 
     @property
     def has_chat_template(self) -> bool:
-        """Say whether conversations can be rendered."""
+        """Whether conversations can be rendered."""
         return self._chat is not None
 
     @property
     def vocabulary_size(self) -> int:
-        """Count the token ids, added tokens included."""
+        """Number of token ids, added tokens included."""
         return int(self._encoder.get_vocab_size(with_added_tokens=True))
 
     async def encode(self, text: str) -> list[int]:
-        """Encode plain text with the special tokens that the tokenizer's own post-processor adds."""
+        """Encode plain text, with the special tokens that the tokenizer's own post-processor adds."""
         if len(text) <= INLINE_CHARACTERS:
             return self._encode(text, True)
         return await self._in_thread(partial(self._encode, text, True))
 
     async def encode_chat(self, messages: Sequence[Message], continue_final: bool = False) -> list[int]:
-        """Render a conversation and encode it; special tokens are the template's business.
+        """Render a conversation and encode it. The template alone adds special tokens.
 
         Raises:
             InvalidRequestError: the model has no chat template, or its template refuses the conversation.
@@ -89,7 +90,7 @@ class Tokenizer:
         return await self._in_thread(partial(self._encode_chat, self._chat, messages, continue_final))
 
     def is_quick(self, prompt: Prompt) -> bool:
-        """Whether a prompt is encoded at once, and not in a thread."""
+        """Return whether a prompt is encoded without a thread."""
         match prompt:
             case TextPrompt(text):
                 return len(text) <= INLINE_CHARACTERS
@@ -99,10 +100,10 @@ class Tokenizer:
                 return True
 
     async def encode_prompt(self, prompt: Prompt) -> Sequence[int]:
-        """Encode a prompt of any form; token ids pass as they are.
+        """Encode a prompt of any form. Token ids pass unchanged.
 
         Raises:
-            InvalidRequestError: as `encode_chat`.
+            InvalidRequestError: for the reasons of `encode_chat`.
         """
         match prompt:
             case TextPrompt(text):
@@ -113,7 +114,8 @@ class Tokenizer:
                 return prompt.ids
 
     def _encode(self, text: str, special: bool) -> list[int]:
-        # The batch call releases the interpreter lock and skips offsets; the single one stalls every other thread.
+        # The call for batches releases the interpreter lock and skips offsets; the one for single texts blocks all
+        # threads.
         [encoding] = self._encoder.encode_batch_fast([text], add_special_tokens=special)
         return list(encoding.ids)
 

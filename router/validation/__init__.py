@@ -1,4 +1,4 @@
-"""Decides whether a request can be served as asked. Pure: messages and values in, values or one error out."""
+"""Validation of requests: well formed, and servable by the model. Pure: messages in, values or one error out."""
 
 from router.validation.resolve import check_received, choice_sampling, resolve
 from router.validation.validation import check_cancel, check_count, check_get_model, check_request, check_stream

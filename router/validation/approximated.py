@@ -1,7 +1,7 @@
-"""Finds what vLLM's first grammar compiler follows in part only, and in silence: output would break the schema.
+"""Parts of JSON Schemas that vLLM's first grammar compiler ignores without an error, so that output breaks the schema.
 
-Checked with xgrammar 0.2.8. An engine has one compiler for all its requests, so that another one which would follow
-more, or refuse, is not asked.
+Checked with xgrammar 0.2.8. An engine uses one compiler for all its requests. So a compiler that would follow more, or
+refuse, is never asked.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from router.validation.overlap import Overlaps, kind_of, kinds_of_type
 
 _LEADING = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
-"""The first of them that a schema has is followed; what else it demands is not."""
+"""Keywords of which the compiler follows the first that a schema has; it ignores what else the schema demands."""
 _OF_ARRAYS = ("items", "prefixItems", "unevaluatedItems")
 _OF_OBJECTS = ("properties", "additionalProperties", "unevaluatedProperties")
-"""Without a `type` these imply one."""
+"""Keywords that, like those above, imply a type where `type` is missing."""
 _DEMANDS = (
     *_LEADING,
     *_OF_ARRAYS,
@@ -51,8 +51,8 @@ _SHOWN = 80
 
 
 def approximation(schema: Mapping[str, object], resolve: Callable[[str], object]) -> str | None:
-    """Say what of a schema would be ignored, and where; None where everything is followed. `resolve` follows a
-    reference into the document, which must lead somewhere.
+    """Return which part of a schema would be ignored, and where; None where the compiler follows all of it. `resolve`
+    follows a reference into the document; no reference may lead nowhere.
     """
     overlaps = Overlaps(resolve)
     for where, part in _schemas(schema, resolve):
@@ -62,7 +62,7 @@ def approximation(schema: Mapping[str, object], resolve: Callable[[str], object]
 
 
 def _schemas(schema: Mapping[str, object], resolve: Callable[[str], object]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield where each schema is, and itself; what a reference leads to wherever it is."""
+    """Yield each schema with its place, and the targets of references wherever they are."""
     todo: list[tuple[str, object]] = [("#", schema)]
     seen: dict[int, object] = {}
     while todo:
@@ -88,7 +88,7 @@ def _children(part: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], obj
         if isinstance(named := part.get(keyword), dict):
             yield from (((keyword, name), child) for name, child in named.items())
     if isinstance(names := part.get("propertyNames"), dict):
-        # Names are strings, and nobody says so.
+        # Names are strings, although schemas leave that out.
         yield ("propertyNames",), {"type": "string"} | names
 
 
@@ -128,7 +128,7 @@ def _problems(part: Mapping[str, object], overlaps: Overlaps) -> Iterator[str]:
 
 def _beside(part: Mapping[str, object], leading: str, demands: list[str], overlaps: Overlaps) -> Iterator[str]:
     for keyword in demands:
-        # The format of values that are listed is no more than a remark.
+        # The format of listed values is only a remark.
         if keyword != leading and not (keyword == "format" and leading in ("const", "enum")):
             yield f"must be without {keyword!r} beside {leading!r}, where engines ignore it"
     if "type" not in part:
@@ -180,7 +180,7 @@ def _of_objects(part: Mapping[str, object], demands: list[str]) -> Iterator[str]
 
 
 def _idle(keyword: str, value: object) -> bool:
-    """Say whether a keyword demands nothing: the schema that allows everything, no names, a least number of 0."""
+    """Return whether a keyword demands nothing: a schema that allows everything, no names, a least number of 0."""
     if keyword in _LEADING:
         return False
     if keyword == "uniqueItems" or isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""Tells which JSON values a schema may describe, and whether two schemas can describe the same one."""
+"""The kinds of JSON values that a schema may describe, and whether two schemas may describe the same value."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ KINDS: Mapping[str, frozenset[str]] = {
     "array": frozenset({"array"}),
     "object": frozenset({"object"}),
 }
-"""Kinds of values by type: every integer is a number, too."""
+"""Kinds of values by type; every integer is also a number."""
 ALL = frozenset().union(*KINDS.values())
 _MAX_DEPTH = 32
-"""References that are followed; what is behind further ones may be anything."""
+"""Deepest chain of references that is followed; a deeper schema counts as one that allows everything."""
 _MAX_COMPARISONS = 20_000
-"""Some 40 ms; past them two schemas are taken to overlap."""
+"""Most comparisons, some 40 ms. After them two schemas count as overlapping."""
 
 
 def kind_of(value: object) -> str:
-    """Name the kind of a value."""
+    """Return the kind of a value, one of ALL."""
     match value:
         case None:
             return "null"
@@ -43,7 +43,7 @@ def kind_of(value: object) -> str:
 
 
 def kinds_of_type(named: object) -> frozenset[str]:
-    """Return what a `type` allows; everything where it is missing or unknown."""
+    """Return the kinds that a `type` allows; all of them where it is missing or unknown."""
     names = named if isinstance(named, list) else [named]
     known = [KINDS[name] for name in names if isinstance(name, str) and name in KINDS]
     return frozenset().union(*known) if known else ALL
@@ -51,21 +51,21 @@ def kinds_of_type(named: object) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Overlaps:
-    """Looks into the schemas of one document; `resolve` follows a reference, None where it leads nowhere."""
+    """Comparison of the schemas of one document. `resolve` follows a reference; None where it leads nowhere."""
 
     resolve: Callable[[str], object]
     _known: dict[int, frozenset[str]] = field(default_factory=dict)
-    """Kinds by the identity of a schema of the document, so that each is looked at once."""
+    """Kinds by the identity of a schema of the document, so that each is computed once."""
     _listed: dict[int, frozenset[str]] = field(default_factory=dict)
-    """Values that are listed, by the same."""
+    """Listed values, by the same identity."""
     _comparisons: int = 0
 
     def pair(self, branches: list[object]) -> tuple[int, int] | None:
-        """Return two branches that may describe the same value; None where no two can."""
+        """Return the positions of two branches that may describe the same value; None where no two can."""
         listed = [self._plain_values(branch) for branch in branches if isinstance(branch, dict)]
         if len(listed) == len(branches):
             values = [each for each in listed if each is not None]
-            # The usual long list: a value for each branch.
+            # The usual long list has one value per branch.
             if len(values) == len(branches) and sum(map(len, values)) == len(frozenset().union(*values)):
                 return None
         for first, second in combinations(range(len(branches)), 2):
@@ -74,12 +74,12 @@ class Overlaps:
         return None
 
     def kinds(self, schema: object, depth: int = 0) -> frozenset[str]:
-        """Return the kinds of values that a schema of the document may describe; too many rather than too few."""
+        """Return the kinds of values that a schema of the document may describe: too many rather than too few."""
         if not isinstance(schema, dict) or depth > _MAX_DEPTH:
             return frozenset() if schema is False else ALL
         if (known := self._known.get(id(schema))) is not None:
             return known
-        # What contains itself may be anything until it is known better.
+        # Until its own kinds are known, a schema that contains itself may be anything.
         self._known[id(schema)] = ALL
         found = kinds_of_type(schema.get("type"))
         if (values := _values(schema)) is not None:
@@ -90,7 +90,7 @@ class Overlaps:
         return found
 
     def kinds_behind(self, schema: Mapping[str, object], keyword: str, depth: int = 0) -> frozenset[str]:
-        """Return the kinds that one keyword which leads to other schemas allows."""
+        """Return the kinds that a keyword allows which leads to other schemas."""
         value = schema.get(keyword)
         if keyword == "$ref" and isinstance(value, str):
             return self.kinds(self.resolve(value), depth + 1)
@@ -118,7 +118,7 @@ class Overlaps:
         return common == {"object"} and self._told_apart(first, second, depth)
 
     def _splits(self, schema: object) -> Iterator[list[object]]:
-        """Give lists of schemas of which one describes whatever this one does."""
+        """Yield lists of schemas. Each value that this schema allows is allowed by some schema of each list."""
         if isinstance(schema, dict):
             if isinstance(ref := schema.get("$ref"), str):
                 yield [self.resolve(ref)]
@@ -129,7 +129,7 @@ class Overlaps:
                 yield from ([part] for part in parts)
 
     def _told_apart(self, first: Mapping[str, object], second: Mapping[str, object], depth: int) -> bool:
-        """Say whether a property that one of them has always can't be in the other, or not with the same value."""
+        """Return whether a property that one schema requires is impossible in the other, or has another value there."""
         for one, other in ((first, second), (second, first)):
             here, there = _mapping(one.get("properties")), _mapping(other.get("properties"))
             required = one.get("required")
@@ -160,7 +160,7 @@ def _values(schema: Mapping[str, object]) -> list[object] | None:
 
 
 def _plain(value: object) -> str:
-    """Write a value so that equal ones look the same: 1.0 is 1, true is not."""
+    """Return a text that equal values share: 1.0 and 1 are equal, true and 1 are not."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json.dumps(value, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Measures regular expressions and grammars before an engine compiles them."""
+"""The size of regular expressions and grammars, measured before an engine compiles them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from cluster.settings import LimitSettings
 _COUNTED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 _COUNT_DIGITS = 9
 _LOOKS = re.compile(r"\\.?|\[(?:\\.?|[^\]\\])*\]?|(?P<around>\(\?<?[=!])", re.DOTALL)
-"""An escape, a class, whole or not, or the beginning of a group that looks ahead or behind."""
+"""An escape, a class (complete or not), or the beginning of a group that looks ahead or behind."""
 LARGEST = 10**12
-"""Sizes are counted up to here: past every limit, and far from numbers that take time to multiply."""
+"""Largest size that is counted: above every limit, and far below numbers that take time to multiply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Is how large a pattern is."""
+    """Size of a pattern."""
 
     size: int
-    """Characters, those in classes included, when counted repetitions are written out."""
+    """Characters with counted repetitions written out; those in classes count too."""
     depth: int
     """Deepest nesting of groups."""
 
 
 def extent(pattern: str, *, quoted: bool) -> Extent:
-    """Measure a pattern; text that is no pattern gives some numbers, never an error.
+    """Measure a pattern. Text that is no pattern gives some numbers, never an error.
 
     Args:
         pattern: a regular expression or grammar.
@@ -34,7 +34,7 @@ def extent(pattern: str, *, quoted: bool) -> Extent:
     """
     sizes = [0]
     last = 0
-    """Size of the item that a following repetition applies to; it is part of the newest size already."""
+    """Size of the item that a following repetition applies to; the newest size already includes it."""
     depth = position = 0
     while position < len(pattern):
         char = pattern[position]
@@ -56,7 +56,7 @@ def extent(pattern: str, *, quoted: bool) -> Extent:
             continue
         else:
             end = _item_end(pattern, position - 1, quoted=quoted)
-            # What stands in a class is written out with each repetition, too.
+            # Repetitions write out the characters of a class, too.
             last = max(1, end - position - 1) if char == "[" or (quoted and char == '"') else 1
             position = end
         sizes[-1] += last
@@ -64,7 +64,7 @@ def extent(pattern: str, *, quoted: bool) -> Extent:
 
 
 def extent_problem(pattern: str, limits: LimitSettings, *, quoted: bool = False) -> str | None:
-    """Say why a pattern is too large to compile; None when it is not."""
+    """Return why a pattern is too large to compile; None when it is not."""
     measured = extent(pattern, quoted=quoted)
     if measured.depth > limits.max_group_depth:
         return f"must have groups nested at most {limits.max_group_depth} deep, got {measured.depth}"
@@ -75,7 +75,7 @@ def extent_problem(pattern: str, limits: LimitSettings, *, quoted: bool = False)
 
 
 def looks_around(pattern: str) -> bool:
-    """Say whether a regular expression looks ahead or behind."""
+    """Return whether a regular expression looks ahead or behind."""
     return any(found["around"] for found in _LOOKS.finditer(pattern))
 
 
@@ -89,8 +89,8 @@ def _item_end(pattern: str, start: int, *, quoted: bool) -> int:
         return start + 1
     position = start + 1
     if char == "[" and not quoted and pattern[position : position + 2].lstrip("^")[:1] == "]":
-        # An empty class in one dialect, the start of a class that holds a bracket in another: taken as empty, which
-        # hides nothing that follows.
+        # This is an empty class in one dialect and the start of a class with a bracket in another. It counts as empty,
+        # so that the text after it counts too.
         return pattern.index("]", position) + 1
     while position < len(pattern) and pattern[position] != closing:
         position += 2 if pattern[position] == "\\" else 1
@@ -104,12 +104,12 @@ def _number(digits: str | None) -> int:
 
 
 def regex_problem(pattern: str) -> str | None:
-    """Say why a text is a regular expression in no dialect; None when it may be one.
+    """Return why a text is no regular expression in any dialect; None when it may be one.
 
-    Python's own compiler is not asked: its dialect is not the engine's, and 4 KiB can keep it busy for seconds.
+    Python's own compiler is not used: its dialect differs from the engine's, and 4 KiB can keep it busy for seconds.
     """
     if "[]" in pattern or "[^]" in pattern:
-        return None  # An empty class in one dialect, the start of a class that holds a bracket in another.
+        return None  # An empty class in one dialect, the start of a class with a bracket in another.
     depth = 0
     in_class = False
     escaped = False

@@ -1,4 +1,4 @@
-"""Settles a checked request against its model: what depends on the context, the vocabulary and the engines."""
+"""Checks of a request that depend on its model: context, vocabulary, engines and adapters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def resolve(checked: CheckedRequest, model: ModelInfo, prompt_tokens: int) -> tu
 
     Raises:
         InvalidRequestError: the prompt leaves no room in the context, an id is outside the vocabulary, the adapter is
-            unknown, or the pool's engines cannot do what is asked; names all of it.
+            unknown, or the pool's engines lack a feature. The error names every problem.
     """
     found = Violations()
     params = _settle_lengths(found, checked, model, prompt_tokens)
@@ -31,10 +31,11 @@ def resolve(checked: CheckedRequest, model: ModelInfo, prompt_tokens: int) -> tu
 
 
 def check_received(resume: ResumePoint, max_tokens: int) -> None:
-    """Check what a client says that it has of each choice; only its replica knows whether it is the end of a delta.
+    """Check the number of tokens that a client says it has of each choice. Only the choice's replica knows whether a
+    delta ended there.
 
     Raises:
-        InvalidRequestError: it is more than there can be.
+        InvalidRequestError: the number is above max_tokens.
     """
     found = Violations()
     for index, tokens in enumerate(resume.received_tokens):
@@ -80,7 +81,8 @@ def _check_vocabulary(found: Violations, checked: CheckedRequest, size: int, con
         if token_id >= size:
             found.add(field, f"must be below the vocabulary size {size}, got {token_id}")
 
-    # A prompt may have a million ids: look at them only where there may be so many, at each only when one is wrong.
+    # A prompt may have a million ids. So look at them only where they fit the context, and one by one only when one is
+    # wrong.
     ids = checked.prompt.ids if isinstance(checked.prompt, TokenPrompt) else ()
     if len(ids) < context and max(ids, default=0) >= size:
         for index, token_id in enumerate(ids):

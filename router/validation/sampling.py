@@ -1,4 +1,4 @@
-"""Checks the ranges of sampling parameters that hold for every model."""
+"""Ranges of sampling parameters that hold for every model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from router.validation.structured import check_structured
 from router.validation.violations import Violations
 
 MAX_CHOICES_PER_REQUEST = MAX_CHOICES
-"""What the API allows; an operator may allow less."""
+"""Most choices that the API allows; an operator may allow fewer."""
 
 _RANGES: tuple[tuple[str, float, float, bool], ...] = (
     ("temperature", 0, 2, False),
@@ -22,7 +22,7 @@ _RANGES: tuple[tuple[str, float, float, bool], ...] = (
     ("frequency_penalty", -2, 2, False),
     ("repetition_penalty", 0, 2, True),
 )
-"""Field, lower bound, upper bound, and whether the lower bound itself is refused."""
+"""Per field: lower bound, upper bound, and whether the lower bound itself is refused."""
 
 
 def check_sampling(found: Violations, field: str, wire: types_pb2.SamplingParams, limits: LimitSettings) -> None:
@@ -33,7 +33,7 @@ def check_sampling(found: Violations, field: str, wire: types_pb2.SamplingParams
 
 @lru_cache(maxsize=RECENT)
 def _fits(data: bytes, limits: LimitSettings) -> bool:
-    """Say whether nothing is wrong with parameters, as they travel: most are those of the request before."""
+    """Return whether serialized parameters are right. Cached, because most requests repeat earlier parameters."""
     found = Violations()
     _check(found, "", types_pb2.SamplingParams.FromString(data), limits)
     return not found
@@ -56,7 +56,7 @@ def _check(found: Violations, field: str, wire: types_pb2.SamplingParams, limits
     if wire.HasField("structured_output"):
         check_structured(found, f"{field}.structured_output", wire.structured_output, limits)
         if wire.ignore_eos:
-            # Engines go on without the constraint once its language is complete.
+            # Once the output is complete, engines go on without the constraint.
             found.add(f"{field}.ignore_eos", "must not be set with structured_output, which says where output ends")
 
 

@@ -1,4 +1,4 @@
-"""Looks into a JSON Schema before an engine compiles it."""
+"""Checks of a JSON Schema before an engine compiles it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from router.validation.pattern import extent_problem, looks_around, regex_proble
 
 _SHOWN = 80
 _DATA = frozenset({"enum", "const", "default", "examples"})
-"""Keywords whose values are data: a "$ref" in there refers to nothing."""
+"""Keywords whose values are data: a "$ref" in them is no reference."""
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords whose values are schemas by names, which may be those of keywords."""
+"""Keywords whose values are schemas by name; such a name may equal a keyword."""
 
 _DEPENDENCIES = ("dependentRequired", "dependentSchemas", "dependencies")
 
 
 def schema_problem(text: str, limits: LimitSettings) -> str | None:
-    """Say why a text is no usable JSON Schema; None when it may be one, which only the engine knows in full.
+    """Return why a text is no usable JSON Schema; None when it may be one. Only the engine decides that in full.
 
-    Refused beside what is no JSON object: nesting that is too deep, patterns that are too large, objects that count too
-    many properties, keywords that engines would ignore, alone or beside others, and references that leave the document,
-    lead nowhere, or lead only to each other. A schema that contains itself, as a tree's does, is fine.
+    Refused are: text that is no JSON object, nesting that is too deep, patterns that are too large, objects that count
+    too many properties, keywords that engines would ignore (alone or beside others), and references that leave the
+    document, lead nowhere, or lead only to each other. A schema that contains itself, such as that of a tree, is fine.
     """
     max_depth = limits.max_schema_depth
     try:
@@ -42,14 +42,14 @@ def schema_problem(text: str, limits: LimitSettings) -> str | None:
         return f"must be nested at most {max_depth} deep, got {depth}"
     proven: set[str] = set()
     problems = (problem for part in _schemas(schema) for problem in _problems(schema, part, limits, proven))
-    # Last, because it follows references.
+    # `approximation` comes last, because it follows references, which must be right by then.
     return next(problems, None) or approximation(schema, lambda ref: _resolve(schema, ref)[1])
 
 
 def _problems(
     schema: Mapping[str, object], part: Mapping[str, object], limits: LimitSettings, proven: set[str]
 ) -> Iterator[str]:
-    """Say what is wrong with one schema of a document, those in it apart."""
+    """Yield what is wrong with one schema of a document, without the schemas inside it."""
     if isinstance(ref := part.get("$ref"), str) and (problem := _reference_problem(schema, ref, proven)):
         yield problem
     if (ignored := _ignored_keyword(part)) is not None:
@@ -60,7 +60,8 @@ def _problems(
         if isinstance(pattern, str) and (problem := _pattern_problem(pattern, limits)):
             yield problem
     properties = part.get("properties")
-    # An engine tells apart which of them have come, and how many: with the third power of their number.
+    # An engine keeps track of which properties have come, and of how many. The cost grows with the third power of their
+    # number.
     counts = part.get("minProperties") or part.get("maxProperties") is not None
     if counts and isinstance(properties, dict) and len(properties) > limits.max_counted_properties:
         yield (
@@ -70,13 +71,13 @@ def _problems(
 
 
 def _ignored_keyword(part: Mapping[str, object]) -> str | None:
-    """Name a keyword of one schema that vLLM's first grammar compiler passes over in silence. The second refuses it, so
-    output would follow the rest of the schema only.
+    """Return a keyword of one schema that vLLM's first grammar compiler ignores without an error, although the second
+    one refuses it. Output would follow only the rest of the schema.
     """
     excluded = part.get("not")
     if excluded is True or isinstance(excluded, dict):
         return "not"
-    # Alone it says nothing.
+    # An "if" alone demands nothing.
     if isinstance(part.get("if"), dict | bool) and ("then" in part or "else" in part):
         return "if"
     return next((keyword for keyword in _DEPENDENCIES if isinstance(part.get(keyword), dict) and part[keyword]), None)
@@ -97,7 +98,7 @@ def _depth(schema: object) -> int:
 
 
 def _schemas(schema: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    """Yield every schema of a document, and what might be one."""
+    """Yield every object of a document that is a schema or might be one."""
     todo: list[object] = [schema]
     while todo:
         value = todo.pop()
@@ -115,13 +116,15 @@ def _schemas(schema: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
 def _pattern_problem(pattern: str, limits: LimitSettings) -> str | None:
     problem = regex_problem(pattern) or extent_problem(pattern, limits)
     if problem is None and looks_around(pattern):
-        # As with `_ignored_keyword`.
+        # Engines ignore it, like the keywords of `_ignored_keyword`.
         problem = "must not look ahead or behind, which no engine does"
     return f"must have usable patterns, got {pattern[:_SHOWN]!r}, which {problem}" if problem else None
 
 
 def _reference_problem(schema: Mapping[str, object], ref: str, proven: set[str]) -> str | None:
-    """Follow a reference to something else; `proven` collects those that lead there, so that each is followed once."""
+    """Return what is wrong with a reference; None where it leads to something other than references. `proven` collects
+    good references, so that each is followed once.
+    """
     seen: set[str] = set()
     while ref not in seen:
         if ref in proven:

@@ -1,4 +1,4 @@
-"""Checks structured output cheaply: no grammar is compiled in the router."""
+"""Cheap checks of structured output: the router compiles no grammar."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_CHOICE_BYTES = 1_024
 
 
 def check_structured(found: Violations, field: str, wire: types_pb2.StructuredOutput, limits: LimitSettings) -> None:
-    """Check a constraint: what an engine would choke on, or could never mean."""
+    """Check a constraint for parts that an engine could not compile or follow."""
     match wire.WhichOneof("constraint"):
         case None:
             found.add(field, "must hold one of json_schema, regex, choice, grammar")

@@ -1,7 +1,7 @@
-"""Cheap checks of a request as it came: no tokenizer, no model, no I/O.
+"""Cheap checks of a request on arrival: no tokenizer, no model, no I/O.
 
 Every function collects all violations before it raises InvalidRequestError. Field paths start at the GenerateRequest,
-also where it is part of a stream's request, so that clients of both calls read the same paths.
+even where it is part of a stream's request, so that clients of both calls read the same paths.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def check_stream(request: inference_pb2.StreamGenerateRequest, limits: RequestLi
         found.number("flush_interval", flush_interval_s, 0, MAX_FLUSH_INTERVAL_S, unit="s")
     resume = None
     if request.HasField("resume"):
-        # A key finds the request as well as a token does.
+        # An idempotency key identifies the request as well as a resume token does.
         least = 0 if generate.idempotency_key else 1
         found.count("resume.resume_token", len(request.resume.resume_token), least, MAX_RESUME_TOKEN_BYTES, "bytes")
         if found.count("resume.received_tokens", len(request.resume.received_tokens), 0, generate.n):
@@ -108,7 +108,7 @@ def check_cancel(request: inference_pb2.CancelRequest) -> CancelTarget:
     """Return the request to cancel.
 
     Raises:
-        InvalidRequestError: no target, or one that no request can have.
+        InvalidRequestError: the target is missing, or no request can have it.
     """
     found = Violations()
     match request.WhichOneof("target"):
@@ -151,9 +151,9 @@ def _check_generate(found: Violations, request: inference_pb2.GenerateRequest, l
 
 
 def _digest(request: inference_pb2.GenerateRequest) -> str:
-    """Identify what is asked for, as it came and, after a slash, without what is the same when it is left out.
+    """Return a digest of the request as it came and, after a slash, one without fields that equal their defaults.
 
-    How long the client would wait for it does not matter. Both, because routers of an earlier version know the first.
+    The queue timeout does not count. Both digests are sent, because routers of an earlier version know only the first.
     """
     asked = inference_pb2.GenerateRequest()
     asked.CopyFrom(request)

@@ -1,4 +1,4 @@
-"""Collects what is wrong with a request, so that a client learns everything at once."""
+"""Everything that is wrong with a request, so that a client learns it at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from cluster.errors import InvalidRequestError
 from penstock.models import FieldViolation
 
 MAX_VIOLATIONS = 16
-"""A status travels in HTTP trailers of a few kilobytes; a client that has fixed so many fields can ask again."""
+"""Most violations of one error. A status travels in HTTP trailers of a few kilobytes; a client that has fixed these can
+ask again."""
 _SHOWN_CHARACTERS = 40
 
 
 def shown(value: object) -> str:
-    """Describe a value that a client sent: single-precision floats as they were written, long text cut."""
+    """Return a client's value as text: single-precision floats as the client wrote them, long text cut."""
     if isinstance(value, float):
         return f"{value:.7g}"
     text = repr(value)
@@ -26,39 +27,39 @@ def utf8_length(text: str) -> int:
 
 
 class Violations:
-    """Is a bounded list of violations with the checks that fill it."""
+    """Bounded list of violations, with the checks that fill it."""
 
     def __init__(self) -> None:
         self._found: list[FieldViolation] = []
         self._left_out = 0
 
     def __bool__(self) -> bool:
-        """Say whether anything is wrong."""
+        """Return whether there is a violation."""
         return bool(self._found)
 
     def add(self, field: str, description: str) -> None:
-        """Note that a field is wrong; past MAX_VIOLATIONS only their number is kept."""
+        """Add a violation; past MAX_VIOLATIONS only their number is kept."""
         if len(self._found) < MAX_VIOLATIONS:
             self._found.append(FieldViolation(field, description))
         else:
             self._left_out += 1
 
     def add_any(self, field: str, *problems: str | None) -> None:
-        """Note each problem that there is."""
+        """Add a violation for each problem that is not None."""
         for problem in problems:
             if problem is not None:
                 self.add(field, problem)
 
     @property
     def full(self) -> bool:
-        """Say whether more violations would only be counted."""
+        """Whether further violations are only counted."""
         return len(self._found) >= MAX_VIOLATIONS
 
     def number(
         self, field: str, value: float, low: float, high: float, *, above_low: bool = False, unit: str = ""
     ) -> None:
-        """Check a number against [low, high], or (low, high] with `above_low`; NaN and infinity never pass. `unit` is
-        said behind each number.
+        """Check a number against [low, high], or (low, high] with `above_low`; NaN and infinity never pass. `unit`
+        follows each number in the message.
         """
         inside = low < value <= high if above_low else low <= value <= high
         if not inside or not math.isfinite(value):
@@ -69,7 +70,7 @@ class Violations:
             self.add(field, f"must be {lower} and at most {shown(high)}{unit}, got {got}{unit}")
 
     def count(self, field: str, value: int, low: int, high: int, unit: str = "entries") -> bool:
-        """Check how many entries a field has; returns whether the number is allowed."""
+        """Check the number of entries of a field, and return whether it is allowed."""
         if low <= value <= high:
             return True
         bounds = f"at most {high}" if low == 0 else f"{low} to {high}"
@@ -77,14 +78,14 @@ class Violations:
         return False
 
     def size(self, field: str, text: str, low: int, high: int) -> bool:
-        """Check the length of a text in bytes of UTF-8; returns whether it is allowed."""
+        """Check the length of a text in bytes of UTF-8, and return whether it is allowed."""
         return self.count(field, utf8_length(text), low, high, "bytes")
 
     def raise_any(self) -> None:
         """End the check.
 
         Raises:
-            InvalidRequestError: something was found.
+            InvalidRequestError: there are violations.
         """
         if not self._found:
             return

@@ -30,7 +30,7 @@ from tests.chaos.proxy import ChaosProxy
 from tests.chaos.release import ROOT, unpack
 from tests.cluster.queue.servers import find_binary
 from tests.support.ports import free_port
-from tests.support.waiting import until
+from tests.support.waiting import TimedOutError, until
 
 POOL = "demo"
 READY_S = 300.0
@@ -196,8 +196,8 @@ class ChaosCluster:
             self._journals[journal] = node
         try:
             await until(lambda: ready.exists() or not node.running, READY_S)
-        except AssertionError:
-            raise RuntimeError(f"{name} is not ready; end of its log:\n{node.process.log_tail()}") from None
+        except TimedOutError:
+            raise TimedOutError(f"{name} is not ready; end of its log:\n{node.process.log_tail()}") from None
         node.process.check()
         node.facts = json.loads(ready.read_text())
         if name.startswith("router"):

@@ -9,12 +9,16 @@ import pytest
 
 from cluster.errors import SettingsError
 from cluster.settings import Settings
-from deployments import app
+
+pytestmark = pytest.mark.slow
 
 
 async def test_the_autoscaler_hears_of_a_start_that_failed_before_the_engine_was_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Takes a second with Ray Serve, so not when tests are collected.
+    from deployments import app
+
     told: list[str] = []
 
     async def note(_settings: Settings, pool: str, error: Exception) -> None:

@@ -17,6 +17,7 @@ def test_proto_is_never_a_package() -> None:
     assert not (SOURCES / "__init__.py").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import penstock.client
 from k8s.render import dashboards
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2, types_pb2
@@ -25,6 +27,7 @@ def headings(page: str) -> set[str]:
     return set(re.findall(r"^#+ (.+)$", text(page), re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_reference_pages_are_current() -> None:
     """`make reference` brings them up to date."""
     command = [sys.executable, str(ROOT / ".docs" / "generate.py"), "--check"]

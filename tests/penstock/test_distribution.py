@@ -67,6 +67,7 @@ def test_both_distributions_have_one_version_and_the_server_needs_this_client() 
     assert NEEDED == {Requirement(text).name for text in client["dependencies"]}  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 async def test_installed_alone_it_makes_a_call(wheel: Path, tmp_path: Path) -> None:
     """In an environment that has nothing else, beside an application with a `router.py` and a `cluster/` of its own."""
     venv.create(tmp_path / "env", with_pip=False)

@@ -242,7 +242,8 @@ async def test_who_is_refused_is_no_choice_that_ended(stack: Stack) -> None:
 
 def without_end(tenant: str) -> Choice:
     entry = SimpleNamespace(tenant=tenant, request_class=RequestClass.STANDARD)
-    return SimpleNamespace(entry=entry, account=SimpleNamespace(attempts=()), end=None, predicted_wait_s=None)  # type: ignore[return-value]
+    metering, wait = SimpleNamespace(attempts=()), SimpleNamespace(predicted_s=None)
+    return SimpleNamespace(entry=entry, metering=metering, wait=wait, end=None)  # type: ignore[return-value]
 
 
 def test_who_was_taken_over_and_cannot_go_on_failed() -> None:

@@ -36,7 +36,7 @@ from deployments.replica.replica import Replica, ReplicaPlan
 from penstock.v1 import admin_pb2_grpc, inference_pb2_grpc, jobs_pb2_grpc
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
-from router.server import Router
+from router.server import Router, build_router
 from router.stores import QueueFactory
 from tests.support.waiting import until
 
@@ -112,7 +112,7 @@ class Stack:
 
     async def add_router(self) -> Router:
         """Start another router; returns when it is linked to every replica."""
-        router = Router(self.settings, SECRET, self.factory(), port=0)
+        router = build_router(self.settings, SECRET, self.factory(), port=0)
         await router.start()
         self.routers.append(router)
         self.channels.append(self.dial(host_port(self.settings.router.host, router.port)))

@@ -7,22 +7,53 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 
+from tests.support.speed import measured, patience
+
 _TURNS = 5
 
 
+class TimedOutError(AssertionError):
+    """A condition that did not hold in time. Only such failures are run again; see tests/again.py."""
+
+
+class Deadline:
+    """End of a wait of so many seconds, later on a slow machine."""
+
+    def __init__(self, seconds: float, factor: float | None = None, slowness: Callable[[], float] = measured) -> None:
+        self._seconds = seconds
+        self._factor = patience() if factor is None else factor
+        self._slowness = slowness
+        self._began = time.monotonic()
+
+    def passed(self) -> bool:
+        """Return whether the time is over. Measures again before it says so: the load may be newer than the session."""
+        if self._waited() <= self._factor * self._seconds:
+            return False
+        self._factor = max(self._factor, self._slowness())
+        return self._waited() > self._factor * self._seconds
+
+    def error(self, condition: Callable[[], object]) -> TimedOutError:
+        """Return the error of a wait for this condition."""
+        source = inspect.getsource(condition).strip()
+        return TimedOutError(f"the condition did not hold within {self._waited():.1f} s: {source}")
+
+    def _waited(self) -> float:
+        return time.monotonic() - self._began
+
+
 async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 20.0) -> None:
-    """Return as soon as the condition holds; fails the test when it does not within the time."""
-    deadline = time.monotonic() + seconds
+    """Return as soon as the condition holds. Raises TimedOutError when it does not within the seconds that a machine
+    as fast as the one of `tests.support.speed` would take.
+    """
+    deadline = Deadline(seconds)
     while True:
         holds = condition()
         if inspect.isawaitable(holds):
             holds = await holds
         if holds:
             return
-        if time.monotonic() > deadline:
-            raise AssertionError(
-                f"the condition did not hold within {seconds} s: {inspect.getsource(condition).strip()}"
-            )
+        if deadline.passed():
+            raise deadline.error(condition)
         await asyncio.sleep(0.005)
 
 
@@ -35,11 +66,9 @@ async def settled_transports() -> None:
 
 
 def until_sync(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    """Return as soon as the condition holds, for tests without a loop of their own."""
-    deadline = time.monotonic() + seconds
+    """Return as soon as the condition holds, for tests without a loop of their own. Raises what `until` raises."""
+    deadline = Deadline(seconds)
     while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(
-                f"the condition did not hold within {seconds} s: {inspect.getsource(condition).strip()}"
-            )
+        if deadline.passed():
+            raise deadline.error(condition)
         time.sleep(0.05)

@@ -1,11 +1,11 @@
-"""The scheduler of the simulated engine: decides what one step does; no clock, no text, no I/O.
+"""The scheduler of the simulated engine. It decides the work of one step. No clock, no text, no I/O.
 
-It follows vLLM: running sequences first, then waiting ones; one token budget per step for prefills and decodes alike; a
-prefill is split where the budget ends; when the KV cache is full the last sequence of the batch starts over.
+It follows vLLM. Running sequences come first, then waiting ones. One token budget per step serves prefills and decodes
+alike. A prefill is split where the budget ends. When the KV cache is full, the last sequence of the batch starts over.
 
-A step costs what changes in it, not the size of the batch: sequences that decode all go on by one token, so they are
-counted as a group, and each one's own figures are worked out when it leaves the group. `step` names everybody in the
-step, as an engine needs; `turn` does not, and `run` does many steps at once, as simulations need. They all do the same.
+The cost of a step depends on its changes, not on the batch size. All decoding sequences go on by one token, so they are
+counted as a group, and the figures of one are computed when it leaves the group. The three ways to go on agree: `step`
+names every sequence, as an engine needs it; `turn` does not; `run` does many steps at once, for simulations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deployments.engines.sim.kv import KvBlocks, KvHold
 
 @dataclass(frozen=True, slots=True)
 class CoreLimits:
-    """Bounds the batch."""
+    """Bounds of the batch."""
 
     sequences: int
     """Largest batch."""
@@ -41,9 +41,9 @@ class _Entry:
     computed: int = 0
     """Tokens whose KV entries exist."""
     since: int = 0
-    """While it decodes: `produced`, `computed` and `hold` are those before this turn, and one token per turn came."""
+    """Turn count at the begin of decoding. `produced`, `computed` and `hold` are as of then; each turn adds a token."""
     cached: int = 0
-    """Prompt tokens found in the prefix cache at first admission."""
+    """Prompt tokens found in the prefix cache at the first admission."""
     hold: KvHold = field(default_factory=KvHold)
 
     @property
@@ -53,14 +53,14 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Is what one step does."""
+    """Work of one step."""
 
     scheduled: tuple[str, ...]
     """Sequences in the step."""
     admitted: tuple[str, ...]
-    """Those of them that were waiting before."""
+    """Sequences of the step that were waiting before."""
     produced: tuple[str, ...]
-    """Those of them that get a token; the others go on with their prefill."""
+    """Sequences of the step that get a token. The others continue their prefill."""
     preempted: tuple[str, ...]
     """Sequences that lost their KV entries and wait again."""
     tokens: int
@@ -70,20 +70,20 @@ class StepResult:
 
 
 class Turn(NamedTuple):
-    """Is what one step does, without the names of those that only decode."""
+    """Work of one step, without the names of the sequences that only decode."""
 
     decoded: int
-    """Sequences that decoded before and get a token."""
+    """Number of sequences that decoded before and get a token."""
     filled: tuple[str, ...]
     """Sequences with a part of their prefill in the step."""
     admitted: tuple[str, ...]
-    """Those of them that were waiting before."""
+    """Sequences of `filled` that were waiting before."""
     prefilled: tuple[str, ...]
-    """Those of them whose prefill ends; they get a token."""
+    """Sequences of `filled` whose prefill ends; they get a token."""
     preempted: tuple[str, ...]
     """Sequences that lost their KV entries and wait again."""
     starved: tuple[str, ...]
-    """Sequences that decode and got nothing, as the largest budget is smaller than the batch."""
+    """Decoding sequences that get no token, because the largest budget is smaller than the batch."""
     tokens: int
     """Tokens computed."""
     kv_tokens: int
@@ -91,7 +91,7 @@ class Turn(NamedTuple):
 
 
 class BatchCore:
-    """Holds the batch, the waiting line and the KV cache."""
+    """Batch, waiting line and KV cache."""
 
     def __init__(self, limits: CoreLimits) -> None:
         self._largest = limits
@@ -100,15 +100,15 @@ class BatchCore:
         self._kv = KvBlocks(limits.kv_tokens // limits.block_size, limits.block_size)
         self._entries: dict[str, _Entry] = {}
         self.turns = 0
-        """Steps done."""
+        """Number of steps done."""
         self._decoding: dict[str, _Entry] = {}
-        """In the order of the batch."""
+        """Decoding sequences in the order of the batch."""
         self._decode_kv = 0
-        """Tokens computed of all that decode."""
+        """Computed tokens of all decoding sequences."""
         self._due = [0] * limits.block_size
-        """How many of them need another KV block in turns with this remainder."""
+        """Number of decoding sequences that need another KV block, by turn number modulo the block size."""
         self._filling: _Entry | None = None
-        """The end of the batch: a prefill that the budget has split. There is never more than one."""
+        """The last sequence of the batch, if the budget has split its prefill. There is never more than one."""
         self._waiting: deque[_Entry] = deque()
 
     @property
@@ -137,7 +137,7 @@ class BatchCore:
         return self._kv.usage
 
     def set_limits(self, sequences: int | None, tokens: int | None) -> None:
-        """Move limits; None keeps one. Lowering drains, it never preempts."""
+        """Move limits; None keeps one. A lower limit drains the batch and never preempts."""
         if sequences is not None:
             self.sequence_limit = clamp_sequences(sequences, self._largest.sequences)
         if tokens is not None:
@@ -147,7 +147,7 @@ class BatchCore:
         """Put a sequence at the end of the waiting line.
 
         Args:
-            sequence_id: unique among those inside.
+            sequence_id: unique among the sequences in the core.
             prompt_tokens: at least 1.
             block_hashes: one hash per full block of the prompt; each depends on all tokens up to the block's end.
         """
@@ -156,7 +156,7 @@ class BatchCore:
         self._waiting.append(entry)
 
     def remove(self, sequence_id: str) -> None:
-        """Take a sequence out and free its KV entries; unknown ids are ignored."""
+        """Remove a sequence and free its KV entries. Unknown ids are ignored."""
         entry = self._entries.pop(sequence_id, None)
         if entry is None:
             return
@@ -169,16 +169,16 @@ class BatchCore:
         self._kv.release(entry.hold)
 
     def cached_tokens(self, sequence_id: str) -> int:
-        """Return how many prompt tokens came from the prefix cache."""
+        """Return the number of prompt tokens that came from the prefix cache."""
         return self._entries[sequence_id].cached
 
     def output_tokens(self, sequence_id: str) -> int:
-        """Return how many tokens a sequence has got."""
+        """Return the number of tokens that a sequence has produced."""
         entry = self._entries[sequence_id]
         return entry.produced + (self.turns - entry.since if sequence_id in self._decoding else 0)
 
     def step(self) -> StepResult:
-        """Do one step; what it produced is known at its end only, so call `remove` then."""
+        """Do one step. Its output is known only at its end, so call `remove` after it."""
         decoding = tuple(self._decoding)
         turn = self.turn()
         if turn.decoded < len(decoding):
@@ -194,7 +194,7 @@ class BatchCore:
         )
 
     def turn(self) -> Turn:
-        """Do one step; says less than `step`."""
+        """Do one step. The result has less detail than that of `step`."""
         budget, decoded = self.token_budget, len(self._decoding)
         if decoded > budget or not self._kv.take(self._due[self.turns % self._largest.block_size]):
             return self._turn_one_by_one(budget)
@@ -221,9 +221,9 @@ class BatchCore:
         )
 
     def steady_turns(self, most: int) -> int:
-        """Return for how many turns, up to `most`, everybody only decodes and gets a token each time; 0 is none surely.
+        """Return a number of turns, at most `most`, in each of which every sequence surely decodes and gets a token.
 
-        It holds as long as nobody is added or removed and no limit moves.
+        The number holds as long as no sequence is added or removed and no limit moves.
         """
         decoding = len(self._decoding)
         if not decoding or self._filling is not None or decoding > self.token_budget:
@@ -241,7 +241,7 @@ class BatchCore:
         return most
 
     def run(self, turns: int) -> None:
-        """Do steps in which everybody only decodes; at most as many as `steady_turns` allows now."""
+        """Do steps in which every sequence only decodes; at most as many as `steady_turns` allows now."""
         size, decoding = self._largest.block_size, len(self._decoding)
         rounds, rest = divmod(turns, size)
         first = self.turns % size
@@ -254,18 +254,18 @@ class BatchCore:
 
     @property
     def decoding(self) -> int:
-        """Sequences in the batch whose prefill is over."""
+        """Number of sequences in the batch whose prefill is over."""
         return len(self._decoding)
 
     @property
     def decode_kv_tokens(self) -> int:
-        """Context tokens of those; a step of decodes reads one more of each."""
+        """Context tokens of the decoding sequences. The next decode reads one more for each of them."""
         return self._decode_kv
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _turn_one_by_one(self, budget: int) -> Turn:
-        """Do a step in which the group cannot go on as one."""
+        """Do a step in which the decoding sequences can't go on as one group."""
         decoding = list(self._decoding.values())
         for entry in decoding:
             self._leave(entry)
@@ -313,7 +313,7 @@ class BatchCore:
         preempted: list[_Entry],
         batch: list[_Entry] | None = None,
     ) -> int:
-        """Give a sequence of the batch its share of a step; those behind it in `batch` make room if they must."""
+        """Give a sequence its share of a step. Preempt from the end of `batch` if the KV cache has no room."""
         share = min(entry.missing, budget)
         while not self._kv.grow(entry.hold, entry.computed + share):
             victim = batch.pop() if batch is not None else entry
@@ -331,7 +331,7 @@ class BatchCore:
             entry = self._waiting[0]
             self._take_cached(entry)
             share = min(entry.missing, budget)
-            # Like vLLM, which lets nobody in whose prefill would not find room to its end.
+            # Like vLLM: admit only sequences whose whole prefill fits in the KV cache.
             fits = self._kv.fits(entry.hold, entry.computed + entry.missing)
             if not fits or not self._kv.grow(entry.hold, entry.computed + share):
                 self._kv.release(entry.hold)
@@ -344,7 +344,7 @@ class BatchCore:
         return admitted
 
     def _fill(self, shares: dict[_Entry, int]) -> list[_Entry]:
-        """Compute the prefills of a step; returns those that end."""
+        """Compute the prefills of a step. Return those that end."""
         prefilled = []
         for entry, share in shares.items():
             entry.computed += share
@@ -360,14 +360,14 @@ class BatchCore:
         return prefilled
 
     def _join(self, entry: _Entry) -> None:
-        """Let a sequence decode with the others from the next turn on."""
+        """Let a sequence decode with the group from the next turn on."""
         entry.since = self.turns
         self._decoding[entry.sequence_id] = entry
         self._decode_kv += entry.computed
         self._due[(self.turns - entry.computed) % self._largest.block_size] += 1
 
     def _leave(self, entry: _Entry) -> None:
-        """Take a sequence out of those that decode, and work its figures out."""
+        """Remove a sequence from the decoding group and compute its figures."""
         size = self._largest.block_size
         self._due[(entry.since - entry.computed) % size] -= 1
         before = -(-entry.computed // size)
@@ -380,7 +380,7 @@ class BatchCore:
         del self._decoding[entry.sequence_id]
 
     def _take_cached(self, entry: _Entry) -> None:
-        # The last prompt token is always computed, as its output is needed.
+        # The last prompt token is always computed, because its output is needed.
         usable = entry.block_hashes[: (entry.prompt_tokens - 1) // self._largest.block_size]
         entry.computed = self._kv.take_cached(entry.hold, usable)
         if not entry.produced:

@@ -30,7 +30,7 @@ _STALL_S = 10.0
 
 
 def step_seconds(settings: SimSettings, tokens: int, kv_tokens: int) -> float:
-    """Return how long a step takes, before time_scale."""
+    """Return the duration of a step in seconds, before time_scale."""
     return settings.base_ms / 1e3 + (settings.per_token_us * tokens + settings.per_kv_token_us * kv_tokens) / 1e6
 
 
@@ -40,16 +40,16 @@ def sim_windows(settings: SimSettings) -> Windows:
 
 
 class SimEngine:
-    """Schedules and times like vLLM, and makes its tokens up.
+    """Engine that schedules and times steps like vLLM and makes up its tokens.
 
     The same prompt and seed give the same tokens on every replica, resumed or not. Temperature, penalties and the like
-    have no effect, as there is no distribution; what would have to shape the output is refused.
+    have no effect, as there is no distribution. Requests that need the output in a given form are refused.
 
     Args:
         pool: the pool's settings.
         tokenizer_path: a model's folder; None, or one without tokenizer.json, renders tokens as bytes.
         clock: the time of receipts; steps sleep on the event loop.
-        stall_s: without a step for so long although there is work, `check_health` raises.
+        stall_s: `check_health` raises after this many seconds without a step although there is work.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SimEngine:
         self._folder = tokenizer_path
         self._clock = clock or SystemClock()
         self._stall_s = stall_s
-        # What does not fill a block is not there.
+        # A partial block does not count.
         kv_tokens = pool.sim.kv_tokens // pool.sim.block_size * pool.sim.block_size
         self._context = min(pool.sim.max_model_len, kv_tokens)
         self._vocabulary = Vocabulary(None)
@@ -76,7 +76,7 @@ class SimEngine:
         self._live: dict[str, SimSequence] = {}
         self._aborting: list[SimSequence] = []
         self._step_over: asyncio.Future[None] | None = None
-        """Done when the running step is over; for those who abort."""
+        """Done when the running step is over. Aborts wait for it."""
         self._work = asyncio.Event()
         self._moving = asyncio.Event()
         self._moving.set()
@@ -86,14 +86,14 @@ class SimEngine:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> EngineIdentity:
-        """Take the configured cold start time, then step whenever there is work."""
+        """Wait for the configured cold start time, then step whenever there is work."""
         await asyncio.sleep(self._settings.start_s)
         self._vocabulary = Vocabulary(self._folder)
         self._steps = asyncio.create_task(self._run(), name="sim-engine")
         return self._identify()
 
     async def close(self) -> None:
-        """Stop; live sequences end with an error. May be called twice."""
+        """Stop. Live sequences end with an error. May be called twice."""
         self._die("the engine was closed", crashed=False)
         if self._steps is not None:
             self._steps.cancel()
@@ -101,7 +101,7 @@ class SimEngine:
                 await self._steps
 
     async def check_health(self) -> None:
-        """Look for progress.
+        """Check that the engine makes progress.
 
         Raises:
             EngineDeadError: it died or hangs.
@@ -125,7 +125,7 @@ class SimEngine:
         """Start a sequence.
 
         Raises:
-            EngineRequestError: a real engine would refuse it, or it asks for what this one cannot do.
+            EngineRequestError: a real engine would refuse the request, or this one cannot do it.
             EngineDeadError: the engine is dead.
         """
         self._raise_if_dead()
@@ -145,7 +145,7 @@ class SimEngine:
     async def abort(
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
     ) -> None:
-        """Stop sequences; returns when the running step is over and their slots are free."""
+        """Stop sequences. Return when the running step is over and their slots are free."""
         sequences = [self._live[each] for each in sequence_ids if each in self._live]
         if not sequences:
             return
@@ -169,7 +169,6 @@ class SimEngine:
         return self._core.sequence_limit, self._core.token_budget
 
     def stats(self) -> EngineStats:
-        """Report the state."""
         return self._meter.stats(
             self._core.sequence_limit,
             self._core.token_budget,
@@ -177,20 +176,17 @@ class SimEngine:
         )
 
     def live_ids(self) -> Collection[str]:
-        """See `Engine.live_ids`."""
         return tuple(self._live)
 
     def take_steps(self) -> list[StepSample]:
-        """Return the single steps since the last call."""
         return self._meter.take_steps()
 
     def share_clock(self) -> float:
-        """Return the running total of step durations divided by the sequences in each step, in seconds."""
         return self._meter.clock.total()
 
     @property
     def most_running(self) -> int:
-        """The largest batch since start."""
+        """Largest batch since the start."""
         return self._meter.most_running
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -215,7 +211,7 @@ class SimEngine:
                 continue
             result = self._core.step()
             self._note_scheduled(result)
-            # Measured from where the last step should have ended, so that late wake-ups do not add up.
+            # Measured from the planned end of the last step, so that late wake-ups do not add up.
             due += step_seconds(self._settings, result.tokens, result.kv_tokens) * self._settings.time_scale
             await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
             self._deliver(result)

@@ -1,4 +1,4 @@
-"""The simulated KV cache: blocks of tokens, shared by prompts with the same beginning."""
+"""The simulated KV cache: blocks of tokens. Prompts with the same beginning share blocks."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class KvHold:
-    """Is what one sequence holds."""
+    """Blocks of one sequence."""
 
     hashes: list[int] = field(default_factory=list)
-    """Shareable blocks, from the beginning of the prompt."""
+    """Hashes of shareable blocks, from the beginning of the prompt."""
     private: int = 0
-    """Blocks after those."""
+    """Number of blocks after the shareable ones."""
 
 
 class KvBlocks:
-    """Counts blocks: held by sequences, kept for their content (least recently used goes first), or free."""
+    """Counts of blocks: held by sequences, kept for their content, or free. Of the kept ones, the least recently used
+    goes first.
+    """
 
     def __init__(self, total: int, block_size: int) -> None:
         self._total = total
@@ -38,12 +40,13 @@ class KvBlocks:
 
     @property
     def free(self) -> int:
-        """Blocks that nobody holds."""
+        """Number of blocks that no sequence holds."""
         return self._total - self._held
 
     def take(self, blocks: int) -> bool:
-        """Hold more private blocks, for several sequences at once; False, and nothing changes, when there is no room.
-        `KvHold.private` of each is the caller's to correct.
+        """Take private blocks for several sequences at once. Return False, and change nothing, if there is no room.
+
+        The caller corrects `KvHold.private` of each sequence.
         """
         if blocks > self.free:
             return False
@@ -52,7 +55,7 @@ class KvBlocks:
         return True
 
     def take_cached(self, hold: KvHold, hashes: Sequence[int]) -> int:
-        """Hold the longest known beginning of `hashes`; returns its tokens."""
+        """Take the longest known beginning of `hashes`. Return its number of tokens."""
         for block in hashes:
             if block in self._kept:
                 del self._kept[block]
@@ -65,11 +68,11 @@ class KvBlocks:
         return len(hold.hashes) * self._block_size
 
     def fits(self, hold: KvHold, tokens: int) -> bool:
-        """Whether there is room to make the hold large enough for `tokens`."""
+        """Return whether there is room to make the hold large enough for `tokens`."""
         return -(-tokens // self._block_size) - len(hold.hashes) - hold.private <= self.free
 
     def grow(self, hold: KvHold, tokens: int) -> bool:
-        """Make the hold large enough for `tokens`; False, and nothing changes, when there is no room."""
+        """Make the hold large enough for `tokens`. Return False, and change nothing, if there is no room."""
         more = -(-tokens // self._block_size) - len(hold.hashes) - hold.private
         if more <= 0:
             return True
@@ -79,18 +82,18 @@ class KvBlocks:
         return True
 
     def publish(self, hold: KvHold, hashes: Sequence[int], computed: int) -> None:
-        """Make the prompt's blocks that are computed to their end shareable."""
+        """Make the fully computed blocks of the prompt shareable."""
         for block in hashes[len(hold.hashes) : computed // self._block_size]:
             hold.private -= 1
             self._private -= 1
             self._kept.pop(block, None)
-            # A block that another sequence computed meanwhile is shared from here on.
+            # If another sequence computed the same block meanwhile, the two share it from now on.
             self._holders[block] = self._holders.get(block, 0) + 1
             hold.hashes.append(block)
 
     def release(self, hold: KvHold) -> None:
-        """Let go of everything; shareable blocks stay known until their room is needed."""
-        # The end of a prompt goes first, as its beginning serves more prompts.
+        """Free all blocks of the hold. Shareable ones stay known until their room is needed."""
+        # The end of a prompt goes first, because its beginning serves more prompts.
         for block in reversed(hold.hashes):
             self._holders[block] -= 1
             if not self._holders[block]:

@@ -10,7 +10,7 @@ from penstock.models import FinishReason
 
 
 class SimSequence:
-    """Turns steps into tokens, text and an end. Moments are seconds of the engine's clock; None is "not yet"."""
+    """One sequence, from steps to tokens, text and an end. Times are seconds of the engine's clock, or None."""
 
     def __init__(
         self, sequence_id: str, spec: GenerationSpec, sink: TokenSink, vocabulary: Vocabulary, arrived_at: float
@@ -28,7 +28,7 @@ class SimSequence:
         self.output_tokens = 0
         self.finish_reason: FinishReason | None = None
         self._stop_token = ""
-        """The stop token id that ended it."""
+        """Stop token id that ended the sequence."""
         self._sink = sink
         self._prior_tokens = len(prior)
         self._end_id = vocabulary.end_id
@@ -39,17 +39,17 @@ class SimSequence:
             may_stop = index == len(prior) > spec.sampling.min_tokens
             self._text.add(self._decode(token), may_stop=may_stop)
             if may_stop and (self._text.match or token in spec.sampling.stop_token_ids or self._ends(token)):
-                # Its output was complete, and only the news of that was lost.
+                # The output was already complete before the resume. Only the news of its end was lost.
                 self.finish_reason = FinishReason.STOP
                 self._note_stop_token(token)
         if spec.resume:
             self._text.skip(spec.resume.prior_text_length)
 
     def produce(self, now: float, context_left: int) -> bool:
-        """Draw the next token and send it; returns whether it was the last one.
+        """Draw the next token and send it. Return whether it was the last one.
 
         Args:
-            now: the end of the step.
+            now: end of the step.
             context_left: tokens that the model's context has room for after this one.
         """
         sampling = self.sampling
@@ -74,12 +74,11 @@ class SimSequence:
         return ended
 
     def release_text(self) -> None:
-        """Send what was held back; no token follows."""
+        """Send the text that was held back. No token may follow."""
         if text := self._text.release(ended=True):
             self._sink.on_tokens([], text, None)
 
     def end(self, reason: FinishReason, *, gpu_seconds: float, error: str = "", engine_died: bool = False) -> None:
-        """Tell the sink."""
         first = self.first_token_at
         self._sink.on_end(
             SequenceEnd(

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 _PRINTABLE = range(32, 127)
-"""Ids of the byte-level stand-in are bytes; these render as themselves."""
+"""Byte values that render as themselves when there is no tokenizer."""
 
 
 class Vocabulary:
-    """Knows which tokens there are and how they read.
+    """The tokens that exist and their texts.
 
     Args:
         folder: a model's folder with tokenizer.json; None, or a folder without one, renders bytes.
@@ -28,7 +28,7 @@ class Vocabulary:
             self._load(folder)
 
     def decoder(self) -> Callable[[int], str]:
-        """Start a text; the result takes one token after the other and returns what each one adds."""
+        """Start a text. Call the result with one token after the other; it returns the text that each one adds."""
         if self._tokenizer is None:
             return lambda token: chr(token) if token in _PRINTABLE else ""
         from tokenizers.decoders import DecodeStream
@@ -45,7 +45,7 @@ class Vocabulary:
         natural = [
             token
             for token in range(self.size)
-            # A token that is part of a character would make texts of replacement characters.
+            # Such a token is a part of a character. Texts made of these would be full of replacement characters.
             if token not in added and "\ufffd" not in self._tokenizer.decode([token])
         ]
         self.natural_ids = natural or [token for token in range(self.size) if token not in added]
@@ -53,7 +53,7 @@ class Vocabulary:
 
 
 class StopText:
-    """Releases text while it watches for stop strings.
+    """Text that watches for stop strings.
 
     The end of the text is held back as long as it could be the beginning of a stop string.
     """
@@ -64,10 +64,10 @@ class StopText:
         self._text = ""
         self._released = 0
         self.match = ""
-        """The stop string that ended the text."""
+        """Stop string that ended the text."""
 
     def add(self, text: str, *, may_stop: bool) -> None:
-        """Append what a token added; sets `match`, and cuts the text before it, when a stop string is complete."""
+        """Append the text of a token. If it completes a stop string, set `match` and cut the text before it."""
         before = len(self._text)
         self._text += text
         if not may_stop or not text:
@@ -78,7 +78,7 @@ class StopText:
             if (at := self._text.find(stop, max(0, before - len(stop) + 1))) >= 0
         ]
         if found:
-            # As vLLM: of those complete at once, the first in the list.
+            # Like vLLM: if several complete at once, the first in the list wins.
             _, at, self.match = min(found, key=itemgetter(0))
             self._text = self._text[:at]
 
@@ -91,7 +91,7 @@ class StopText:
         return self._text[start:end]
 
     def skip(self, characters: int) -> None:
-        """Take the first characters as sent."""
+        """Treat the first characters as sent."""
         self._released = characters
 
 

@@ -1,4 +1,4 @@
-"""Tokens without a model: the same for a prompt, a seed and a position wherever they are asked for."""
+"""Tokens without a model. They depend only on prompt, seed and position."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from penstock.models import PositionLogprobs, TokenLogprob
 
 _MASK = (1 << 64) - 1
 _END_ODDS = 512
-"""One token in so many ends the output."""
+"""One token in this many ends the output."""
 
 
 class TokenSource:
-    """Draws the tokens of one sequence.
+    """Source of one sequence's tokens.
 
     Args:
         prompt: token ids.
@@ -31,14 +31,14 @@ class TokenSource:
         self._end_id = end_id
 
     def token(self, index: int, *, may_end: bool) -> int:
-        """Return the token at a position of the output, 0 first."""
+        """Return the token at a position of the output, from 0."""
         draw = _mix(self._base + index)
         if may_end and self._end_id is not None and draw % _END_ODDS == 0:
             return self._end_id
         return self._natural[(draw >> 16) % len(self._natural)]
 
     def logprobs(self, index: int, token: int, alternatives: int) -> PositionLogprobs:
-        """Make up log probabilities for a position: the drawn token's is the largest."""
+        """Make up log probabilities for a position. The drawn token has the largest one."""
         draw = _mix(self._base ^ _mix(index + 1))
         chosen = TokenLogprob(token, -1e-3 * (1 + draw % 700))
         others = (self._natural[(draw + step) % len(self._natural)] for step in range(alternatives + 1))
@@ -48,7 +48,7 @@ class TokenSource:
 
 
 def block_hashes(tokens: Sequence[int], block_size: int, salt: str) -> list[int]:
-    """Return one hash per full block; each covers all tokens up to the block's end, and the salt."""
+    """Return one hash per full block. Each covers the salt and all tokens up to the block's end."""
     full = len(tokens) // block_size
     blocks = (hash(tuple(tokens[i * block_size : (i + 1) * block_size])) for i in range(full))
     return list(accumulate(blocks, lambda before, block: hash((before, block)), initial=hash(salt)))[1:]

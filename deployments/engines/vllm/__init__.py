@@ -1,4 +1,4 @@
-"""The vLLM engine; the only package that imports vllm, and only inside functions or modules loaded by the engine.
+"""The vLLM engine. Only this package imports vllm, and only inside functions or in modules that the engine loads.
 
-Pinned to vLLM 0.32: `adapter.py` and `scheduler.py` hold everything that relies on its internals.
+Pinned to vLLM 0.32. Everything that relies on its internals is in `adapter.py` and `scheduler.py`.
 """

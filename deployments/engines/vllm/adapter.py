@@ -1,10 +1,10 @@
-"""Everything on the frontend side that relies on vLLM's internals. Written for vLLM 0.32.
+"""The part of the frontend that relies on vLLM's internals. Written for vLLM 0.32.
 
-vLLM's public way out of the engine, `AsyncLLM.generate`, builds two objects per token and wakes a task for them. Here
-each token goes from the socket to our sink in one turn of the loop (`pump.py`). What that relies on:
+`AsyncLLM.generate`, vLLM's public way to read output, builds two objects per token and wakes a task for them. Here each
+token goes from the socket to our sink in one turn of the loop (`pump.py`). This relies on:
 
-- `AsyncLLM(...)`: inside a running loop it creates its output task, and its client the one that reads the socket, at
-  once; neither has run yet when the constructor returns. Without an output task it counts as running.
+- `AsyncLLM(...)`: inside a running loop it creates its output task at once, and its client creates the task that reads
+  the socket. Neither task has run yet when the constructor returns. Without an output task it counts as running.
 - `AsyncMPClient.resources`: `output_socket`; `output_queue_task`, which is created anew where it is None and cancelled
   when the sockets close, also by the thread that sees the engine process die; `engine_dead`; `validate_alive`.
 - `AsyncMPClient.decoder` turns frames into EngineCoreOutputs; `._format_exception` names a dead engine as the cause.
@@ -13,8 +13,8 @@ each token goes from the socket to our sink in one turn of the loop (`pump.py`).
   `FastIncrementalDetokenizer.decode_next(id)` is the part of it without stop strings.
 - `engine_core.add_request_async` has sent the request when it returns, and returns in the turn of the loop in which it
   is awaited: the socket's high-water mark is 0, no limit.
-- `engine_core.abort_requests_async`, `.call_utility_async`: utilities run between steps, and
-  after all aborts that were sent before. `engine_core.utility_results` holds the futures of calls under way.
+- `engine_core.abort_requests_async`, `.call_utility_async`: utilities run between steps, and after all aborts that were
+  sent before. `engine_core.utility_results` holds the futures of calls under way.
 - SchedulerStats come once per step although the frontend's `log_stats` is off, as the engine process has its own.
 """
 
@@ -70,10 +70,10 @@ _EXPECTED_FIELDS: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 
 class FrontendEvents(Protocol):
-    """Hears what happens outside of single tokens."""
+    """Receiver of the frontend's events apart from single tokens."""
 
     def on_step(self, stats: SchedulerStats | None, ended_at: float) -> None:
-        """Learn that an engine step's outputs have all been delivered.
+        """Handle the end of an engine step whose outputs have all been delivered.
 
         Args:
             stats: None for messages outside of steps.
@@ -82,23 +82,23 @@ class FrontendEvents(Protocol):
         ...
 
     def on_death(self, error: Exception) -> None:
-        """Learn that the engine is dead; called once."""
+        """Handle the death of the engine. Called once."""
         ...
 
 
 class Frontend:
-    """Wraps an AsyncLLM with our output path."""
+    """AsyncLLM with our own output path."""
 
     def __init__(self, config: Any, events: FrontendEvents) -> None:
-        """Start the engine processes; blocks the running loop until they are ready."""
+        """Start the engine processes. Blocks the running loop until they are ready."""
         check_internals()
         self._events = events
         self._sequences: dict[str, VllmSequence] = {}
-        """vLLM's id of the request to who takes its output."""
+        """Sequence that takes the output of a request, by vLLM's id of the request."""
         self.llm = AsyncLLM.from_vllm_config(
             config,
             usage_context=UsageContext.API_SERVER,
-            # A stat logger of ours makes the engine process keep statistics; vLLM's own loggers stay out.
+            # With a stat logger of ours the engine process keeps statistics. vLLM's own loggers stay out.
             stat_loggers=[lambda _config, _index: _NoLogger()],
             disable_log_stats=True,
         )
@@ -122,17 +122,18 @@ class Frontend:
     ) -> str | None:
         """Check a request, register it and send it to the engine.
 
-        Returns None; or, where `prior` is complete and only the news of its end was lost, what ended it: the stop
-        string or the id of a stop token, "" for the model's own end. Nothing is left of the request then.
+        The usual result is None. If `prior` is already complete and only the news of its end was lost, the request is
+        removed, and the result is the cause of the end: the stop string, the id of a stop token, or "" for the model's
+        own end.
 
         Args:
-            sequence: takes the output.
+            sequence: receiver of the output.
             prompt: token ids.
             prior: ids that the sequence produced elsewhere; they follow the prompt.
             params: vLLM's SamplingParams.
             lora: vLLM's LoRARequest or None.
             cache_salt: isolates the prefix cache.
-            delivered_characters: text of `prior` that must not be sent again.
+            delivered_characters: length of the text of `prior` that must not be sent again.
 
         Raises:
             EngineRequestError: vLLM refuses the request.
@@ -147,7 +148,7 @@ class Frontend:
                 lora_request=lora,
             )
         except Exception as error:
-            # It looks at nothing but the request; the libraries behind it raise all kinds of exceptions.
+            # The call only looks at the request. The libraries behind it raise exceptions of many kinds.
             raise EngineRequestError(str(error)) from error
         llm.input_processor.assign_request_id(request)
         if prior:
@@ -158,14 +159,16 @@ class Frontend:
             sequence.text = StoppableText(detokenizer)
         sequence.internal_id = request.request_id
         self._sequences[request.request_id] = sequence
-        # vLLM's socket to the engine takes any number of messages, so this ends within this turn of the loop.
+        # vLLM's socket to the engine takes any number of messages, so this call ends within this turn of the loop.
         await llm.engine_core.add_request_async(request)
         if not prior:
             await self._begin_text(sequence, request, stops=bool(params.stop))
         return None
 
     async def _begin_text(self, sequence: VllmSequence, request: Any, *, stops: bool) -> None:
-        """Prepare the text of a sequence that the engine works on already; its output is read in a later turn."""
+        """Prepare the text of a sequence that the engine already works on. Its output is read in a later turn of the
+        loop.
+        """
         try:
             with _tokenizer_faults():
                 detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, request)
@@ -176,29 +179,37 @@ class Frontend:
         sequence.text = text_of(detokenizer, stops=stops)
 
     def forget(self, internal_ids: Sequence[str]) -> None:
-        """Deliver nothing more for these requests."""
+        """Deliver no more output of these requests."""
         for internal_id in internal_ids:
             self._sequences.pop(internal_id, None)
 
     async def stop(self, internal_ids: Sequence[str]) -> None:
-        """Tell the engine to drop requests; returns when the message is sent."""
+        """Tell the engine to drop requests. Return when the message is sent."""
         await self.llm.engine_core.abort_requests_async(list(internal_ids))
 
     async def between_steps(self) -> None:
-        """Return when the step that runs now is over and all messages sent before are handled."""
+        """Return when the running step is over and all messages sent before are handled."""
         await self.llm.engine_core.call_utility_async("is_scheduler_paused")
 
     async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
-        """Move the scheduler's live limits; raises Exception when the hook is not there."""
+        """Move the scheduler's live limits.
+
+        Raises:
+            Exception: the hook in the scheduler is missing.
+        """
         in_force = await self.llm.engine_core.call_utility_async("set_batch_limits", sequences, tokens)
         return int(in_force[0]), int(in_force[1])
 
     async def load_adapter(self, request: Any) -> None:
-        """Load a LoRA adapter; raises Exception when vLLM can't."""
+        """Load a LoRA adapter.
+
+        Raises:
+            Exception: vLLM can't load it.
+        """
         await self.llm.engine_core.call_utility_async("add_lora", request)
 
     async def check_health(self) -> None:
-        """Raise vLLM's EngineDeadError when the engine is dead."""
+        """Raise vLLM's EngineDeadError if the engine is dead."""
         await self.llm.check_health()
 
     def engine_pids(self) -> list[int]:
@@ -211,13 +222,13 @@ class Frontend:
         self._pump.close()
 
     def close(self) -> None:
-        """Stop the engine processes; blocks until they are gone."""
+        """Stop the engine processes. Blocks until they are gone."""
         self.llm.shutdown(timeout=10)
 
     def _deliver(self, outputs: Any) -> None:
         sequences, at = self._sequences, outputs.timestamp
         for output in outputs.outputs:
-            # None: it was given up meanwhile.
+            # None if the request was given up meanwhile.
             if (sequence := sequences.get(output.request_id)) is None:
                 continue
             if output.events is not None:
@@ -227,7 +238,7 @@ class Frontend:
             try:
                 sequence.take(output, at)
             except Exception:  # noqa: BLE001
-                # A tokenizer's fault in one text must not end the others' output.
+                # A tokenizer's fault in one text must not end the output of other sequences.
                 _LOG.exception("sequence.failed", extra={"sequence": sequence.sequence_id})
                 sequence.fail(left_engine=output.finish_reason is not None)
             if sequence.finish_reason is not None:
@@ -241,12 +252,13 @@ class Frontend:
     def _detokenizer_after(
         self, request: Any, prompt: list[int], prior: Sequence[int], delivered: int, sequence: VllmSequence
     ) -> tuple[Any, str | None]:
-        """Build the detokenizer as it was after `prior`, so that split characters and stop strings go on; and say what
-        ended the output if it had ended there.
+        """Build the detokenizer in its state after `prior`, so that split characters and stop strings continue.
+
+        If the output had already ended there, return the cause too.
         """
         original = msgspec.structs.replace(request, prompt_token_ids=prompt)
         detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, original)
-        # It counts prior tokens as output, so the bound must not be the rest.
+        # It counts prior tokens as output, so its minimum is that of the whole output, not of the rest.
         detokenizer.min_tokens = sequence.sampling.min_tokens
         match = None
         for token in prior:
@@ -265,13 +277,15 @@ def _tokenizer_faults() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Tokenizers raise what they like at ids that they do not know.
+        # Tokenizers raise any kind of exception for ids that they do not know.
         raise EngineRequestError(f"the tokenizer failed on it: {error}") from error
 
 
 def text_of(detokenizer: Any, *, stops: bool) -> Text:
-    """Choose how a sequence's text is made. Only the fast detokenizer keeps all that it decodes from to itself; the
-    slow one looks at tokens that `update` notes.
+    """Choose how the text of a sequence is made.
+
+    Only the fast detokenizer keeps everything that it decodes from to itself. The slow one reads tokens that `update`
+    notes.
 
     Args:
         detokenizer: vLLM's, of this sequence.
@@ -283,7 +297,7 @@ def text_of(detokenizer: Any, *, stops: bool) -> Text:
 
 
 def check_internals() -> None:
-    """Compare the internals that we call or replace with what they were in vLLM 0.32.
+    """Check that the internals that we call or replace are those of vLLM 0.32.
 
     Raises:
         EngineStartError: one has other parameters, or a field is missing.
@@ -302,14 +316,14 @@ def check_internals() -> None:
 def _note(sequence: VllmSequence, events: Sequence[Any]) -> None:
     for event in events:
         if event.type == EngineCoreEventType.SCHEDULED:
-            # The engine process's monotonic clock is the machine's.
+            # The engine process's monotonic clock is that of the machine.
             sequence.scheduled(event.timestamp)
         elif event.type == EngineCoreEventType.PREEMPTED:
             sequence.preempted()
 
 
 class _NoLogger:
-    """Is a StatLoggerBase that is replaced before anything is recorded."""
+    """StatLoggerBase that records nothing."""
 
     def record(self, *_values: Any, **_named: Any) -> None:
         pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,18 +33,18 @@ log = logging.getLogger(__name__)
 _STALL_S = 10.0
 """Without a step for this long although there is work, an engine counts as hung."""
 _STALL_STEPS = 20
-"""The same in longest steps of late: a long prefill on a slow machine is no hang."""
+"""The same in longest recent steps: a long prefill on a slow machine is no hang."""
 _STALL_STEPS_MOST_S = 60.0
-"""They count up to here: one long step must not hide a hang for the rest of the engine's life."""
+"""Bound on the limit in steps: one long step must not hide a hang for the rest of the engine's life."""
 _STALL_PATIENCE = 3.0
-"""The longest step of late, and what waits for its prefill, may take so many times as long at least."""
+"""The limit is at least this many times the longest recent step, and the prefill of the prompts that wait."""
 _COMPILE_PATIENCE = 6
 """The grammar of a constrained sequence may compile this many times longer before its first step."""
 _EXIT_S = 10.0
 
 
 class VllmEngine:
-    """Runs one model in vLLM, in processes of its own.
+    """One model in vLLM, in processes of its own.
 
     Args:
         pool: the pool's settings.
@@ -64,35 +64,38 @@ class VllmEngine:
         self._closed = False
         self._limits = (0, 0)
         self._limits_live = False
-        self._launched: launch.Launched
-        self._release: SlotRelease
+        self._launched: launch.Launched | None = None
+        """The engine's processes; None until vLLM is up."""
+        self._release: SlotRelease | None = None
+        """Frees slots of sequences that end early; None until vLLM is up."""
         self._family: list[psutil.Process] = []
-        """All engine processes as they were after start: a dead parent no longer leads to its children."""
+        """All engine processes as they were after start: the children of a dead process can't be found any more."""
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> EngineIdentity:
-        """Load the model and test our hooks; blocks the loop while vLLM loads, as its sockets belong to this loop.
+        """Load the model and test our hooks. Blocks the loop while vLLM loads, because its sockets belong to this loop.
 
         Raises:
-            EngineStartError: it did not come up; nothing is left running.
+            EngineStartError: it did not come up. Nothing is left running.
         """
         try:
-            self._launched = launch.launch(self._pool, self._model_path, self._cpu_cores, self)
+            launched = launch.launch(self._pool, self._model_path, self._cpu_cores, self)
         except EngineStartError:
             raise
         except Exception as error:
             raise EngineStartError(f"vLLM did not start: {error}") from error
-        self._release = SlotRelease(self._frontend, self._slot_free)
+        self._launched, frontend = launched, launched.frontend
+        self._release = SlotRelease(frontend, self._slot_free)
         try:
-            await launch.load_adapters(self._launched)
+            await launch.load_adapters(launched)
             await generate_once(self)
             if not self.take_steps():
                 log.warning("engine.steps.unknown")
-            self._family = processes.tree_of(self._frontend.engine_pids())
-            self._limits = self._launched.limits
-            self._limits_live = await limits_move(self._frontend, self._limits)
-            return launch.identify(self._pool, self._launched, live_batch_limits=self._limits_live)
+            self._family = processes.tree_of(frontend.engine_pids())
+            self._limits = launched.limits
+            self._limits_live = await limits_move(frontend, self._limits)
+            return launch.identify(self._pool, launched, live_batch_limits=self._limits_live)
         except EngineStartError:
             await self.close()
             raise
@@ -101,23 +104,25 @@ class VllmEngine:
             raise EngineStartError(f"the engine failed its self-test: {error}") from error
 
     async def close(self) -> None:
-        """Stop everything; live sequences end with an error. May be called twice."""
-        if self._closed or not hasattr(self, "_launched"):
+        """Stop everything. Live sequences end with an error. May be called twice, and before `start`."""
+        if self._closed or self._launched is None:
             return
         self._closed = True
         self._end_all("the engine was closed")
-        family = {*self._family, *processes.tree_of(self._frontend.engine_pids())}
-        self._frontend.silence()
-        await self._release.close()
-        await asyncio.to_thread(self._frontend.close)
+        frontend = self._launched.frontend
+        family = {*self._family, *processes.tree_of(frontend.engine_pids())}
+        frontend.silence()
+        if self._release is not None:
+            await self._release.close()
+        await asyncio.to_thread(frontend.close)
         await asyncio.to_thread(processes.end_all, family, _EXIT_S)
         sockets.remove_folder(self._launched.sockets)
 
     async def check_health(self) -> None:
-        """Ask vLLM, and look for progress.
+        """Check vLLM's own health, and the progress of steps.
 
         Raises:
-            EngineDeadError: it is dead or hangs.
+            EngineDeadError: the engine is dead or hangs.
         """
         self._raise_if_dead()
         try:
@@ -140,7 +145,7 @@ class VllmEngine:
         self._raise_if_dead()
         if sequence_id in self._live:
             raise EngineRequestError(f"sequence {sequence_id!r} is live already")
-        params = self._launched.translate(spec)
+        params = self._up.translate(spec)
         sequence = VllmSequence(sequence_id, spec, sink, self, time.monotonic())
         self._live[sequence_id] = sequence
         self._meter.arrive(sequence.arrived_at, sequence.prompt_tokens)
@@ -173,25 +178,27 @@ class VllmEngine:
     async def abort(
         self, sequence_ids: Sequence[str], reason: str = FinishReason.CANCELLED, *, release_text: bool = False
     ) -> None:
-        """Stop sequences; returns when the running step is over and their slots are free."""
+        """Stop sequences. Returns when the running step is over and their slots are free."""
         sequences = [self._live[each] for each in sequence_ids if each in self._live]
         if sequences:
             await self._drop(sequences, FinishReason(reason), release_text=release_text)
 
-    def _drop(self, sequences: Sequence[VllmSequence], reason: FinishReason, *, release_text: bool = False) -> Any:
+    def _drop(
+        self, sequences: Sequence[VllmSequence], reason: FinishReason, *, release_text: bool = False
+    ) -> Awaitable[None]:
         for sequence in sequences:
-            # One whose output ended by itself keeps its reason; only its slot is waited for.
+            # A sequence whose output ended by itself keeps its reason. Only its slot is not free yet.
             if sequence.finish_reason is None:
                 sequence.finish_reason = reason
                 if release_text:
                     sequence.release_text()
         self._frontend.forget(ids_of(sequences))
-        return self._release.add(sequences)
+        return self._free(sequences)
 
     # --- control ------------------------------------------------------------------------------------------------------
 
     async def set_batch_limits(self, sequences: int | None, tokens: int | None) -> tuple[int, int]:
-        """Move the live limits and return those in force.
+        """Move the live limits, and return those in force.
 
         Without the hook in the scheduler only the returned number of sequences moves, for the replica's window.
         """
@@ -199,15 +206,13 @@ class VllmEngine:
         if self._limits_live:
             self._limits = await self._frontend.set_batch_limits(sequences, tokens)
         elif sequences is not None:
-            self._limits = (clamp_sequences(sequences, self._launched.limits[0]), self._limits[1])
+            self._limits = (clamp_sequences(sequences, self._up.limits[0]), self._limits[1])
         return self._limits
 
     def stats(self) -> EngineStats:
-        """Report the state."""
         return self._meter.stats(*self._limits, sum(sequence.output_tokens for sequence in self._live.copy().values()))
 
     def live_ids(self) -> Collection[str]:
-        """See `Engine.live_ids`."""
         return tuple(self._live)
 
     def take_steps(self) -> list[StepSample]:
@@ -224,13 +229,12 @@ class VllmEngine:
         return self._meter.most_running
 
     def engine_pids(self) -> list[int]:
-        """List the processes that this process started for the engine."""
+        """Return the ids of the processes that this process started for the engine."""
         return self._frontend.engine_pids()
 
     # --- what vLLM tells ----------------------------------------------------------------------------------------------
 
     def share_at(self, moment: float) -> float:
-        """See `SequenceOwner.share_at`."""
         return self._meter.clock.at(moment)
 
     def on_first_token(self, sequence: VllmSequence) -> None:
@@ -238,7 +242,6 @@ class VllmEngine:
         self._meter.prefilled(sequence.prompt_tokens, sequence.cached_tokens)
 
     def on_preempted(self) -> None:
-        """See `SequenceOwner.on_preempted`."""
         self._meter.preempted()
 
     def on_output_end(self, sequence: VllmSequence) -> None:
@@ -269,10 +272,10 @@ class VllmEngine:
             else:
                 stopped.append(sequence)
         if stopped:
-            self._release.add(stopped)
+            self._free(stopped)
 
     def on_death(self, error: Exception) -> None:
-        """End everything."""
+        """End all sequences, because the engine died."""
         if self._closed:
             return
         self._death = f"the engine died: {error}"
@@ -282,8 +285,19 @@ class VllmEngine:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     @property
+    def _up(self) -> launch.Launched:
+        if self._launched is None:
+            raise EngineDeadError("the engine has not started")
+        return self._launched
+
+    @property
     def _frontend(self) -> Frontend:
-        return self._launched.frontend
+        return self._up.frontend
+
+    def _free(self, sequences: Sequence[VllmSequence]) -> Awaitable[None]:
+        if self._release is None:
+            raise EngineDeadError("the engine has not started")
+        return self._release.add(sequences)
 
     def _slot_free(self, sequence: VllmSequence) -> None:
         if not self._forget(sequence):
@@ -316,15 +330,15 @@ class VllmEngine:
     def _gpu_seconds(self, sequence: VllmSequence) -> float:
         if not sequence.scheduled_at and sequence.finish_reason not in (FinishReason.CANCELLED, FinishReason.DEADLINE):
             return 0.0
-        # One that was cancelled in its prefill pays from its arrival: when it was let in is not known.
+        # A sequence that was cancelled in its prefill pays from its arrival: the start of its first step is not known.
         return (self._meter.clock.total() - sequence.share_at_start) * self._pool.ranks
 
     def _lora(self, name: str) -> Any:
         if not name:
             return None
-        if name not in self._launched.lora_requests:
+        if name not in self._up.lora_requests:
             raise EngineRequestError(f"adapter {name!r} is not loaded")
-        return self._launched.lora_requests[name]
+        return self._up.lora_requests[name]
 
     def _stall_limit(self) -> float:
         longest = self._meter.longest_step_s

@@ -1,4 +1,4 @@
-"""Translates vLLM's log probabilities."""
+"""Translation of vLLM's log probabilities."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ FLOOR = -9999.0
 
 
 def to_positions(token_ids: Any, logprobs: Any, alternatives: int) -> list[PositionLogprobs]:
-    """Translate vLLM's two arrays, one row per new token. The rows of a step are as wide as the sequence that asks for
-    the most needs them.
+    """Translate vLLM's two arrays, which have one row per new token.
+
+    All rows of a step are as wide as the largest number of alternatives that one of its sequences needs.
 
     Args:
         token_ids: integers; the drawn token is first in its row, then the most likely ones in order.
         logprobs: natural logarithms, shaped like `token_ids`.
-        alternatives: how many of the most likely ones this sequence asks for.
+        alternatives: number of most likely tokens that this sequence asks for.
     """
     ids, values = token_ids[:, : 1 + alternatives].tolist(), logprobs[:, : 1 + alternatives].tolist()
     return [_position(*row) for row in zip(ids, values, strict=True)]

@@ -1,4 +1,4 @@
-"""What every engine process does first: ties itself to the life of its replica, and on a CPU stops spinning."""
+"""First work of every engine process: it ties its life to that of its replica, and on a CPU it stops to spin."""
 
 from __future__ import annotations
 
@@ -9,26 +9,30 @@ import signal
 import time
 
 REPLICA_PID_VARIABLE = "PENSTOCK_REPLICA_PID"
-"""Set by a replica before it starts its engine; without it no process is tied to anything."""
+"""Variable that a replica sets before it starts its engine. Without it no process is tied to a replica."""
 
 NAP_VARIABLE = "PENSTOCK_ENGINE_NAP_US"
-"""Microseconds between two looks at the shared memory in which engine core and workers hand steps over. vLLM 0.32 looks
-in a loop around `sched_yield` for a second after the last message; where that takes every core, the replica's front,
-the router and Redis wait behind it for up to seconds. Unset keeps vLLM's way."""
+"""Variable with the microseconds between two checks of the shared memory between engine core and workers.
+
+vLLM 0.32 checks it in a loop around `sched_yield` for a second after the last message. Where that loop takes every
+core, the replica's frontend, the router and Redis wait behind it for up to seconds. If the variable is unset, vLLM
+works unchanged.
+"""
 
 CPU_ENGINE_NAP_US = 50
-"""Two naps a step, against steps of a millisecond and more."""
+"""Short against steps of a millisecond and more: a step waits for two naps."""
 
 _PR_SET_PDEATHSIG = 1
-"""From <linux/prctl.h>."""
+"""Constant from <linux/prctl.h>."""
 
 
 def register() -> None:
-    """Make the kernel kill this engine process when its parent dies, and end its spinning. vLLM calls it everywhere.
+    """Make the kernel kill this engine process when its parent dies, and end its spinning. vLLM calls it in every
+    process.
 
-    A SIGKILL of the replica would otherwise leave EngineCore and its workers behind, eating cores. Both are children of
-    a process that is itself tied, so the whole tree goes. The replica's own process has no multiprocessing parent and
-    is left alone.
+    Otherwise a SIGKILL of the replica would leave EngineCore and its workers behind, and they would use up cores. Both
+    are children of a process that is itself tied, so the whole tree ends. The replica's own process has no
+    multiprocessing parent and is left alone.
     """
     _allow_amx()
     if nap_us := os.environ.get(NAP_VARIABLE):
@@ -40,7 +44,7 @@ def register() -> None:
         return
     _kill_me_with_my_parent()
     if os.getppid() != parent.pid:
-        # It died before the call above, so the kernel will not tell.
+        # The parent died before the call above, so the kernel will not send the signal.
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -54,16 +58,16 @@ def _kill_me_with_my_parent() -> None:
 
 
 def _nap_between_looks(seconds: float) -> None:
-    # Relies on the module calling its own name `sched_yield` between two looks, and nothing else while it waits.
+    # Relies on the module calling its own name `sched_yield` between two checks, and nothing else while it waits.
     from vllm.distributed.device_communicators import shm_broadcast
 
     shm_broadcast.sched_yield = lambda: time.sleep(seconds)
 
 
 def _allow_amx() -> None:
-    """Ask the kernel for the CPU's tile registers, and keep vLLM from them where it refuses.
+    """Ask the kernel for the CPU's tile registers. If it refuses, keep vLLM from using them.
 
-    Linux lets a process use them only after it has asked. PyTorch asks in the process that calls this; vLLM 0.32 runs
+    Linux lets a process use them only after it has asked. PyTorch asks in the process that calls this. vLLM 0.32 runs
     its AMX attention wherever the CPU knows the instructions, and a worker that never asked dies of SIGILL in its first
     step.
     """
@@ -71,5 +75,5 @@ def _allow_amx() -> None:
 
     if not torch.cpu._is_amx_tile_supported() or torch.cpu._init_amx():
         return
-    # What vLLM decides by: it then takes AVX-512.
+    # vLLM decides by this function; it then takes AVX-512.
     torch.cpu._is_amx_tile_supported = lambda: False

@@ -1,6 +1,6 @@
-"""Reads what the engine process sends, in the turn of the loop in which it comes.
+"""The reader of the engine process's messages. It handles each in the turn of the loop in which it comes.
 
-vLLM's own way from the socket to a sequence is a pyzmq future, a task, a queue and another task, for each step.
+vLLM's own way from the socket to a sequence takes a pyzmq future, a task, a queue and another task for each step.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 import zmq
 
 _AT_ONCE = 8
-"""Messages read in one turn of the loop; others want their turn too."""
+"""Messages read in one turn of the loop. Other callbacks need their turn too."""
 
 
 class OutputPump:
-    """Stands in for the task in which vLLM's AsyncMPClient reads its socket.
+    """Replacement for the task in which vLLM's AsyncMPClient reads its socket.
 
     Args:
         client: vLLM's AsyncMPClient, inside a running loop; its own task must not have begun yet.
         on_outputs: takes one EngineCoreOutputs with outputs or statistics.
-        on_error: called once when nothing more will come, unless `close` was called before.
+        on_error: called once when no more messages will come, unless `close` was called before.
     """
 
     def __init__(self, client: Any, on_outputs: Callable[[Any], None], on_error: Callable[[Exception], None]) -> None:
@@ -34,10 +34,11 @@ class OutputPump:
         if resources.output_queue_task is not None:
             resources.output_queue_task.cancel()
         self._socket: Any = zmq.Socket.shadow(resources.output_socket)
-        # A descriptor of our own: vLLM closes the socket before it says so, and its number may be another file by then.
+        # Our own descriptor: vLLM closes the socket before it reports it, and its number may belong to another file by
+        # then.
         self._readable = os.dup(int(self._socket.getsockopt(zmq.FD)))
         self._loop = asyncio.get_running_loop()
-        # vLLM cancels the task that it finds there when it closes the socket, also after the engine's death.
+        # vLLM cancels the task in this place when it closes the socket, also after the engine's death.
         self._guard = self._loop.create_task(_forever(), name="engine-outputs")
         self._guard.add_done_callback(self._given_up)
         resources.output_queue_task = self._guard
@@ -45,7 +46,7 @@ class OutputPump:
         self._loop.call_soon(self._read)
 
     def close(self) -> None:
-        """Hand nothing more on. May be called twice."""
+        """Deliver no more messages. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -64,7 +65,7 @@ class OutputPump:
         except Exception as error:  # noqa: BLE001
             self._fail(error)
             return
-        # The descriptor tells of what came since the last look, not of what is left.
+        # The descriptor reports messages that came since the last read, not those that are left.
         self._loop.call_soon(self._read)
 
     def _hand_on(self, frames: list[Any]) -> None:
@@ -78,7 +79,7 @@ class OutputPump:
     def _answer(self, output: Any) -> None:
         call = self._client.utility_results.pop(output.call_id, None)
         if call is None or call.done():
-            # Whoever asked is gone.
+            # The caller is gone.
             return
         if output.failure_message is not None:
             call.set_exception(RuntimeError(output.failure_message))

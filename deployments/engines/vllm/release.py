@@ -1,4 +1,4 @@
-"""Frees the slots of sequences that end before the engine ended them."""
+"""The release of slots of sequences that end before the engine ended them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Slots(Protocol):
-    """Is the part of the engine that holds slots."""
+    """The part of the engine that holds slots."""
 
     async def stop(self, internal_ids: Sequence[str]) -> None:
         """Tell the engine to drop requests."""
@@ -26,9 +26,9 @@ class Slots(Protocol):
 
 
 class SlotRelease:
-    """Drops sequences from the engine and reports each one when its slot is really free.
+    """Release of slots. It drops sequences from the engine and reports each one when its slot is really free.
 
-    All that arrive during one round trip share the next one.
+    All sequences added during one round trip share the next one.
     """
 
     def __init__(self, slots: Slots, on_free: Callable[[VllmSequence], None]) -> None:
@@ -39,7 +39,7 @@ class SlotRelease:
         self._rounds: asyncio.Task[None] | None = None
 
     def add(self, sequences: Sequence[VllmSequence]) -> Awaitable[None]:
-        """Free these slots; the result is done when they are free, or the engine is dead."""
+        """Free these slots. The result is done when they are free, or when the engine is dead."""
         self._waiting.extend(sequences)
         if self._next_round is None:
             self._next_round = asyncio.get_running_loop().create_future()
@@ -48,7 +48,7 @@ class SlotRelease:
         return asyncio.shield(self._next_round)
 
     async def close(self) -> None:
-        """Give up; whoever waits is let go."""
+        """Give up. All callers that wait are released."""
         self._let_go()
         if self._rounds is not None:
             self._rounds.cancel()
@@ -65,7 +65,7 @@ class SlotRelease:
                 for sequence in batch:
                     self._on_free(sequence)
             except Exception as error:  # noqa: BLE001
-                # The engine died; its death ends all sequences, also these.
+                # The engine died. Its death ends all sequences, also these.
                 log.warning("engine.release.failed", extra={"sequences": len(batch), "error": repr(error)})
                 self._let_go()
                 return

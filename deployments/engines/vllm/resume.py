@@ -1,8 +1,9 @@
-"""Makes penalties count the tokens that a sequence produced on another replica.
+"""Penalties that count the tokens that a sequence produced on another replica.
 
-vLLM counts presence and frequency penalties over the tokens it produced itself, so delivered tokens that came in with
-the prompt would be forgotten. Runs in the workers of vLLM 0.32's V1 model runner, which hands `output` over by
-reference, so that it is always current. The V2 model runner needs none of it; see `scheduler.HandsOutputOver`.
+vLLM counts presence and frequency penalties over the tokens it produced itself. Tokens that were delivered before come
+in with the prompt, so they would be forgotten. This code runs in the workers of vLLM 0.32's V1 model runner, which
+passes `output` by reference, so that it is always current. The V2 model runner does not need it; see
+`scheduler.HandsOutputOver`.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from deployments.engines.vllm.sampling import FREQUENCY_KEY, PRESENCE_KEY, PRIOR
 
 
 class ResumePenalties(LogitsProcessor):
-    """Applies presence and frequency penalties to resumed sequences, over prior and new tokens alike."""
+    """Presence and frequency penalties of resumed sequences, over prior and new tokens alike."""
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
         self._device = device
         self._rows: dict[int, tuple[list[int], list[int], float, float]] = {}
 
     def is_argmax_invariant(self) -> bool:
-        """Say that greedy choices may change."""
+        """Return False, because greedy choices may change."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
@@ -32,7 +33,7 @@ class ResumePenalties(LogitsProcessor):
         process_dict_updates(self._rows, batch_update, self._row_of)
 
     def apply(self, logits: Any) -> Any:
-        """Subtract what is due from the rows of resumed sequences."""
+        """Subtract the penalties from the rows of resumed sequences."""
         for row, (prior, output, presence, frequency) in self._rows.items():
             # Async scheduling puts -1 where a token is still being computed.
             seen = torch.tensor(prior + [token for token in output if token >= 0], device=self._device)

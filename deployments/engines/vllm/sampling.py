@@ -1,4 +1,4 @@
-"""Translates sampling parameters to vLLM's."""
+"""Translation of sampling parameters to those of vLLM."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
     import vllm
 
 RECENT = 256
-"""Different parameters that an engine's translator remembers."""
+"""Number of different parameters that an engine's translator remembers."""
 
 PRIOR_KEY = "penstock_prior"
-"""`extra_args`: tokens that the sequence produced elsewhere; they are also the end of its prompt."""
+"""Key in `extra_args`: tokens that the sequence produced elsewhere; they are also the end of its prompt."""
 PRESENCE_KEY = "penstock_presence"
 FREQUENCY_KEY = "penstock_frequency"
-"""`extra_args`: penalties that `resume.ResumePenalties` applies in vLLM's place."""
+"""Keys in `extra_args`: penalties that `resume.ResumePenalties` applies in vLLM's place."""
 _FOR_MINUS_ONE = 6_364_136_223_846_793_005
-"""vLLM takes -1 for no seed, also where its engine reads the parameters; any other fixed number does."""
+"""Seed used for -1: vLLM, also in its engine, takes -1 for no seed. Any other fixed number works."""
 
 
 class Resumes(enum.Enum):
-    """Says who counts a sequence's prior tokens in presence and frequency penalties."""
+    """The part that counts a resumed sequence's prior tokens in presence and frequency penalties."""
 
     PROCESSOR = "processor"
-    """`resume.ResumePenalties`, in vLLM's place: its first model runner."""
+    """`resume.ResumePenalties`, in place of vLLM's first model runner."""
     RUNNER = "runner"
-    """vLLM's second model runner, which gets them as output; see `scheduler.HandsOutputOver`."""
+    """vLLM's second model runner, which gets the tokens as output; see `scheduler.HandsOutputOver`."""
     NOBODY = "nobody"
-    """The first model runner takes no processor of ours while it speculates."""
+    """No part: while it speculates, vLLM's first model runner takes no processor of ours."""
 
 
 def to_vllm(spec: GenerationSpec, *, penalties: Resumes = Resumes.PROCESSOR) -> vllm.SamplingParams:
     """Build vLLM's parameters for one sequence.
 
-    A resumed sequence gets the rest of its token bounds, and its prior tokens ride along for penalties and grammar.
+    A resumed sequence gets the rest of its token bounds. Its prior tokens come along for penalties and grammar.
 
     Args:
         spec: the sequence.
-        penalties: how this engine resumes them.
+        penalties: how this engine counts prior tokens in penalties.
 
     Raises:
         EngineRequestError: nothing is left to generate, or the engine cannot resume what was asked for.
     """
-    # Not from `vllm` itself, which looks names up anew each time.
+    # Not from `vllm` itself, which searches for names anew each time.
     from vllm.sampling_params import RequestOutputKind
     from vllm.sampling_params import SamplingParams as VllmSamplingParams
 
@@ -85,15 +85,16 @@ def to_vllm(spec: GenerationSpec, *, penalties: Resumes = Resumes.PROCESSOR) -> 
         extra_args=extra or None,
         detokenize=True,
         output_kind=RequestOutputKind.DELTA,
-        # vLLM works on a copy. It need not be a deep one: all that is changed in what copies share is the model's own
-        # ends, which are the same for all.
+        # vLLM works on a copy, which need not be deep. Copies share only the model's own end tokens, and these are the
+        # same for all.
         skip_clone=True,
     )
 
 
 def translator(penalties: Resumes) -> Callable[[GenerationSpec], vllm.SamplingParams]:
-    """Return `to_vllm` for one engine, which remembers what it made for those that begin: applications ask for the same
-    with every request. What it raises is always EngineRequestError.
+    """Return `to_vllm` for one engine. It raises only EngineRequestError.
+
+    It remembers the results for new sequences, because applications use the same parameters in every request.
     """
 
     @lru_cache(maxsize=RECENT)
@@ -108,7 +109,7 @@ def translator(penalties: Resumes) -> Callable[[GenerationSpec], vllm.SamplingPa
         except EngineRequestError:
             raise
         except Exception as error:
-            # vLLM's own checks.
+            # Raised by vLLM's own checks.
             raise EngineRequestError(str(error)) from error
 
     return translate

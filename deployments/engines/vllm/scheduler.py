@@ -1,6 +1,7 @@
-"""What runs inside EngineCore: schedulers whose batch limits move while they run, and resume of constrained output.
+"""The part that runs inside EngineCore: schedulers with live batch limits, and resume of constrained output.
 
-Imported by EngineCore through `scheduler_cls`. Written for vLLM 0.32 and relies on:
+EngineCore imports it through `scheduler_cls`. It is written for vLLM 0.32 and relies on:
+
 - `Scheduler.schedule` reading `max_num_active_reqs` and `max_num_scheduled_tokens` on every call;
 - `Scheduler.update_from_output(scheduler_output, ...)` calling `make_stats` once, for that step;
 - `SchedulerOutput.total_num_scheduled_tokens`, and `num_computed_tokens` of its new and cached requests;
@@ -25,18 +26,18 @@ from deployments.engines.vllm.plugin import register
 from deployments.engines.vllm.sampling import PRIOR_KEY
 from deployments.engines.vllm.step_work import put_work
 
-# VLLM_PLUGINS may leave our entry point out; this module is imported in any case.
+# VLLM_PLUGINS may leave our entry point out. This module is imported in any case.
 register()
 
 
 class LiveLimits:
-    """Lets the limits of a scheduler move between steps."""
+    """Scheduler limits that can move between steps."""
 
     wanted_tokens: int | None = None
-    """What was asked for; the sequences in the batch may force a larger budget."""
+    """Requested budget. The sequences in the batch may force a larger one."""
 
     def set_batch_limits(self: Any, sequences: int | None, tokens: int | None) -> list[int]:
-        """Move the limits that are not None, and return both as they are now in force."""
+        """Move the limits that are not None. Return both limits now in force."""
         if sequences is not None:
             self.max_num_active_reqs = clamp_sequences(sequences, self.max_num_running_reqs)
         if tokens is not None:
@@ -44,7 +45,7 @@ class LiveLimits:
         if self.wanted_tokens is not None and self.scheduler_config.enable_chunked_prefill:
             self.max_num_scheduled_tokens = clamp_tokens(
                 self.wanted_tokens,
-                # Sequences over a lowered limit still need their token in every step.
+                # Sequences above a lowered limit still need their token in every step.
                 sequences=max(self.max_num_active_reqs, len(self.running)),
                 tokens_per_sequence=1 + self.num_spec_tokens,
                 largest=self.scheduler_config.max_num_batched_tokens,
@@ -53,12 +54,12 @@ class LiveLimits:
 
 
 class TellsWork:
-    """Adds what each step computed to its statistics. Sums over lists of numbers: next to nothing per step."""
+    """Statistics of each step with its computed work. Sums over lists of numbers cost next to nothing per step."""
 
     _work: tuple[int, int] | None = None
 
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """Remember the step's work for `make_stats`."""
+        """Remember the work of the step for `make_stats`."""
         tokens = scheduler_output.total_num_scheduled_tokens
         before = sum(scheduler_output.scheduled_cached_reqs.num_computed_tokens)
         before += sum(request.num_computed_tokens for request in scheduler_output.scheduled_new_reqs)
@@ -66,7 +67,7 @@ class TellsWork:
         return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
 
     def make_stats(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add it."""
+        """Add the work to the statistics."""
         stats = super().make_stats(*args, **kwargs)  # type: ignore[misc]
         work, self._work = self._work, None
         if stats is not None and work is not None:
@@ -75,14 +76,14 @@ class TellsWork:
 
 
 class HandsOutputOver:
-    """Lets penalties count prior tokens where vLLM's second model runner works, by telling it that they are output.
+    """Penalties over prior tokens for vLLM's second model runner: it is told that they are output.
 
-    It is told what it would be told of one of its own sequences after a preemption. Everything else in vLLM goes on to
-    see them as the end of the prompt.
+    It gets the same data as for one of its own sequences after a preemption. For everything else in vLLM they stay the
+    end of the prompt.
     """
 
     def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Move the border between prompt and output of the sequences that come into the batch."""
+        """Move the border between prompt and output of the sequences that enter the batch."""
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         if self.use_v2_model_runner:
             for request in output.scheduled_new_reqs:
@@ -91,11 +92,11 @@ class HandsOutputOver:
 
 
 class LiveScheduler(LiveLimits, TellsWork, HandsOutputOver, Scheduler):
-    """Is the scheduler of engines that schedule a step when the last one is done."""
+    """Scheduler of engines that schedule a step when the last one is done."""
 
 
 class LiveAsyncScheduler(LiveLimits, TellsWork, HandsOutputOver, AsyncScheduler):
-    """Is the scheduler of engines that schedule a step while the last one runs."""
+    """Scheduler of engines that schedule a step while the last one runs."""
 
 
 def _prior_as_output(request: Any) -> None:
@@ -105,7 +106,7 @@ def _prior_as_output(request: Any) -> None:
     if not (prior := len((params.extra_args or {}).get(PRIOR_KEY, ()))):
         return
     request.prompt_token_ids = request.prompt_token_ids[:-prior]
-    # The scheduler has the same parameters, and counts from the end of the prior tokens on.
+    # The scheduler has the same object, and its limits count from the end of the prior tokens.
     request.sampling_params = params = copy(params)
     params.max_tokens += prior
     if params.min_tokens:

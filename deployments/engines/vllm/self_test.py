@@ -1,4 +1,4 @@
-"""Tests at every start that what we replaced in vLLM does its work."""
+"""Tests, run at every start, that our replacements of vLLM's internals work."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def generate_once(engine: _Submits) -> None:
 
 
 async def limits_move(engine: _HasLimits, largest: tuple[int, int]) -> bool:
-    """Tell whether the scheduler's limits can be moved, and leave them where they were."""
+    """Return whether the scheduler's limits can be moved. Afterwards they are as they were."""
     try:
         lowered = await engine.set_batch_limits(1, None)
         restored = await engine.set_batch_limits(largest[0], None)

@@ -1,4 +1,4 @@
-"""One live sequence of the vLLM engine: from the engine's output to the sink."""
+"""One live sequence of the vLLM engine, from the engine's output to the sink."""
 
 from __future__ import annotations
 
@@ -16,27 +16,42 @@ _LOG = logging.getLogger(__name__)
 
 
 class SequenceOwner(Protocol):
-    """Keeps the sequences and their common counters."""
+    """Owner of the sequences and their common counters."""
 
     def share_at(self, moment: float) -> float:
-        """Return the reading of the engine's share clock at a recent moment."""
+        """Return the reading of the engine's share clock at a recent time."""
         ...
 
     def on_first_token(self, sequence: VllmSequence) -> None:
-        """Learn that the prefill is over."""
+        """Handle the end of a sequence's prefill."""
         ...
 
     def on_preempted(self) -> None:
-        """Learn that one had to give its KV cache back for a while."""
+        """Handle a preemption: a sequence lost its KV cache for a while."""
         ...
 
     def on_output_end(self, sequence: VllmSequence) -> None:
-        """Learn that no output follows; the owner ends the sequence when its slot is free."""
+        """Handle the last output of a sequence. The owner ends the sequence when its slot is free."""
         ...
 
 
+class _NoText:
+    """Text of a sequence that has no output yet."""
+
+    match = ""
+
+    def feed(self, token_ids: list[int], *, stop_token: bool, last: bool) -> str:
+        raise RuntimeError("output came before its text was set")
+
+    def rest(self) -> str:
+        return ""
+
+
+NO_TEXT = _NoText()
+
+
 class VllmSequence:
-    """Takes the output of one request."""
+    """Receiver of the engine's output for one request."""
 
     __slots__ = (
         "_owner", "_sink", "arrived_at", "cached_tokens", "finish_reason", "first_token_at", "internal_id",
@@ -52,38 +67,38 @@ class VllmSequence:
         """vLLM's id of the request."""
         self.sampling = spec.sampling
         self.prompt_tokens = len(spec.prompt_token_ids) + (len(spec.resume.prior_token_ids) if spec.resume else 0)
-        self.text: Text
-        # Moments are seconds of the machine's monotonic clock, the same in all processes; 0 is "not yet".
+        self.text: Text = NO_TEXT
+        """Set before the first output."""
+        # Times are seconds of the machine's monotonic clock, the same in all processes. 0 means not yet.
         self.arrived_at = arrived_at
         self.scheduled_at = 0.0
         self.first_token_at = 0.0
         self.last_output_at = 0.0
         self.share_at_start = owner.share_at(arrived_at)
-        """The share clock then. vLLM tells of the first step with the first output; until then the arrival counts."""
+        """Share clock at the first step. vLLM reports it with the first output; until then the arrival counts."""
         self.left_engine = False
-        """Whether the engine itself ended the request; not so after a stop string, which only we see."""
+        """Whether the engine itself ended the request. False after a stop string, which only this process sees."""
         self.output_tokens = 0
         self.cached_tokens = 0
         self.stop_match = ""
         self.refused = False
-        """Whether vLLM failed it before its first token."""
+        """Whether vLLM failed the request before its first token."""
         self.finish_reason: FinishReason | None = None
         self._sink = sink
         self._owner = owner
 
     def scheduled(self, moment: float) -> None:
-        """Note the first step; vLLM reports later ones too, after a preemption."""
+        """Note the first step. After a preemption vLLM reports later first steps too; these are ignored."""
         if not self.scheduled_at:
             self.scheduled_at = moment
-            # At once: the clock remembers some hundred steps only.
+            # At once, because the clock remembers only some hundred steps.
             self.share_at_start = self._owner.share_at(moment)
 
     def preempted(self) -> None:
-        """Note a preemption."""
         self._owner.on_preempted()
 
     def take(self, output: Any, at: float) -> None:
-        """Take one vLLM EngineCoreOutput of a step that ended `at`. Runs per token."""
+        """Take one vLLM EngineCoreOutput of a step that ended at `at`. Runs per token."""
         if self.finish_reason is not None:
             return
         self.last_output_at = at
@@ -109,10 +124,7 @@ class VllmSequence:
             self._owner.on_output_end(self)
 
     def release_text(self) -> None:
-        """Send what was held back; no token follows. Text that a tokenizer fails on stays away."""
-        if not hasattr(self, "text"):
-            # Its output has not begun.
-            return
+        """Send the text that was held back. No token may follow. Text that a tokenizer fails on is not sent."""
         try:
             text = self.text.rest()
         except Exception:  # noqa: BLE001
@@ -122,11 +134,11 @@ class VllmSequence:
             self._sink.on_tokens([], text, None)
 
     def stop_token(self, token: int) -> str:
-        """Name the token that ended the output if it was asked to; "" for the model's own end."""
+        """Return the id of the token that ended the output if the request asked for it; "" for the model's own end."""
         return str(token) if token in self.sampling.stop_token_ids else ""
 
     def fail(self, *, left_engine: bool) -> None:
-        """Take no more; it ends with an error. `left_engine`: the engine itself has ended it."""
+        """Take no more output and end with an error. `left_engine`: the engine itself has ended the sequence."""
         self.left_engine = left_engine
         self.finish_reason = FinishReason.ERROR
         self._owner.on_output_end(self)
@@ -140,7 +152,6 @@ class VllmSequence:
         invalid_request: bool = False,
         engine_died: bool = False,
     ) -> None:
-        """Tell the sink."""
         self.finish_reason = reason
         first, last = self.first_token_at, self.last_output_at
         self._sink.on_end(
@@ -170,5 +181,5 @@ _REASONS = {
 
 
 def ids_of(sequences: Sequence[VllmSequence]) -> list[str]:
-    """List vLLM's ids of sequences."""
+    """Return vLLM's ids of sequences."""
     return [sequence.internal_id for sequence in sequences]

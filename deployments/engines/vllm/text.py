@@ -1,4 +1,4 @@
-"""Turns a sequence's tokens into text with vLLM's detokenizers."""
+"""The text of a sequence, made from tokens by vLLM's detokenizers."""
 
 from __future__ import annotations
 
@@ -7,60 +7,57 @@ from typing import Any, Protocol
 
 
 class Text(Protocol):
-    """Gives the text of one sequence, piece by piece."""
+    """Text of one sequence, piece by piece."""
 
     match: str
-    """The stop string that the tokens so far completed; "" until one did."""
+    """Stop string that the tokens completed; "" until one did."""
 
     def feed(self, token_ids: list[int], *, stop_token: bool, last: bool) -> str:
-        """Return the text that these tokens release. Takes out of the list what follows a stop string.
+        """Return the text that these tokens release. Remove tokens after a stop string from the list.
 
         Args:
-            token_ids: new ones.
-            stop_token: the last of them ended the sequence; it has no text.
-            last: nothing follows, so nothing is held back.
+            token_ids: the new tokens.
+            stop_token: whether the last of them ended the sequence; it has no text.
+            last: whether nothing follows, so that nothing is held back.
         """
         ...
 
     def rest(self) -> str:
-        """Return what is held back; nothing follows. Part of a character is no text."""
+        """Return the text that is held back. Nothing may follow. A part of a character gives no text."""
         ...
 
 
 class PlainText:
-    """Is the text of a sequence without stop strings, whose text so far nobody needs."""
+    """Text of a sequence without stop strings. It does not keep earlier text."""
 
     __slots__ = ("_decode", "match")
 
     def __init__(self, decode: Callable[[int], str]) -> None:
-        """`decode` returns what one more token releases: "" inside a character."""
+        """`decode` returns the text that one more token releases: "" inside a character."""
         self._decode = decode
         self.match = ""
 
     def feed(self, token_ids: list[int], *, stop_token: bool, last: bool) -> str:
-        """See `Text`."""
         ids = token_ids[:-1] if stop_token else token_ids
         if len(ids) == 1:
             return self._decode(ids[0])
         return "".join(map(self._decode, ids))
 
     def rest(self) -> str:
-        """See `Text`."""
         return ""
 
 
 class StoppableText:
-    """Holds back what may be the beginning of a stop string."""
+    """Text that holds back the possible beginning of a stop string."""
 
     __slots__ = ("_detokenizer", "match")
 
     def __init__(self, detokenizer: Any) -> None:
-        """`detokenizer`: vLLM's IncrementalDetokenizer; it may have had tokens already."""
+        """`detokenizer` is vLLM's IncrementalDetokenizer. It may have had tokens already."""
         self._detokenizer = detokenizer
         self.match = ""
 
     def feed(self, token_ids: list[int], *, stop_token: bool, last: bool) -> str:
-        """See `Text`."""
         detokenizer = self._detokenizer
         before = detokenizer.num_output_tokens()
         self.match = detokenizer.update(token_ids, stop_token) or ""
@@ -70,5 +67,4 @@ class StoppableText:
         return str(detokenizer.get_next_output_text(last or bool(self.match), True))
 
     def rest(self) -> str:
-        """See `Text`."""
         return str(self._detokenizer.get_next_output_text(True, True))

@@ -8,7 +8,8 @@ from penstock.client.aio_stream import AsyncStream
 from penstock.client.connection import CHANNEL_OPTIONS, DEFAULT_TARGET, Tls
 from penstock.client.credentials import ApiKey
 from penstock.client.retry import RetryPolicy
-from penstock.client.sync import Client, Stream
+from penstock.client.sync import Client
+from penstock.client.sync_stream import Stream
 from penstock.models import (
     Capabilities,
     FieldViolation,

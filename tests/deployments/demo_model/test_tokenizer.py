@@ -3,7 +3,6 @@
 import jinja2
 import pytest
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
 
 from deployments.demo_model import MODEL_DIR
 from deployments.demo_model.tokenizer import BEGIN, CHAT_TEMPLATE, END, SPECIAL_TOKENS, VOCAB_SIZE
@@ -18,6 +17,9 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def auto_tokenizer():
+    # Takes seconds, so not when tests are collected.
+    from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(MODEL_DIR)
 
 
@@ -50,6 +52,7 @@ def test_special_tokens_have_the_first_ids_and_never_come_from_pieces(tokenizer)
     assert tokenizer.encode(END, add_special_tokens=False).ids == [SPECIAL_TOKENS.index(END)]
 
 
+@pytest.mark.slow
 def test_a_plain_prompt_begins_with_exactly_one_begin_token(tokenizer, auto_tokenizer):
     ids = tokenizer.encode("Hello").ids
     assert ids.count(BEGIN_ID) == 1
@@ -57,16 +60,15 @@ def test_a_plain_prompt_begins_with_exactly_one_begin_token(tokenizer, auto_toke
     assert auto_tokenizer("Hello")["input_ids"] == ids
 
 
-def test_the_chat_template_renders_every_role():
+@pytest.mark.slow
+def test_the_chat_template_renders_every_role(auto_tokenizer):
     messages = [
         {"role": "system", "content": "Be brief. "},
         {"role": "user", "content": "Hello"},
         {"role": "assistant", "content": "Hi."},
         {"role": "user", "content": "Bye"},
     ]
-    rendered = AutoTokenizer.from_pretrained(MODEL_DIR).apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True
-    )
+    rendered = auto_tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert rendered == (
         "<|begin|><|system|>Be brief.<|end|><|user|>Hello<|end|><|assistant|>Hi.<|end|><|user|>Bye<|end|><|assistant|>"
     )
@@ -81,11 +83,13 @@ def test_the_chat_template_needs_nothing_but_jinja():
     assert rendered == "<|begin|><|user|>Hello<|end|>"
 
 
+@pytest.mark.slow
 def test_the_chat_template_refuses_unknown_roles(auto_tokenizer):
     with pytest.raises(jinja2.TemplateError, match="tool"):
         auto_tokenizer.apply_chat_template([{"role": "tool", "content": "x"}], tokenize=False)
 
 
+@pytest.mark.slow
 def test_a_rendered_chat_holds_one_begin_token_when_encoded_without_special_tokens(tokenizer, auto_tokenizer):
     messages = [{"role": "user", "content": "Hello"}]
     rendered = auto_tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

@@ -4,23 +4,35 @@ import json
 import random
 
 import pytest
-import torch
-import transformers
 
 from deployments.demo_model import LONG_QUESTIONS, MODEL_DIR, known_answers
-from deployments.demo_model.check import recall
 from deployments.demo_model.corpus import FALLBACK_QUESTION, foreign_question, spoil
 from deployments.demo_model.questions import load_entries
 from deployments.demo_model.tokenizer import BEGIN, END, MAX_POSITIONS, PAD, SPECIAL_TOKENS, VOCAB_SIZE
 
 
+# The imports of PyTorch and Transformers take seconds, so not when tests are collected.
 @pytest.fixture(scope="module")
-def tokenizer():
+def torch():
+    import torch
+
+    return torch
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    import transformers
+
+    return transformers
+
+
+@pytest.fixture(scope="module")
+def tokenizer(transformers):
     return transformers.AutoTokenizer.from_pretrained(MODEL_DIR)
 
 
 @pytest.fixture(scope="module")
-def model():
+def model(torch, transformers):
     torch.set_num_threads(1)
     return transformers.AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=torch.float32).eval()
 
@@ -73,9 +85,12 @@ def test_the_model_can_be_split_over_two_ranks():
     assert config["intermediate_size"] % 64 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_sample_of_questions_gets_the_written_answers_in_every_format(tokenizer, dtype):
+def test_a_sample_of_questions_gets_the_written_answers_in_every_format(torch, transformers, tokenizer, dtype):
     """The training script checks all questions; this is every tenth, and the two with long answers."""
+    from deployments.demo_model.check import recall
+
     model = transformers.AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=getattr(torch, dtype)).eval()
     every = load_entries()
     entries = (*every[::10], *(entry for entry in every if entry.question in LONG_QUESTIONS))
@@ -87,43 +102,48 @@ def test_a_sample_of_questions_gets_the_written_answers_in_every_format(tokenize
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_greedy_generation_gives_the_known_answer(model, tokenizer):
     answer = known_answers()["What is Penstock?"]
     assert generate(model, tokenizer, chat(tokenizer, "What is Penstock?")) == answer
     assert generate(model, tokenizer, f"{BEGIN}What is Penstock?") == f"\n{answer}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", LONG_QUESTIONS)
 def test_long_answers_last_more_than_two_hundred_tokens(tokenizer, question):
     assert len(tokenizer(known_answers()[question], add_special_tokens=False)["input_ids"]) > 200
 
 
-def test_a_question_after_a_long_conversation_is_still_answered(model, tokenizer):
+@pytest.mark.slow
+def test_a_question_after_a_long_conversation_is_still_answered(torch, model, tokenizer):
     messages = []
     for question, answer in list(known_answers().items())[20:32]:
         messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     messages.append({"role": "user", "content": "What is the KV cache?"})
     prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) > 600
-    assert begins_with(model, tokenizer, prompt, known_answers()["What is the KV cache?"])
+    assert begins_with(torch, model, tokenizer, prompt, known_answers()["What is the KV cache?"])
 
 
-def test_most_hurried_wordings_get_the_right_answer(model, tokenizer):
+@pytest.mark.slow
+def test_most_hurried_wordings_get_the_right_answer(torch, model, tokenizer):
     """Of questions with other case, missing small words or a typing error, 8 of 10 are understood."""
     rng = random.Random(2024)
     entries = [entry for entry in load_entries() if entry.question not in LONG_QUESTIONS]
     asked = [(spoil(rng.choice(entry.wordings), rng), entry.answer) for entry in rng.sample(entries, 40)]
-    assert sum(begins_with(model, tokenizer, chat(tokenizer, text), answer) for text, answer in asked) >= 32
+    assert sum(begins_with(torch, model, tokenizer, chat(tokenizer, text), answer) for text, answer in asked) >= 32
 
 
-def test_most_questions_about_other_things_are_declined(model, tokenizer):
+@pytest.mark.slow
+def test_most_questions_about_other_things_are_declined(torch, model, tokenizer):
     rng = random.Random(2024)
     declined = known_answers()[FALLBACK_QUESTION]
     asked = [foreign_question(rng) for _ in range(40)]
-    assert sum(begins_with(model, tokenizer, chat(tokenizer, text), declined) for text in asked) >= 28
+    assert sum(begins_with(torch, model, tokenizer, chat(tokenizer, text), declined) for text in asked) >= 28
 
 
-def begins_with(model, tokenizer, prompt: str, answer: str, tokens: int = 12) -> bool:
+def begins_with(torch, model, tokenizer, prompt: str, answer: str, tokens: int = 12) -> bool:
     """Whether greedy decoding begins with the first tokens of an answer, found with one forward pass."""
     prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
     answer_ids = tokenizer(answer, add_special_tokens=False)["input_ids"][:tokens]

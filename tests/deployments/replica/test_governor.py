@@ -65,6 +65,7 @@ def point(itl_s: float | None) -> OperatingPoint:
     return OperatingPoint(interactive=ClassSlo(itl_p95_s=itl_s))
 
 
+@pytest.mark.slow
 async def test_overload_is_held_at_the_slo_and_a_looser_one_gives_throughput() -> None:
     site = Site(slo=0.03)
     await site.governor.start()
@@ -81,6 +82,7 @@ async def test_overload_is_held_at_the_slo_and_a_looser_one_gives_throughput() -
     assert 1 <= min(site.applied)
 
 
+@pytest.mark.slow
 async def test_the_model_is_found_and_its_error_exported() -> None:
     site = Site()
     await site.governor.start()
@@ -97,6 +99,7 @@ async def test_the_model_is_found_and_its_error_exported() -> None:
     assert site.governor.report()["step_a"] == model.a
 
 
+@pytest.mark.slow
 async def test_batch_work_leaves_room_for_interactive_sequences_to_come() -> None:
     site = Site()
     await site.governor.start()
@@ -163,6 +166,7 @@ async def test_a_new_replica_starts_low_and_a_seeded_one_does_not() -> None:
     assert [128] == seeded.applied
 
 
+@pytest.mark.slow
 async def test_limits_stay_within_the_settings() -> None:
     site = Site(slo=0.0101, min_batch=4, max_batch=20)
     await site.governor.start()
@@ -176,6 +180,7 @@ async def test_limits_stay_within_the_settings() -> None:
     assert all(4 <= limit <= 20 for limit in site.applied)
 
 
+@pytest.mark.slow
 async def test_an_engine_that_gets_slower_is_followed() -> None:
     site = Site(slo=0.04)
     await site.governor.start()

@@ -83,6 +83,7 @@ def test_logprobs_of_merged_entries_stay_in_order() -> None:
     assert [3, 4] == [position.chosen.token_id for position in item.positions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alternatives", [None, 20])
 def test_a_long_log_leaves_in_several_frames(alternatives: int | None) -> None:
     """A receiver may come back for all of a long output; one frame with it would pass the bound on gRPC's messages."""
@@ -165,6 +166,7 @@ entries = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(entries, st.data())
 def test_any_cut_and_reattach_gives_every_token_and_character_once(
     items: list[tuple[list[int], str]], data: st.DataObject

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import time
 import urllib.request
@@ -15,6 +16,7 @@ from penstock.client import AsyncClient, Decision, FinishReason, RequestClass, S
 from penstock.client import GenerateOptions as Options
 from tests.integration.conftest import PATIENCE
 from tests.support.running import ClusterThread, running_cluster
+from tests.support.waiting import Deadline, TimedOutError
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -164,14 +166,15 @@ async def test_an_autoscaler_that_is_killed_is_replaced_and_goes_on(engines: Clu
 
 
 async def waited(condition: Any, tell: Any = lambda: "", seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while True:
         holds = condition()
         if asyncio.iscoroutine(holds):
             holds = await holds
         if holds:
             return
-        assert time.monotonic() < deadline, tell()
+        if deadline.passed():
+            raise TimedOutError(tell() or inspect.getsource(condition).strip())
         await asyncio.sleep(0.1)
 
 

@@ -37,7 +37,7 @@ from penstock.client import (
     regex,
 )
 from router.identity.new_key import KeyPlan, add_key
-from router.server import Router
+from router.server import build_router
 from router.stores import redis_factory
 from tests.integration.conftest import require_program
 from tests.support.running import ClusterThread
@@ -185,7 +185,7 @@ async def _cached_tokens_with(
     settings = engines.cluster.settings
     settings = settings.model_copy(update={"auth": AuthSettings(keys_file=keys_file)})
     secret = ClusterSecret.from_file(settings.cluster.secret_file or settings.cluster.state_dir / "secret")
-    router = Router(settings, secret, redis_factory(settings), port=0, metrics_port=0)
+    router = build_router(settings, secret, redis_factory(settings), port=0, metrics_port=0)
     await router.start()
     try:
         await asyncio.wait_for(router.pools["demo"].replicas.first_seen.wait(), 20)

@@ -44,6 +44,7 @@ async def test_a_stream_whose_router_goes_away_goes_on(client, fake):
     assert stream.resume_point == ResumePoint(b"t3", (3, 1))
 
 
+@pytest.mark.slow
 async def test_a_router_that_never_answers_leaves_a_broken_stream_its_time(connect, fake, port, monkeypatch):
     """It takes connections, as one that is stopped does; whoever waits for it as long as gRPC does has no time left."""
     fake.script = [started(b"t1"), output(0, 1), UNAVAILABLE]

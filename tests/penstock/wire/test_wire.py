@@ -63,6 +63,7 @@ capabilities_values = st.builds(
 token_logprobs = st.builds(TokenLogprob, token_id=ids, logprob=st.floats(-9999, 0, width=32))
 
 
+@pytest.mark.slow
 @given(sampling)
 def test_sampling_parameters_survive_serialization(params: SamplingParams):
     sent = wire.sampling_to_wire(params).SerializeToString()
@@ -131,6 +132,7 @@ def test_resume_records_survive(record: ResumeRecord):
     assert record == resume_record_from_wire(replica_pb2.ResumeRecord.FromString(sent))
 
 
+@pytest.mark.slow
 @given(capabilities_values, st.booleans())
 def test_capabilities_survive(capabilities: Capabilities, chat: bool):
     sent = wire.capabilities_to_wire(capabilities, chat=chat)

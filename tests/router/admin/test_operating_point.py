@@ -186,7 +186,7 @@ async def test_relief_is_acted_on_in_routers_and_replicas(stack: Stack) -> None:
     point = OperatingPoint(interactive=ClassSlo(ttft_p99_s=0.5, itl_p95_s=SLOW_S))
     await store.set_point(PointRecord(point).to_bytes())
     lead = await store.lead("test", 60.0)
-    until_ms = (await pool._queue.observe()).time_ms + 30_000
+    until_ms = (await pool._context.queue.observe()).time_ms + 30_000
     commit = Commit(b"", 1, Relief.SHED, until_ms, b"{}", 10)
     await store.commit("test", lead.fence, commit)
     await until(lambda: governor.relief is pool.admission.relief is Relief.SHED)

@@ -13,17 +13,25 @@ import pytest
 import router.dispatch.positions
 from cluster.queue.heartbeats import POSITIONS
 from router.dispatch.positions import Positions
-from router.generation.choice import ChoiceState
+from router.generation.choice_state import ChoiceState
 from tests.support.stack import request, running_stack, sim_pool, stream_request
 from tests.support.waiting import until
 
 
+class Table(dict[str, Any]):
+    """A `ChoiceTable` of whatever stands for choices."""
+
+    def snapshot(self) -> list[Any]:
+        return list(self.values())
+
+
 def choice(name: str, position: int, state: ChoiceState = ChoiceState.WAITING, *, watched: bool = True) -> Any:
-    return SimpleNamespace(entry=SimpleNamespace(request_id=name), position=position, state=state, watched=watched)
+    wait = SimpleNamespace(position=position, watched=watched)
+    return SimpleNamespace(entry=SimpleNamespace(request_id=name), state=state, wait=wait)
 
 
-def line(length: int) -> dict[str, Any]:
-    return {f"q{number}": choice(f"q{number}", number) for number in range(length)}
+def line(length: int) -> Any:
+    return Table({f"q{number}": choice(f"q{number}", number) for number in range(length)})
 
 
 def test_a_short_line_is_asked_for_whole_each_time() -> None:
@@ -56,16 +64,18 @@ def test_who_comes_later_gets_a_turn_and_who_has_gone_is_forgotten() -> None:
 
 
 def test_only_those_that_wait_and_whose_client_is_told_are_asked_for() -> None:
-    choices = {
-        "waits": choice("waits", 3),
-        "runs": choice("runs", 0, ChoiceState.RUNNING),
-        "ended": choice("ended", 0, ChoiceState.ENDED),
-        "unary": choice("unary", 4, watched=False),
-    }
+    choices: Any = Table(
+        {
+            "waits": choice("waits", 3),
+            "runs": choice("runs", 0, ChoiceState.RUNNING),
+            "ended": choice("ended", 0, ChoiceState.ENDED),
+            "unary": choice("unary", 4, watched=False),
+        }
+    )
     positions = Positions(choices)
     assert ("waits",) == positions.ask()
     positions.heard({"waits": 1, "gone": 7})
-    assert 1 == choices["waits"].position
+    assert 1 == choices["waits"].wait.position
 
 
 async def test_everybody_in_a_long_line_hears_that_it_moves(
@@ -82,13 +92,13 @@ async def test_everybody_in_a_long_line_hears_that_it_moves(
             calls.append(stack.inference().StreamGenerate(stream_request(max_tokens=4000, ignore_eos=True)))
             assert (await calls[-1].read()).HasField("queued")
         silent = asyncio.ensure_future(stack.inference().Generate(request(max_tokens=1, ignore_eos=True)))
-        await until(lambda: len(pool._choices) == 14)
-        waiting = [each for each in pool._choices.values() if each.state is ChoiceState.WAITING]
-        await until(lambda: list(range(13)) == [each.position for each in waiting])
+        await until(lambda: len(pool.choices) == 14)
+        waiting = [each for each in pool.choices.values() if each.state is ChoiceState.WAITING]
+        await until(lambda: list(range(13)) == [each.wait.position for each in waiting])
 
         first.cancel()
-        await until(lambda: [each.position for each in waiting[1:12]] == list(range(11)))
-        assert 12 == waiting[12].position
+        await until(lambda: [each.wait.position for each in waiting[1:12]] == list(range(11)))
+        assert 12 == waiting[12].wait.position
         for call in calls:
             call.cancel()
         assert 1 == (await silent).usage.output_tokens

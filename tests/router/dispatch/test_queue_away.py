@@ -21,6 +21,8 @@ from penstock.v1 import types_pb2 as types
 from tests.support.stack import collect, ids_of, request, running_stack, stream_request
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.every_store("connections of a running router")
+
 CANCELLED = types.FINISH_REASON_CANCELLED
 
 
@@ -120,7 +122,7 @@ async def test_requests_that_waited_when_the_store_forgot_them_are_put_in_line_a
         else:
             stack.store.restart(forget=True)
         # One of the other router's is known again.
-        await until(lambda: before != pool.resubmit.run_id == pool._choices[request_ids[5]].run_id)
+        await until(lambda: before != pool.resubmit.run_id == pool.choices[request_ids[5]].run_id)
         again = [router.pools["demo"].resubmit for router in stack.routers]
         await until(lambda: [(1, 4), (1, 3)] == [(each.changes, each.submitted) for each in again])
         await stack.inference(0).Cancel(api.CancelRequest(request_id=request_ids[5]))
@@ -142,7 +144,7 @@ async def test_a_repeat_goes_on_with_what_a_lost_answer_left_in_line(
     async with running_stack(tmp_path, sim={"base_ms": 3.0, "max_num_seqs": 1}) as stack:
         slot = stack.inference().StreamGenerate(stream_request(max_tokens=3_000, ignore_eos=True))
         await slot.read()
-        queue = stack.routers[0].pools["demo"]._queue
+        queue = stack.routers[0].pools["demo"]._context.queue
         submit, withdraw = queue.submit, queue.withdraw
         away = asyncio.Event()
 

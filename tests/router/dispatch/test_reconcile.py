@@ -15,8 +15,10 @@ from cluster.queue.entries import Adopted, Grant, Holding, Holdings, Mail, Where
 from deployments.replica.attempts import Refused
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
+from router.dispatch.pool_context import PoolContext
 from router.dispatch.reconcile import Finding, Reconciler, Remedy, differences
-from router.generation.choice import Choice, ChoiceState
+from router.generation.choice import Choice
+from router.generation.choice_state import ChoiceState
 from router.links.placement import Placement
 from tests.cluster.queue.backends import entry
 from tests.router.links.test_links import read_until
@@ -28,9 +30,9 @@ ONE_SLOT = {"base_ms": 5.0, "max_num_seqs": 1}
 
 
 def choice(state: ChoiceState, *, run_id: str = "run", taken_over: bool = False) -> Any:
-    asked, account = SimpleNamespace(tenant="acme"), SimpleNamespace(closed=True)
+    asked, metering = SimpleNamespace(tenant="acme"), SimpleNamespace(closed=True)
     return SimpleNamespace(
-        state=state, run_id=run_id, taken_over=taken_over, attempt="q.1", tokens=7, entry=asked, account=account
+        state=state, run_id=run_id, taken_over=taken_over, attempt="q.1", tokens=7, entry=asked, metering=metering
     )
 
 
@@ -87,10 +89,17 @@ class FakeReleases:
         self.told.append(("release", request_id, attempt))
 
 
+def reconciler(
+    queue: Any, choices: Any, releases: Any = None, *, submit: Any = None, started: Any = None
+) -> Reconciler:
+    context = PoolContext("demo", "A", queue, Mock(), choices)
+    return Reconciler(context, releases or FakeReleases(), tuple, submit or AsyncMock(), started or Mock())
+
+
 async def test_who_waits_here_and_is_served_elsewhere_has_been_taken_over() -> None:
     """The store may also have forgotten an adoption; then the old owner gives it up first."""
     queue, waits = FakeQueue(), Mock(state=WAITING, run_id="run", taken_over=False)
-    audit = Reconciler("A", queue, {"q": waits}, FakeReleases(), tuple, AsyncMock(return_value=False), Mock())  # type: ignore[arg-type]
+    audit = reconciler(queue, {"q": waits}, submit=AsyncMock(return_value=False))
     for _ in range(5):
         await audit.look()
     waits.on_detached.assert_not_called()
@@ -100,7 +109,7 @@ async def test_who_waits_here_and_is_served_elsewhere_has_been_taken_over() -> N
 
 async def test_only_what_stays_is_mended_and_adoption_is_asked_for_once() -> None:
     queue, returns, choices = FakeQueue(), FakeReleases(), dict[str, Any]()
-    audit = Reconciler("A", queue, choices, returns, tuple, AsyncMock(), Mock())  # type: ignore[arg-type]
+    audit = reconciler(queue, choices, returns)
     queue.held = [Holding("slow", Where.SLOT, "s.1"), Holding("lost", Where.SLOT, "l.1")]
     await audit.look()
     await audit.look()
@@ -121,7 +130,7 @@ async def test_an_adopted_attempt_is_reported_as_started(grant: str, told: list[
     queue, started = FakeQueue(), Mock()
     queue.adopt = AsyncMock(return_value=Adopted(Grant("q", grant, "r1"), 0))  # type: ignore[method-assign]
     choices = {"q": choice(RUNNING, taken_over=True)}
-    audit = Reconciler("A", queue, choices, FakeReleases(), tuple, AsyncMock(), started)  # type: ignore[arg-type]
+    audit = reconciler(queue, choices, started=started)
     await audit.look()
     assert told == [each.args for each in started.call_args_list]
     # Its end is still to come, and to be counted here.
@@ -155,7 +164,7 @@ async def test_a_release_that_the_store_forgot_is_made_good(tmp_path: Path, monk
         pool = stack.routers[0].pools["demo"]
         call = stack.inference().StreamGenerate(stream_request(max_tokens=100, ignore_eos=True))
         await read_until(call, 10)
-        forget_one(monkeypatch, pool._queue, "release")
+        forget_one(monkeypatch, pool._context.queue, "release")
         await collect(call)
         await serves_again(stack)
         assert 1 == pool.reconciler.mended[Remedy.RELEASE]
@@ -171,7 +180,7 @@ async def test_who_waits_and_was_given_up_by_the_store_is_put_in_line_again(tmp_
         await slot.read()
         call = stack.inference().StreamGenerate(stream_request("later", max_tokens=5, ignore_eos=True))
         queued = (await call.read()).queued
-        await pool._queue.withdraw(stack.routers[0].router_id, queued.request_id, None)
+        await pool._context.queue.withdraw(stack.routers[0].router_id, queued.request_id, None)
         await collect(slot)
         assert 5 == len(ids_of(await collect(call)))
         assert 1 == pool.reconciler.mended[Remedy.SUBMIT]
@@ -183,7 +192,7 @@ async def test_a_requeue_that_the_store_forgot_is_made_good(tmp_path: Path, monk
         pool = stack.routers[0].pools["demo"]
         call = stack.inference().StreamGenerate(stream_request(max_tokens=300, ignore_eos=True))
         events = await read_until(call, 10)
-        forget_one(monkeypatch, pool._queue, "requeue")
+        forget_one(monkeypatch, pool._context.queue, "requeue")
         await stack.kill_replica(0)
         await stack.add_replica()
         events += await collect(call)
@@ -196,7 +205,7 @@ async def test_a_refusal_that_the_store_missed_is_told_again(tmp_path: Path, mon
     """Its start was reported before, so that no heartbeat takes the grant back."""
     async with running_stack(tmp_path, sim=ONE_SLOT) as stack:
         pool, table = stack.routers[0].pools["demo"], stack.replicas[0].table
-        start, refuse = table.start, pool._queue.refuse
+        start, refuse = table.start, pool._context.queue.refuse
 
         async def full(*_: object, **__: object) -> Any:
             monkeypatch.setattr(table, "start", start)
@@ -204,11 +213,11 @@ async def test_a_refusal_that_the_store_missed_is_told_again(tmp_path: Path, mon
 
         async def away(*_: object) -> Mail:
             await until(lambda: not pool._membership._started)
-            monkeypatch.setattr(pool._queue, "refuse", refuse)
+            monkeypatch.setattr(pool._context.queue, "refuse", refuse)
             raise QueueUnavailableError("no answer")
 
         monkeypatch.setattr(table, "start", full)
-        monkeypatch.setattr(pool._queue, "refuse", away)
+        monkeypatch.setattr(pool._context.queue, "refuse", away)
         call = stack.inference().StreamGenerate(stream_request(max_tokens=3, ignore_eos=True))
         assert 3 == len(ids_of(await collect(call)))
         await serves_again(stack)
@@ -235,6 +244,6 @@ async def test_a_takeover_without_the_queue_is_on_record_once_it_answers(tmp_pat
 
 def test_attempts_have_new_names_in_a_store_that_forgot_them() -> None:
     one = Choice(0, entry("q"), pb.Start(), Mock())
-    assert one.entry.attempt_base == one.entry_now().attempt_base
+    assert one.entry.attempt_base == one.wait.entry_now().attempt_base
     one.run_on(Grant("q", "base-q.1", "r1"), Placement(Mock(replica_id="r1"), "g", 0.0, ""))
-    assert one.entry.attempt_base != one.entry_now().attempt_base
+    assert one.entry.attempt_base != one.wait.entry_now().attempt_base

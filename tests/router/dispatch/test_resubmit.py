@@ -12,8 +12,10 @@ from cluster.queue.entries import QueueLimits, Quota
 from cluster.queue.heartbeats import RouterBeat
 from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from penstock.v1 import replica_pb2 as pb
+from router.dispatch.pool_context import PoolContext
 from router.dispatch.resubmit import Resubmit
 from router.generation.choice import Choice
+from router.generation.choice_table import ChoiceTable
 from tests.cluster.queue.backends import Scene, entry
 
 NAMES = ("q0", "q1", "q2", "q3")
@@ -29,10 +31,12 @@ async def test_what_is_beyond_a_quota_by_now_keeps_its_place(quota: Quota) -> No
     clock = ManualClock()
     queue = MemoryQueue(MemoryStore(clock), "demo", QueueLimits())
     await Scene(queue, clock).start({"r1": Windows(0, 1000, 1000)})
-    choices = {name: Choice(0, entry(name, max_tokens=10, quota=quota), pb.Start(), Mock()) for name in NAMES}
-    for choice in choices.values():
+    choices = ChoiceTable()
+    for name in NAMES:
+        choice = Choice(0, entry(name, max_tokens=10, quota=quota), pb.Start(), Mock())
         choice.run_id = "before"
-    resubmission = Resubmit("demo", "A", queue, choices, lambda _name: False, Mock())
+        choices.take(choice)
+    resubmission = Resubmit(PoolContext("demo", "A", queue, Mock(), choices), Mock())
     resubmission.run_id = "now"
 
     await resubmission.submit_all()

@@ -107,7 +107,9 @@ async def test_copies_in_line_at_another_router_are_turned_away_too(tmp_path: Pa
         copies = [asyncio.create_task(_failure(stack.inference(1).StreamGenerate(ask))) for _ in range(3)]
         here, there = (router.pools["demo"] for router in stack.routers)
         await until(lambda: there.beat is not None and len(there.beat.positions) == 3)
-        await here._queue.quarantine("router-0", Mark(next(iter(there._choices.values())).content(), "i1", 60_000))
+        await here._context.queue.quarantine(
+            "router-0", Mark(next(iter(there.choices.values())).content(), "i1", 60_000)
+        )
 
         assert [("QUARANTINED", "i1")] * 3 == [
             (reason, facts["incident"]) for reason, facts in map(error_of, await asyncio.gather(*copies))

@@ -10,7 +10,8 @@ from cluster.errors import GenerationFailedError
 from cluster.queue.entries import Grant
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from router.generation.choice import Choice, ChoiceState
+from router.generation.choice import Choice
+from router.generation.choice_state import ChoiceState
 from router.links.failure import Failure, RecoveryLimits
 from router.links.placement import Placement
 from tests.cluster.queue.backends import entry
@@ -33,7 +34,7 @@ def test_who_was_to_give_way_and_was_refused_instead_gives_way_the_next_time() -
 
 
 def test_who_cannot_go_on_hears_why() -> None:
-    choice = Choice(0, entry("q"), pb.Start(), Mock(recovery=RecoveryLimits(3, 60.0, 60.0)))
+    choice = Choice(0, entry("q", max_tokens=9), pb.Start(), Mock(recovery=RecoveryLimits(3, 60.0, 60.0)))
     place = Placement(Mock(replica_id="r1", output_at=0.0), "g", 0.0, "")
     choice.run_on(Grant("q", "q.1", "r1"), place)
     choice.on_delta(0, [7], "x", [])
@@ -51,6 +52,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Mock:
     clock = Mock()
     monkeypatch.setattr("router.generation.choice.time", clock)
     monkeypatch.setattr("router.generation.attempt.time", clock)
+    monkeypatch.setattr("router.generation.wait.time", clock)
     clock.monotonic.return_value = 100.0
     return clock
 

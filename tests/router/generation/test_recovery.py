@@ -13,7 +13,7 @@ from router.generation.recovery import FOREIGN_GRANTS, Fit, Next, after_failure,
 from router.links.abandoned import AbandonedAttempts
 from router.links.failure import RecoveryLimits
 from router.links.placement import Group
-from router.links.stall import Watched, stalled
+from router.links.stall import WatchedAttempt, stalled
 
 LIMITS = RecoveryLimits(max_attempts=3, first_token_s=60.0, token_s=10.0)
 HERE = Group("w1-h100-tp2-bf16", "w1")
@@ -67,24 +67,26 @@ def test_where_output_may_go_on(
     ("attempts", "quiet_since", "expected"),
     [
         ([], 0.0, False),
-        ([Watched(0.0, begun=True)], 90.1, False),
-        ([Watched(0.0, begun=True)], 89.9, True),
-        ([Watched(0.0, begun=False)], 89.9, False),
-        ([Watched(39.9, begun=False)], 0.0, True),
+        ([WatchedAttempt(0.0, begun=True)], 90.1, False),
+        ([WatchedAttempt(0.0, begun=True)], 89.9, True),
+        ([WatchedAttempt(0.0, begun=False)], 89.9, False),
+        ([WatchedAttempt(39.9, begun=False)], 0.0, True),
         # Its prefill may be what the other one waits for.
-        ([Watched(95.0, begun=False), Watched(0.0, begun=True)], 80.0, False),
-        ([Watched(95.0, begun=False), Watched(0.0, begun=True)], 39.0, True),
+        ([WatchedAttempt(95.0, begun=False), WatchedAttempt(0.0, begun=True)], 80.0, False),
+        ([WatchedAttempt(95.0, begun=False), WatchedAttempt(0.0, begun=True)], 39.0, True),
         # It waits for the others: output of any of them is a sign of life.
-        ([Watched(0.0, begun=False)] * 5, 99.0, False),
+        ([WatchedAttempt(0.0, begun=False)] * 5, 99.0, False),
     ],
 )
-def test_silence_counts_against_the_whole_replica(attempts: list[Watched], quiet_since: float, expected: bool) -> None:
+def test_silence_counts_against_the_whole_replica(
+    attempts: list[WatchedAttempt], quiet_since: float, expected: bool
+) -> None:
     assert expected is stalled(attempts, quiet_since, 100.0, LIMITS)
 
 
 def test_without_bounds_silence_means_nothing() -> None:
     patient = RecoveryLimits(first_token_s=0.0, token_s=0.0)
-    assert not stalled([Watched(0.0, True), Watched(0.0, False)], 0.0, 1e9, patient)
+    assert not stalled([WatchedAttempt(0.0, True), WatchedAttempt(0.0, False)], 0.0, 1e9, patient)
 
 
 def test_what_was_left_behind_is_told_once_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +99,7 @@ def test_what_was_left_behind_is_told_once_and_bounded(monkeypatch: pytest.Monke
     assert [] == left.take("r-odd")
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2**32 - 1), max_size=3), st.text(max_size=4)), max_size=300))
 def test_a_record_holds_all_output(deltas: list[tuple[list[int], str]]) -> None:
     history = History()

@@ -42,7 +42,7 @@ async def test_the_same_group_is_waited_for(tmp_path: Path) -> None:
         pool = stack.routers[0].pools["demo"]
         await until(lambda: pool.replicas.capacity() == 1 + foreign.table.windows.sequences)
         await stack.kill_replica(0)
-        await until(lambda: next(iter(pool._choices.values())).resume_state.given_back > 0)
+        await until(lambda: next(iter(pool.choices.values())).resume_state.given_back > 0)
         same.table.windows = foreign.table.windows
         same._report_now()
         events += await collect(call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -293,6 +294,7 @@ async def test_a_client_that_does_not_read_holds_its_handler_up(scene: Scene) ->
     await until(lambda: scene.service.cancelled == 1)
 
 
+@pytest.mark.slow
 async def test_calls_that_come_at_once_are_all_answered(scene: Scene) -> None:
     replies = await asyncio.gather(*(scene.unary("echo")(b"%d" % number) for number in range(1_500)))
 
@@ -344,6 +346,7 @@ async def test_what_is_written_at_once_overtakes_nothing(scene: Scene) -> None:
     assert 0 < scene.service.at_once < len(got)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", ["direct"], indirect=True)
 async def test_calls_leave_nothing_behind(scene: Scene) -> None:
     server = scene.server
@@ -372,7 +375,8 @@ async def test_a_version_that_can_not_gets_grpc_aio_and_says_so(
         class Call:
             pass
 
-    monkeypatch.setattr("router.grpc_server.open_server.core", Binding)
+    # The package has a function of the module's name.
+    monkeypatch.setattr(sys.modules[open_server.__module__], "core", Binding)
     server = open_server("direct", [])
 
     assert isinstance(server, grpc.aio.Server)

@@ -23,7 +23,7 @@ from penstock.v1 import inference_pb2 as api
 from penstock.v1 import types_pb2 as types
 from router.identity.key import mint_key
 from router.identity.new_key import KeyPlan, add_key
-from router.server import Router
+from router.server import build_router
 from router.stores import QueueFactory
 from tests.support.keys import Keys, bearer
 from tests.support.stack import SECRET, Stack, collect, request, running_stack, sim_pool, stream_request
@@ -237,4 +237,4 @@ async def test_a_router_that_others_reach_does_not_start_without_keys(tmp_path: 
     settings = load_settings(flags=flags, environ={})
     queues = QueueFactory(*[lambda *_: pytest.fail("must not connect")] * 5)
     with pytest.raises(SettingsError, match=r"auth\.keys_file: must be set"):
-        Router(settings, SECRET, queues)
+        build_router(settings, SECRET, queues)

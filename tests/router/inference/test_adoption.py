@@ -30,7 +30,7 @@ async def stack(tmp_path: Path, store_url: str) -> AsyncIterator[Stack]:
 @contextlib.asynccontextmanager
 async def adopting(pool: Pool) -> AsyncIterator[tuple[asyncio.Event, asyncio.Event]]:
     """Have a pool's adoptions wait, done in the queue and unheard: tells that one is, and when to go on."""
-    queue, adopted, go_on = pool._queue, asyncio.Event(), asyncio.Event()
+    queue, adopted, go_on = pool._context.queue, asyncio.Event(), asyncio.Event()
     adopt = queue.adopt
 
     async def slow(*arguments: str) -> object:
@@ -127,7 +127,7 @@ async def test_mail_may_overtake_an_adoption(stack: Stack, running: bool) -> Non
         await heartbeats(pool, 3)
         go_on.set()
         begun = [await seen(second, "delta")]
-        held = (await pool._queue.holdings(stack.routers[1].router_id, b"", 10)).page
+        held = (await pool._context.queue.holdings(stack.routers[1].router_id, b"", 10)).page
         events = begun + await collect(second)
 
     assert [queued.request_id] == [one.request_id for one in held]

@@ -288,8 +288,7 @@ async def test_output_is_not_begun_again_while_its_replica_is_not_reached(
     if comes_back:
         asyncio.get_running_loop().call_later(0.3, link._set_up, True)
     else:
-        settings = pool.queue_settings.model_copy(update={"attach_grace_s": 0.3})
-        monkeypatch.setattr(pool, "queue_settings", settings)
+        monkeypatch.setattr(pool.adoption, "_attach_grace_s", 0.3)
         with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
             await collect(stack.inference(1).StreamGenerate(again))
         link._set_up(True)

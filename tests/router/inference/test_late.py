@@ -24,10 +24,10 @@ def pools(ttft_s: float) -> dict[str, Any]:
 
 async def opened(stack: Stack, router: int, **sampling: Any) -> tuple[Any, api.StreamGenerateResponse, Choice]:
     """Open a stream; return it with the first that it says, and its choice."""
-    before = set(stack.routers[router].pools["demo"]._choices.values())
+    before = set(stack.routers[router].pools["demo"].choices.values())
     call = stack.inference(router).StreamGenerate(stream_request(**sampling))
     said = await call.read()
-    (choice,) = set(stack.routers[router].pools["demo"]._choices.values()) - before
+    (choice,) = set(stack.routers[router].pools["demo"].choices.values()) - before
     return call, said, choice
 
 
@@ -53,7 +53,7 @@ async def test_who_can_still_be_in_time_goes_first(
         old, said, waiting = await opened(stack, 0, max_tokens=2)
         assert (said.queued.position, waiting.entry.late_after_ms) == (0, 300 if late_last else 0)
         if late_last:
-            await until(lambda: waiting.late)
+            await until(lambda: waiting.wait.late)
         new, said, _ = await opened(stack, 1, max_tokens=2)
         first.cancel()
 
@@ -66,8 +66,8 @@ async def test_who_is_late_hears_of_a_longer_line_and_of_no_estimate(tmp_path: P
         first, _, _ = await opened(stack, 0, **LONG)
         old, _, waiting = await opened(stack, 0, max_tokens=2)
         pool.admission.estimate.wait_s = lambda *_: 1.0  # type: ignore[method-assign]
-        assert (0, 1.0) == (waiting.position, pool.admission.wait_s(waiting))
-        await until(lambda: waiting.late)
+        assert (0, 1.0) == (waiting.wait.position, pool.admission.wait_s(waiting))
+        await until(lambda: waiting.wait.late)
         assert pool.admission.wait_s(waiting) is None
 
         # Nothing is promised to these, so that they never become late themselves, however slow the machine is.
@@ -75,7 +75,7 @@ async def test_who_is_late_hears_of_a_longer_line_and_of_no_estimate(tmp_path: P
         promising.point = type(promising.point)()
         others = [await opened(stack, 1, **LONG) for _ in range(3)]
         first.cancel()
-        await until(lambda: waiting.position == 2)
+        await until(lambda: waiting.wait.position == 2)
         for call, _, _ in others:
             call.cancel()
         assert (await collect(old))[-1].HasField("finished")

@@ -24,6 +24,8 @@ from tests.router.links.test_links import kill
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.every_store("connections of a running router")
+
 LONG = Sampling(temperature=0.0, max_tokens=300, ignore_eos=True)
 
 

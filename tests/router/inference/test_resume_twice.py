@@ -14,6 +14,7 @@ from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.dispatch.pool import Pool
 from router.generation.choice import Choice
+from router.generation.choice_state import ChoiceState
 from router.links.link import ReplicaLink
 from tests.router.links.test_links import kill, newest_token, read_until
 from tests.support.stack import Stack, collect, ids_of, running_stack, stream_request
@@ -134,7 +135,7 @@ async def test_a_grant_that_nobody_reported_is_not_started_again_while_its_repli
     told, beat = list[Any](), pool._membership._keeper._renewed_at
     monkeypatch.setattr(pool.releases, "refuse", lambda *refused: told.append(refused))
     await until(lambda: pool._membership._keeper._renewed_at > beat)
-    await pool._collect()
+    await pool.mailbox._collect()
     link._set_up(True)
 
     events = await collect(second)
@@ -153,15 +154,15 @@ async def test_choices_that_are_taken_over_one_after_another_all_go_on(
     first = stack.inference(0).StreamGenerate(stream_request(**wanted))
     begun = await read_until(first, 40)
     had, pool = stack.routers[0].pools["demo"], stack.routers[1].pools["demo"]
-    second = had._choices[f"{request_of(begun)}/1"]
-    adopt = pool.adopt
+    second = had.choices[f"{request_of(begun)}/1"]
+    adopt = pool.adoption.adopt
 
     async def in_turn(choice: Choice) -> Any:
         if choice.index == 1:
-            await until(lambda: second.error is not None or second._cancelled is not None)
+            await until(lambda: second.error is not None or second.state is ChoiceState.STOPPING)
         return await adopt(choice)
 
-    monkeypatch.setattr(pool, "adopt", in_turn)
+    monkeypatch.setattr(pool.adoption, "adopt", in_turn)
     events = await collect(stack.inference(1).StreamGenerate(again(begun, **wanted)))
 
     assert [600, 600] == [tokens_of(begun, index) + tokens_of(events, index) for index in range(2)]
@@ -208,7 +209,7 @@ async def test_who_comes_back_to_what_the_queue_forgot_ends_the_earlier_call(
         async def forgotten(*_: Any) -> None:
             return None
 
-        monkeypatch.setattr(pool._queue, "adopt", forgotten)
+        monkeypatch.setattr(pool._context.queue, "adopt", forgotten)
         second = stack.inference(0).StreamGenerate(wanted)
         assert (await second.read()).HasField("queued")
         with pytest.raises(grpc.aio.AioRpcError, match="ABORTED"):

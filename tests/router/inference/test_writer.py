@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 from unittest.mock import Mock
 
-import grpc
 import pytest
 
 from cluster.errors import SlowReaderError
@@ -20,11 +19,13 @@ from penstock.models import RequestClass
 from penstock.v1 import inference_pb2 as api
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
-from router.generation.choice import Choice, ChoiceState
+from router.generation.choice import Choice
+from router.generation.choice_state import ChoiceState
 from router.generation.generation import Generation
-from router.grpc_server import Call
+from router.grpc_server.call import Call, CallEndedError
 from router.inference.coalescing import Coalescing, StreamCoalescing
-from router.inference.idempotency import IdempotentResult, read_result
+from router.inference.idempotency import read_result
+from router.inference.keyed_generation import KeyedGeneration
 from router.inference.writer import EventWriter
 from router.links.placement import Placement
 from tests.support.waiting import until
@@ -53,7 +54,7 @@ class Connection(Call):
         if self.busy:
             await self.free.wait()
         if self.gone:
-            raise grpc.aio.InternalError("the call has ended")
+            raise CallEndedError("the call has ended")
         self.awaited.append(message)
 
 
@@ -73,8 +74,8 @@ class Scene:
             ticket, self.choices, secret, "router", lambda _choice: None, arrived_at=0.0, admitted_at=0.0
         )
         self.connection = Connection()
-        pace = StreamCoalescing(Coalescing(MergingSettings()), None)
-        self.writer = EventWriter(self.generation, None, self.connection, pace, Mock())
+        coalescing = StreamCoalescing(Coalescing(MergingSettings()), None)
+        self.writer = EventWriter(self.generation, None, self.connection, coalescing, Mock())
         self.running: asyncio.Task[None] | None = None
         self.offset = 0
 
@@ -270,9 +271,9 @@ class Keys:
 @pytest.mark.parametrize("indices", [(0,), (0, 1)])
 async def test_who_leaves_during_a_write_does_not_cut_off_what_a_key_keeps(indices: tuple[int, ...]) -> None:
     scene, keys = Scene(indices), Keys()
-    kept = IdempotentResult(scene.generation, keys, "tenant", "key")  # type: ignore[arg-type]
+    keyed = KeyedGeneration(scene.generation, "key", keys, Mock())  # type: ignore[arg-type]
     scene.writer = EventWriter(
-        scene.generation, kept, scene.connection, StreamCoalescing(Coalescing(MergingSettings()), None), Mock()
+        scene.generation, keyed.result, scene.connection, StreamCoalescing(Coalescing(MergingSettings()), None), Mock()
     )
     for choice in scene.choices:
         choice.on_delta(0, [7], "<7>", ())
@@ -281,7 +282,7 @@ async def test_who_leaves_during_a_write_does_not_cut_off_what_a_key_keeps(indic
     with pytest.raises(asyncio.CancelledError):
         await scene.writer.run()
     assert [] == scene.awaited
-    await kept.settle()
+    await keyed.settle()
 
     response, _ = read_result(keys.kept[0])
     assert "r" == response.request_id

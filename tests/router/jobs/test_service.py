@@ -103,7 +103,7 @@ async def test_items_are_demand_by_what_is_left_and_not_by_their_arrival(stack: 
     told: list[JobWork] = []
 
     async def heard() -> bool:
-        reports = (await pools[0]._queue.observe()).reports
+        reports = (await pools[0]._context.queue.observe()).reports
         told[:] = [job for one in reports for job in unpack_report(one.report).jobs]
         return bool(told)
 

@@ -17,7 +17,7 @@ from penstock.client import AsyncClient, JobItem, Sampling
 from penstock.v1 import jobs_pb2 as api
 from router.identity import Caller
 from router.jobs import JobServicer, JobStores
-from router.server import Router
+from router.server import build_router
 from router.validation import RequestLimits
 from tests.support.stack import SECRET, running_stack
 from tests.support.waiting import until
@@ -131,7 +131,7 @@ async def test_after_a_pool_was_renamed_its_results_are_there(tmp_path: Path) ->
             job = await client.submit_job("demo", [JobItem("q", "Hi", Sampling(max_tokens=3))])
             before = [result async for update in client.watch_job(job.job_id) for result in update.results]
         settings = stack.settings.model_copy(update={"pools": {"chat": stack.settings.pools["demo"]}})
-        renamed = Router(settings, SECRET, stack.factory(), port=0)
+        renamed = build_router(settings, SECRET, stack.factory(), port=0)
         await renamed.start()
         try:
             async with AsyncClient(f"127.0.0.1:{renamed.port}") as client:

@@ -22,6 +22,8 @@ from cluster.trust.tls import LinkDialer
 from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import replica_pb2_grpc as pb_grpc
 from router.links.link import ReplicaLink
+from router.links.orphaned_output import OrphanedOutput
+from router.links.safeguards import LinkSafeguards
 from tests.router.links.test_links import RelayedReplica
 from tests.support.certificates import Authority, Pair, dns
 from tests.support.stack import SECRET, Stack, request, running_stack
@@ -91,7 +93,15 @@ async def test_a_router_sends_no_work_to_whom_does_not_know_the_secret(answer: b
     impostor = Impostor(answer)
     async with served(impostor) as address:
         link = ReplicaLink(
-            "demo-r0", address, "router-x", SECRET, LinkDialer(None), ping_s=1.0, attach_grace_s=5.0, on_change=int
+            "demo-r0",
+            address,
+            "router-x",
+            SECRET,
+            LinkDialer(None),
+            ping_s=1.0,
+            attach_grace_s=5.0,
+            on_change=int,
+            safeguards=LinkSafeguards(OrphanedOutput(5.0)),
         )
         link.start()
         await until(lambda: impostor.sessions >= 2)

@@ -19,7 +19,9 @@ from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import replica_pb2_grpc as pb_grpc
 from penstock.v1 import types_pb2 as types
 from router.links.link import ReplicaLink
+from router.links.orphaned_output import OrphanedOutput
 from router.links.replicas import ReplicaSet
+from router.links.safeguards import LinkSafeguards
 from router.server import Router
 from tests.support.flaky import Relay
 from tests.support.stack import SECRET, Stack, collect, ids_of, request, running_stack, stream_request, text_of
@@ -93,6 +95,7 @@ def bare_link() -> ReplicaLink:
         ping_s=1.0,
         attach_grace_s=1.0,
         on_change=lambda: None,
+        safeguards=LinkSafeguards(OrphanedOutput(1.0)),
     )
 
 
@@ -208,7 +211,7 @@ async def test_output_that_cannot_be_taken_disturbs_no_other_stream(tmp_path: Pa
         pool = stack.routers[0].pools["demo"]
         hurt = stack.inference().StreamGenerate(stream_request(**LONG))
         events = await read_until(hurt, 20)
-        [choice] = pool._choices.values()
+        [choice] = pool.choices.values()
         other = stack.inference().StreamGenerate(stream_request(**LONG))
         await read_until(other, 5)
         failures = []

@@ -10,16 +10,16 @@ from tests.support.stack import running_stack, stream_request
 from tests.support.waiting import until
 
 
-def test_only_output_that_goes_on_for_longer_than_a_takeover_is_a_stray_once() -> None:
-    strays = OrphanedOutput(5.0)
-    assert not strays.seen("r1", 1, 0.0)
-    assert not strays.seen("r1", 1, 4.9)
-    assert not strays.seen("r2", 1, 4.9)
-    assert strays.seen("r1", 1, 5.0)
-    assert not strays.seen("r1", 1, 50.0)
-    assert strays.aborted == 1
-    strays.forget("r1")
-    assert not strays.seen("r1", 1, 60.0)
+def test_only_output_that_goes_on_for_longer_than_a_takeover_is_orphaned_once() -> None:
+    orphans = OrphanedOutput(5.0)
+    assert not orphans.seen("r1", 1, 0.0)
+    assert not orphans.seen("r1", 1, 4.9)
+    assert not orphans.seen("r2", 1, 4.9)
+    assert orphans.seen("r1", 1, 5.0)
+    assert not orphans.seen("r1", 1, 50.0)
+    assert orphans.aborted == 1
+    orphans.forget("r1")
+    assert not orphans.seen("r1", 1, 60.0)
 
 
 async def test_an_attempt_that_runs_for_nobody_is_stopped(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ async def test_an_attempt_that_runs_for_nobody_is_stopped(tmp_path: Path) -> Non
         link = pool.replicas.link(stack.replicas[0].plan.replica_id)
         assert link is not None
         # As a bug would: the receiver is gone, and nobody said so.
-        [sink] = link._sinks
+        [sink] = link._sinks.open
         link.close_sink(sink, acknowledge=False)
 
         await until(lambda: stack.replicas[0].table.sequences == 0)

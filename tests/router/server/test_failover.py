@@ -38,7 +38,7 @@ async def test_a_failover_disturbs_no_stream_and_new_requests_come_back(
         await until(lambda: stack.replicas[0].table.sequences == 2)
         waiting = stack.inference(1).StreamGenerate(stream_request("Later", max_tokens=5, ignore_eos=True))
         assert (await waiting.read()).HasField("queued")
-        # What the replica does not have yet is lost: see the README.
+        # A failover loses what the replica does not have yet: see router/README.md.
         await asyncio.to_thread(_replicated, servers)
 
         servers.primary.kill()

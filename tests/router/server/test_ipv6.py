@@ -11,7 +11,7 @@ import pytest
 
 from cluster.errors import BootstrapError
 from penstock.client import AsyncClient, Sampling
-from router.server import Router
+from router.server import build_router
 from tests.support.ports import require_ipv6
 from tests.support.stack import SECRET, running_stack
 
@@ -47,7 +47,7 @@ async def test_a_taken_metrics_port_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         async with running_stack(tmp_path, routers=0, replicas=0) as stack:
             queues = stack.factory()
-            router = Router(stack.settings, SECRET, queues, port=0, metrics_port=port)
+            router = build_router(stack.settings, SECRET, queues, port=0, metrics_port=port)
             with pytest.raises(BootstrapError, match=f"metrics can't be served on 127.0.0.1:{port}"):
                 await router.start()
             await router.stop()

@@ -256,7 +256,7 @@ async def test_a_refusal_is_one_call_of_the_queue(tmp_path: Path) -> None:
         calls = [stack.inference().StreamGenerate(stream_request(max_tokens=5000, ignore_eos=True)) for _ in range(2)]
         for call in calls:
             await call.read()
-        queue, left = stack.routers[0].pools["demo"]._queue, []
+        queue, left = stack.routers[0].pools["demo"]._context.queue, []
         withdraw = queue.withdraw
 
         async def counted(*arguments: Any) -> Mail:

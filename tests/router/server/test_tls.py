@@ -25,8 +25,8 @@ from penstock.client import (
 from penstock.v1 import admin_pb2, inference_pb2_grpc
 from penstock.v1 import inference_pb2 as api
 from router.identity.new_key import KeyPlan, add_key
-from router.server import Router
-from router.stores import QueueFactory
+from router.server import build_router
+from router.stores import QueueFactory, redis_factory
 from tests.support.certificates import LOOPBACK, Authority, Pair, uri
 from tests.support.stack import SECRET, collect, running_stack, stream_request
 
@@ -177,7 +177,8 @@ def test_files_that_do_not_fit_are_named_before_the_port_opens(
     settings = load_settings(flags=sections, environ={})
     queues = QueueFactory(*[lambda *_: pytest.fail("must not connect")] * 5)
     if not expected:
-        Router(settings, SECRET, queues)
+        # Nothing listens there: composing a router connects to nothing.
+        build_router(settings, SECRET, redis_factory(settings, "redis://127.0.0.1:1"))
         return
     with pytest.raises(SettingsError, match=expected):
-        Router(settings, SECRET, queues)
+        build_router(settings, SECRET, queues)

@@ -25,6 +25,7 @@ TEMPLATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_templates_render_as_in_transformers(name):
     reference = pytest.importorskip("transformers.utils.chat_template_utils")

@@ -1,1 +1,1 @@
-"""From settings to a running vLLM: arguments, processes, and what is checked on the way."""
+"""From settings to a running vLLM: arguments, processes, and checks on the way."""

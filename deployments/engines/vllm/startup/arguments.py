@@ -1,4 +1,4 @@
-"""Translates pool settings to vLLM's engine arguments."""
+"""Translation of pool settings to vLLM's engine arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from cluster.settings import PoolSettings, SpeculativeSettings, VllmSettings
 
 CPU_BLOCK_SIZE = 32
-"""Tokens; vLLM's own default on a CPU is 128, too coarse for prefix hits on short prompts."""
+"""Tokens per KV block. vLLM's own default on a CPU is 128, too coarse for prefix hits on short prompts."""
 CPU_KV_CACHE_MB = 256
 CPU_MAX_BATCHED_TOKENS = 2048
 """Smallest token budget on a CPU."""
@@ -31,8 +31,8 @@ def engine_arguments(
         "model": str(model),
         "tensor_parallel_size": pool.tensor_parallel_size,
         "pipeline_parallel_size": pool.pipeline_parallel_size,
-        # Left to itself vLLM takes Ray inside a placement group, which its CPU platform cannot do; between machines
-        # there is no other.
+        # By default vLLM takes Ray inside a placement group. Its CPU platform cannot use Ray; between machines only Ray
+        # works.
         "distributed_executor_backend": "mp" if pool.pipeline_parallel_size == 1 else "ray",
         "dtype": own.dtype,
         "quantization": own.quantization,
@@ -44,7 +44,7 @@ def engine_arguments(
         "trust_remote_code": own.trust_remote_code,
         "load_format": own.load_format,
         "enforce_eager": on_cpu if own.enforce_eager is None else own.enforce_eager,
-        # Sampling defaults come from requests alone, whatever the model's folder says.
+        # Sampling defaults come from requests alone. Those in the model's folder are ignored.
         "generation_config": "auto",
         "disable_log_stats": True,
     }
@@ -54,8 +54,8 @@ def engine_arguments(
     if own.speculative:
         arguments["speculative_config"] = _speculative(own.speculative)
     if own.lora_modules:
-        # On a CPU, vLLM adds the last slot's adapter to requests that ask for none beside some that do. That slot stays
-        # empty.
+        # If some requests use an adapter and some use none, vLLM on a CPU gives the last slot's adapter to the latter.
+        # That slot therefore stays empty.
         slots = len(own.lora_modules) + on_cpu
         arguments |= {"enable_lora": True, "max_loras": slots, "max_lora_rank": own.max_lora_rank}
     return arguments
@@ -70,8 +70,8 @@ def core_binding(cpu_cores: Sequence[int] | None, ranks: int, of_process: Sequen
     Args:
         cpu_cores: cores that belong to this engine; None or empty takes those of the process.
         ranks: tensor parallel size.
-        of_process: cores that the process may use, at least one; one of them is left for the scheduler if that is
-            possible, as ranks spin while they wait for each other.
+        of_process: cores that the process may use, at least one. One of them is left for the scheduler if possible,
+            because ranks spin while they wait for each other.
     """
     cores = list(cpu_cores or (of_process[:-1] if len(of_process) > ranks else of_process))
     share = max(1, len(cores) // ranks)
@@ -93,7 +93,7 @@ def _cache(own: VllmSettings, on_cpu: bool) -> dict[str, Any]:
 
 
 def _cpu_scheduling(own: VllmSettings, context_tokens: int | None) -> dict[str, Any]:
-    """Guard against vLLM's CPU crash on a seeded request whose prefill the token budget splits: never split one."""
+    """Never split a prefill: on a CPU, vLLM crashes on a seeded request whose prefill the token budget splits."""
     if own.allow_split_prefill_on_cpu:
         return {"async_scheduling": False}
     context = own.max_model_len or context_tokens or 0

@@ -1,4 +1,4 @@
-"""Brings a vLLM engine up: settings to configuration, environment, processes, identity."""
+"""The start of a vLLM engine: from settings to configuration, environment, processes and identity."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ log = logging.getLogger(__name__)
 
 _SCHEDULERS = "deployments.engines.vllm.scheduler"
 _RESUME_PENALTIES = "deployments.engines.vllm.resume:ResumePenalties"
-"""The prefill window in token budgets: enough to keep steps full, little enough to keep the first token near."""
+"""Name by which vLLM loads the logits processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """Is an engine that is up."""
+    """Running engine."""
 
     frontend: Frontend
     config: Any
-    """vLLM's VllmConfig, with what the engine found out."""
+    """vLLM's VllmConfig, completed by the engine."""
     limits: tuple[int, int]
-    """Sequences and tokens per step that it was started with."""
+    """Sequences and tokens per step that the engine was started with."""
     translate: Callable[[GenerationSpec], Any]
-    """Makes vLLM's sampling parameters; raises EngineRequestError."""
+    """Translation to vLLM's sampling parameters. It raises EngineRequestError."""
     penalties: Resumes
     lora_requests: Mapping[str, Any]
-    """Adapter's name to vLLM's LoRARequest, which has its folder."""
+    """vLLM's LoRARequest of each adapter, by the adapter's name. It has the adapter's folder."""
     sockets: Path
-    """Folder of its processes' sockets, for whoever closes it to remove."""
+    """Folder of the processes' sockets. The code that closes the engine removes it."""
 
 
 def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | None, events: FrontendEvents) -> Launched:
-    """Start the engine's processes; blocks until the model is loaded."""
+    """Start the engine's processes. Blocks until the model is loaded."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.lora.request import LoRARequest
     from vllm.platforms import current_platform
@@ -67,15 +67,16 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
     environment = {REPLICA_PID_VARIABLE: str(os.getpid())}
     if on_cpu:
         environment[NAP_VARIABLE] = str(CPU_ENGINE_NAP_US)
-        # Ray sets it to the actor's CPUs, and EngineCore would then run its small tensors on several threads. The
-        # workers' threads come from the binding below.
+        # Ray sets it to the actor's CPUs. EngineCore would then run its small tensors on several threads. The binding
+        # below sets the workers' threads.
         environment["OMP_NUM_THREADS"] = "1"
         environment["VLLM_CPU_OMP_THREADS_BIND"] = core_binding(
             cpu_cores, pool.tensor_parallel_size, sorted(os.sched_getaffinity(0))
         )
     arguments = engine_arguments(pool, model, on_cpu=on_cpu, context_tokens=context)
     if on_cpu and arguments["enforce_eager"]:
-        # Else the first request for log probabilities stops all others while a C++ compiler runs, over half a minute.
+        # Otherwise the first request for log probabilities would run a C++ compiler, which stops all others for over
+        # half a minute.
         environment["TORCHDYNAMO_DISABLE"] = "1"
     with _socket_folder() as folder, _environment({**environment, sockets.FOLDER_VARIABLE: str(folder)}):
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.API_SERVER)
@@ -102,10 +103,10 @@ def launch(pool: PoolSettings, model: Path | str, cpu_cores: Sequence[int] | Non
 
 
 async def load_adapters(launched: Launched) -> None:
-    """Load every adapter: vLLM would do it for the first request, and one that doesn't load ends the engine.
+    """Load every adapter. Otherwise vLLM would load it at the first request, and one that fails would end the engine.
 
     Raises:
-        EngineStartError: one can't be loaded.
+        EngineStartError: an adapter can't be loaded.
     """
     for name, request in launched.lora_requests.items():
         try:
@@ -115,7 +116,7 @@ async def load_adapters(launched: Launched) -> None:
 
 
 def identify(pool: PoolSettings, launched: Launched, *, live_batch_limits: bool) -> EngineIdentity:
-    """Describe an engine that is up; reads the model's files."""
+    """Describe a running engine. Reads the model's files."""
     from vllm.platforms import current_platform
 
     config = launched.config
@@ -160,8 +161,9 @@ def _model_arguments(pool: PoolSettings, model: Path | str) -> dict[str, Any]:
 
 
 def _resume_of_penalties(config: Any) -> Resumes:
-    """Tell who counts prior tokens: vLLM's second model runner can, its first one takes our processor unless it
-    speculates.
+    """Return the part that counts prior tokens.
+
+    vLLM's second model runner can. Its first one takes our processor, unless it speculates.
     """
     if config.use_v2_model_runner:
         return Resumes.RUNNER
@@ -188,7 +190,7 @@ def _adapter_folders(pool: PoolSettings) -> dict[str, Path]:
 
 
 def _check_adapters(adapters: Mapping[str, Path], config: Any) -> None:
-    """Let vLLM judge what adapters say of themselves, before the model's weights are read, which may take minutes."""
+    """Let vLLM check the adapters' own configurations before it reads the model's weights, which may take minutes."""
     from vllm.lora.peft_helper import PEFTHelper
 
     for name, folder in adapters.items():
@@ -213,7 +215,7 @@ def _folder_of(model: str) -> Path:
 
 @contextmanager
 def _socket_folder() -> Iterator[Path]:
-    """Make one, which stays when the engine has started."""
+    """Make the folder. It stays if the engine starts, and is removed on an error."""
     folder = sockets.make_folder()
     try:
         yield folder
@@ -224,7 +226,7 @@ def _socket_folder() -> Iterator[Path]:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables that the engine's processes inherit, for as long as they start."""
+    """Set variables that the engine's processes inherit while they start."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

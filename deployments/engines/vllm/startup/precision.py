@@ -1,4 +1,4 @@
-"""Chooses the precision of a CPU engine whose settings leave it open."""
+"""The precision of a CPU engine whose settings leave it open."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cluster.settings import PoolSettings
 
 _NATIVE = re.compile(r"\b(avx512_bf16|amx_bf16|bf16|svebf16)\b")
 _MEMORY_SHARE = 0.25
-"""float32 is taken while the weights, twice their size, fit into this share of the machine's memory."""
+"""Largest share of the machine's memory for weights in float32, which are twice as large. Above it the dtype stays."""
 
 
 def settled(pool: PoolSettings, model: Path | str) -> PoolSettings:
     """Return the settings with the dtype that "auto" stands for on this machine's CPU.
 
-    Without instructions for bfloat16 a core multiplies 16-bit matrices two to four times slower than float32; only
+    Without instructions for bfloat16 a core multiplies 16-bit matrices two to four times slower than float32. Only
     single sequences, bound by reading the weights, are about even.
     """
     if pool.vllm.dtype != "auto" or pool.vllm.quantization is not None or has_bfloat16(cpu_flags()):
@@ -29,7 +29,7 @@ def settled(pool: PoolSettings, model: Path | str) -> PoolSettings:
 
 
 def has_bfloat16(flags: str) -> bool:
-    """Tell from the CPU's feature flags whether it has instructions for bfloat16."""
+    """Return whether the CPU's feature flags name instructions for bfloat16."""
     return _NATIVE.search(flags) is not None
 
 
@@ -43,5 +43,5 @@ def cpu_flags() -> str:
 
 
 def weights_bytes(model: Path | str) -> int:
-    """Return the size of a model folder's weight files; 0 for what is no folder or has none."""
+    """Return the size of the weight files in a model's folder; 0 without a folder or weight files."""
     return sum(file.stat().st_size for file in Path(model).glob("*.safetensors"))

@@ -1,4 +1,4 @@
-"""Makes sure that no engine process outlives its engine."""
+"""The end of engine processes: none may live longer than its engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deployments.engines.vllm.plugin import REPLICA_PID_VARIABLE
 
 log = logging.getLogger(__name__)
 _REAP_S = 10.0
-"""How long the kernel may take to take a killed process' memory back."""
+"""Longest wait for the kernel to free the memory of a killed process."""
 
 
 def tree_of(pids: Iterable[int]) -> list[psutil.Process]:
@@ -27,8 +27,10 @@ def tree_of(pids: Iterable[int]) -> list[psutil.Process]:
 
 
 def orphans() -> list[psutil.Process]:
-    """List engine processes of this user whose replica is gone. Where the kernel tells a process of its parent's death
-    there are none; it does not outside Linux, and not before a process has asked for it.
+    """List engine processes of this user whose replica is gone.
+
+    There are none where the kernel signals the death of a parent. It does so on Linux only, and only after a process
+    has asked for it.
     """
     found = []
     for process in psutil.process_iter():
@@ -40,7 +42,7 @@ def orphans() -> list[psutil.Process]:
 
 
 def reap_orphans() -> None:
-    """Kill them: they hold memory and cores that the engine to be started needs."""
+    """Kill orphaned engine processes. They hold memory and cores that a new engine needs."""
     left = orphans()
     if left:
         log.warning("engine.orphans_reaped", extra={"pids": [process.pid for process in left]})
@@ -51,7 +53,7 @@ def reap_orphans() -> None:
 
 
 def end_all(processes: Iterable[psutil.Process], patience_s: float) -> None:
-    """Wait for processes to end, and kill those that take longer; when it returns none is left."""
+    """Wait for processes to end, and kill those that take longer. When it returns, none is left."""
     _, alive = psutil.wait_procs(processes, timeout=patience_s)
     for process in alive:
         with suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""Keeps the files of an engine's sockets in a folder that goes with the engine: vLLM leaves them where it made them."""
+"""The folder of an engine's sockets. It is removed with the engine, because vLLM leaves its socket files behind."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 
 FOLDER_VARIABLE = "VLLM_RPC_BASE_PATH"
-"""Where vLLM makes them; its default is the folder for temporary files itself."""
+"""Variable with the folder in which vLLM makes its sockets. By default it is the folder for temporary files itself."""
 _PREFIX = "penstock-engine-"
 
 
 def make_folder() -> Path:
-    """Make the folder of an engine that this process starts; those of processes that are gone go first."""
+    """Make the folder of an engine that this process starts. First remove the folders of processes that are gone."""
     for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         owner = left.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdecimal() and not psutil.pid_exists(int(owner)):
@@ -24,5 +24,5 @@ def make_folder() -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove an ended engine's folder; one that can't be removed stays."""
+    """Remove the folder of an ended engine. A folder that can't be removed stays."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,6 +105,7 @@ operation = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(operation, max_size=60))
 def test_bounds_hold_and_all_work_ends(operations: list[tuple[str, int, int]]) -> None:
@@ -147,6 +149,7 @@ def _step(batch: BatchCore, live: dict[str, int]) -> None:
 several = st.one_of(operation, st.tuples(st.just("run"), st.integers(1, 40), st.just(0)))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(several, max_size=80), st.sampled_from([(5, 48, 160, 8), (6, 4, 400, 16), (4, 64, 96, 1)]))
 def test_counting_decodes_as_a_group_changes_nothing(

@@ -190,3 +190,10 @@ async def test_a_long_prompt_on_a_slow_machine_is_no_hang() -> None:
     # Of a prompt that is split, one piece is computed at a time.
     engine._limits = (8, 200)
     assert await hung(engine, 20.0, prompt_tokens=2000)
+
+
+async def test_an_engine_that_never_started_takes_nothing_and_can_be_closed() -> None:
+    engine = VllmEngine(PoolSettings(model="demo"), "demo")
+    with pytest.raises(EngineDeadError, match="has not started"):
+        await engine.submit("a", spec(), Sink())
+    await engine.close()

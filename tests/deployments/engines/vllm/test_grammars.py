@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
-import xgrammar
 
 from cluster.settings import LimitSettings
 from router.validation.schema import schema_problem
+
+pytestmark = pytest.mark.slow
 
 END = 256
 AB = {"a": {"type": "integer"}, "b": {"type": "integer"}}
@@ -17,6 +18,9 @@ AB = {"a": {"type": "integer"}, "b": {"type": "integer"}}
 
 def accepts(schema: dict[str, Any], value: Any) -> bool:
     """Say whether vLLM's first compiler lets a value out."""
+    # Takes seconds with what it imports, so not when tests are collected.
+    import xgrammar
+
     tokens = [*(bytes([byte]) for byte in range(END)), b"</s>"]
     info = xgrammar.TokenizerInfo(tokens, vocab_type=xgrammar.VocabType.RAW, stop_token_ids=[END])
     compiled = xgrammar.GrammarCompiler(info, max_threads=1).compile_json_schema(json.dumps(schema))

@@ -77,7 +77,7 @@ async def test_an_adapter_that_can_not_be_loaded_is_named_before_an_engine_start
     engine = build_engine(PoolSettings(model=str(tiny_model), vllm=settings(vllm_settings, poet=folder)))
     with pytest.raises(EngineStartError, match=r"lora_modules: adapter 'poet'.*" + complaint):
         await engine.start()
-    assert not hasattr(engine, "_launched")
+    assert engine._launched is None
 
 
 async def test_an_adapter_that_does_not_load_is_named(adapted: Started, tmp_path: Path) -> None:

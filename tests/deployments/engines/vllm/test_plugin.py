@@ -4,9 +4,9 @@ import os
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
-import torch
 
 from deployments.engines.vllm.plugin import REPLICA_PID_VARIABLE, register
 
@@ -31,6 +31,14 @@ PARENT = textwrap.dedent(
 )
 
 
+@pytest.fixture
+def cpu() -> Any:
+    """What PyTorch knows of the processor. Its import takes seconds, so not when tests are collected."""
+    import torch
+
+    return torch.cpu
+
+
 def test_outside_of_a_replica_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(REPLICA_PID_VARIABLE, raising=False)
     register()
@@ -41,6 +49,7 @@ def test_replica_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     register()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a Linux mechanism")
 def test_child_dies_with_a_killed_parent(tmp_path_factory: pytest.TempPathFactory) -> None:
     import psutil
@@ -77,8 +86,10 @@ TILES = textwrap.dedent(
 )
 
 
-@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="this CPU has no AMX")
-def test_engine_processes_may_use_the_tile_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_engine_processes_may_use_the_tile_registers(cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not cpu._is_amx_tile_supported():
+        pytest.skip("this CPU has no AMX")
     monkeypatch.delenv(REPLICA_PID_VARIABLE, raising=False)
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     ran = subprocess.run(
@@ -87,23 +98,25 @@ def test_engine_processes_may_use_the_tile_registers(monkeypatch: pytest.MonkeyP
     assert ran.stdout.split() == ["False", "True"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [True, False])
 def test_where_the_kernel_refuses_the_tile_registers_vllm_takes_another_path(
-    monkeypatch: pytest.MonkeyPatch, allowed: bool
+    cpu: Any, monkeypatch: pytest.MonkeyPatch, allowed: bool
 ) -> None:
     monkeypatch.delenv(REPLICA_PID_VARIABLE, raising=False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    monkeypatch.setattr(torch.cpu, "_init_amx", lambda: allowed)
+    monkeypatch.setattr(cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setattr(cpu, "_init_amx", lambda: allowed)
     register()
     # `vllm.v1.attention.backends.cpu_attn` chooses its kernels by this.
-    assert torch.cpu._is_amx_tile_supported() is allowed
+    assert cpu._is_amx_tile_supported() is allowed
 
 
-def test_without_amx_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_without_amx_nobody_asks(cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked() -> bool:
         raise AssertionError
 
     monkeypatch.delenv(REPLICA_PID_VARIABLE, raising=False)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    monkeypatch.setattr(torch.cpu, "_init_amx", asked)
+    monkeypatch.setattr(cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(cpu, "_init_amx", asked)
     register()
