@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the chart on the cluster that kubectl points at, runs `helm test`, and updates and scales it under load.
+# Installs the chart on kubectl's current cluster, runs `helm test`, and updates and scales the release under load.
 # Any failed request fails the script. Needs KubeRay, the images as :ci, and `pip install .` for the client.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -25,7 +25,7 @@ kubectl -n $N rollout status deployment/penstock-autoscaler --timeout=5m
 kubectl -n $N wait rayservice/penstock --for=condition=Ready --timeout=20m
 helm -n $N test $N --timeout 5m
 
-# Clients inside the cluster, one request after the other; the first failure ends the pod.
+# A client inside the cluster that sends one request after the other. The first failure ends the pod.
 kubectl -n $N run load --image=ghcr.io/penstock/penstock-router:ci --image-pull-policy=Never --restart=Never \
   --labels=app.kubernetes.io/instance=$N,app.kubernetes.io/component=test,app.kubernetes.io/part-of=penstock \
   --overrides='{"spec": {"securityContext": {"runAsNonRoot": true, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -41,7 +41,7 @@ running
 kubectl -n $N scale deployment/penstock-router --replicas=1
 kubectl -n $N rollout status deployment/penstock-router --timeout=5m
 running
-# A setting of replicas: KubeRay hands the new Serve config to the running cluster, which replaces replicas.
+# A setting of replicas: KubeRay passes the new Serve config to the running cluster, which replaces replicas.
 helm upgrade $N chart "${values[@]}" --set settings.queue.lease_s=5
 sleep 30
 kubectl -n $N wait rayservice/penstock --for=condition=Ready --timeout=20m

@@ -19,7 +19,7 @@ RUN python -m build --wheel --no-isolation --outdir /wheels proto \
 FROM ${PYTHON_IMAGE} AS environment
 COPY requirements/cpu.txt /tmp/cpu.txt
 COPY --from=wheel /wheels /wheels
-# PyTorch's CPU build has an index of its own. What only tests and development need is left out.
+# PyTorch's CPU build has its own index. Packages for tests and development only are left out.
 RUN pip install --no-cache-dir "uv==0.9.9" \
     && python -m venv /opt/penstock \
     && grep -vE '^(aws-cdk|kubernetes-validate|cel-python|pytest|hypothesis|ruff|mypy|types-|grpcio-tools|grpc-stubs|import-linter|sphinx|myst|furo)' \

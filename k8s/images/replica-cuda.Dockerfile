@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1.7
-# Ray's head and workers with vLLM on NVIDIA GPUs. From the repository's root:
+# Ray's head and workers with vLLM on NVIDIA GPUs. Build from the repository's root:
 #   docker build -f k8s/images/replica-cuda.Dockerfile -t penstock-replica-cuda .
-# PyTorch's wheels bring CUDA's libraries; the image needs the driver's interface and what compiles kernels.
+# PyTorch's wheels bring CUDA's libraries. The image needs the driver's interface and compilers for kernels.
 
 ARG CUDA_IMAGE=nvidia/cuda:12.8.1-base-ubuntu24.04@sha256:133c78a0575303be34164d0b90137a042172bdf60696af01a3c424ab402d86e2
 

@@ -19,7 +19,7 @@ RUN python -m build --wheel --no-isolation --outdir /wheels proto \
 FROM ${PYTHON_IMAGE} AS environment
 COPY requirements/router.txt /tmp/router.txt
 COPY --from=wheel /wheels /wheels
-# Exactly what is pinned, and Penstock from its wheel.
+# The pinned packages, without any others, and Penstock from its wheel.
 RUN python -m venv /opt/penstock \
     && /opt/penstock/bin/pip install --no-cache-dir --no-deps -r /tmp/router.txt \
     && /opt/penstock/bin/pip install --no-cache-dir --no-deps /wheels/*.whl \

@@ -1,1 +1,1 @@
-"""Generated files under k8s/ (values schema, dashboards, Kustomize) and the pins of the router's image."""
+"""The generator of files under k8s/ (values schema, dashboards, Kustomize) and of the router image's pins."""

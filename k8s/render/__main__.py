@@ -1,4 +1,4 @@
-"""Command line: `python -m k8s.render`; with --check it only compares."""
+"""Command line: `python -m k8s.render`. With --check it only compares."""
 
 from __future__ import annotations
 

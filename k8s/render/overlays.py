@@ -1,6 +1,6 @@
-"""Writes the Kustomize overlays: what the chart makes of an overlay's values, as patches of the base.
+"""The Kustomize overlays: the chart's output with an overlay's values, as patches of the base.
 
-So overlay and chart can't drift apart, and an overlay still shows what it changes.
+So overlay and chart can't drift apart, and an overlay still shows its changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OVERLAYS: dict[str, dict[str, Any]] = {
     "gpu-tp": {"resources": []},
     "tls": {"resources": []},
 }
-"""What each overlay has beside its patches. Secrets of dev are for everybody to read; it is for a laptop."""
+"""Additions of each overlay beside its patches. The secrets of dev are public; it is for a laptop."""
 
 _HEAD = "# Written by `make k8s-render` from values.yaml; change that.\n"
 
@@ -65,7 +65,7 @@ def overlay_files(folder: Path, base: list[Object], objects: list[Object], extra
 
 
 def identity(each: Object) -> tuple[str, str]:
-    """Return what tells an object from others."""
+    """Return the kind and name that identify an object."""
     return each["kind"], each["metadata"]["name"]
 
 
@@ -78,7 +78,7 @@ def _deletions(keys: Iterable[tuple[str, str]]) -> Iterator[dict[str, Any]]:
 
 
 def _operations(before: Any, after: Any, path: str = "", deep: int = 6) -> Iterator[dict[str, Any]]:
-    """Say as JSON patches what differs, no deeper than people like to read."""
+    """Yield the differences as JSON patches, at a depth that stays readable."""
     if not (deep and isinstance(before, dict) and isinstance(after, dict)):
         yield {"op": "replace", "path": path, "value": after}
         return
@@ -93,7 +93,7 @@ def _operations(before: Any, after: Any, path: str = "", deep: int = 6) -> Itera
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such."""
+    """Dumper that writes texts of several lines as blocks."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -1,4 +1,4 @@
-"""A panel of a dashboard, and the PromQL that panels are made of."""
+"""Panels of dashboards, and the PromQL that they are made of."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ import re
 from dataclasses import dataclass, field
 
 NAMESPACE = 'namespace=~"$namespace"'
-"""A Prometheus may have several releases. "All" also matches where no such label is, outside Kubernetes."""
+"""Selector of namespaces, as a Prometheus may have several releases. "All" also matches a missing label, outside
+Kubernetes.
+"""
 POOL = 'pool=~"$pool"'
 WINDOW = "[$__rate_interval]"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Is a graph: what it shows, and PromQL by legend."""
+    """Graph with its PromQL by legend."""
 
     title: str
     queries: dict[str, str]
     unit: str = "short"
     text: str = ""
-    """What to read from it."""
+    """Description: how to read the graph."""
     stack: bool = field(default=False)
 
     @property
     def scoped(self) -> dict[str, str]:
-        """The same queries for the namespaces that were chosen."""
+        """The same queries for the chosen namespaces."""
         return {legend: in_namespaces(query) for legend, query in self.queries.items()}
 
 
 def in_namespaces(query: str) -> str:
-    """Narrow every metric of a query down to the namespaces that were chosen."""
+    """Restrict every metric of a query to the chosen namespaces."""
     narrowed = re.sub(r"\b(penstock_\w+)\{", rf"\1{{{NAMESPACE},", query)
     return re.sub(r"\b(penstock_\w+)(?![\w{])", rf"\1{{{NAMESPACE}}}", narrowed)
 
 
 def rate(metric: str, by: str = "pool", where: str = "") -> str:
-    """Return what a counter grows by per second; `where` narrows it down further."""
+    """Return the growth of a counter per second. `where` restricts it further."""
     selector = f"{POOL},{where}" if where else POOL
     return f"sum by ({by}) (rate({metric}{{{selector}}}{WINDOW}))"
 
@@ -51,12 +53,12 @@ def quantiles(metric: str) -> dict[str, str]:
 
 
 def by_class(metric: str, high: float = 0.99) -> dict[str, str]:
-    """Return the median and a high percentile of each class, by legend: what one is promised, another waits for."""
+    """Return the median and a high percentile of each class, by legend. Each class has its own SLO."""
     return {f"{{{{pool}}}} {{{{class}}}} p{int(q * 100)}": quantile(metric, q, "pool, class") for q in (0.5, high)}
 
 
 def per_hour(metric: str, by: str = "pool, direction") -> str:
-    """Return what a counter grows by per hour."""
+    """Return the growth of a counter per hour."""
     return f"3600 * {rate(metric, by)}"
 
 

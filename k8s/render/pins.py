@@ -1,4 +1,4 @@
-"""Picks from all pins those that a router needs, for its image."""
+"""The pins that a router needs for its image, selected from all pins."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _project(folder: Path) -> dict[str, Any]:
 
 
 def router_pins() -> str:
-    """Return the pins of penstock-llm[router] and all it needs."""
+    """Return the pins of penstock-llm[router] and its dependencies."""
     known = pins("cpu.txt")
     server, client = _project(ROOT), _project(ROOT / "proto")
     needed = [*server["dependencies"], *server["optional-dependencies"]["router"], *client["dependencies"]]

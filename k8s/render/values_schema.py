@@ -1,4 +1,4 @@
-"""Writes the chart's values.schema.json from values.yaml: types from the defaults, descriptions from the comments."""
+"""The chart's values.schema.json, made from values.yaml: types from the defaults, descriptions from the comments."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SELECTED_BY = (
 SPREAD: dict[str, Any] = {"enum": ["DoNotSchedule", "ScheduleAnyway"]}
 
 LIMITS: dict[str, dict[str, Any]] = {
-    # Pods would have theirs instead of those that policies, budgets and Services select by.
+    # Pods would get these instead of the labels that policies, budgets and Services select by.
     "commonLabels": {"type": "object", "properties": dict.fromkeys(SELECTED_BY, False)},
     "fullnameOverride": {"type": "string", "maxLength": 40, "pattern": "^([a-z]([-a-z0-9]*[a-z0-9])?)?$"},
     "images.*.digest": DIGEST,
     "images.*.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
-    # Settings that the chart counts with.
+    # Settings that the chart itself calculates with.
     "pools.*.settings": {
         "type": "object",
         "properties": {
@@ -82,7 +82,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "gateway.streamIdleTimeout": {"type": "string", "pattern": f"{DURATION['pattern']}|^$"},
     "certificates.duration": DURATION,
     "certificates.renewBefore": DURATION,
-    # Values of the chart's own say these, or the chart decides; a second place would be dropped without a word.
+    # The chart has values of its own for these, or sets them itself. A second place would be ignored without a message.
     "settings": {
         "type": "object",
         "properties": {
@@ -115,7 +115,7 @@ def values_schema(text: str) -> dict[str, Any]:
     pools = schema["properties"]["pools"]
     pool = pools.pop("properties")["demo"]
     name = {"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"}
-    # A pool of the defaults can be taken away with null.
+    # A pool of the defaults can be removed with null.
     pools |= {"propertyNames": name, "additionalProperties": {"oneOf": [pool, {"type": "null"}]}, "minProperties": 1}
     pool["required"] = ["settings", "device", "workers"]
     pool["properties"]["workers"]["required"] = ["min", "max", "resources"]
@@ -123,7 +123,7 @@ def values_schema(text: str) -> dict[str, Any]:
 
 
 def comments_of(text: str) -> dict[tuple[str, ...], str]:
-    """Return what the lines above each key say, by the key's path."""
+    """Return the comment lines above each key, by the key's path."""
     comments: dict[tuple[str, ...], str] = {}
     path: list[tuple[int, str]] = []
     held: list[str] = []
@@ -142,7 +142,7 @@ def comments_of(text: str) -> dict[tuple[str, ...], str]:
 
 
 def pattern_of(path: tuple[str, ...]) -> str:
-    """Return a path with the names that people choose replaced by *."""
+    """Return a path in which user-chosen names are replaced by *."""
     parts = ["*" if i == 1 and path[0] in ("pools", "images") else part for i, part in enumerate(path)]
     return ".".join(parts)
 

@@ -1,4 +1,4 @@
-{{/* A quantity in bytes. */}}
+{{/* A Kubernetes quantity in bytes. */}}
 {{- define "penstock.bytes" -}}
 {{- if kindIs "string" . -}}
 {{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 -}}
@@ -11,7 +11,7 @@
 {{- end }}
 
 {{/*
-A trial Redis' maxmemory in bytes; empty without a limit. A server that is full refuses; at the limit of its pod it
+maxmemory of a trial Redis in bytes; empty without a limit. A full server refuses new data. At the limit of its pod it
 would be killed. The rest is for clients' buffers, fragmentation and the copy on write while its file is rewritten.
 */}}
 {{- define "penstock.maxMemory" -}}
@@ -23,8 +23,8 @@ would be killed. The rest is for clients' buffers, fragmentation and the copy on
 {{- end }}
 
 {{/*
-MiB of unread output that a router keeps per pool, so that all pools together have half of its pod's memory. Empty where
-that is no less than the settings' own default.
+MiB of unread output that a router keeps per pool, so that all pools together have half of its pod's memory. Empty if
+that is at least the settings' own default.
 */}}
 {{- define "penstock.roomForUnread" -}}
 {{- with dig "limits" "memory" "" (default dict .Values.router.resources) -}}
@@ -33,7 +33,7 @@ that is no less than the settings' own default.
 {{- end -}}
 {{- end }}
 
-{{/* MiB of stored jobs that the trial Redis has room for, beside the queue: half of it. Empty where nothing is known. */}}
+{{/* MiB of stored jobs in the trial Redis, beside the queue: half of its memory. Empty if that is not known. */}}
 {{- define "penstock.roomForJobs" -}}
 {{- if .Values.redis.enabled -}}
 {{- with include "penstock.maxMemory" .Values.redis -}}{{- max 1 (div (int64 .) 2097152) -}}{{- end -}}

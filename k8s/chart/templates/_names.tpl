@@ -12,7 +12,7 @@
 {{- end -}}
 {{- end }}
 
-{{/* What never changes between versions; for selectors. Call with (list $ "component"). */}}
+{{/* Labels that never change between versions, for selectors. Call with (list $ "component"). */}}
 {{- define "penstock.selector" -}}
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
@@ -32,7 +32,7 @@ helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" 
 {{- end }}
 {{- end }}
 
-{{/* Labels of a pod: without the chart's version, so that a new chart alone restarts nothing. */}}
+{{/* Labels of a pod. The chart's version is not in them, so that a new chart alone restarts no pods. */}}
 {{- define "penstock.podLabels" -}}
 {{- $ := index . 0 -}}
 app.kubernetes.io/part-of: penstock
@@ -42,7 +42,7 @@ app.kubernetes.io/part-of: penstock
 {{- end }}
 {{- end }}
 
-{{/* An image. Call with (list $ "router" own), own being true for the images that a release builds. */}}
+{{/* An image. Call with (list $ "router" own); own is true for the images that a release builds. */}}
 {{- define "penstock.image" -}}
 {{- $ := index . 0 -}}
 {{- $name := index . 1 -}}
@@ -63,7 +63,7 @@ app.kubernetes.io/part-of: penstock
 {{- end }}
 {{- end }}
 
-{{/* A pool's name as a part of names of objects. */}}
+{{/* A pool's name as a part of the names of objects. */}}
 {{- define "penstock.poolSlug" -}}
 {{- regexReplaceAll "-+$" (lower . | replace "." "-" | replace "_" "-" | trunc 40) "" -}}
 {{- end }}
@@ -90,7 +90,7 @@ penstock-{{ include "penstock.poolSlug" . }}
 {{- if and .Values.router.tls.enabled .Values.router.tls.clientCertificates -}}true{{- end -}}
 {{- end }}
 
-{{/* Whether `helm test` has what it needs: a key and a certificate, each unless nobody asks for it. */}}
+{{/* Whether `helm test` has the key and the certificate that routers ask for, if they do. */}}
 {{- define "penstock.hasTest" -}}
 {{- $firstKey := and .Values.secrets.generate (not .Values.auth.existingSecret) -}}
 {{- $key := or .Values.auth.anonymous $firstKey .Values.test.existingSecret -}}

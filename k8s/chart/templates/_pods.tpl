@@ -1,4 +1,4 @@
-{{/* What the restricted pod security standard asks of a pod. Call with the user's id. */}}
+{{/* Fields that the restricted pod security standard requires of a pod. Call with the user's id. */}}
 {{- define "penstock.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: {{ . }}
@@ -16,11 +16,11 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
-{{/* Seconds from deletion to SIGKILL; drains, what follows them, and 15 s for the rest. */}}
+{{/* Seconds from deletion to SIGKILL: the drain, the steps after it, and 15 s for the rest. */}}
 {{- define "penstock.routerGrace" -}}
 {{- add .Values.router.preStopSeconds .Values.router.drainSeconds 15 -}}
 {{- end }}
-{{/* What Serve grants a replica: its drain, and the time for its engine to end. */}}
+{{/* Seconds that Serve gives a replica: its drain, and the time for its engine to end. */}}
 {{- define "penstock.serveGrace" -}}
 {{- add .Values.replica.drainSeconds 20 -}}
 {{- end }}
@@ -28,7 +28,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- add (include "penstock.serveGrace" .) 40 -}}
 {{- end }}
 
-{{/* Where the queue is: environment of every process that uses it. */}}
+{{/* Address of the queue: environment of every process that uses it. */}}
 {{- define "penstock.redisEnv" -}}
 {{- $redis := .Values.externalRedis -}}
 {{- if eq .Values.redis.enabled $redis.enabled -}}
@@ -68,7 +68,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- $options = "?sentinel_password=$(QUEUE_SENTINEL_PASSWORD)" }}
 {{- end }}
 {{- if $ca }}
-# Sentinel addresses take no option for it.
+# Sentinel addresses have no option for it.
 - name: SSL_CERT_FILE
   value: /etc/penstock/redis-ca/ca.crt
 {{- end }}

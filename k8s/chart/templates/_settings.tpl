@@ -6,7 +6,7 @@
 {{- $_ := set $settings "pipeline_parallel_size" (int (default 1 $settings.pipeline_parallel_size)) -}}
 {{- $_ := set $settings "engine" (default "vllm" $settings.engine) -}}
 {{- range $section := list "control" "autoscale" -}}
-{{- /* YAML reads off as false. */ -}}
+{{- /* YAML reads `off` as false. */ -}}
 {{- with index $settings $section -}}
 {{- if and (hasKey . "mode") (kindIs "bool" .mode) (not .mode) -}}{{- $_ := set . "mode" "off" -}}{{- end -}}
 {{- end -}}
@@ -14,7 +14,7 @@
 {{- toYaml $settings -}}
 {{- end }}
 
-{{/* The settings that replicas and routers share; what the chart decides wins. */}}
+{{/* The settings that replicas and routers share. Settings of the chart replace those of the user. */}}
 {{- define "penstock.sharedSettings" -}}
 {{- $tree := dict -}}
 {{- range $section := list "cluster" "queue" "replica" "redis" -}}
@@ -61,7 +61,7 @@
 {{- toToml $tree -}}
 {{- end }}
 
-{{/* Ray Serve's config. It carries the replicas' settings, so that changing them replaces replicas in place. */}}
+{{/* Ray Serve's config. It carries the replicas' settings, so that a change of them replaces replicas in place. */}}
 {{- define "penstock.serveConfig" -}}
 {{- $tree := include "penstock.sharedSettings" . | fromYaml -}}
 {{- $apps := list -}}
