@@ -15,7 +15,7 @@ from reference.markdown import code, page, prose, slug, table
 INTRO = """All public names of the package `penstock`: `from penstock import Client`. How to use them:
 [router](../../router/README.md). How to install the package: [API](../README.md#install-the-python-client)."""
 GROUPS = {
-    "Clients": ("client.aio", "client.sync", "client.aio_stream"),
+    "Clients": ("client.aio", "client.sync", "client.aio_stream", "client.sync_stream"),
     "Connections and credentials": ("client.connection", "client.credentials", "client.retry"),
     "Requests": ("values.requests", "models"),
     "Events": ("values.events",),
