@@ -1,1 +1,1 @@
-"""Measures a cluster: benchmarks of single paths, and checks that need special hardware."""
+"""Tools around a cluster: load tests, profiles, the simulator, the planner, and benchmarks."""

@@ -1,6 +1,6 @@
 """Load tests of a Penstock cluster with Locust: `locust -f loadtest/locustfile.py --host router:50051`.
 
-README.md, "Load tests", says what the flags mean and how latencies are counted.
+loadtest/README.md describes the flags and how latencies are counted.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# Locust is often started outside of an installation, with the file alone.
+# Locust often starts outside of an installation, with this file alone.
 _ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [folder for folder in (str(_ROOT), str(_ROOT / "proto")) if folder not in sys.path]
 

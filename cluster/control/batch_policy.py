@@ -1,9 +1,9 @@
-"""The fast loop: how many sequences a replica batches, once a second, from what it measured itself.
+"""The batch policy: chooses how many sequences a replica batches, once a second, from what the replica measured.
 
-The last seconds' steps, replayed with other batch sizes, say which one keeps the inter-token latency (ITL) within its
-SLO; a small trim corrects what the step model gets wrong: down by a part when the latency that a settled batch shows is
-over the SLO, back up slowly when it is well below. Time to first token is no signal here: it depends on who waits
-elsewhere.
+The policy replays the steps of the last seconds with other batch sizes, and takes the size that keeps the inter-token
+latency (ITL) within its SLO. A small trim corrects errors of the step model. The trim goes down by a factor when a
+settled batch shows a latency over the SLO, and back up slowly when the latency is well below. Time to first token is
+not a signal here: it depends on the requests that wait elsewhere.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from cluster.plural import counted
 from penstock.values.steps import Relief, Step
 
 ITL_PART = 0.95
-"""The percentile that ITL SLOs are about."""
+"""Percentile that ITL SLOs are about."""
 
 
 @dataclass(frozen=True, slots=True)
 class FastRules:
-    """Are the loop's constants."""
+    """Constants of the batch policy."""
 
     aim: float = 0.98
-    """The batch is chosen for this part of the SLO: what is measured scatters around what was aimed at."""
+    """Part of the SLO that the batch is chosen for. It is below 1 because measurements scatter around the aim."""
     aim_part: float = 0.953
-    """And so that this part of the tokens stays within it, where `ITL_PART` must."""
+    """Part of the tokens that is to stay within the aim. The SLO itself asks for `ITL_PART`."""
     slack: float = 0.85
-    """Below this part of the SLO the trim recovers."""
+    """Part of the SLO below which the trim recovers."""
     trim_floor: float = 0.5
     trim_down: float = 0.9
     """Largest cut of the trim in one tick."""
@@ -39,45 +39,46 @@ class FastRules:
     rise: float = 0.1
     """Largest part of the limit that one tick adds."""
     far_rise: float = 0.5
-    """The same while the model allows twice the limit or more."""
+    """Largest part that one tick adds while the model allows at least twice the limit."""
     start_rise: float = 1.0
-    """The same before the first fit: the limit may double while the latency is well below its SLO."""
+    """Largest part that one tick adds before the first fit: the limit may double while the latency is well below its
+    SLO."""
     settled: float = 0.1
-    """A step shows what a limit does when its batch is so near to it, relative."""
+    """A step counts as one at the limit when its batch differs from the limit by at most this part."""
     disturbed_floor: float = 1 / 3
-    """Steps that something else holds up take no more of the batch than down to this part."""
+    """Disturbed steps reduce the batch at most to this part of what undisturbed steps would allow."""
     rate_floor: float = 1 / 3
-    """Steps that compute prompts take no more of the throughput than down to this part: an ITL SLO below what such a
-    step takes could only be held by letting so few in that prompts are rare, and then everybody waits to begin."""
+    """Steps that compute prompts reduce the throughput at most to this part. An ITL SLO below the length of such a step
+    could only be held by letting in very few prompts, and then every request would wait to begin."""
     kv_fill: float = 0.9
     """Part of the KV cache that is planned for."""
     kv_slack: float = 0.85
-    """The trim recovers below this KV usage only."""
+    """KV usage below which the trim recovers."""
     min_steps: int = 20
     """Steps that a percentile needs."""
     follow: float = 0.3
-    """How far one tick follows what the replay says: prompts come at random, so it says something else each time."""
+    """Part of the way to a new replay's result that one tick goes. Prompts come at random, so each replay differs."""
     jump: float = 0.3
-    """Larger changes are no chance, and followed at once; relative."""
+    """A change larger than this part is not chance. The policy follows it at once."""
     band: float = 0.04
-    """Smaller changes of the limit are not worth making, relative."""
+    """A change of the limit by less than this part is not worth making."""
     quantum_s: float = 1.0
-    """Interactive arrivals of so long are what batch work leaves room for."""
+    """Seconds of interactive arrivals that batch work leaves room for."""
 
 
 _USUAL = FastRules()
 _TO_THE_EDGE = FastRules(aim=1.0, aim_part=ITL_PART)
-"""Without the margins that keep the latency below its SLO in spite of chance."""
+"""Constants without the margins that keep the latency below its SLO in spite of chance."""
 
 
 def rules_under(relief: Relief) -> FastRules:
-    """Return the constants while a pool gives something up: latency goes first, with whatever else."""
+    """Return the constants for what the pool gives up. Every relief begins with latency, so all but none are alike."""
     return _USUAL if relief is Relief.NONE else _TO_THE_EDGE
 
 
 @dataclass(frozen=True, slots=True)
 class FastBounds:
-    """Bounds the batch limit, in sequences."""
+    """Bounds of the batch limit, in sequences."""
 
     smallest: int
     largest: int
@@ -89,34 +90,34 @@ class FastBounds:
 
 @dataclass(frozen=True, slots=True)
 class FastState:
-    """Is what the loop remembers from tick to tick."""
+    """What the policy remembers from tick to tick."""
 
     trim: float = 1.0
     model: StepModel | None = None
-    """The one that the trim belongs to."""
+    """Step model that the trim belongs to."""
     feed_forward: float | None = None
-    """Averaged over the last ticks."""
+    """Average over the last ticks."""
 
 
 @dataclass(frozen=True, slots=True)
 class FastDecision:
-    """Is one tick's result."""
+    """Result of one tick."""
 
     limit: int
     batch_class_limit: int
-    """Sequences of class BATCH that leave room for interactive ones to come."""
+    """Sequences of class BATCH that leave room for interactive ones that come."""
     feed_forward: float | None
-    """What model and KV cache allow, before the trim; None without a model or steps."""
+    """What model and KV cache allow, before the trim. None without a model or without enough steps."""
     overloaded: bool
-    """The SLO is not held although the batch is as small as it may be: more replicas are needed."""
+    """Whether the SLO is missed with the smallest batch. More replicas are needed then."""
     given_up: bool
-    """Steps with prompts miss the SLO in any batch; the limit keeps a part of the throughput instead."""
+    """Whether steps with prompts miss the SLO in any batch. The limit keeps a part of the throughput instead."""
     steps: tuple[Step, ...]
     state: FastState = field(default_factory=FastState)
 
     @property
     def cause(self) -> str:
-        """The name of the step that decided the limit."""
+        """Name of the step that decided the limit."""
         for step in reversed(self.steps):
             if step.name not in ("limit", "batch_class", "trimmed", "smoothed", "trim", "model_moved"):
                 return step.name
@@ -129,10 +130,10 @@ def decide(
     """Choose the next batch limit.
 
     Args:
-        itl_slo_s: the tightest ITL SLO of those who share the batch, 95th percentile, seconds.
-        bounds: no limit leaves them.
-        seen: what was measured.
-        state: the last decision's; `FastState()` at first.
+        itl_slo_s: the tightest ITL SLO among the requests that share the batch, 95th percentile, seconds.
+        bounds: of every limit.
+        seen: the measurements.
+        state: of the last decision; `FastState()` at first.
         rules: the constants.
     """
     tick = _Tick(itl_slo_s, bounds, seen, rules or FastRules())
@@ -151,24 +152,23 @@ def decide(
 
 
 class _Tick:
-    """Is one decision in the making."""
+    """One decision in the making."""
 
     def __init__(self, itl_slo_s: float, bounds: FastBounds, seen: BatchSnapshot, rules: FastRules) -> None:
         self.slo_s, self.bounds, self.seen, self.rules = itl_slo_s, bounds, seen, rules
         self.steps: list[Step] = []
         self.floor = 0.0
-        """Batch that is kept whatever the SLO says; 0 where the SLO is within reach."""
+        """Batch that is kept although it misses the SLO; 0 where the SLO is within reach."""
         self.mix = BatchMix.of(seen.samples)
         near = [sample for sample in seen.samples if self._settled(sample)]
         self.p95_s = itl_of(near, ITL_PART) if len(near) >= rules.min_steps else None
-        """What the limit in force does to the latency, as far as it can be told; None where the limit does not bind or
-        the batch still drains down to it."""
+        """ITL at the limit in force. None where the limit does not bind, or where the batch still drains down to it."""
 
     def note(self, name: str, value: float, reason: str) -> None:
         self.steps.append(Step(name, value, reason))
 
     def _settled(self, sample: StepSample) -> bool:
-        # The limit is a whole number, and a batch is one short whenever a sequence has just ended.
+        # The limit is a whole number, and a batch lacks one whenever a sequence has just ended.
         return abs(sample.sequences - self.seen.limit) <= max(1.0, self.rules.settled * self.seen.limit)
 
     @property
@@ -190,7 +190,7 @@ class _Tick:
     # --- with a model -------------------------------------------------------------------------------------------------
 
     def follow_model(self, state: FastState) -> FastState:
-        """Forget half of the trim when the model has moved: it corrected another one's error."""
+        """Forget half of the trim when the model has moved: it corrected the error of another model."""
         model = self.seen.model
         if model is None or self.mix is None:
             return state
@@ -224,7 +224,7 @@ class _Tick:
         return self._not_starved(value, replay, self.mix, min(by_kv, float(self.bounds.largest)))
 
     def _not_starved(self, value: float, replay: Replay, mix: BatchMix, largest: float) -> float:
-        """Keep a part of the throughput where a step with a prompt in it is over the SLO in any batch."""
+        """Keep a part of the throughput where a step with a prompt misses the SLO in any batch."""
         model, aim_s = replay.model, self.rules.aim * self.slo_s
         prompt_s = replay.prompt_step_s(float(self.bounds.smallest))
         if prompt_s <= aim_s:
@@ -241,8 +241,8 @@ class _Tick:
         return self.floor
 
     def _not_disturbed(self, value: float, model: StepModel) -> float:
-        """Bound what disturbances take. A machine that holds steps up now and then misses the SLO with any batch; to
-        shrink the batch to nothing would cost all throughput and help nobody.
+        """Bound the effect of disturbances. A machine that delays steps now and then misses the SLO with any batch.
+        A tiny batch would cost all throughput and gain nothing.
         """
         even = Replay(self.seen.samples, model, step_tokens=self.seen.step_tokens, even=True)
         least = self.rules.disturbed_floor * even.batch_for_itl(
@@ -271,8 +271,8 @@ class _Tick:
         if self.seen.preemptions:
             cut = max(rules.trim_floor, trim * rules.trim_down)
             return cut, f"down: the engine preempted {counted(self.seen.preemptions, 'sequence')}"
-        # A limit that does not hold the batch back, or that the batch has yet to drain down to, says nothing; to trim
-        # then would wind the trim up.
+        # The latency tells nothing about a limit that does not bind, or that the batch still drains down to. A trim
+        # that moved then would run away.
         if self.p95_s is None:
             return trim, "kept: too few steps with the batch at its limit"
         if self.floor:
@@ -286,7 +286,7 @@ class _Tick:
             return min(1.0, trim + rules.trim_up), self._compare("up")
         return trim, self._compare("kept")
 
-    # --- without ------------------------------------------------------------------------------------------------------
+    # --- without a model ----------------------------------------------------------------------------------------------
 
     def without_model(self) -> float:
         rules, limit = self.rules, float(self.seen.limit)
@@ -294,7 +294,7 @@ class _Tick:
         if self.seen.preemptions:
             wanted, why = limit * rules.trim_down, f"the engine preempted {counted(self.seen.preemptions, 'sequence')}"
         elif self.p95_s is not None:
-            # Latency grows at most in proportion to the batch, so this does not overshoot.
+            # Latency grows at most in proportion to the batch, so this step does not overshoot.
             factor = rules.aim * self.slo_s / self.p95_s
             if self.violated:
                 wanted, why = limit * max(1 - rules.fall, factor), self._compare("down")
@@ -305,19 +305,19 @@ class _Tick:
         self.note("no_model", wanted, f"no model to rely on; {why}")
         return wanted
 
-    # --- either way ---------------------------------------------------------------------------------------------------
+    # --- with or without a model --------------------------------------------------------------------------------------
 
     def bound(self, wanted: float) -> int:
         limit, rules = self.seen.limit, self.rules
         rise = rules.start_rise
         if self.seen.model is not None:
             rise = rules.far_rise if wanted >= 2 * limit else rules.rise
-        # Below ten sequences a tenth is none at all.
+        # Below ten sequences a tenth rounds to nothing.
         highest, lowest = limit + max(1.0, rise * limit), limit - max(1.0, rules.fall * limit)
         stepped = max(lowest, min(highest, wanted))
         if stepped != wanted:
             self.note("rate", stepped, f"from {limit} in one tick to {lowest:.4g} to {highest:.4g}")
-        # Neither rounding nor noise shall move the limit to and fro.
+        # Rounding and noise must not move the limit back and forth.
         keep = abs(stepped - limit) < max(1.0, rules.band * limit)
         result = self.bounds.clamp(limit if keep else stepped)
         self.note("limit", result, f"whole, {self.bounds.smallest} to {self.bounds.largest}")
@@ -325,7 +325,7 @@ class _Tick:
 
     def reserve(self, limit: int) -> int:
         mean = self.seen.interactive_arrivals * self.rules.quantum_s
-        # The 99th percentile of a Poisson count, near enough.
+        # About the 99th percentile of a Poisson count.
         arrivals = mean + 2.33 * mean**0.5 if mean > 0 else 0.0
         room = max(0, int(limit - self.seen.interactive_running - arrivals))
         if arrivals or self.seen.interactive_running:

@@ -1,4 +1,4 @@
-"""What a group is asked for, in replica-seconds: the unit in which short and long requests add up."""
+"""Demand of a group in replica-seconds, the unit in which short and long requests add up."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ KV_FILL = 0.9
 SLO_WAIT_PART = 0.5
 """Part of the time to first token that waiting may take; the rest is prefill."""
 SOON_S = 1.0
-"""A deadline that is nearer, or over, is taken to be so far away."""
+"""Seconds that a nearer or past deadline is taken to be away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Is the work of a group. Replica-seconds are what it would take one replica at its best batch."""
+    """Work of a group. A replica-second is one second of one replica at its best batch."""
 
     work: float
-    """Replica-seconds that arrive per second without a deadline of their own."""
+    """Replica-seconds that arrive per second, without requests that have a deadline of their own."""
     backlog: float
-    """Replica-seconds that have waited longer than the SLO allows; of classes without an SLO all that waits."""
+    """Replica-seconds that have waited longer than the SLO allows. In a class without an SLO, all waiting work."""
     deadline_work: float
-    """Replicas' time that queued work with a deadline needs from now on, where a start would still help."""
+    """Replicas that queued work with a deadline needs from now on, where a new replica would still come in time."""
     due_work: float
-    """The same with what is due sooner than a start takes: replicas that do it stay."""
+    """The same, with work that is due before a new replica would come. The replicas that do it must stay."""
     batch_work: float
-    """The part of `work` that is of class BATCH."""
+    """Part of `work` that is of class BATCH."""
     batch: float
-    """Sequences a replica runs at its best: bounded by ITL, KV cache and settings."""
+    """Sequences that a replica runs at its best, bounded by ITL SLO, KV cache and settings."""
     mix: BatchMix | None
     """None when nothing arrives."""
 
 
 def demand_of(point: OperatingPoint, seen: GroupSnapshot) -> Demand | None:
-    """Count a group's demand; None without a step model."""
+    """Return a group's demand; None without a step model."""
     if seen.model is None:
         return None
     shape = mean_shape(seen.demands)
@@ -48,12 +48,12 @@ def demand_of(point: OperatingPoint, seen: GroupSnapshot) -> Demand | None:
     work = backlog = deadline_work = due_work = batch_work = 0.0
     for each in seen.demands:
         if each.deadline_s is not None:
-            # Of a shape of its own: the mean is that of what arrives.
+            # It has a shape of its own: the mean covers only what arrives.
             most = min(batch, best_batch(point, seen, each.shape))
             own = seen.model.gpu_seconds(each.shape, most, seen.step_tokens)
             per_second = each.queued * own / max(SOON_S, each.deadline_s)
             due_work += per_second
-            # For the rest whatever is ordered now comes too late.
+            # A replica that is ordered now comes too late for the rest.
             if each.deadline_s > seen.cold_start_s:
                 deadline_work += per_second
             continue
@@ -61,7 +61,7 @@ def demand_of(point: OperatingPoint, seen: GroupSnapshot) -> Demand | None:
         queued = each.queued * seconds
         work += each.rate * seconds
         if each.request_class is RequestClass.BATCH:
-            # It waits for room by its nature; what has piled up of it calls for nobody.
+            # Batch work waits for room by its nature. Its backlog does not call for replicas.
             batch_work += each.rate * seconds
         else:
             backlog += queued * _late_part(point, each)
@@ -74,7 +74,7 @@ def best_batch(point: OperatingPoint, seen: GroupSnapshot, shape: Shape) -> floa
     if seen.kv_tokens:
         batch = min(batch, KV_FILL * seen.kv_tokens / max(1.0, shape.mix.kv_tokens))
     if seen.live_batch is not None:
-        # It rests on the steps themselves.
+        # The replicas found this limit from their own steps.
         batch = min(batch, seen.live_batch)
     elif seen.model is not None and point.itl_p95_s is not None:
         batch = min(batch, _within_itl(point.itl_p95_s, seen.model, seen, shape, batch))
@@ -82,19 +82,21 @@ def best_batch(point: OperatingPoint, seen: GroupSnapshot, shape: Shape) -> floa
 
 
 def _within_itl(slo_s: float, model: StepModel, seen: GroupSnapshot, shape: Shape, largest: float) -> float:
-    """Return the largest batch within the ITL SLO. What the percentile has over the mean comes from steps with prompts
-    in them; those are as long in any batch, so it is added, not multiplied.
+    """Return the largest batch within the ITL SLO. The percentile exceeds the mean because of steps with prompts. Those
+    are as long in any batch, so the difference is added, not multiplied.
     """
     now = min(largest, max(1.0, seen.running / max(1, seen.ready)))
     above = (seen.spread - 1.0) * model.itl(now, shape.mix)
     allowed = model.batch_for_itl(slo_s - above, shape.mix)
-    # Where steps with prompts alone are over the SLO more replicas do not help.
+    # Where steps with prompts alone miss the SLO, more replicas do not help.
     decode = BatchMix(1.0, shape.mix.kv_tokens)
     return max(allowed, min(model.batch_for_itl(slo_s, decode), model.batch_for_rate(0.5, shape.mix, largest)))
 
 
 def mean_shape(demands: tuple[ClassDemand, ...]) -> Shape | None:
-    """Average the classes' requests by their rates, by what waits where nothing arrives; None without any."""
+    """Return the mean request of the classes, weighted by arrival rates, or by waiting requests where nothing arrives.
+    None without any request.
+    """
     weights = [each.rate for each in demands]
     if sum(weights) <= 0:
         weights = [float(each.queued) for each in demands]
@@ -110,7 +112,7 @@ def mean_shape(demands: tuple[ClassDemand, ...]) -> Shape | None:
 
 
 def _late_part(point: OperatingPoint, each: ClassDemand) -> float:
-    """Return the part of a class' line that has waited too long, taking arrivals as even."""
+    """Return the part of a class's waiting requests that has waited too long, if arrivals are even."""
     slo = point.of(each.request_class).ttft_p99_s
     if slo is None or each.oldest_wait_s <= 0:
         return 1.0

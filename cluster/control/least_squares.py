@@ -1,4 +1,4 @@
-"""Small non-negative least squares in closed form: three or four unknowns, no library needed."""
+"""Small non-negative least squares in closed form, for three or four unknowns. No library is needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Matrix = list[list[float]]
 
 
 def solve(matrix: Matrix, right: Sequence[float]) -> list[float] | None:
-    """Solve a small linear system; None where it has no unique solution."""
+    """Solve a small linear system. Return None where it has no unique solution."""
     size = len(right)
     rows = [[*matrix[i], right[i]] for i in range(size)]
     for column in range(size):
@@ -29,7 +29,7 @@ def solve(matrix: Matrix, right: Sequence[float]) -> list[float] | None:
 
 
 def solve_with_floors(gram: Matrix, right: Sequence[float], floors: Sequence[float]) -> list[float] | None:
-    """Minimise x'Gx - 2r'x with every x at its floor or above, exactly; None where that has no solution.
+    """Minimise x'Gx - 2r'x exactly, with every x at its floor or above. Return None where that has no solution.
 
     Args:
         gram: G, symmetric.
@@ -38,7 +38,7 @@ def solve_with_floors(gram: Matrix, right: Sequence[float], floors: Sequence[flo
     """
     size = len(right)
     best: tuple[float, list[float]] | None = None
-    # Which unknowns sit at their floor is tried out: for so few that is exact and cheap. Usually none do.
+    # Every set of unknowns at their floors is tried. For three or four that is exact and cheap. Usually none is held.
     for count in range(size + 1):
         for held in itertools.combinations(range(size), count):
             values = _with_held(gram, right, floors, held)
@@ -53,8 +53,8 @@ def solve_with_floors(gram: Matrix, right: Sequence[float], floors: Sequence[flo
 
 
 def condition(gram: Matrix) -> float:
-    """Estimate the condition number of a symmetric positive matrix once its columns are scaled to one another: large
-    where the samples do not tell the unknowns apart. Infinity where they cannot.
+    """Estimate the condition number of a symmetric positive matrix after scaling its columns to one another. It is
+    large where the samples hardly tell the unknowns apart, and infinity where they cannot.
     """
     size = len(gram)
     scale = [gram[i][i] ** 0.5 for i in range(size)]
@@ -67,7 +67,7 @@ def condition(gram: Matrix) -> float:
 
 
 def _power(matrix: Matrix, *, inverse: bool) -> float | None:
-    """Return the largest eigenvalue of the matrix or of its inverse."""
+    """Return the largest eigenvalue of the matrix or of its inverse; None where the inverse does not exist."""
     vector = [1.0 + 0.1 * i for i in range(len(matrix))]
     value = 0.0
     for _ in range(20):

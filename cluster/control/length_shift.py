@@ -1,7 +1,7 @@
-"""Whether requests ask for more work each than they did: longer prompts show in a few dozen of them.
+"""Detection of longer requests: whether each request asks for more work than earlier ones did.
 
-How many come scatters far more than what each asks for, because requests come in groups. So the work of one request
-tells a change of lengths minutes before the work of all of them does.
+The number of requests scatters far more than the work of one request, because requests come in groups. So the work per
+request shows a change of lengths minutes before the total work does: a few dozen requests are enough.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from cluster.control.load_forecast import LoadRules, Need
 from cluster.control.step_model import Shape
 
 Price = Callable[[Shape], float]
-"""Replica-seconds of a request at this tick's batch and by this tick's step model. By those of earlier ticks, requests
-would get longer wherever a replica takes smaller batches."""
+"""Replica-seconds of a request, at the batch and with the step model of this tick. With those of earlier ticks,
+requests would seem longer whenever a replica takes smaller batches."""
 
 _VARIANCE_TICKS = 12
-"""Fewer pairs of neighbouring ticks do not tell how much requests differ."""
+"""Pairs of neighbouring ticks below which the variance of requests is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Came:
-    """Is what came between two ticks; not per second."""
+    """Totals of what came between two ticks, not per second."""
 
     since: float
     until: float
@@ -33,17 +33,17 @@ class _Came:
 
 
 def longer_work(now: Need, usual: float, needs: Sequence[Need], price: Price, rules: LoadRules) -> float | None:
-    """Return the replica-seconds per second of the requests of late where each asks for more than chance brings; None
-    where none does.
+    """Return the replica-seconds per second of the recent requests, where each asks for clearly more work than before.
+    Return None where none does.
 
-    The last while is parted in two at every tick, and the parting that is the least likely to be chance counts, as a
-    likelihood-ratio test for one change does.
+    The last minutes are split in two at every tick. The split that is the least likely to be chance counts, as in a
+    likelihood-ratio test for one change.
 
     Args:
-        now: this tick; its averages.
-        usual: requests per second, averaged over longer.
+        now: this tick, with its averages.
+        usual: requests per second, averaged over a longer time.
         needs: earlier ticks.
-        price: what a request takes now.
+        price: the work of a request at this tick.
         rules: the constants.
     """
     if not rules.lengths_s or now.shape is None or now.requests <= 0:
@@ -67,21 +67,21 @@ def longer_work(now: Need, usual: float, needs: Sequence[Need], price: Price, ru
             most, found = errors, late_work / late * _rate(late, now.at - part.since, usual, rules)
     if found is None:
         return None
-    # Of several classes the work is more or less than that of as many mean requests.
+    # With several classes, the work differs from that of the same number of mean requests.
     return found * now.work / (now.requests * price(now.shape))
 
 
 def _rate(late: float, seconds: float, usual: float, rules: LoadRules) -> float:
-    """Return the requests per second to expect: as many as usual, unless clearly fewer come of late. Where the short
-    ones have stopped the rest is longer on average, and no more work.
+    """Return the requests per second to expect: the usual rate, unless clearly fewer came lately. Where only the short
+    requests have stopped, the rest is longer on average but is no more work.
     """
     fewest = 1.0 - rules.lengths_fewer * math.sqrt(rules.burst_variance / max(1.0, usual * seconds))
     return usual if late >= fewest * usual * seconds else late / seconds
 
 
 def _variance(came: Sequence[_Came], rules: LoadRules) -> float:
-    """Return how much the work of single requests scatters: its variance over the square of its mean, from what
-    neighbouring ticks differ by (von Neumann's estimate, which drifts and single changes leave alone).
+    """Return how much the work of single requests scatters: its variance over the square of its mean. The estimate
+    comes from the differences of neighbouring ticks (von Neumann), which drifts and single changes do not affect.
     """
     pairs = [(one, other) for one, other in itertools.pairwise(came) if min(one.requests, other.requests) >= 1.0]
     mean = sum(each.work for each in came) / max(1e-9, sum(each.requests for each in came))
@@ -95,7 +95,7 @@ def _variance(came: Sequence[_Came], rules: LoadRules) -> float:
 
 
 def _history(ticks: Sequence[Need], price: Price, rules: LoadRules) -> list[_Came]:
-    """Undo the averages, which forget at a known pace."""
+    """Return what came between ticks. The averages forget at a known pace, so the totals can be recovered."""
     found = []
     since = ticks[-1].at - rules.lengths_known_s
     known = [(tick, tick.requests * price(tick.shape)) for tick in ticks if tick.shape is not None and tick.at > since]

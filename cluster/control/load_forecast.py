@@ -1,5 +1,7 @@
-"""What the slow loop takes the load to be: checked against what runs, without the scatter that no start can follow, and
-what it may grow by while a replica starts.
+"""Load that the replica policy plans for.
+
+The load is checked against the sequences that run, and averaged so that scatter which no start could follow does not
+count. It includes the growth to expect while a replica starts.
 """
 
 from __future__ import annotations
@@ -12,69 +14,71 @@ from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_model import Shape
 
 _TREND_TICKS = 8
-"""Fewer make no trend."""
+"""Ticks below which there is no trend."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRules:
-    """Are the constants."""
+    """Constants of the load forecast."""
 
     steady_starts: float = 1.0
-    """Work is averaged over so many cold starts: what is over before a replica is there calls for none."""
+    """Cold starts that work is averaged over. A peak that ends before a new replica is ready calls for none."""
     steady_least_s: float = 60.0
     steady_most_s: float = 300.0
     jump: float = 0.25
-    """More than this part over the average may be no chance, and counts at once."""
+    """Work over the average by more than this part may be a real change, and counts at once."""
     jump_deviations: float = 3.5
-    """And more than so many standard deviations of the few requests that an average rests on."""
+    """It must also exceed the average by this many standard deviations of the few requests that the average rests
+    on."""
     burst_s: float = 30.0
-    """What came in so long counts at once if it is out of all proportion; 0 never looks."""
+    """Seconds of arrivals that count at once if they are out of all proportion; 0 switches this off."""
     burst_deviations: float = 3.5
-    """So many standard deviations over the average, of work that scatters as `burst_variance` says."""
+    """A burst exceeds the average by at least this many standard deviations. `burst_variance` gives the scatter."""
     burst_least: float = 2.0
-    """And at least so many times the average."""
+    """A burst is at least this many times the average."""
     burst_usual_s: float = 900.0
-    """And over the average of so long: what comes after a lull is no burst."""
+    """A burst also exceeds the average of this many seconds: arrivals after a lull are no burst."""
     burst_variance: float = 4.0
-    """Variance over mean of the number of requests, as if all were alike: they come in groups, and their lengths
-    differ."""
+    """Variance over mean of the number of requests, as if all requests were alike. It is above 1 because requests come
+    in groups and differ in length."""
     lengths_s: float = 180.0
-    """Requests that ask for more work each than those before are looked for in the last while; 0 never looks."""
+    """Seconds in which requests are searched for a rise of their work each; 0 switches this off."""
     lengths_deviations: float = 4.0
-    """They count where their mean is so many standard errors over that of those before."""
+    """The rise counts when the mean exceeds the earlier mean by this many standard errors."""
     lengths_jump: float = 0.25
-    """And by this part of it; less is left to the average."""
+    """The rise must also be at least this part. A smaller one is left to the average."""
     lengths_least: float = 12.0
-    """Fewer requests, before or after, say nothing."""
+    """Requests needed before and after the rise."""
     lengths_known_s: float = 1800.0
-    """How much requests differ is taken from so long a time."""
+    """Seconds over which the variance of requests is measured."""
     lengths_variance: float = 4.0
-    """Variance of the work of single requests over the square of its mean, while too little was seen of it."""
+    """Variance of the work of single requests over the square of its mean, until enough was measured."""
     lengths_variance_least: float = 1.0
-    """It is not taken to be less."""
+    """Lower bound of that variance."""
     lengths_fewer: float = 2.0
-    """Fewer requests than usual by so many standard deviations are fewer, and no chance."""
+    """Requests count as fewer than usual when they are below by this many standard deviations."""
     known_after_s: float = 300.0
-    """Before, nothing is compared and no burst is seen: output lengths are known at their end, those of short ones
-    first, and averages begin at 0."""
+    """Seconds at the start in which nothing is compared and no burst is seen. Output lengths are known at the end only,
+    those of short requests first, and averages begin at 0."""
     rate_window_s: float = 60.0
-    """Over which the demand's rates are averaged, exponentially."""
+    """Window of the exponential average of the demand's rates, seconds."""
     check_s: float = 300.0
-    """What runs is compared with what should run over so long; 0 never compares."""
+    """Seconds over which the running sequences are compared with the expected ones; 0 never compares."""
     check_most: float = 2.0
-    """Largest correction, and the inverse of the smallest."""
+    """Largest correction. Its inverse is the smallest."""
     check_few: float = 10.0
-    """Where the rates rest on so many requests, half of what a look says is the ratio of averages."""
+    """Requests behind the rates at which the ratio of averages makes up half of a look's ratio."""
     check_prior: float = 1.0
-    """So many sequences as expected are added to both sides: a few say little."""
+    """Sequences that are added to both sides of the ratio: few sequences tell little."""
     check_silence: float = 5.0
-    """Where more should run than this, and none does, nobody has reported."""
+    """Expected sequences above which no running ones mean that no replica has reported."""
     check_waiting: float = 0.02
-    """More waiting requests than this part of those that run say that replicas are full, and nothing of the load."""
+    """Waiting requests as a part of the running ones. More of them mean that replicas are full, and tell nothing about
+    the load."""
     trend_errors: float = 8.0
-    """A trend counts from so many standard errors on; 0 plans for none."""
+    """Standard errors from which a trend counts; 0 switches trends off."""
     trend_starts: float = 1.5
-    """It is looked for over so many cold starts."""
+    """Cold starts over which a trend is searched for."""
     trend_least_s: float = 180.0
     trend_most_s: float = 600.0
     trend_most: float = 1.5
@@ -83,32 +87,34 @@ class LoadRules:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Is what one tick found."""
+    """Findings of one tick."""
 
     at: float
     work: float
     """Replica-seconds that arrived per second."""
     replicas: int
-    """Needed, before rails."""
+    """Replicas needed, before rails."""
     requests: float = 0.0
-    """That arrived per second, averaged as `work` is."""
+    """Requests that arrived per second, averaged as `work` is."""
     shape: Shape | None = None
-    """Of those requests on average; None where nobody wrote it down."""
+    """Mean of those requests; None where it was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Compares the sequences that run with those that should, by Little's law: rate times time inside."""
+    """Comparison of the running sequences with the expected ones, by Little's law: rate times time inside."""
 
     factor: float = 1.0
-    """What work has to be multiplied with."""
+    """Factor that work is multiplied with."""
     running: float = 0.0
-    """Sequences that ran, averaged."""
+    """Running sequences, averaged."""
     expected: float = 0.0
-    """Those that should have run, averaged alike; 0 before the first look."""
+    """Expected sequences, averaged alike; 0 before the first look."""
 
     def next(self, seen: GroupSnapshot, passed_s: float, rules: LoadRules) -> Check:
-        """Take a tick's values. Where requests wait, what runs is what fits, and nothing is learnt."""
+        """Return the check after one more tick. Where requests wait, the running sequences show the room and not the
+        load, so nothing is learned.
+        """
         if not rules.check_s or seen.model is None or not seen.ready or passed_s <= 0:
             return self
         if seen.filled or seen.waiting > max(1.0, rules.check_waiting * seen.running):
@@ -121,12 +127,12 @@ class Check:
         if (now <= 0 and not self.expected) or (seen.running <= 0 and now > rules.check_silence):
             return self
         if not self.expected:
-            # Begins with nothing to correct.
+            # There is nothing to correct at first.
             return Check(self.factor, self.factor * now, now)
         part = 1.0 - math.exp(-passed_s / rules.check_s)
         running = self.running + part * (seen.running - self.running)
         expected = self.expected + part * (now - self.expected)
-        # Of few requests the mean of the ratios is far more than the ratio of the means. Of many it follows sooner.
+        # With few requests the mean of the ratios is far above the ratio of the means. With many it follows sooner.
         few = rules.check_few / (rules.check_few + 2.0 * rules.rate_window_s * sum(each.rate for each in seen.demands))
         whole = (running + rules.check_prior) / (expected + rules.check_prior)
         late = seen.running / now if now > 0 and seen.running else whole
@@ -139,18 +145,18 @@ def _bounded(ratio: float, rules: LoadRules) -> float:
 
 
 def steady_window_s(cold_start_s: float, rules: LoadRules) -> float:
-    """Return over how long work is averaged."""
+    """Return the seconds that work is averaged over."""
     return min(rules.steady_most_s, max(rules.steady_least_s, rules.steady_starts * cold_start_s))
 
 
 def steady_work(work: float, requests: float, needs: Sequence[Need], since: float, rules: LoadRules) -> float:
-    """Return the average of the work since a time, unless it has jumped up.
+    """Return the average of the work since a time, or the work itself where it has jumped up.
 
     Args:
         work: replica-seconds per second, an exponential average.
-        requests: that arrive per second, averaged alike.
+        requests: arrivals per second, averaged alike.
         needs: earlier ticks.
-        since: the same clock as theirs.
+        since: on the same clock as the ticks.
         rules: the constants.
     """
     lately = [each.work for each in needs if each.at > since]
@@ -161,20 +167,20 @@ def steady_work(work: float, requests: float, needs: Sequence[Need], since: floa
 
 
 def burst_work(work: float, requests: float, needs: Sequence[Need], at: float, rules: LoadRules) -> float | None:
-    """Return the work per second of the last moments where it is far above the average, else None. Half-way between the
-    two: what came in so short a time is not known any better.
+    """Return the work per second of the last moments where it is far above the average, else None. The result lies
+    half-way between the two, because a short time tells no more.
 
     Args:
         work: replica-seconds per second, an exponential average.
-        requests: that arrive per second, averaged alike.
-        needs: earlier ticks, the same averages in them.
+        requests: arrivals per second, averaged alike.
+        needs: earlier ticks, with the same averages.
         at: now.
         rules: the constants.
     """
     before = next((each for each in reversed(needs) if each.at <= at - rules.burst_s + 1e-6), None)
     if not rules.burst_s or before is None or before.work <= 0 or work <= before.work:
         return None
-    # The average forgets at a known pace, so what was added to it since is what came.
+    # The average forgets at a known pace, so the arrivals since then are what was added to it.
     kept = math.exp(-(at - before.at) / rules.rate_window_s)
     came = (work - kept * before.work) / (1.0 - kept)
     lately = [each.work for each in needs if each.at > at - rules.burst_usual_s]
@@ -185,10 +191,10 @@ def burst_work(work: float, requests: float, needs: Sequence[Need], at: float, r
 
 
 def growth(needs: Sequence[Need], work: float, at: float, ahead_s: float, rules: LoadRules) -> float:
-    """Return by what factor `work` will have grown in `ahead_s` if it goes on as lately; 1 where that may be chance.
+    """Return the factor by which `work` grows within `ahead_s` if it goes on as lately; 1 where that may be chance.
 
-    A straight line through the ticks of the last while, by least squares. Its slope counts where it is many times its
-    standard error; neighbouring ticks share most of what they average, which makes the error larger.
+    A straight line is fitted through the recent ticks by least squares. Its slope counts where it is many times its
+    standard error. Neighbouring ticks share most of what they average, which makes the error larger.
     """
     span_s = min(rules.trend_most_s, max(rules.trend_least_s, rules.trend_starts * ahead_s))
     points = [(each.at - at, each.work) for each in needs if each.at > at - span_s]

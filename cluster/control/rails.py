@@ -1,4 +1,4 @@
-"""The rails of the slow loop: what no wish may pass. Each takes a number of replicas and returns one, with its step."""
+"""Rails of the replica policy: limits that no decision passes. Each may return a step with another number."""
 
 from __future__ import annotations
 
@@ -10,42 +10,43 @@ from cluster.plural import counted
 from penstock.values.steps import Step
 
 _MOST_DOUBLINGS = 60
-"""Of the pause after failed starts, which is at its longest well before; a float ends at 1,024."""
+"""Largest exponent of the pause after failed starts. The pause is at its longest well before; a float overflows at
+1,024."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Is a past change of the wanted number of replicas."""
+    """Past change of the wanted number of replicas."""
 
     at: float
     replicas: int
     """After the change."""
     before: int | None = None
-    """None where nobody wrote it down."""
+    """Before the change; None where it was not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RailRules:
-    """Are the rails' constants."""
+    """Constants of the rails."""
 
     stale_s: float = 30.0
-    """Older values freeze scale-down."""
+    """Age of values, in seconds, above which scale-down freezes."""
     up_window_s: float = 60.0
     up_factor: float = 2.0
     up_least: int = 4
-    """At most so many times the replicas, or so many more, within a window."""
+    """Growth within a window is limited to `up_factor` times the replicas, or to `up_least` more if that is larger."""
     up_sure_window_s: float = 15.0
-    """The window where it is no chance that more are needed: each request asks for more than those before did."""
+    """The window where the need for more is certain: each request asks for more work than earlier ones did."""
     down_window_s: float = 300.0
     down_part: float = 0.25
-    """At most this part of the replicas fewer within a window, but one always."""
+    """Largest part of the replicas that is removed within a window. One may always go."""
     backoff_s: float = 30.0
-    """After a failed start nothing is added for so long, doubled with each further one in a row."""
+    """Pause after a failed start, in seconds. Each further failure in a row doubles it."""
     backoff_max_s: float = 960.0
 
 
 def not_down_when_stale(wanted: int, seen: GroupSnapshot, rules: RailRules) -> Step | None:
-    """Keep what is there while values are old: a group that does not report is not idle."""
+    """Keep the replicas while values are old: a group that does not report is not idle."""
     if wanted >= seen.coming or seen.age_s <= rules.stale_s:
         return None
     return Step(
@@ -54,7 +55,7 @@ def not_down_when_stale(wanted: int, seen: GroupSnapshot, rules: RailRules) -> S
 
 
 def backoff_left_s(seen: GroupSnapshot, rules: RailRules) -> float:
-    """Return for how long nothing is added after failed starts, in seconds."""
+    """Return the seconds until replicas may be added again after failed starts; 0 without a pause."""
     if not seen.failed_starts or seen.last_failure_at is None:
         return 0.0
     pause = min(rules.backoff_max_s, rules.backoff_s * 2.0 ** min(seen.failed_starts - 1, _MOST_DOUBLINGS))
@@ -62,7 +63,7 @@ def backoff_left_s(seen: GroupSnapshot, rules: RailRules) -> float:
 
 
 def not_up_after_failures(wanted: int, seen: GroupSnapshot, rules: RailRules) -> Step | None:
-    """Wait before another start is tried."""
+    """Add no replica during the pause after failed starts."""
     left = backoff_left_s(seen, rules)
     if wanted <= seen.coming or left <= 0:
         return None
@@ -76,7 +77,7 @@ def not_up_after_failures(wanted: int, seen: GroupSnapshot, rules: RailRules) ->
 def not_up_too_fast(
     wanted: int, seen: GroupSnapshot, moves: tuple[Move, ...], rules: RailRules, *, sure: bool
 ) -> Step | None:
-    """Bound what one window adds."""
+    """Bound the replicas that one window adds."""
     window_s = rules.up_sure_window_s if sure else rules.up_window_s
     base = _extreme(seen, moves, window_s, lowest=True)
     most = max(math.floor(base * rules.up_factor), base + rules.up_least)
@@ -86,7 +87,7 @@ def not_up_too_fast(
 
 
 def not_down_too_fast(wanted: int, seen: GroupSnapshot, moves: tuple[Move, ...], rules: RailRules) -> Step | None:
-    """Bound what one window removes."""
+    """Bound the replicas that one window removes."""
     base = _extreme(seen, moves, rules.down_window_s, lowest=False)
     least = base - max(1, math.floor(base * rules.down_part))
     if wanted >= min(least, seen.coming):
@@ -108,10 +109,10 @@ def _extreme(seen: GroupSnapshot, moves: tuple[Move, ...], window_s: float, *, l
 
 
 def at_most(wanted: int, most: int | None, name: str, reason: str) -> Step | None:
-    """Bound from above; None is no bound."""
+    """Bound the number from above; None is no bound."""
     return Step(name, most, reason) if most is not None and wanted > most else None
 
 
 def at_least(wanted: int, least: int, name: str, reason: str) -> Step | None:
-    """Bound from below."""
+    """Bound the number from below."""
     return Step(name, least, reason) if wanted < least else None

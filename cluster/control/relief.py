@@ -1,25 +1,37 @@
-"""What a group gives up while it has too few replicas: latency up to the SLO first, then batch work, then requests."""
+"""Relief of a group with too few replicas: it gives up latency up to the SLO first, then batch work, then requests."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from cluster.control.demand import Demand
 from penstock.values.steps import Relief, Step
 
 
-def relief_of(
-    demand: Demand, ready: int, to_come: int, wanted: int, most: int, fill: float, within_s: float
-) -> Step | None:
-    """Say what to give up, in a step whose name is "relief_" and a `Relief`; None for nothing.
+@dataclass(frozen=True, slots=True)
+class ReplicaCounts:
+    """A group's replicas beside the number that was decided."""
+
+    ready: int
+    """Replicas that serve."""
+    to_come: int
+    """Replicas that are wanted or starting, and not there yet. Starts that failed are not among them."""
+    wanted: int
+    """The number decided."""
+    most: int
+    """The largest number that any decision may have."""
+
+
+def relief_of(demand: Demand, counts: ReplicaCounts, fill: float, within_s: float) -> Step | None:
+    """Return what to give up, as a step whose name is "relief_" and a `Relief`; None for nothing.
 
     Args:
         demand: of the last minute.
-        ready: replicas that serve.
-        to_come: those that are asked for and not there yet. Starts that failed are not among them.
-        wanted: the number decided.
-        most: no decision goes beyond.
+        counts: the group's replicas.
         fill: the part of a replica's time that is planned for.
-        within_s: what has piled up is to be worked off in so long.
+        within_s: seconds in which the backlog is to be worked off.
     """
+    ready, to_come = counts.ready, counts.to_come
     load = demand.work + demand.backlog / within_s
     urgent = load + demand.deadline_work
     if urgent <= ready * fill or (not ready and load == 0):
@@ -28,37 +40,39 @@ def relief_of(
         found, why = Relief.LATENCY, "batches may grow to the edge of the SLO"
     elif load - demand.batch_work <= ready:
         found, why = Relief.PREEMPT_BATCH, "batch work has to give way"
-    elif to_come > 0 and (wanted < most or load - demand.batch_work <= ready + to_come):
-        # Who has no limit of its own would rather wait for them, or for those that are ordered next.
+    elif to_come > 0 and (counts.wanted < counts.most or load - demand.batch_work <= ready + to_come):
+        # A request without a limit of its own can wait for these replicas, or for those that are ordered next.
         found, why = Relief.PREEMPT_BATCH, f"batch work has to give way; {to_come} are to come, so nobody is refused"
     else:
         found, why = Relief.SHED, "requests that would wait too long are to be refused"
         if to_come > 0:
             why += f"; the {to_come} that are to come are too few, and there can't be more"
-    return Step(f"relief_{found.value}", wanted, f"{load:.3g} replicas' work for {ready} ready ones: {why}")
+    return Step(f"relief_{found.value}", counts.wanted, f"{load:.3g} replicas' work for {ready} ready ones: {why}")
 
 
 def relief_without_model(
-    last: Relief, urgent_waiting: float, waiting: float, crowded_at: float, to_come: int, wanted: int
+    last: Relief, urgent_waiting: float, waiting: float, crowded_at: float, counts: ReplicaCounts
 ) -> Step | None:
-    """Say what to give up while no step model can be relied on: work can't be counted then, a line can.
+    """Return what to give up while there is no reliable step model. Work can't be counted then, waiting requests can.
 
-    Who is refused follows from how fast the line moves, not from the model, so nobody is who would be in time.
+    Routers choose the requests to refuse by how fast the line moves, not by the model. So they refuse none that would
+    be in time.
 
     Args:
-        last: what was given up before. That holds while somebody waits: a short line may be what it has brought about.
+        last: the relief before. It stays while requests wait, because it may be what keeps the line short.
         urgent_waiting: requests that wait, without batch work.
         waiting: all requests that wait.
-        crowded_at: so many may wait.
-        to_come: replicas that are asked for and not there yet.
-        wanted: the number decided.
+        crowded_at: waiting requests above which the group is crowded.
+        counts: the group's replicas.
     """
     if urgent_waiting > crowded_at or (last is Relief.SHED and urgent_waiting > 0):
         found, why = Relief.SHED, "requests that would wait too long are to be refused"
-        if to_come > 0:
-            found, why = Relief.PREEMPT_BATCH, f"{to_come} are to come, so nobody is refused"
+        if counts.to_come > 0:
+            found, why = Relief.PREEMPT_BATCH, f"{counts.to_come} are to come, so nobody is refused"
     elif last is not Relief.NONE and waiting > 0:
         found, why = min(last, Relief.PREEMPT_BATCH, key=list(Relief).index), "as before"
     else:
         return None
-    return Step(f"relief_{found.value}", wanted, f"{waiting:.0f} wait and no step model tells for how long: {why}")
+    return Step(
+        f"relief_{found.value}", counts.wanted, f"{waiting:.0f} wait and no step model tells for how long: {why}"
+    )

@@ -1,10 +1,10 @@
-"""Replays steps that were measured with another batch size: which one keeps a latency percentile within a bound.
+"""Replay of measured steps with another batch size, to see which one keeps a latency percentile within a bound.
 
-There are two kinds of steps: pure decodes, and those that also compute a piece of a prompt. A larger batch makes both
-longer, and the second kind more frequent, as prompts come in proportion to the batch. A percentile jumps where that
-kind becomes frequent enough to reach it, which no formula of the mean shows. So each measured step is stretched as the
-step model says, and weighted by how often it would occur; at the present batch this is the measurement itself, and the
-model has to bridge the difference only.
+There are two kinds of steps: pure decodes, and steps that also compute a piece of a prompt. A larger batch makes both
+longer. It also makes the second kind more frequent, because prompts come in proportion to the batch. A percentile jumps
+where that kind becomes frequent enough to reach it, which no formula of the mean shows. So the replay stretches each
+measured step as the step model says, and weights it by how often it would occur. At the present batch this is the
+measurement itself, so the model only has to bridge the difference.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ _LEAST_STRETCH = 1e-9
 
 
 class Replay:
-    """Holds the steps of the last seconds."""
+    """Replay of the steps of the last seconds.
+
+    Args:
+        samples: the measured steps.
+        model: the step model.
+        step_tokens: the most tokens that a step computes; 0 for no bound.
+        even: take all steps to differ from the model by the same factor, as if nothing had disturbed any.
+    """
 
     def __init__(
         self, samples: Sequence[StepSample], model: StepModel, *, step_tokens: int = 0, even: bool = False
     ) -> None:
-        """`step_tokens` is the most that a step computes, 0 for no bound; `even` takes all steps to be off the model by
-        the same factor, as if nothing had disturbed any.
-        """
         self.model = model
         self._step_tokens = step_tokens or math.inf
         offs = [s.seconds / model.predict(s.tokens, s.kv_tokens) for s in samples if s.sequences and _known(s, model)]
@@ -46,21 +50,21 @@ class Replay:
         self._prompt_share, self._batch = with_prompt / count, sequences / count
 
     def prompt_step_s(self, batch: float) -> float:
-        """Return how long a step with a piece of a prompt takes at this batch, the median, seconds; 0 without any."""
+        """Return the median seconds of a step with a piece of a prompt at this batch; 0 without any."""
         found = [self._seconds(off, batch, each, prompt) for off, each, prompt in self._seen if prompt]
         return statistics.median(found) if found else 0.0
 
     @property
     def steps(self) -> int:
-        """Steps that are replayed."""
+        """Number of replayed steps."""
         return len(self._seen)
 
     def itl(self, batch: float, part: float) -> float:
         """Return the latency that `part` of the tokens would stay within at this batch, seconds; 0 without steps."""
         if not self._seen:
             return 0.0
-        # Prompts enter a batch in proportion to its size; past one in every step there are several per step, as far
-        # as a step takes them.
+        # Prompts enter a batch in proportion to its size. Beyond one per step there are several, as far as a step
+        # takes them.
         wanted = self._prompt_share * batch / self._batch
         share = min(1.0, wanted)
         with_prompt = share / self._prompt_share if self._prompt_share else 0.0

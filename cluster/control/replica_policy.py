@@ -1,24 +1,24 @@
-"""The slow loop: how many replicas a group needs, every 15 seconds.
+"""The replica policy: chooses how many replicas a group has, every 15 seconds.
 
-Demand is counted in replica-seconds of work that arrive per second, by length and not by requests, so that longer
-prompts show at once; averaged over a cold start, because nothing that is over sooner can be helped, unless it jumps;
-and corrected by how many sequences really run. To it comes what has piled up. Replicas that are starting count as
-there. Removal looks back five minutes at most, thirty where few are too many, and is tried out on the model before it
-is done. Every term and every rail leaves a step, and the decision is made again without each term, so that one can say
-what it was good for.
+Demand is counted in replica-seconds of work that arrive per second. It goes by length and not by requests, so that
+longer prompts show at once. It is averaged over a cold start unless it jumps, because a new replica can't help with a
+peak that ends sooner. It is corrected by the number of sequences that really run. The backlog is added to it. Replicas
+that are starting count as present. A removal looks back five minutes at most, or thirty where few replicas are too
+many, and is tried out on the model first. Every term and every rail leaves a step. The policy also decides again
+without each term, which shows the term's effect.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from cluster.control import rails as guard
+from cluster.control import rails
 from cluster.control.load_forecast import Need
 from cluster.control.rails import Move
-from cluster.control.relief import relief_of, relief_without_model
+from cluster.control.relief import ReplicaCounts, relief_of, relief_without_model
 from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
-from cluster.control.sizing import Sizing
+from cluster.control.sizing import Sizing, base_fill, drain_time_s, size_group
 from cluster.control.snapshot import GroupSnapshot
 from cluster.plural import counted
 from penstock.models import RequestClass
@@ -26,29 +26,29 @@ from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Counterfactual, Relief, Step
 
 TERMS = ("check", "lengths", "burst", "growth", "backlog", "batch", "running")
-"""What a decision is made again without."""
+"""Terms that the policy decides again without."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowDecision:
-    """Is one tick's result."""
+    """Result of one tick."""
 
     replicas: int
-    """To have, those that start included."""
+    """Replicas to have, those that start included."""
     needed: int
-    """Before hysteresis and rails."""
+    """Replicas needed, before hysteresis and rails."""
     relief: Relief
     """What to give up meanwhile."""
     alarms: tuple[str, ...]
     steps: tuple[Step, ...]
     counterfactuals: tuple[Counterfactual, ...]
-    """Terms without which another number would have been decided."""
+    """Terms without which the number would be another one."""
     state: SlowState
 
     @property
     def reason(self) -> str:
-        """The last step that changed the number."""
-        # What is given up meanwhile comes last and changes no number.
+        """Reason of the last step that changed the number."""
+        # The relief comes last and changes no number.
         told = [step for step in self.steps if not step.name.startswith("relief_")]
         return told[-1].reason if told else ""
 
@@ -65,12 +65,12 @@ def decide(
     """Choose how many replicas to have.
 
     Args:
-        point: what the pool is run for.
-        bounds: no decision leaves them.
+        point: the pool's operating point.
+        bounds: of every decision.
         seen: the group now.
-        state: the last decision's; `SlowState()` at first.
+        state: of the last decision; `SlowState()` at first.
         rules: the constants.
-        explain: whether to decide again without each term; that takes most of the time.
+        explain: whether to decide again without each term, which takes most of the time.
     """
     rules = rules or SlowRules()
     made = _decide(point, bounds, seen, state, rules, without="")
@@ -85,51 +85,47 @@ def decide(
 def _decide(
     point: OperatingPoint, bounds: GroupBounds, seen: GroupSnapshot, state: SlowState, rules: SlowRules, *, without: str
 ) -> SlowDecision:
-    tick = _Tick(point, bounds, seen, state, rules, without)
-    needed = tick.needed()
-    wanted = tick.change(needed)
-    wanted = tick.rails(wanted)
+    sizing = size_group(point, seen, state, rules, without)
+    tick = _Tick(point, bounds, seen, state, rules, sizing)
+    wanted = tick.rails(tick.change())
     relief = tick.relief(wanted)
     return SlowDecision(
         replicas=wanted,
-        needed=needed,
+        needed=sizing.needed,
         relief=relief,
         alarms=tick.alarms(),
-        steps=tuple(tick.steps),
+        steps=(*sizing.steps, *tick.steps),
         counterfactuals=(),
-        state=tick.next_state(needed, wanted, relief),
+        state=tick.next_state(wanted, relief),
     )
 
 
-class _Tick(Sizing):
-    """Is one decision in the making."""
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    """One decision in the making: the group, its sizing, and the steps so far."""
 
-    def __init__(
-        self,
-        point: OperatingPoint,
-        bounds: GroupBounds,
-        seen: GroupSnapshot,
-        state: SlowState,
-        rules: SlowRules,
-        without: str,
-    ) -> None:
-        super().__init__(point, seen, state, rules, without)
-        self.bounds = bounds
-        starts_s = max(rules.look_back_least_s, rules.look_back_starts * seen.cold_start_s)
-        # What is not remembered can't be waited for.
-        self.look_back_s = min(rules.history_s, state.patience * min(rules.look_back_s, starts_s))
+    point: OperatingPoint
+    bounds: GroupBounds
+    seen: GroupSnapshot
+    state: SlowState
+    rules: SlowRules
+    sizing: Sizing
+    steps: list[Step] = field(default_factory=list)
+
+    def note(self, name: str, value: float, reason: str) -> None:
+        self.steps.append(Step(name, value, reason))
 
     # --- whether to change --------------------------------------------------------------------------------------------
 
-    def change(self, needed: int) -> int:
-        have = self.seen.coming
+    def change(self) -> int:
+        needed, have = self.sizing.needed, self.seen.coming
         if needed > have and have and self._within_band(have):
-            self.note("keep", have, f"{self.total:.2f} replicas are too little more to add one")
+            self.note("keep", have, f"{self.sizing.total:.2f} replicas are too little more to add one")
             return have
         if needed > have:
             self.note("up", needed, f"{self.seen.ready} ready and {self.seen.starting} starting are too few")
             return needed
-        lasting, look_back_s, clear = self._lasting(needed, have)
+        lasting, look_back_s, clear = self._lasting(have)
         enough = f"{lasting} were enough for {self.rules.look_back_part:.0%} of the last {look_back_s:.0f} s"
         if not clear:
             self.note("keep", have, enough)
@@ -145,22 +141,30 @@ class _Tick(Sizing):
             self.note("down", target, enough)
         return target
 
-    def _lasting(self, needed: int, have: int) -> tuple[int, float, bool]:
-        """Return what was enough, for how many seconds, and whether that is clearly less than there are."""
+    @property
+    def _look_back_s(self) -> float:
         rules = self.rules
-        if self.idle:
+        starts_s = max(rules.look_back_least_s, rules.look_back_starts * self.seen.cold_start_s)
+        # No look-back can be longer than the history.
+        return min(rules.history_s, self.state.patience * min(rules.look_back_s, starts_s))
+
+    def _lasting(self, have: int) -> tuple[int, float, bool]:
+        """Return the replicas that were enough, the seconds looked back, and whether replicas can go."""
+        rules, needed, look_back_s = self.rules, self.sizing.needed, self._look_back_s
+        if self.sizing.idle:
             return needed, rules.idle_s, needed < have
-        short = self._enough(needed, self.look_back_s)
+        short = self._enough(look_back_s)
         if short <= have - max(1.0, rules.down_band * have):
-            return short, self.look_back_s, True
-        long_s = max(self.look_back_s, rules.long_look_back_s)
+            return short, look_back_s, True
+        long_s = max(look_back_s, rules.long_look_back_s)
         if self._history_s >= long_s - 1e-6:
-            steady = self._enough(needed, long_s)
+            steady = self._enough(long_s)
             if steady <= have - max(1.0, rules.long_down_band * have):
                 return steady, long_s, True
-        return short, self.look_back_s, False
+        return short, look_back_s, False
 
-    def _enough(self, needed: int, seconds: float) -> int:
+    def _enough(self, seconds: float) -> int:
+        needed = self.sizing.needed
         recent = [each.replicas for each in self.state.needs if each.at > self.seen.at - seconds]
         usual = sorted([needed, *recent])
         return max(needed, usual[math.ceil(self.rules.look_back_part * len(usual)) - 1])
@@ -170,10 +174,10 @@ class _Tick(Sizing):
         return self.seen.at - self.state.needs[0].at if self.state.needs else 0.0
 
     def _within_band(self, have: int) -> bool:
-        demand, rules = self.demand, self.rules
-        if demand is None or demand.backlog or demand.work * self.growth > rules.drain_fill * have:
+        demand, rules = self.sizing.load.demand, self.rules
+        if demand is None or demand.backlog or demand.work * self.sizing.growth > rules.drain_fill * have:
             return False
-        return self.total <= have + max(rules.up_band_least, rules.up_band * have)
+        return self.sizing.total <= have + max(rules.up_band_least, rules.up_band * have)
 
     def _not_now(self) -> str | None:
         seen, rules = self.seen, self.rules
@@ -181,21 +185,21 @@ class _Tick(Sizing):
             return counted(seen.starting, "replica is starting", "replicas are starting")
         if self.state.moves and seen.at - self.state.moves[-1].at < rules.hold_s:
             return f"the last change was {seen.at - self.state.moves[-1].at:.0f} s ago"
-        if self._history_s < self.look_back_s - 1e-6:
-            return f"{self._history_s:.0f} s were seen, removal looks back {self.look_back_s:.0f} s"
+        if self._history_s < self._look_back_s - 1e-6:
+            return f"{self._history_s:.0f} s were seen, removal looks back {self._look_back_s:.0f} s"
         return None
 
     def _unsafe(self, replicas: int) -> str | None:
-        """Say what would go wrong with so many replicas; None for nothing."""
-        seen, rules = self.seen, self.rules
+        """Return what would go wrong with this number of replicas; None for nothing."""
+        seen, rules, demand = self.seen, self.rules, self.sizing.load.demand
         if replicas < 1:
             idle = seen.at - (self.state.active_at if self.state.active_at is not None else seen.at)
             return None if idle >= rules.idle_s else f"there was work {idle:.0f} s ago"
         if not seen.filled and seen.kv_usage * seen.ready / replicas > rules.kv_most:
             return f"KV caches would be {seen.kv_usage * seen.ready / replicas:.0%} full"
-        if self.demand is None or seen.model is None:
+        if demand is None or seen.model is None:
             return None
-        fullness = (self.demand.work * self.growth + self.demand.due_work) / replicas
+        fullness = (demand.work * self.sizing.growth + demand.due_work) / replicas
         if fullness > rules.most_fill:
             return f"each would be {fullness:.0%} full"
         return None
@@ -203,23 +207,23 @@ class _Tick(Sizing):
     # --- rails, in this order -----------------------------------------------------------------------------------------
 
     def rails(self, wanted: int) -> int:
-        seen, rails, moves = self.seen, self.rules.rails, self.state.moves
-        wanted = self._rail(wanted, guard.not_down_when_stale(wanted, seen, rails))
-        wanted = self._rail(wanted, guard.not_up_after_failures(wanted, seen, rails))
-        wanted = self._rail(wanted, guard.not_up_too_fast(wanted, seen, moves, rails, sure=self.longer))
-        wanted = self._rail(wanted, guard.not_down_too_fast(wanted, seen, moves, rails))
+        seen, rules, moves, sure = self.seen, self.rules.rails, self.state.moves, self.sizing.load.longer
+        wanted = self._rail(wanted, rails.not_down_when_stale(wanted, seen, rules))
+        wanted = self._rail(wanted, rails.not_up_after_failures(wanted, seen, rules))
+        wanted = self._rail(wanted, rails.not_up_too_fast(wanted, seen, moves, rules, sure=sure))
+        wanted = self._rail(wanted, rails.not_down_too_fast(wanted, seen, moves, rules))
         affordable = self.point.affordable(seen.gpus_per_replica)
-        wanted = self._rail(wanted, guard.at_most(wanted, affordable, "budget", "the budget pays for no more"))
+        wanted = self._rail(wanted, rails.at_most(wanted, affordable, "budget", "the budget pays for no more"))
         wanted = self._rail(
-            wanted, guard.at_most(wanted, self.bounds.largest, "max_replicas", "the largest number allowed")
+            wanted, rails.at_most(wanted, self.bounds.largest, "max_replicas", "the largest number allowed")
         )
         return self._rail(
-            wanted, guard.at_least(wanted, self.bounds.smallest, "min_replicas", "the smallest number allowed")
+            wanted, rails.at_least(wanted, self.bounds.smallest, "min_replicas", "the smallest number allowed")
         )
 
     @property
     def _most(self) -> int:
-        """No decision goes beyond, however much there is to do."""
+        """Largest number of replicas that any decision may have."""
         affordable = self.point.affordable(self.seen.gpus_per_replica)
         return self.bounds.largest if affordable is None else min(self.bounds.largest, affordable)
 
@@ -232,16 +236,18 @@ class _Tick(Sizing):
     # --- what else ----------------------------------------------------------------------------------------------------
 
     def relief(self, wanted: int) -> Relief:
-        """Say what to give up until there are enough. What came in the last minute counts: it waits now."""
-        seen, rules = self.seen, self.rules
-        to_come = max(wanted, seen.coming) - seen.ready
-        if self.fresh is not None:
-            step = relief_of(self.fresh, seen.ready, to_come, wanted, self._most, self.fill, self.within_s)
+        """Return what to give up until there are enough replicas. The last minute's demand counts, because it waits
+        now.
+        """
+        seen, rules, fresh = self.seen, self.rules, self.sizing.load.fresh
+        counts = ReplicaCounts(seen.ready, max(wanted, seen.coming) - seen.ready, wanted, self._most)
+        if fresh is not None:
+            step = relief_of(fresh, counts, self.sizing.fill, drain_time_s(seen, rules))
         else:
             batch = sum(each.queued for each in seen.demands if each.request_class is RequestClass.BATCH)
             crowded_at = seen.ready * rules.fallback_waiting * (1.0 + rules.fallback_tolerance)
             urgent = max(0.0, seen.waiting - batch)
-            step = relief_without_model(self.state.relief, urgent, seen.waiting, crowded_at, to_come, wanted)
+            step = relief_without_model(self.state.relief, urgent, seen.waiting, crowded_at, counts)
         if step is None:
             return Relief.NONE
         self.steps.append(step)
@@ -255,12 +261,12 @@ class _Tick(Sizing):
             found.append(f"values are {self.seen.age_s:.0f} s old")
         return tuple(found)
 
-    def next_state(self, needed: int, wanted: int, relief: Relief) -> SlowState:
-        seen, state, rules = self.seen, self.state, self.rules
-        work = self.fresh.work if self.fresh else 0.0
-        # One that is older, too: without it they would always be a little less than the whole time.
+    def next_state(self, wanted: int, relief: Relief) -> SlowState:
+        seen, state, rules, load = self.seen, self.state, self.rules, self.sizing.load
+        work = load.fresh.work if load.fresh else 0.0
+        # One older need is kept too. Without it the history would always be a little shorter than its time.
         older = sum(need.at <= seen.at - rules.history_s for need in state.needs)
-        needs = (*state.needs[max(0, older - 1) :], Need(seen.at, work, needed, self.requests, self.shape))
+        needs = (*state.needs[max(0, older - 1) :], Need(seen.at, work, self.sizing.needed, load.requests, load.shape))
         kept = max(rules.rails.up_window_s, rules.rails.down_window_s, rules.hold_s, rules.regret_s)
         moves = tuple(move for move in state.moves if move.at > seen.at - kept)
         if wanted != seen.coming:
@@ -268,22 +274,22 @@ class _Tick(Sizing):
         active_at = self._active_at(work)
         fill, fill_at = self._adapted()
         patience, regretted_at = self._patience(wanted)
-        return SlowState(needs, moves, fill, fill_at, active_at, self.check, relief, patience, regretted_at)
+        return SlowState(needs, moves, fill, fill_at, active_at, load.check, relief, patience, regretted_at)
 
     def _patience(self, wanted: int) -> tuple[float, float | None]:
-        """Look back further after a removal that had to be taken back: what comes and goes at a pace that the look-back
-        does not see is ordered and removed in turns.
+        """Return the factor on the look-back, and the time of the last removal that was undone. The factor grows with
+        such removals: a load with a period longer than the look-back would order and remove replicas in turns.
         """
         seen, state, rules = self.seen, self.state, self.rules
         down = [each for each in state.moves if each.before is not None and each.replicas < each.before]
-        # More than was wanted before, so that no replica that died is only replaced; and once per removal.
+        # More than was wanted before: the replacement of a dead replica does not count. And once per removal.
         if (
             down
             and wanted > max(seen.coming, state.moves[-1].replicas)
             and seen.at - down[-1].at < rules.regret_s
             and (state.regretted_at is None or down[-1].at > state.regretted_at)
         ):
-            # Once may be chance.
+            # The first one may be chance.
             again = state.regretted_at is not None
             return min(rules.regret_most, (2.0 if again else 1.0) * state.patience), seen.at
         if state.regretted_at is not None and seen.at - state.regretted_at >= rules.regret_forgotten_s:
@@ -291,7 +297,7 @@ class _Tick(Sizing):
         return state.patience, state.regretted_at
 
     def _active_at(self, work: float) -> float:
-        """Return when there was work last."""
+        """Return the time of the last work."""
         seen, before = self.seen, self.state.active_at
         if seen.running or seen.waiting or seen.filled or before is None:
             return seen.at
@@ -300,17 +306,19 @@ class _Tick(Sizing):
         return seen.at if work else before
 
     def _short(self) -> bool:
-        """Whether there is more work than the ready replicas do, and more than chance brings is on its way."""
-        seen, rules = self.seen, self.rules
-        if self.fresh is None or self.fresh.work <= rules.fill_ceiling * seen.ready:
+        """Return whether there is more work than the ready replicas do, and clearly more replicas are starting."""
+        seen, rules, fresh = self.seen, self.rules, self.sizing.load.fresh
+        if fresh is None or fresh.work <= rules.fill_ceiling * seen.ready:
             return False
         return seen.starting > rules.up_band * seen.ready
 
     def _adapted(self) -> tuple[float | None, float | None]:
-        """Follow the attainment: fuller replicas while it is good, emptier ones at once when it is not."""
+        """Return the planned fill and the time of its last change. The fill follows the attainment: replicas get fuller
+        while it is good, and emptier at once when it is not.
+        """
         seen, state, rules = self.seen, self.state, self.rules
         if self._short():
-            # What misses now is in the attainment for so long, and says nothing of how full replicas may be.
+            # Misses of a shortage stay in the attainment this long, and tell nothing about the right fill.
             return state.fill, seen.at + rules.attainment_s - rules.fill_period_s
         if state.fill_at is None:
             return state.fill, seen.at
@@ -318,7 +326,7 @@ class _Tick(Sizing):
             return state.fill, state.fill_at
         aim = self.point.attainment
         if seen.attainment < aim:
-            return max(rules.least_fill, self.base_fill - rules.fill_down), seen.at
+            return max(rules.least_fill, base_fill(state, rules) - rules.fill_down), seen.at
         if seen.attainment > (1.0 + aim) / 2:
-            return min(rules.most_fill, self.base_fill + rules.fill_up), seen.at
+            return min(rules.most_fill, base_fill(state, rules) + rules.fill_up), seen.at
         return state.fill, seen.at

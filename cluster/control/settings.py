@@ -1,4 +1,4 @@
-"""From the settings to what policies take."""
+"""Conversion of settings to the values that policies take."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from penstock.values.slo import ClassSlo, OperatingPoint
 
 
 class ControlMode(enum.StrEnum):
-    """Says what becomes of decisions."""
+    """Effect of decisions."""
 
     OFF = "off"
-    """None are made."""
+    """No decision is made."""
     ADVISORY = "advisory"
-    """They are made, recorded and exported, and change nothing."""
+    """Decisions are made, recorded and exported, and change nothing."""
     ACTIVE = "active"
 
 
 def operating_point(pool: PoolSettings) -> OperatingPoint:
-    """Return what a pool is run for."""
+    """Return the operating point that a pool's settings ask for."""
     return OperatingPoint(
         interactive=_class_slo(pool.slo.interactive),
         standard=_class_slo(pool.slo.standard),
@@ -31,7 +31,7 @@ def operating_point(pool: PoolSettings) -> OperatingPoint:
 
 
 def batch_control_mode(settings: ControlSettings, point: OperatingPoint) -> ControlMode:
-    """Return what becomes of decisions on the batch limit; without an ITL SLO there are none to make."""
+    """Return the effect of decisions on the batch limit. Without an ITL SLO there are none to make."""
     if point.itl_p95_s is None:
         return ControlMode.OFF
     return ControlMode.ACTIVE if settings.mode is None else ControlMode(settings.mode)

@@ -1,217 +1,277 @@
-"""How many replicas a group needs: what arrives, what runs, and what has piled up, against what a replica does."""
+"""Sizing of a group: arriving, running and piled-up work against what one replica does."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from cluster.control.demand import Demand, demand_of, mean_shape
 from cluster.control.length_shift import longer_work
-from cluster.control.load_forecast import Need, burst_work, growth, steady_window_s, steady_work
+from cluster.control.load_forecast import Check, Need, burst_work, growth, steady_window_s, steady_work
 from cluster.control.replica_rules import SlowRules, SlowState
 from cluster.control.snapshot import GroupSnapshot
+from cluster.control.step_model import Shape, StepModel
 from cluster.plural import counted
 from penstock.values.slo import OperatingPoint
 from penstock.values.steps import Step
 
 
-class Sizing:
-    """Works out how many replicas a group needs, before hysteresis and rails. Every term leaves a step."""
+@dataclass(frozen=True, slots=True)
+class GroupLoad:
+    """Load that a group is sized for."""
 
-    def __init__(
-        self,
-        point: OperatingPoint,
-        seen: GroupSnapshot,
-        state: SlowState,
-        rules: SlowRules,
-        without: str,
-    ) -> None:
-        self.point, self.seen, self.state, self.rules = point, seen, state, rules
-        self.without = without
-        self.steps: list[Step] = []
-        passed_s = seen.at - state.needs[-1].at if state.needs else 0.0
-        self.known = bool(state.needs) and seen.at - state.needs[0].at >= rules.load.known_after_s
-        self.check = state.check.next(seen, passed_s, rules.load) if self.known else state.check
-        arriving = tuple(each for each in seen.demands if each.deadline_s is None and each.rate > 0)
-        self.requests = sum(each.rate for each in arriving)
-        """That arrive per second."""
-        self.shape = mean_shape(arriving)
-        self.model = seen.model
-        """Corrected."""
-        self.longer = False
-        """Whether each request asks for more than those before."""
-        self.fresh = self._checked()
-        """The demand of the last minute, corrected."""
-        self.demand = self._left_out(self._steady(self.fresh))
-        self.growth = 1.0
-        self.total = 0.0
-        """Replicas needed, not rounded."""
+    requests: float
+    """Requests that arrive per second, without those that have a deadline."""
+    shape: Shape | None
+    """Mean of those requests."""
+    check: Check
+    fresh: Demand | None
+    """Demand of the last minute, corrected by the check; None without a step model."""
+    demand: Demand | None
+    """The same, averaged over a cold start unless it jumps, and without the term that the decision leaves out."""
+    longer: bool
+    """Whether each request asks for more work than earlier ones did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """Replicas that a group needs before hysteresis and rails, with the values that led there."""
+
+    needed: int
+    total: float
+    """The same, not rounded; 0 without a step model."""
+    growth: float
+    """Factor on the work within a cold start."""
+    load: GroupLoad
+    fill: float
+    """Part of a replica's time that is planned for in a group with this load."""
+    idle: bool
+    """Whether nothing came, waited or ran for a time after which a group may have no replica."""
+    steps: tuple[Step, ...]
+    """One for each term that counted."""
+
+
+def size_group(
+    point: OperatingPoint, seen: GroupSnapshot, state: SlowState, rules: SlowRules, without: str = ""
+) -> Sizing:
+    """Return the replicas that a group needs.
+
+    Args:
+        point: the pool's operating point.
+        seen: the group now.
+        state: of the last decision.
+        rules: the constants.
+        without: the term to leave out; empty for none.
+    """
+    return _Sizer(point, seen, state, rules, without).size()
+
+
+def base_fill(state: SlowState, rules: SlowRules) -> float:
+    """Return the part of a replica's time that is planned for in a group of `fill_replicas`."""
+    return rules.fill if state.fill is None else state.fill
+
+
+def drain_time_s(seen: GroupSnapshot, rules: SlowRules) -> float:
+    """Return the seconds in which a backlog is to be worked off."""
+    return max(rules.drain_s, seen.cold_start_s)
+
+
+def _fill(work: float, state: SlowState, rules: SlowRules) -> float:
+    """Return the part of a replica's time to plan for with this work. The free part grows with the root of the load, as
+    the scatter of the load does (square-root staffing; Halfin and Whitt, Operations Research 29, 1981).
+    """
+    work = max(0.1, work)
+    # The work of a group of `fill_replicas`.
+    usual = rules.fill_replicas * base_fill(state, rules)
+    free = (rules.fill_replicas - usual) * math.sqrt(work / usual)
+    return max(rules.least_fill, min(rules.most_fill, work / (work + free)))
+
+
+def _idle(seen: GroupSnapshot, state: SlowState, rules: SlowRules) -> bool:
+    busy = seen.running or seen.waiting or seen.filled or any(each.queued for each in seen.demands)
+    if state.active_at is None or busy:
+        return False
+    # Averages never tell that nothing comes.
+    return seen.at - max(state.active_at, seen.arrived_at or state.active_at) >= rules.idle_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizer:
+    """One sizing in the making: its inputs, and the steps so far."""
+
+    point: OperatingPoint
+    seen: GroupSnapshot
+    state: SlowState
+    rules: SlowRules
+    without: str
+    steps: list[Step] = field(default_factory=list)
 
     def note(self, name: str, value: float, reason: str) -> None:
-        """Leave a step."""
         self.steps.append(Step(name, value, reason))
 
-    def _checked(self) -> Demand | None:
-        """Count with a model that fits what runs: work and the batch that an ITL SLO allows follow from it alike."""
-        seen, model = self.seen, self.seen.model
-        factor = self.check.factor if self.without != "check" else 1.0
-        if model is not None and factor != 1.0:
-            self.note("check", factor, f"steps are taken to be x{factor:.2f} as long, as so much more or less runs")
-            self.model = model.times(factor)
-            seen = replace(seen, model=self.model)
-        return demand_of(self.point, seen)
+    def size(self) -> Sizing:
+        load = self.load()
+        fill = _fill(load.demand.work if load.demand else 0.0, self.state, self.rules)
+        idle = _idle(self.seen, self.state, self.rules)
+        if load.demand is None:
+            needed, total, grown = self._fallback(idle=idle), 0.0, 1.0
+        else:
+            grown = self._growth(load.demand)
+            total = self._total(load.demand, fill, grown)
+            needed = self._whole(total, idle=idle)
+        return Sizing(needed, total, grown, load, fill, idle, tuple(self.steps))
 
-    def _steady(self, demand: Demand | None) -> Demand | None:
-        """Average over what a cold start lasts, unless it jumps. Also while something has piled up: that is added by
-        itself, and the largest of several ticks' chances would be ordered.
+    # --- the load -----------------------------------------------------------------------------------------------------
+
+    @property
+    def known(self) -> bool:
+        """Whether the history is long enough to compare with."""
+        needs = self.state.needs
+        return bool(needs) and self.seen.at - needs[0].at >= self.rules.load.known_after_s
+
+    def load(self) -> GroupLoad:
+        arriving = tuple(each for each in self.seen.demands if each.deadline_s is None and each.rate > 0)
+        requests, shape = sum(each.rate for each in arriving), mean_shape(arriving)
+        check = self._check()
+        model = self._corrected(check)
+        fresh = demand_of(self.point, self.seen if model is self.seen.model else replace(self.seen, model=model))
+        if fresh is None or model is None:
+            return GroupLoad(requests, shape, check, None, None, longer=False)
+        work, longer = self._steady(Need(self.seen.at, fresh.work, 0, requests, shape), fresh.batch, model)
+        demand = self._left_out(replace(fresh, work=work))
+        return GroupLoad(requests, shape, check, fresh, demand, longer)
+
+    def _check(self) -> Check:
+        if not self.known:
+            return self.state.check
+        passed_s = self.seen.at - self.state.needs[-1].at
+        return self.state.check.next(self.seen, passed_s, self.rules.load)
+
+    def _corrected(self, check: Check) -> StepModel | None:
+        """Return a model that fits the running sequences. Work and the batch within the ITL SLO both follow from it."""
+        model = self.seen.model
+        factor = check.factor if self.without != "check" else 1.0
+        if model is None or factor == 1.0:
+            return model
+        self.note("check", factor, f"steps are taken to be x{factor:.2f} as long, as so much more or less runs")
+        return model.times(factor)
+
+    def _steady(self, now: Need, batch: float, model: StepModel) -> tuple[float, bool]:
+        """Return the work to plan for, and whether requests are longer than before. The work is averaged over a cold
+        start unless it jumps. That holds during a backlog too: the backlog is added separately, and the largest of
+        several ticks' chances would be ordered otherwise.
         """
-        if demand is None:
-            return None
-        rules, needs, at, requests = self.rules.load, self.state.needs, self.seen.at, self.requests
+        rules, needs = self.rules.load, self.state.needs
         window_s = steady_window_s(self.seen.cold_start_s, rules)
-        work = steady_work(demand.work, requests, needs, at - window_s, rules)
-        usual = work
-        longer = self._longer(demand, window_s)
-        self.longer = longer > work
-        if self.longer:
-            self.note("lengths", longer, f"requests of late ask for more each than those before; {work:.3g} if not")
-            work = longer
-        burst = burst_work(demand.work, requests, needs, at, rules) if self.known else None
+        usual = work = steady_work(now.work, now.requests, needs, now.at - window_s, rules)
+        asked = self._longer(now, batch, model, window_s)
+        longer = asked > work
+        if longer:
+            self.note("lengths", asked, f"requests of late ask for more each than those before; {work:.3g} if not")
+            work = asked
+        burst = burst_work(now.work, now.requests, needs, now.at, rules) if self.known else None
         if burst is not None and burst > work and self.without != "burst":
             self.note("burst", burst, f"what came lately, far over {work:.3g}: no chance")
             work = burst
-        if work == usual != demand.work:
-            self.note("steady", work, f"the average of {window_s:.0f} s, where {demand.work:.3g} came lately")
-        return replace(demand, work=work)
+        if work == usual != now.work:
+            self.note("steady", work, f"the average of {window_s:.0f} s, where {now.work:.3g} came lately")
+        return work, longer
 
-    def _left_out(self, demand: Demand | None) -> Demand | None:
-        """Leave out what the decision is made without, wherever else it would count, too."""
-        if demand is not None and self.without == "backlog":
+    def _longer(self, now: Need, batch: float, model: StepModel, window_s: float) -> float:
+        """Return the work of requests that each ask for more than earlier ones; 0 where they do not."""
+        if not self.known or self.without == "lengths":
+            return 0.0
+        rules, needs, budget = self.rules.load, self.state.needs, self.seen.step_tokens
+        counts = [Need(need.at, need.requests, 0) for need in needs if need.shape is not None]
+        usual = steady_work(now.requests, now.requests, counts, now.at - window_s, rules)
+        return longer_work(now, usual, needs, lambda shape: model.gpu_seconds(shape, batch, budget), rules) or 0.0
+
+    def _left_out(self, demand: Demand) -> Demand:
+        """Remove the term that the decision leaves out, so that it counts nowhere."""
+        if self.without == "backlog":
             return replace(demand, backlog=0.0)
-        if demand is not None and self.without == "batch":
+        if self.without == "batch":
             return replace(demand, deadline_work=0.0, due_work=0.0)
         return demand
 
-    def _longer(self, demand: Demand, window_s: float) -> float:
-        """Return the work of requests that each ask for more than those before, else 0."""
-        model = self.model
-        if not self.known or model is None or self.without == "lengths":
-            return 0.0
-        rules, needs, at = self.rules.load, self.state.needs, self.seen.at
-        counts = [Need(need.at, need.requests, 0) for need in needs if need.shape is not None]
-        usual = steady_work(self.requests, self.requests, counts, at - window_s, rules)
-        now = Need(at, demand.work, 0, self.requests, self.shape)
-        batch, budget = demand.batch, self.seen.step_tokens
-        return longer_work(now, usual, needs, lambda shape: model.gpu_seconds(shape, batch, budget), rules) or 0.0
+    # --- the replicas for it ------------------------------------------------------------------------------------------
 
-    @property
-    def within_s(self) -> float:
-        """In how long what has piled up is to be worked off."""
-        return max(self.rules.drain_s, self.seen.cold_start_s)
+    def _growth(self, demand: Demand) -> float:
+        if not self.known or self.without == "growth":
+            return 1.0
+        return growth(self.state.needs, demand.work, self.seen.at, self.seen.cold_start_s, self.rules.load)
 
-    @property
-    def base_fill(self) -> float:
-        """The same in a group of `fill_replicas`."""
-        return self.rules.fill if self.state.fill is None else self.state.fill
-
-    @property
-    def fill(self) -> float:
-        """The part of a replica's time that is planned for in a group of this load: what is free grows with the root of
-        the load, as its scatter does (square-root staffing; Halfin and Whitt, Operations Research 29, 1981).
-        """
-        rules = self.rules
-        work = max(0.1, self.demand.work if self.demand else 0.0)
-        # The work of a group of `fill_replicas`.
-        usual = rules.fill_replicas * self.base_fill
-        free = (rules.fill_replicas - usual) * math.sqrt(work / usual)
-        return max(rules.least_fill, min(rules.most_fill, work / (work + free)))
-
-    def needed(self) -> int:
-        """Return the replicas that are needed."""
-        demand = self.demand
-        if demand is None:
-            return self._fallback()
-        total = self._arriving(demand) + self._growing(demand) + self._piled_up(demand) + self._batch(demand)
+    def _total(self, demand: Demand, fill: float, grown: float) -> float:
+        total = self._arriving(demand, fill) + self._growing(demand, fill, grown)
+        total = total + self._piled_up(demand, fill, grown) + self._batch(demand, fill, grown)
         counts = self.without != "running" and not self.seen.filled
-        total = self.total = max(total, self._running(demand, total) if counts else 0.0)
+        return max(total, self._running(demand, fill, total) if counts else 0.0)
+
+    def _whole(self, total: float, *, idle: bool) -> int:
         needed = math.ceil(total - 1e-9)
         self.note("needed", needed, f"{total:.2f} replicas, rounded up")
         if needed < 1 and (self.seen.waiting or self.seen.running or any(each.queued for each in self.seen.demands)):
             needed = 1
             self.note("work", needed, "something waits or runs")
-        elif needed and self.idle:
+        elif needed and idle:
             needed = 0
             self.note("idle", needed, f"nobody came for {self.rules.idle_s:.0f} s")
         return needed
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing came, waited or ran for so long that a group may have no replica; averages never say so."""
-        seen, active_at = self.seen, self.state.active_at
-        busy = seen.running or seen.waiting or seen.filled or any(each.queued for each in seen.demands)
-        if active_at is None or busy:
-            return False
-        return seen.at - max(active_at, seen.arrived_at or active_at) >= self.rules.idle_s
-
-    def _arriving(self, demand: Demand) -> float:
-        value = demand.work / self.fill
+    def _arriving(self, demand: Demand, fill: float) -> float:
+        value = demand.work / fill
         self.note(
             "demand", value, f"{demand.work:.3g} replica-seconds arrive per second; replicas are planned to be "
-            f"{self.fill:.0%} full, in batches of {demand.batch:.4g}",
+            f"{fill:.0%} full, in batches of {demand.batch:.4g}",
         )  # fmt: skip
         return value
 
-    def _running(self, demand: Demand, total: float) -> float:
-        """What runs needs places, whatever the model makes of what arrives."""
-        value = self.seen.running / demand.batch / self.fill
-        if value > total:
-            self.note("running", value, f"{self.seen.running:.4g} sequences run, in batches of {demand.batch:.4g}")
-        return value
-
-    def _growing(self, demand: Demand) -> float:
-        rules = self.rules
-        if self.known and self.without != "growth":
-            ahead_s = self.seen.cold_start_s
-            self.growth = growth(self.state.needs, demand.work, self.seen.at, ahead_s, rules.load)
-        value = demand.work * (self.growth - 1.0) / self.fill
+    def _growing(self, demand: Demand, fill: float, grown: float) -> float:
+        value = demand.work * (grown - 1.0) / fill
         if value > 0:
             self.note(
-                "growth", value, f"x{self.growth:.2f} within a cold start of {self.seen.cold_start_s:.0f} s, as "
+                "growth", value, f"x{grown:.2f} within a cold start of {self.seen.cold_start_s:.0f} s, as "
                 "if it goes on as lately",
             )  # fmt: skip
         return value
 
-    def _piled_up(self, demand: Demand) -> float:
-        """What has piled up takes the free part of the replicas first, and more only for what does not fit there."""
+    def _piled_up(self, demand: Demand, fill: float, grown: float) -> float:
+        """Return the replicas for a backlog. It takes the free part of the others first, and more only for the rest."""
         if demand.backlog <= 0:
             return 0.0
-        rules = self.rules
-        within = self.within_s
+        rules, within = self.rules, drain_time_s(self.seen, self.rules)
         together = (demand.work + demand.backlog / within) / rules.drain_fill
-        value = max(0.0, together - demand.work * self.growth / self.fill)
+        value = max(0.0, together - demand.work * grown / fill)
         self.note(
             "backlog", value, f"{demand.backlog:.3g} replica-seconds wait beyond what the SLO allows, to be worked off "
             f"in {within:.0f} s with replicas {rules.drain_fill:.0%} full",
         )  # fmt: skip
         return value
 
-    def _batch(self, demand: Demand) -> float:
-        """Work with a deadline takes what the rest leaves free, and more replicas for what does not fit. What is free
-        is needed for it, too, or it would be removed.
+    def _batch(self, demand: Demand, fill: float, grown: float) -> float:
+        """Return the replicas for work with a deadline. It runs in the room that the rest leaves free. That room counts
+        as needed too, or it would be removed.
         """
-        value = demand.deadline_work / self.fill
+        value = demand.deadline_work / fill
         if value > 0:
-            spare = max(0.0, self.seen.coming * self.fill - demand.work * self.growth)
+            spare = max(0.0, self.seen.coming * fill - demand.work * grown)
             self.note("batch", value, f"deadlines need {demand.deadline_work:.3g} replicas' time, {spare:.3g} is spare")
         return value
 
-    def _fallback(self) -> int:
-        """Follow waiting requests and KV usage, as an autoscaler that knows nothing of the engine does."""
+    def _running(self, demand: Demand, fill: float, total: float) -> float:
+        """Return the replicas for the running sequences, which need places whatever the model says of arrivals."""
+        value = self.seen.running / demand.batch / fill
+        if value > total:
+            self.note("running", value, f"{self.seen.running:.4g} sequences run, in batches of {demand.batch:.4g}")
+        return value
+
+    def _fallback(self, *, idle: bool) -> int:
+        """Follow waiting requests and KV usage, as an autoscaler does that knows nothing of the engine."""
         seen, rules = self.seen, self.rules
         if not seen.ready:
-            # A router that has no tokenizer yet refuses what it would else put in line, and counts it.
+            # A router without a tokenizer refuses the requests that it would otherwise put in line, and counts them.
             came = sum(each.rate for each in seen.demands)
-            needed = max(seen.coming, 1 if seen.waiting or (came and not self.idle) else 0)
+            needed = max(seen.coming, 1 if seen.waiting or (came and not idle) else 0)
             self.note(
                 "fallback", needed, f"no model and nothing ready; {seen.waiting:.0f} requests wait, {came:.3g} come "
                 "per second",
@@ -219,8 +279,8 @@ class Sizing:
             return needed
         ratio = max(seen.kv_usage / rules.fallback_kv, seen.waiting / seen.ready / rules.fallback_waiting)
         needed = seen.ready if abs(ratio - 1.0) <= rules.fallback_tolerance else math.ceil(seen.ready * ratio - 1e-9)
-        # Nothing running and nothing waiting still is one replica, until that was so for long: bounds may allow none.
-        needed = 0 if self.idle else max(1, needed)
+        # A group without work keeps one replica until it was idle for long. Its bounds may allow none then.
+        needed = 0 if idle else max(1, needed)
         self.note(
             "fallback", needed, f"no step model to rely on: {seen.waiting:.0f} requests wait, KV caches are "
             f"{seen.kv_usage:.0%} full on {counted(seen.ready, 'replica')}",

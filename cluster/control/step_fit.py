@@ -1,11 +1,11 @@
-"""Learns the step model while an engine runs: recursive least squares on single steps, with guards.
+"""Fit of the step model while an engine runs: recursive least squares on single steps, with safeguards.
 
-Single steps vary in tokens and context, so they tell the coefficients apart; averaged metrics would not. Errors are
-relative to the step's length, or a few long prefills would decide about all the short decodes.
+Single steps vary in tokens and context, so they tell the coefficients apart. Averaged metrics would not. Errors are
+relative to the step's length. Otherwise a few long prefills would outweigh all the short decodes.
 
-Guards: old samples fade; coefficients never leave their floors; directions that the samples say nothing about keep the
-last good value; a step that is far off what was expected (graph capture, garbage collection, a busy machine) is left
-out, unless so many are that the engine itself has changed; and a fit whose predictions are bad says so.
+Safeguards: Old samples fade. Coefficients never go below their floors. Directions that the samples leave open keep the
+last good value. A step that is far off the prediction (graph capture, garbage collection, a busy machine) is left out,
+until a long row of such steps shows that the engine itself has changed. A fit with bad predictions reports that.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from cluster.control.least_squares import Matrix, condition, solve_with_floors
 from cluster.control.step_model import Experts, StepModel, StepSample
 
 _SCALES = (1e-3, 1e-5, 1e-8, 1e-3)
-"""Usual size of a, b, g and m, so that the numbers in the matrix are of one order."""
+"""Usual sizes of a, b, g and m. They bring the numbers in the matrix to one order of magnitude."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitRules:
-    """Are the fit's constants."""
+    """Constants of the fit."""
 
     forgetting: float = 0.995
-    """Weight of a sample after each further one."""
+    """Factor on a sample's weight with each further sample."""
     anchor: float = 0.02
-    """Samples' worth of trust in the last good value, along each coefficient. It caps the covariance: where samples say
-    nothing, nothing moves."""
+    """Trust in the last good value along each coefficient, in samples. It caps the covariance: a coefficient does not
+    move where samples say nothing about it."""
     a_floor: float = 1e-6
-    """Seconds; the time to read the weights where that is known."""
+    """Seconds. The time to read the weights, where that is known."""
     max_condition: float = 1000.0
-    """Above it the samples do not tell the coefficients apart."""
+    """Condition number above which the samples do not tell the coefficients apart."""
     gate: float = 4.0
-    """A step further off than so many standard deviations is left out."""
+    """Standard deviations from the prediction beyond which a step is left out."""
     huber: float = 1.5
-    """From so many standard deviations on a step counts less."""
+    """Standard deviations beyond which a step counts less."""
     least_deviation: float = 0.02
     """Smallest standard deviation that the gate assumes, relative."""
     regime: int = 30
-    """So many steps in a row that are far off are no outliers: the engine has changed."""
+    """Left-out steps in a row after which they are no outliers: the engine has changed."""
     error_window: int = 200
     min_samples: int = 50
-    """No fit is relied on before."""
+    """Samples before which no fit is relied on."""
     max_error: float = 0.25
-    """Largest median error of a fit that is relied on, relative."""
+    """Largest median error of a reliable fit, relative."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """Names the engines that share a fit."""
+    """Key of the engines that share a fit."""
 
     model_digest: str
     hardware: str
@@ -67,40 +67,43 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class FittedStep:
-    """Is a fit as it is stored and handed on: a new replica of the group starts from it."""
+    """A fit as it is stored and handed on. A new replica of the group starts from it."""
 
     group: str
-    """A `GroupKey` as text; a fit is good for that group only."""
+    """A `GroupKey` as text. A fit is good for that group only."""
     model: StepModel
     samples: int
     median_error: float
-    """Relative, of predictions made before each step was learned from."""
+    """Relative error of predictions that were made before each step was learned from."""
 
     def to_json(self) -> str:
-        """Write as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> FittedStep:
-        """Read what `to_json` wrote; raises ValueError, KeyError or TypeError for anything else."""
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError, KeyError, TypeError: the text is anything else.
+        """
         data = json.loads(text)
         model = dict(data["model"])
         experts = model.pop("experts", None)
         fitted = StepModel(**{k: float(v) for k, v in model.items()}, experts=Experts(**experts) if experts else None)
         samples, error = float(data["samples"]), float(data["median_error"])
         if not all(0 <= number < math.inf for number in (fitted.a, fitted.b, fitted.g, fitted.m, samples, error)):
-            # JSON as Python reads it has NaN, too.
+            # Python's JSON reads NaN and infinity too.
             raise ValueError(f"a fit's numbers are finite and not negative: {text[:200]}")
         return cls(str(data["group"]), fitted, int(samples), error)
 
 
 class StepFit:
-    """Learns from samples. No clock: what it knows depends on the samples alone.
+    """A fit that learns from samples. It has no clock: its state depends on the samples alone.
 
     Args:
-        prior: where to start; None learns from nothing.
+        prior: the model to start from; None starts from nothing.
         rules: the constants.
-        experts: of a model with a mixture of experts.
+        experts: the mixture of experts of the model, if it has one.
     """
 
     def __init__(
@@ -125,13 +128,14 @@ class StepFit:
         self.rejected = 0
         """Steps left out."""
         self.condition = float("inf")
-        """Of the last solution; over `max_condition` the last good coefficients hold what the samples leave open."""
+        """Condition number of the last solution. Above `max_condition` the last good coefficients fill what the samples
+        leave open."""
 
-    # --- what it knows ------------------------------------------------------------------------------------------------
+    # --- what is known ------------------------------------------------------------------------------------------------
 
     @property
     def model(self) -> StepModel | None:
-        """The model as of now; None before anything is known."""
+        """Model as of now; None before anything is known."""
         return _model(self._now, self._experts) if self._now else None
 
     @property
@@ -141,12 +145,12 @@ class StepFit:
 
     @property
     def mean_error(self) -> float | None:
-        """The same, averaged: outliers count."""
+        """Mean of the same errors. Outliers count."""
         return statistics.fmean(self._errors) if self._errors else None
 
     @property
     def healthy(self) -> bool:
-        """Whether to rely on the model. One that was seeded counts from the start, until its errors say otherwise."""
+        """Whether the model is reliable. A seeded one counts from the start, until its errors say otherwise."""
         if self._now is None:
             return False
         if len(self._errors) < self._rules.min_samples:
@@ -155,11 +159,11 @@ class StepFit:
 
     @property
     def trusted(self) -> StepModel | None:
-        """The model while it is healthy."""
+        """Model while it is healthy, else None."""
         return self.model if self.healthy else None
 
     def fitted(self, group: str) -> FittedStep | None:
-        """Return what to store; None while it is not worth storing."""
+        """Return the fit to store; None while it is not worth storing."""
         model = self.trusted
         if model is None or self.samples < self._rules.min_samples or self.median_error is None:
             return None
@@ -168,11 +172,11 @@ class StepFit:
     # --- learning -----------------------------------------------------------------------------------------------------
 
     def learn(self, samples: Iterable[StepSample]) -> None:
-        """Take steps in the order in which they ran."""
+        """Learn from steps, in the order in which they ran."""
         changed = False
         for sample in samples:
             changed |= self._take(sample)
-            # The first few decide what counts as an outlier, later ones can wait for the end of the batch.
+            # The first samples decide what counts as an outlier. Later ones can wait for the end of the batch.
             if changed and (self.samples < self._rules.min_samples or self.samples % 64 == 0):
                 self._solve()
                 changed = False
@@ -188,7 +192,7 @@ class StepFit:
         if expected is not None:
             error = (sample.seconds - expected) / sample.seconds
             self._errors.append(abs(error))
-            # Relative to the prediction: a step of ten times the length is off by 9, not by 0.9.
+            # Relative to the prediction: a step that is ten times as long is off by 9, not by 0.9.
             away = (sample.seconds - expected) / expected
             found = self._weight(away)
             if found is None:
@@ -201,7 +205,7 @@ class StepFit:
         return True
 
     def _weight(self, away: float) -> float | None:
-        """Return how much a step counts, None for not at all."""
+        """Return the weight of a step; None leaves it out."""
         rules = self._rules
         deviation = max(self._deviation, rules.least_deviation)
         ready = self.samples >= rules.min_samples or self._seeded
@@ -210,7 +214,7 @@ class StepFit:
             self._strangers += 1
             if self._strangers < rules.regime:
                 return None
-            # What was learned is no longer true: let it fade fast, and the next steps in.
+            # The learned values are no longer true. Old samples fade fast, so that the next steps count.
             self._fade(0.1)
             self._deviation = max(self._deviation, abs(away) / rules.gate)
         self._strangers = 0
@@ -250,7 +254,7 @@ class StepFit:
         self.condition = condition(self._gram)
         told_apart = self.condition <= rules.max_condition
         anchor = self._good or [1.0, *([0.0] * (self._size - 1))]
-        # In each coefficient's own unit; one whose column is all zero needs some weight nevertheless.
+        # Each ridge is in its coefficient's own unit. A coefficient whose column is all zero needs some weight too.
         trace = sum(self._gram[i][i] for i in range(self._size)) / self._size
         gram = [list(row) for row in self._gram]
         right = list(self._right)

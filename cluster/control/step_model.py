@@ -1,8 +1,8 @@
-"""How long one engine step takes, and what follows from it.
+"""Step model: the time that one engine step takes, and what follows from it.
 
-`T = a + b * tokens + g * kv_tokens (+ m * experts read)`, with the tokens computed in the step (decodes and prefill
-chunks alike) and the context tokens that attention reads. Fitted to one engine it replays measured vLLM runs within a
-few percent; a model of the batch size alone misses by a fifth.
+`T = a + b * tokens + g * kv_tokens (+ m * experts read)`. Tokens are those computed in the step, decodes and prefill
+chunks alike. KV tokens are the context tokens that attention reads. Fitted to one engine, the model replays measured
+vLLM runs within a few percent. A model of the batch size alone misses by a fifth.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """Is one engine step."""
+    """One engine step."""
 
     seconds: float
-    """From the end of the step before to its own end; both had work."""
+    """From the end of the previous step to its own end. Both steps had work."""
     tokens: int
     """Tokens computed."""
     kv_tokens: int
@@ -27,16 +27,16 @@ class StepSample:
 
 @dataclass(frozen=True, slots=True)
 class BatchMix:
-    """Is what one sequence of the batch adds to a step, on average over the sequences and steps of some time."""
+    """What one sequence of the batch adds to a step, averaged over the sequences and steps of some time."""
 
     tokens: float
-    """Tokens computed per sequence and step; 1 for pure decode, more as prompts are computed in between."""
+    """Tokens computed per sequence and step: 1 for pure decode, more where prompts are computed in between."""
     kv_tokens: float
     """Context tokens read per sequence and step."""
 
     @classmethod
     def of(cls, samples: Sequence[StepSample]) -> BatchMix | None:
-        """Average over steps; None without any."""
+        """Return the average over steps; None without any."""
         sequences = sum(sample.sequences for sample in samples)
         if not sequences:
             return None
@@ -46,7 +46,7 @@ class BatchMix:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Is a mean request, in tokens."""
+    """A mean request, in tokens."""
 
     prompt_tokens: float
     output_tokens: float
@@ -55,7 +55,7 @@ class Shape:
 
     @property
     def mix(self) -> BatchMix:
-        """What such requests add to a step in a steady batch: each computes its prompt once in `output_tokens` steps,
+        """What such requests add to a step in a steady batch. Each computes its prompt once in `output_tokens` steps,
         and its context grows from the prompt to prompt and output.
         """
         output = max(1.0, self.output_tokens)
@@ -72,21 +72,21 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Describes a mixture of experts: the more tokens a step has, the more experts' weights it reads."""
+    """A mixture of experts. The more tokens a step has, the more experts' weights it reads."""
 
     total: int
     active: int
     """Per token."""
 
     def share_read(self, tokens: float) -> float:
-        """Return the expected part of the experts that a step of so many tokens reads, 0 to 1."""
+        """Return the expected part of the experts that a step with `tokens` tokens reads, 0 to 1."""
         missed: float = (1.0 - self.active / self.total) ** max(0.0, tokens)
         return 1.0 - missed
 
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
-    """Predicts step times. All coefficients are at least 0."""
+    """Model of step times. All coefficients are at least 0."""
 
     a: float
     """Seconds per step."""
@@ -112,8 +112,8 @@ class StepModel:
         return self.predict(batch * mix.tokens, batch * mix.kv_tokens)
 
     def batch_for_itl(self, itl_s: float, mix: BatchMix, spread: float = 1.0) -> float:
-        """Return the largest batch whose inter-token latency stays within `itl_s`; 0 when no batch is fast enough,
-        infinity when its size does not matter.
+        """Return the largest batch whose inter-token latency stays within `itl_s`. Return 0 when no batch is fast
+        enough, and infinity when the size does not matter.
 
         Args:
             itl_s: the bound, seconds.
@@ -129,7 +129,7 @@ class StepModel:
         return self._bisect(mean, mix, slope)
 
     def batch_for_rate(self, part: float, mix: BatchMix, largest: float) -> float:
-        """Return the smallest batch that completes at least `part` of what `largest` does, per second."""
+        """Return the smallest batch that completes at least `part` of what `largest` completes per second."""
         aim = part * largest / max(1e-12, self.itl(largest, mix))
         low, high = 0.0, largest
         for _ in range(30):
@@ -142,7 +142,7 @@ class StepModel:
             return 0.0
         if slope <= 0 and self.a + self.m <= mean:
             return float("inf")
-        # Without the experts' term the batch would be larger, so that is an upper end.
+        # Without the experts' term the batch would be larger, so this is an upper end.
         low, high = 0.0, (mean - self.a) / slope if slope > 0 else 1e6
         for _ in range(60):
             middle = (low + high) / 2
@@ -155,13 +155,13 @@ class StepModel:
 
     def gpu_seconds(self, shape: Shape, batch: float, step_tokens: int = 0) -> float:
         """Return the seconds of one replica that a request takes in a steady batch, its share of every step:
-        O*a/B + b*((I-h)+O) + g*(O*I+O^2/2). Times the replica's accelerators it is GPU-seconds.
+        O*a/B + b*((I-h)+O) + g*(O*I+O^2/2). Multiply by the replica's accelerators for GPU-seconds.
 
         Args:
             shape: the request.
             batch: sequences, at least 1.
-            step_tokens: the most that a step computes, 0 for no bound. Where prompts fill it, B is what is left of the
-                batch: step_tokens / (1+(I-h)/O) sequences, the others wait for their prompts.
+            step_tokens: the most tokens that a step computes, 0 for no bound. Where prompts fill it, B is the room that
+                is left: step_tokens / (1+(I-h)/O) sequences. The other sequences wait for their prompts.
         """
         batch = max(1.0, batch)
         if step_tokens:

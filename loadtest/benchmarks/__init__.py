@@ -1,1 +1,1 @@
-"""Benchmarks: they print ratios that are measured in one run. Not in the wheel."""
+"""Benchmarks. They print ratios measured in one run. They are not in the wheel."""

@@ -1,8 +1,8 @@
-"""The fast loop on a real engine: does it hold an ITL SLO, and at which price in throughput?
+"""The batch policy on a real engine: does it hold an ITL SLO, and how much throughput does it cost?
 
-An engine is overloaded with more requests than any batch holds. The loop gets an SLO between what the smallest and the
-largest static limit give, and runs in slices of a second or two, in turns with all static limits, so that what else the
-machine does meets all of them. Then it gets a loose one. The report compares ratios of this one run.
+An engine gets more requests than any batch holds. The policy gets an SLO between the latencies of the smallest and the
+largest static limit. It runs in slices of a second or two, in turns with all static limits, so that other work of the
+machine affects all of them. Then it gets a loose SLO. The report compares ratios of this one run.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ PROMPT_TOKENS = (16, 64)
 OUTPUT_TOKENS = (32, 96)
 ROUNDS = 4
 SETTLE = 0.3
-"""Part of a slice that is let pass after the limit moved."""
+"""Part of a slice that is ignored after the limit moved."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Is what some seconds of overload gave."""
+class OverloadFigures:
+    """Measurements of some seconds of overload."""
 
     limit: int
-    """At the end."""
+    """Limit at the end."""
     itl_p95_s: float
     tokens_per_s: float
     batch: float = 0.0
@@ -54,31 +54,34 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Is a run's result."""
+    """Result of a run."""
 
-    static: tuple[Measured, ...]
+    static: tuple[OverloadFigures, ...]
     slo_s: float
-    loop: Measured
-    best_static: Measured | None
-    """Of those that hold the SLO, the one with the most tokens per second; None when none does."""
+    loop: OverloadFigures
+    best_static: OverloadFigures | None
+    """Of the static limits that hold the SLO, the one with the most tokens per second; None when none does."""
     loop_over_best: float | None
-    """Tokens per second of the loop over those."""
+    """Ratio of the policy's tokens per second to those of the best static limit."""
     slo_loose_s: float
-    loop_loose: Measured
+    loop_loose: OverloadFigures
     step_error_median: float | None
     step_error_mean: float | None
     model: dict[str, Any] | None
 
     @property
     def disturbed(self) -> bool:
-        """Whether the machine was too busy with other things to tell batch sizes apart by their latency."""
+        """Whether other work on the machine hid the difference in latency between batch sizes."""
         latencies = [each.itl_p95_s for each in self.static]
         falls = any(later < 0.85 * earlier for earlier, later in itertools.pairwise(latencies))
         return falls or latencies[-1] < 1.5 * latencies[0]
 
 
 class Overload:
-    """Keeps as many sequences in the engine as the window allows, as routers do, and taps the engine's steps."""
+    """Load that keeps as many sequences in the engine as the window allows, as routers do.
+
+    It also records the steps.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -92,7 +95,7 @@ class Overload:
         self.stopping = False
         self._idle = asyncio.Event()
 
-    # --- what the governor sees ---
+    # --- the governor's view ---
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -111,14 +114,14 @@ class Overload:
         return applied
 
     def drop_steps(self) -> None:
-        """Forget the steps so far; the governor never sees them."""
+        """Forget the steps so far. The governor never sees them."""
         self._engine.take_steps()
         self.steps.clear()
 
     # --- load ---
 
     def refill(self) -> None:
-        """Start what has room."""
+        """Start sequences while there is room."""
         while self.held < self.window and not self.stopping:
             self.held += 1
             task = asyncio.ensure_future(self._submit())
@@ -131,7 +134,7 @@ class Overload:
         await self._engine.submit(f"load-{next(self._ids)}", GenerationSpec(prompt, sampling), _Sink(self))
 
     def ended(self, end: SequenceEnd) -> None:
-        """Count, and start the next one."""
+        """Count the end, and start the next sequence."""
         self.held -= 1
         self.failed += bool(end.error)
         self.refill()
@@ -139,7 +142,7 @@ class Overload:
             self._idle.set()
 
     async def stop(self) -> None:
-        """Start nothing more and wait for what runs."""
+        """Start no more sequences and wait for those that run."""
         self.stopping = True
         if self.held:
             await self._idle.wait()
@@ -157,9 +160,9 @@ class _Sink:
 
 
 async def measure(engine: Engine, identity: EngineIdentity, pool: PoolSettings, seconds: float) -> Report:
-    """Run everything on an engine that is up; takes about 70 times `seconds`."""
+    """Run all measurements on a running engine. Takes about 70 times `seconds`."""
     load = Overload(engine)
-    # A new engine's first batches of a size take longer, and would make the SLO a loose one.
+    # A new engine's first batches of a size take longer, and would loosen the SLO.
     for limit in STATIC_LIMITS:
         await _static(load, limit, 0.5 * seconds)
     first = {limit: await _static(load, limit, seconds) for limit in (STATIC_LIMITS[0], STATIC_LIMITS[-1])}
@@ -195,7 +198,10 @@ async def measure(engine: Engine, identity: EngineIdentity, pool: PoolSettings, 
 
 
 def _report(
-    static: tuple[Measured, ...], tight: tuple[float, Measured], loose: tuple[float, Measured], governor: Governor
+    static: tuple[OverloadFigures, ...],
+    tight: tuple[float, OverloadFigures],
+    loose: tuple[float, OverloadFigures],
+    governor: Governor,
 ) -> Report:
     slo_s, loop = tight
     best = max(
@@ -217,7 +223,7 @@ def _report(
 
 
 async def _static(load: Overload, limit: int, seconds: float) -> list[StepSample]:
-    """Return the steps of a while under a fixed limit, those of a batch near it."""
+    """Return the steps of a while under a fixed limit: those with a batch near it."""
     await load.set_limit(limit)
     await asyncio.sleep(SETTLE * seconds)
     load.drop_steps()
@@ -227,7 +233,7 @@ async def _static(load: Overload, limit: int, seconds: float) -> list[StepSample
 
 
 async def _governed(load: Overload, governor: Governor, seconds: float) -> list[StepSample]:
-    """Return the steps of a while under the loop."""
+    """Return the steps of a while under the policy."""
     load.drop_steps()
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -236,9 +242,11 @@ async def _governed(load: Overload, governor: Governor, seconds: float) -> list[
     return list(load.steps)
 
 
-def _measured(limit: int, steps: list[StepSample]) -> Measured:
+def _measured(limit: int, steps: list[StepSample]) -> OverloadFigures:
     tokens, seconds = sum(step.sequences for step in steps), sum(step.seconds for step in steps)
-    return Measured(limit, itl_of(steps, 0.95), tokens / seconds if seconds else 0.0, tokens / max(1, len(steps)))
+    return OverloadFigures(
+        limit, itl_of(steps, 0.95), tokens / seconds if seconds else 0.0, tokens / max(1, len(steps))
+    )
 
 
 def _point(itl_s: float) -> OperatingPoint:
@@ -246,7 +254,6 @@ def _point(itl_s: float) -> OperatingPoint:
 
 
 def bench_pool(model: str = "demo") -> PoolSettings:
-    """Describe the pool that is measured."""
     return PoolSettings(
         model=model, vllm=VllmSettings(max_num_seqs=STATIC_LIMITS[-1]), control=ControlSettings(window_s=8.0)
     )
@@ -262,7 +269,6 @@ async def _run(seconds: float) -> Report:
 
 
 def show(report: Report, console: Console) -> None:
-    """Print a report."""
     for each in report.static:
         console.print(f"limit {each.limit:3}: p95 ITL {each.itl_p95_s * 1e3:6.2f} ms {each.tokens_per_s:8.0f} tokens/s")
     for name, slo_s, each in (("loop", report.slo_s, report.loop), ("loose", report.slo_loose_s, report.loop_loose)):
@@ -276,7 +282,6 @@ def show(report: Report, console: Console) -> None:
 
 
 def main() -> None:
-    """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, default=None, help="write the report there")
     parser.add_argument("--seconds", type=float, default=2.0, help="per static limit")

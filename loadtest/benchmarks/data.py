@@ -1,4 +1,4 @@
-"""Where recorded loads and measurements lie: they are no part of the repository."""
+"""The place of recorded loads and measurements, which are not in the repository."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def data_folder() -> Path:
 
 
 def check_there(path: Path, flag: str) -> None:
-    """Fail before anything is measured.
+    """Check a path before any measurement.
 
     Raises:
-        SettingsError: the file or folder is not there; says what names another one.
+        SettingsError: the file or folder is missing. The message names the flag for another one.
     """
     if not path.exists():
         raise SettingsError(

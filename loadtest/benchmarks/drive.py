@@ -1,4 +1,4 @@
-"""Sends a load open loop through a router and notes what each client saw."""
+"""An open-loop load through a router, with what each client saw."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from penstock.client.aio import AsyncClient
 
 @dataclass(slots=True)
 class Served:
-    """Is what the client of one request saw, in seconds."""
+    """Observations of one request's client, in seconds."""
 
     due: float
     first: float = 0.0
     last: float = 0.0
     tokens: int = 0
     late: float = 0.0
-    """By so much it was sent after it was due."""
+    """Delay of the sending after the due time."""
 
 
 async def drive(
     client: AsyncClient, model: str, requests: Sequence[TraceRequest], seed: int = 1
 ) -> tuple[list[Served], int]:
-    """Send requests when they are due; returns what came, and how many failed."""
+    """Send requests when they are due. Return the served ones, and the number of failed ones."""
     rnd = random.Random(seed)
     begin = time.perf_counter() + 0.1
     served = [Served(begin + request.arrival_s) for request in requests]

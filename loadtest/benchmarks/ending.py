@@ -1,4 +1,4 @@
-"""How a benchmark's process ends."""
+"""The end of a benchmark's process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INTERRUPTED = 130
 
 
 def end(name: str, main: Callable[[], int | None]) -> None:
-    """Run a benchmark and end the process; what it lacks, or Ctrl-C, is a line and a status and no traceback."""
+    """Run a benchmark and end the process. A missing requirement, or Ctrl-C, gives one line, a status, no traceback."""
     try:
         sys.exit(main())
     except PenstockError as error:

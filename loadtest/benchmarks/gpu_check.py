@@ -1,8 +1,8 @@
-"""`make gpu-check`: what only a machine with NVIDIA GPUs can show of the engine adapter.
+"""`make gpu-check`: checks of the engine adapter that need a machine with NVIDIA GPUs.
 
-Starts one vLLM engine through Penstock's own adapter and checks that the live batch limit holds with asynchronous
-scheduling, that greedy output repeats, that constraints and log probabilities work, that an abort frees its slot, what
-a token costs the front, and that no engine process is left.
+It starts one vLLM engine through Penstock's own adapter. It checks that the live batch limit holds with asynchronous
+scheduling, that greedy output repeats, that constraints and log probabilities work, that an abort frees its slot, and
+that no engine process is left. It also measures the frontend's CPU time per token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIMIT = 8
 
 
 class Collected:
-    """Is a sink that keeps everything."""
+    """Sink that keeps everything."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -42,14 +42,12 @@ class Collected:
         self.end: asyncio.Future[SequenceEnd] = asyncio.get_running_loop().create_future()
 
     def on_tokens(self, token_ids: Sequence[int], text: str, logprobs: Sequence[PositionLogprobs] | None) -> None:
-        """Keep a delta."""
         self.begun.set()
         self.ids.extend(token_ids)
         self.text += text
         self.logprobs.extend(logprobs or ())
 
     def on_end(self, end: SequenceEnd) -> None:
-        """Keep the end."""
         self.end.set_result(end)
 
 
@@ -66,26 +64,26 @@ async def run(engine: Engine, name: str, **sampling: Any) -> Collected:
 
 
 async def greedy_repeats(engine: Engine) -> tuple[bool, str]:
-    """Greedy output of the same prompt is the same, alone."""
+    """Check that greedy output of the same prompt repeats when it runs alone."""
     one, other = await run(engine, "g1"), await run(engine, "g2")
     return one.ids == other.ids, f"{len(one.ids)} tokens"
 
 
 async def logprobs_come(engine: Engine) -> tuple[bool, str]:
-    """Every token has its log probability and the alternatives asked for."""
+    """Check that every token has its log probability and the requested alternatives."""
     sink = await run(engine, "l1", logprobs=3)
     return len(sink.logprobs) == len(sink.ids) and all(p.chosen.logprob <= 0 for p in sink.logprobs), "3 alternatives"
 
 
 async def constraint_holds(engine: Engine) -> tuple[bool, str]:
-    """A choice constraint is obeyed."""
+    """Check that a choice constraint is obeyed."""
     structured = StructuredOutput(ConstraintKind.CHOICE, choices=("alpha", "beta"))
     sink = await run(engine, "c1", structured=structured, ignore_eos=False, temperature=1.0)
     return sink.text in ("alpha", "beta"), sink.text
 
 
 async def limit_holds(engine: Engine) -> tuple[bool, str]:
-    """Never more sequences run than the live limit allows."""
+    """Check that never more sequences run than the live limit allows."""
     before = engine.stats().batch_limit
     applied, _ = await engine.set_batch_limits(LIMIT, None)
     most = 0
@@ -98,7 +96,7 @@ async def limit_holds(engine: Engine) -> tuple[bool, str]:
 
 
 async def abort_frees(engine: Engine) -> tuple[bool, str]:
-    """An aborted sequence ends and its slot is free."""
+    """Check that an aborted sequence ends and its slot is free."""
     sink = Collected()
     await engine.submit("a1", GenerationSpec([5, 6, 7], SamplingParams(max_tokens=2_000, ignore_eos=True)), sink)
     await sink.begun.wait()
@@ -110,7 +108,7 @@ async def abort_frees(engine: Engine) -> tuple[bool, str]:
 
 
 async def front_cost(engine: Engine) -> tuple[bool, str]:
-    """CPU of the front per token; a figure, not a judgement."""
+    """Measure the frontend's CPU time per token. It has no bar."""
     process = psutil.Process()
     cpu, began = sum(process.cpu_times()[:2]), time.perf_counter()
     sinks = await asyncio.gather(*(run(engine, f"f{i}", max_tokens=TOKENS) for i in range(STREAMS)))
@@ -145,7 +143,7 @@ async def check_all(options: argparse.Namespace, console: Console) -> list[tuple
 
 
 def main() -> int:
-    """Run the checks; the exit status is 1 when one failed."""
+    """Run the checks. Exit with 1 if one failed."""
     parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--tp", type=int, default=1)

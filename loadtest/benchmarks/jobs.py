@@ -1,7 +1,7 @@
-"""What a large job costs: `python -m loadtest.benchmarks.jobs --items 50000` prints a table.
+"""The cost of a large job: `python -m loadtest.benchmarks.jobs --items 50000` prints a table.
 
-Two routers and one simulated replica in this process, and a Redis of its own with an append-only file. Steps take no
-time, so what is measured is everything around the engine.
+It runs two routers and one simulated replica in this process, and a Redis of its own with an append-only file. Steps
+take no time, so it measures everything around the engine.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 from loadtest.benchmarks.ending import end
 from penstock.client import AsyncClient, JobItem, Message, Sampling
-from router.server import Router
+from router.server import Router, build_router
 from router.stores import redis_factory
 
 MODEL = "demo"
 INSTRUCTION = "You are a careful assistant. Answer in one short sentence, without repeating the question."
 WORDS = 60
-"""Random words per prompt, so that compression gains what it gains on text and not on repetition."""
+"""Random words per prompt, so that compression gains as much as on text, and not from repetition."""
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=50_000)
     parser.add_argument("--max-tokens", type=int, default=8)
@@ -98,7 +97,7 @@ async def _start(settings: Settings, url: str) -> tuple[Replica, list[Router]]:
     replica = Replica(plan, build_engine(plan.pool_settings), lambda: RedisQueue(url, MODEL, limits), secret)
     await replica.start()
     factory = redis_factory(settings, url)
-    routers = [Router(settings, secret, factory) for _ in range(2)]
+    routers = [build_router(settings, secret, factory) for _ in range(2)]
     for router in routers:
         await router.start()
         await router.pools[MODEL].replicas.first_seen.wait()
@@ -131,7 +130,7 @@ async def _measure(penstock: AsyncClient, client: Any, redis_pid: int, items: in
     cpu_after = psutil.Process(redis_pid).cpu_times()
     memory["ended"] = await _redis_mb(client)
     await penstock.delete_job(job.job_id)
-    # Redis frees on a thread of its own.
+    # Redis frees memory on a thread of its own.
     await asyncio.sleep(2.0)
     memory["deleted"] = await _redis_mb(client)
     return {

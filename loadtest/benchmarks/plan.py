@@ -1,4 +1,4 @@
-"""How wrong the planner is on points that others measured: the prior as it is, and fits on what they have not seen."""
+"""The planner's error on points that others measured: of the prior as it is, and of fits on points unseen by them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
-from loadtest.plan.command import show_scores
 from loadtest.plan.engine.held_out import ALONE, HeldOut, as_json, hold_out_models, leave_one_shape_out
 from loadtest.plan.engine.points import read_points, score
+from loadtest.plan.verbs.check_points import show_scores
 
 POINTS = "vllm_silicon_h100.csv"
 
 
 def table_of(title: str, results: list[HeldOut]) -> Table:
-    """Show errors on what was left out."""
+    """Return a table of the errors on the points left out."""
     table = Table(title=title, title_justify="left")
     names = ("left out of", "kind", "points", "fitted points", "left out")
     add_columns(table, *names, words=("left out of",), left=("kind",))
@@ -33,7 +33,6 @@ def table_of(title: str, results: list[HeldOut]) -> Table:
 
 
 def main() -> int:
-    """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--points",

@@ -1,7 +1,7 @@
 """The whole loop for real: a cluster, its replica's profile, a plan, the planned load with Locust, and a comparison.
 
-The load is a part of what the profile says a replica can do, open loop: requests are sent when they are due, whatever
-became of those before. Times are taken from when a request was due, so a late generator counts against the cluster.
+The load is a part of a replica's capacity according to the profile. It is open loop: requests are sent when they are
+due, and do not wait for earlier ones. Times count from the due time, so a late generator counts against the cluster.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.ending import end
 from loadtest.load.driver.target import Target
-from loadtest.load.runner import Run, run_scenario
+from loadtest.load.runner import RunOptions, run_scenario
 from loadtest.load.schedule.arrivals import Pattern
 from loadtest.load.schedule.scenario import Scenario
-from loadtest.plan.command import engine_of
 from loadtest.plan.option import Impossible, Promise, operate
-from loadtest.plan.review import FIGURES, Book, FigureReview, Kind, figures_in
+from loadtest.plan.profiled import engine_of
+from loadtest.plan.review import FIGURES, Book, EngineGroup, FigureReview, figures_in
 from loadtest.plan.search import Candidate
 from loadtest.plan.traffic import Load, steady_load
 from loadtest.plan.trial import Ranges, ranges
@@ -49,19 +49,19 @@ TIMES = ("ttft_mean_s", "ttft_p99_s", "itl_mean_s", "itl_p95_s")
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Is one run of the load."""
+    """One run of the load."""
 
     figures: dict[str, float]
     requests: int
     failed: int
     late_p99_s: float
     bottleneck: list[str]
-    """Why the generator and not the cluster may be what was measured."""
+    """Reasons why the generator may have been the bottleneck instead of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Is the result."""
+    """Result of the loop."""
 
     engine: str
     rate: float
@@ -70,7 +70,7 @@ class Loop:
     profile_s: float
     predicted: Ranges
     measured: dict[str, float]
-    """Medians over the runs in which the generator kept up, or over all where it never did."""
+    """Medians over the runs in which the generator kept up, or over all if it never did."""
     review: Mapping[str, FigureReview]
     runs: tuple[Sent, ...]
 
@@ -84,14 +84,14 @@ def settings_for(engine: EngineKind, folder: Path) -> Settings:
 
 
 def write_trace(path: Path, load: Load, seconds: float, seed: int) -> None:
-    """Draw the requests of so many seconds, and write them for Locust to replay."""
+    """Draw the requests of this many seconds, and write them for Locust to replay."""
     requests = load.slice(1.0, max(50, round(1.2 * load.rate * seconds)), seed)
     lines = [f"{each.arrival_s:.6f},{each.prompt_tokens},{each.output_tokens}" for each in requests]
     path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *lines]) + "\n", encoding="utf-8")
 
 
 async def run(engine: EngineKind, folder: Path, console: Console, options: argparse.Namespace) -> Loop:
-    """Do it all; the cluster's state, the profile and the book are in the folder."""
+    """Run all parts. The cluster's state, the profile and the book are in the folder."""
     told: set[tuple[str, str]] = set()
 
     def tell(step: str, text: str) -> None:
@@ -119,7 +119,7 @@ async def _meet(target: str, found: Profile, folder: Path, console: Console, opt
         raise SystemExit(f"this engine serves no such load: {operation.why}")
     load = steady_load(options.part * operation.rate, PROMPT_TOKENS, OUTPUT_TOKENS, SPREAD)
     predicted = ranges(planned, operation, load, loose, 1, draws=DRAWS)
-    book, kind = Book(folder), Kind(planned.model, planned.gpu, planned.tensor_parallel)
+    book, kind = Book(folder), EngineGroup(planned.model, planned.gpu, planned.tensor_parallel)
     plan_id = book.predict(kind, {"name": load.name, "rate": load.rate}, asdict(predicted))
     candidate = Candidate(planned, operation, 1)
     console.print(
@@ -156,13 +156,13 @@ def _send(target: str, load: Load, folder: Path, seconds: float, seed: int) -> d
     scenario = Scenario(
         "plan-loop", arrivals=Pattern.parse("trace"), duration_s=seconds, warmup_s=WARM_UP_S, trace=str(trace)
     )
-    report = run_scenario(scenario, Run(Target((target,), POOL)))
+    report = run_scenario(scenario, RunOptions(Target((target,), POOL)))
     (folder / f"report-{seed}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return report
 
 
 def compare(loop: Loop, console: Console) -> None:
-    """Print predicted and measured side by side."""
+    """Print predicted and measured figures side by side."""
     table = Table(title=f"{loop.engine}, {loop.rate:.1f} requests/s, batch limit {loop.batch}")
     add_columns(table, "figure", "predicted", "range", "measured", "error", "within", words=("figure",))
     for name, value in loop.measured.items():
@@ -192,7 +192,6 @@ def compare(loop: Loop, console: Console) -> None:
 
 
 def main() -> None:
-    """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=[each.value for each in EngineKind], default="vllm")
     parser.add_argument("--part", type=float, default=0.5, help="of what a replica can do (default %(default)s)")

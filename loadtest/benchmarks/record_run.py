@@ -1,8 +1,8 @@
-"""Replays a part of a recorded load through the whole stack and writes what came as a recorded run.
+"""The replay of a part of a recorded load through the whole stack. The result is written as a recorded run.
 
-`penstock simulate --validate DIR` then fits the simulator to a part of it and predicts the rest: router, queue, links
-and engine are real here, so what it misses is what the simulator leaves out. Times are the client's, from when a
-request was due.
+`penstock simulate --validate DIR` then fits the simulator to a part of the run and predicts the rest. Router, queue,
+links and engine are real here, so the prediction's error comes from parts that the simulator leaves out. Times are the
+client's, from when a request was due.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ POOL = "demo"
 TRACE = "azure_llm_2023_conv.csv"
 MAX_NUM_SEQS, MAX_MODEL_LEN, BLOCK = 64, 2048, 32
 KV_TOKENS = 1_000_000
-"""So large that nothing is preempted: what the run is kept far from."""
+"""KV cache so large that nothing is preempted. The run is kept far from that."""
 SHORTER = 8
-"""Prompts and outputs are divided by this: the demo model reads 2,048 tokens."""
+"""Divisor of prompts and outputs, because the demo model reads 2,048 tokens."""
 LEAST = 8
 WARM_UP = 20
 
 
 def load_of(trace: Sequence[TraceRequest], count: int, rate: float) -> list[TraceRequest]:
-    """Take the first requests of a trace, shorter and at another rate; gaps keep their proportions."""
+    """Take the first requests of a trace, shorter and at another rate. Gaps keep their proportions."""
     taken = list(trace[:count])
     pace = (len(taken) / rate) / max(1e-9, taken[-1].arrival_s - taken[0].arrival_s)
     return [
@@ -71,7 +71,7 @@ def settings_for(engine: EngineKind, folder: Path) -> Settings:
 
 
 def write_run(folder: Path, requests: Sequence[TraceRequest], served: Sequence[Served]) -> int:
-    """Write a run folder; returns how many requests ended well and are in it."""
+    """Write a run folder. Return the number of requests that ended well and are in it."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
         {
@@ -112,7 +112,6 @@ async def record(
 
 
 def main() -> int:
-    """Run it."""
     parser = argparse.ArgumentParser(prog="record-run", description=__doc__)
     parser.add_argument("out", type=Path, help="folder of the run")
     parser.add_argument("--engine", choices=[each.value for each in EngineKind], default="vllm")

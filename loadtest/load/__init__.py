@@ -1,1 +1,1 @@
-"""Load tests: when requests come, how long they are, who sends them, and what their clients see."""
+"""Load tests: when requests come, their lengths, the process that sends them, and what clients see."""

@@ -29,19 +29,20 @@ from loadtest.load.driver.target import Target, split_routers
 from loadtest.load.locust.options import scenario_of
 from loadtest.load.results.asserts import Bound, check_kinds, failures, parse_bounds
 from loadtest.load.results.attainment import attainment, course_of
-from loadtest.load.results.page import page, run_page
-from loadtest.load.results.sweep import Knee, Plan, Search, Trial
-from loadtest.load.runner import Run, run_scenario
+from loadtest.load.results.page import run_page
+from loadtest.load.results.sweep import Knee, Search, SearchPlan, Trial
+from loadtest.load.runner import RunOptions, run_scenario
 from loadtest.load.schedule.pipes import without_pipes
 from loadtest.load.schedule.plan import plan
 from loadtest.load.schedule.scenario import SCENARIOS, Scenario
-from loadtest.report.scatter import Points, scatter
+from loadtest.report.page import page
+from loadtest.report.svg import Points, scatter
 
 _SWEEP_BOUND = "goodput>=0.99"
 _SWEEP_DOWN = 64
 _LEAST_REQUESTS = 20
 INTERRUPTED = 130
-"""What shells give for Ctrl-C."""
+"""Status that shells return for Ctrl-C."""
 _TIMES = (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("tpot_s", "time/token"), ("e2e_s", "E2E"), ("queue_s", "queue"))
 
 
@@ -69,11 +70,11 @@ def run_loadtest(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, scenario: Scenario, bounds: Sequence[Bound], console: Console) -> int:
     check_kinds(bounds, ["trace"] if scenario.trace else list(scenario.mix))
-    # Also reads a trace, and so says what is wrong with it, before anything is sent.
+    # This also reads a trace, so an error in it shows before any request is sent.
     tell = partial(console.print, style="dim", markup=False, highlight=False, soft_wrap=True)
     if next(plan(scenario, tell=tell), None) is None:
         raise SettingsError(f"no request is due in {scenario.duration_s:g} s at {scenario.rate:g} requests/s")
-    run = Run(target_from(options), options.processes, options.drain)
+    run = RunOptions(target_from(options), options.processes, options.drain)
     prefix = options.report or f"loadtest-{scenario.name}"
     if options.sweep:
         return _sweep(options, scenario, run, bounds or parse_bounds(_SWEEP_BOUND), prefix, console)
@@ -103,7 +104,7 @@ def _run(options: argparse.Namespace, scenario: Scenario, bounds: Sequence[Bound
 
 
 def _sweep_flags(options: argparse.Namespace) -> dict[str, Any]:
-    given = {each.name: getattr(options, f"sweep_{each.name}", None) for each in fields(Plan)}
+    given = {each.name: getattr(options, f"sweep_{each.name}", None) for each in fields(SearchPlan)}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -111,7 +112,7 @@ def target_from(options: argparse.Namespace) -> Target:
     """Build the target that the flags of `penstock` describe.
 
     Raises:
-        SettingsError: they don't fit together, or a file can't be read.
+        SettingsError: the flags don't fit together, or a file can't be read.
     """
     key = os.environ.get(KEY_VARIABLE, "")
     if options.api_key_file:
@@ -137,12 +138,17 @@ def target_from(options: argparse.Namespace) -> Target:
 
 
 def _sweep(
-    options: argparse.Namespace, scenario: Scenario, run: Run, bounds: Sequence[Bound], prefix: str, console: Console
+    options: argparse.Namespace,
+    scenario: Scenario,
+    run: RunOptions,
+    bounds: Sequence[Bound],
+    prefix: str,
+    console: Console,
 ) -> int:
     if scenario.trace:
         raise SettingsError("sweep: a trace has its own rate; give a scenario without one")
-    # Below this a trial has too few requests to say anything.
-    asked = Plan(**_sweep_flags(options))
+    # Below this, a trial has too few requests for a verdict.
+    asked = SearchPlan(**_sweep_flags(options))
     floor = max(asked.low / _SWEEP_DOWN, _LEAST_REQUESTS / scenario.duration_s)
     searched = replace(asked, floor=min(floor, asked.low))
 
@@ -282,7 +288,7 @@ def _print(figures: Mapping[str, Any], scenario: Scenario, console: Console) -> 
 
 def _list(console: Console) -> None:
     table = Table()
-    # Arrivals are copied, so they are whole.
+    # Arrivals are copied, so they must be complete.
     names = ("scenario", "what", "arrivals", "requests/s", "seconds", "mix")
     add_columns(table, *names, words=("what", "mix"), left=("scenario", "arrivals"))
     for each in SCENARIOS.values():

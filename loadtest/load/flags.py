@@ -14,7 +14,6 @@ from router.commands.target import add_target_flags
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     add_target_flags(parser)
     load = parser.add_argument_group("load")
     for flag, text in LOAD_FLAGS:
@@ -25,21 +24,21 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--drain",
         type=time_from_zero,
         default=30.0,
-        help="wait so many seconds at the end for what still runs, then cut it off and count it as failed "
+        help="seconds to wait at the end for open requests; later ones are cut off and count as failed "
         "(default %(default)s)",
     )
     load.add_argument(
         "--request-timeout", type=time_of, default=600.0, help="deadline of a request (default %(default)s)"
     )
     load.add_argument(
-        "--flush-interval", type=time_from_zero, help="routers merge deltas for so many seconds (default: theirs)"
+        "--flush-interval", type=time_from_zero, help="seconds for which routers merge deltas (default: theirs)"
     )
     gate = parser.add_argument_group("gate")
     gate.add_argument(
         "--assert",
         dest="bounds",
         metavar="BOUNDS",
-        help="end with 1 unless all hold, such as 'ttft_p99<500ms,goodput>0.99'",
+        help="exit with 1 unless all hold, such as 'ttft_p99<500ms,goodput>0.99'",
     )
     sweep = parser.add_argument_group("sweep", "find the highest rate that holds --assert (default goodput>=0.99)")
     sweep.add_argument("--sweep", action="store_true", help="search instead of running once")
@@ -50,7 +49,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     sweep.add_argument(
         "--sweep-confidence",
         type=float,
-        help="try both ends of the answer again until each is so sure (default 0.9)",
+        help="try both ends of the answer again until each has this confidence (default 0.9)",
     )
     report = parser.add_argument_group("report")
     report.add_argument("--report", metavar="PREFIX", help="write PREFIX.html and PREFIX.json (default loadtest-NAME)")
@@ -59,13 +58,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 LOAD_FLAGS: tuple[tuple[str, str], ...] = (
-    ("scenario", "its name, or a .toml file (default chat)"),
+    ("scenario", "name of a scenario, or a .toml file (default chat)"),
     ("rate", "requests per second"),
     ("duration", "seconds in which requests come"),
     ("arrivals", "poisson, constant, gamma:cv=3, mmpp, step, spike, diurnal, with their values"),
-    ("seed", "of everything that is drawn"),
+    ("seed", "seed of all random draws"),
     ("trace", "replay an Azure, BurstGPT, Mooncake, CSV or JSONL trace"),
-    ("scale-rate", "let the trace come so many times as fast"),
+    ("scale-rate", "speed the trace up by this factor"),
     ("lengths", "draw lengths from this trace or CSV"),
     ("prompt-tokens", "length of all prompts; goes with --output-tokens"),
     ("output-tokens", "length of all outputs"),
@@ -74,7 +73,7 @@ LOAD_FLAGS: tuple[tuple[str, str], ...] = (
     ("warmup", "do not count requests of the first seconds"),
     ("model", "model name (default: the only one)"),
 )
-"""Without types and defaults: the scenario has them, and checks."""
+"""Flags without types and defaults. The scenario has both, and checks the values."""
 
 
 def _loadtest(options: argparse.Namespace) -> int:
@@ -86,7 +85,7 @@ def _loadtest(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _ends_in_order() -> Iterator[None]:
-    """Let SIGTERM end the command as an exception would: Locust has a process group of its own and would go on."""
+    """Let SIGTERM end the command as an exception. Locust has its own process group and would otherwise go on."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

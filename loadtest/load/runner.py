@@ -1,4 +1,4 @@
-"""Runs Locust for one scenario, in a process of its own, and follows it."""
+"""Locust for one scenario, in a process of its own, and the code that follows it."""
 
 from __future__ import annotations
 
@@ -22,57 +22,56 @@ from cluster.errors import GeneratorError
 from loadtest.load.driver.target import Target
 from loadtest.load.locust.options import HURRY
 from loadtest.load.schedule.scenario import Scenario, scenario_fields
-from loadtest.load.watch import Watch
+from loadtest.load.watch import ClusterWatch
 
 _LOCUSTFILE = Path(__file__).resolve().parents[1] / "locustfile.py"
 _POLL_S = 0.2
 _STARTING_S = 60.0
 _TAIL = 12
 _REFUSED = 2
-"""Locust's status where our users could not begin."""
+"""Locust's status if our users could not begin."""
 _ERROR_LINE = re.compile(r"/ERROR/[^:\s]+: (.+)")
 
 Progress = Callable[[Mapping[str, Any]], None]
-"""Told a line of `outputs.progress_line` about once a second."""
+"""Receiver of a line of `outputs.progress_line`, about once a second."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Says how a scenario is run."""
+class RunOptions:
+    """Parameters of a scenario's run."""
 
     target: Target
     processes: int = 1
-    """Generator processes."""
+    """Number of generator processes."""
     drain_s: float = 30.0
 
 
 def run_scenario(
     scenario: Scenario,
-    run: Run,
+    run: RunOptions,
     progress: Progress = lambda _line: None,
     on_interrupt: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Run a scenario; returns the figures that `outputs.figures` describes, the cluster's side, and if it was
-    interrupted.
+    """Run a scenario. Return the figures of `outputs.figures`, the cluster's side, and whether it was interrupted.
 
-    With `on_interrupt` the first Ctrl-C only ends the run early: it is called, nothing more is sent, and what is open
-    may end within the bound for it.
+    With `on_interrupt`, the first Ctrl-C only ends the run early: the function is called, no more requests are sent,
+    and open ones may end within their bound.
 
     Raises:
-        GeneratorError: Locust failed; the message has its last words.
-        KeyboardInterrupt: without `on_interrupt`, the second time, or before anything was sent.
+        GeneratorError: Locust failed; the message has its last lines.
+        KeyboardInterrupt: without `on_interrupt`, the second time, or before any request was sent.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-loadtest-") as name:
         folder = Path(name)
         log = folder / "locust.log"
-        with Watch(run.target, run.target.model) as watch:
+        with ClusterWatch(run.target, run.target.model) as watch:
             with log.open("wb") as file:
                 child = subprocess.Popen(
                     _words(scenario, run, folder),
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     env=_environ(run.target),
-                    # A terminal sends Ctrl-C to its whole group, and Locust would end in its own way.
+                    # A terminal sends Ctrl-C to its whole group. Locust would then end in its own way.
                     process_group=0,
                 )
             follow = _Follow(child, folder / "progress.jsonl", scenario, run, progress)
@@ -103,7 +102,7 @@ def run_scenario(
         return figures
 
 
-def _words(scenario: Scenario, run: Run, folder: Path) -> list[str]:
+def _words(scenario: Scenario, run: RunOptions, folder: Path) -> list[str]:
     target = run.target
     scenario_file = folder / "scenario.toml"
     scenario_file.write_text(_toml(scenario), encoding="utf-8")
@@ -112,7 +111,7 @@ def _words(scenario: Scenario, run: Run, folder: Path) -> list[str]:
         "host": ",".join(target.routers),
         "scenario": scenario_file,
         "duration": scenario.duration_s,
-        # What is planned is sent, also where Locust's time is over earlier.
+        # All planned requests are sent, also where Locust's time is over earlier.
         "run-time": f"{math.ceil(scenario.duration_s)}s",
         "users": run.processes,
         "spawn-rate": run.processes,
@@ -146,7 +145,7 @@ def _free_port() -> int:
 
 
 def _toml(scenario: Scenario) -> str:
-    # JSON is TOML too, but for the colon of a table, two escapes for one letter, and DEL as it is.
+    # JSON is valid TOML except for the colon of a table, surrogate pairs, and an unescaped DEL.
     lines = []
     for name, value in scenario_fields(scenario).items():
         if isinstance(value, dict):
@@ -163,19 +162,19 @@ _PATHS = ("trace", "lengths")
 
 
 def _environ(target: Target) -> dict[str, str]:
-    # Not a flag: other users of a machine can read command lines.
+    # This is no flag, because other users of a machine can read command lines.
     key = {"PENSTOCK_API_KEY": target.api_key} if target.api_key else {}
     return {**os.environ, **key}
 
 
 class _Follow:
-    """Passes progress on until Locust has ended."""
+    """Reader of the progress until Locust has ended."""
 
     def __init__(
-        self, child: subprocess.Popen[bytes], path: Path, scenario: Scenario, run: Run, progress: Progress
+        self, child: subprocess.Popen[bytes], path: Path, scenario: Scenario, run: RunOptions, progress: Progress
     ) -> None:
         self.begun_at: float | None = None
-        """When the run began, as far as it is known."""
+        """Start of the run, if known."""
         self._child = child
         self._path = path
         self._drain_s = run.drain_s
@@ -185,7 +184,7 @@ class _Follow:
         self._hurried = False
 
     def to_end(self) -> bool:
-        """Return True at the end, and False after an interrupt, when it shall be called again.
+        """Return True at the end. Return False after an interrupt; then call it again.
 
         Raises:
             GeneratorError: Locust does not end in time.
@@ -205,7 +204,7 @@ class _Follow:
         return True
 
     def hurry(self) -> None:
-        """Let Locust send nothing more."""
+        """Tell Locust to send no more requests."""
         self._hurried = True
         self._bound = min(self._bound, time.monotonic() + self._drain_s + _STARTING_S)
         self._child.send_signal(HURRY)
@@ -216,7 +215,7 @@ class _Follow:
         with self._path.open("rb") as file:
             file.seek(self._read)
             lines = file.read().split(b"\n")
-        # The last one may not be complete yet.
+        # The last line may not be complete yet.
         for line in lines[:-1]:
             self._read += len(line) + 1
             told = json.loads(line)

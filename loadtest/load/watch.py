@@ -1,4 +1,4 @@
-"""The cluster's side of a run: what a router's AdminService says, once a second."""
+"""The cluster's side of a run, read from a router's AdminService once a second."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Is one look at all pools, or at the one that is asked for."""
+    """State of all pools, or of the requested one, at one time."""
 
     at_s: float
-    """Since the watch began."""
+    """Seconds since the watch began."""
     waiting: int
     running: int
     ready: int
-    """Replicas."""
+    """Number of ready replicas."""
     starting: int
     draining: int
     batch_limit: int
@@ -35,8 +35,11 @@ class Look:
     """Mean over ready replicas, 0 to 1."""
 
 
-class Watch:
-    """Looks from a thread of its own while the block runs. A cluster that does not answer leaves gaps."""
+class ClusterWatch:
+    """Periodic status reads, in a thread of its own while the block runs.
+
+    A cluster that does not answer leaves gaps.
+    """
 
     def __init__(self, target: Target, model: str) -> None:
         self._target = target
@@ -45,10 +48,10 @@ class Watch:
         self._thread = threading.Thread(target=self._look, name="loadtest.watch", daemon=True)
         self.looks: list[Look] = []
         self.failure = ""
-        """Why the last look failed; empty if it did not."""
+        """Cause of the failure of the last read; empty if it did not fail."""
         self.began_at = time.monotonic()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ClusterWatch:
         self._thread.start()
         return self
 
@@ -73,12 +76,12 @@ class Watch:
                 self.looks.append(look_at(status, self._model, time.monotonic() - self.began_at))
 
     def as_json(self, begins_s: float) -> list[dict[str, Any]]:
-        """Return the looks with times from a run that began so many seconds after the watch."""
+        """Return the reads, with times from a run that began this many seconds after the watch."""
         return [{**asdict(each), "at_s": each.at_s - begins_s} for each in self.looks if each.at_s >= begins_s]
 
 
 def look_at(status: ClusterStatus, model: str, at_s: float) -> Look:
-    """Sum a status up."""
+    """Sum up a status."""
     pools = [pool for pool in status.pools if pool.reachable and model in ("", pool.name)]
     replicas = [replica for pool in pools for replica in pool.replicas]
     ready = [replica for replica in replicas if replica.state is ReplicaState.READY]

@@ -1,1 +1,1 @@
-"""Capacity planning: does it fit, how fast is it, what does it cost, and how sure is that."""
+"""Capacity planning: does a model fit, how fast is it, what does it cost, and how certain is that."""

@@ -1,4 +1,4 @@
-"""A recorded load with the autoscaler in production's place: how many replicas it would hold on average."""
+"""Simulation of a recorded load with production's autoscaler: the number of replicas that it would hold on average."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from loadtest.simulate.setup import Slo
 from penstock.models import RequestClass
 
 MOST_REQUESTS = 10_000
-"""Of the trace's beginning; more would take minutes."""
+"""Requests of the trace's beginning that are simulated. More would take minutes."""
 FAST_EVERY = 5
-"""Seconds; over an hour of many replicas each second's decision would take longer than all the rest."""
+"""Seconds between decisions of the batch policy. Over an hour of many replicas, decisions every second would take
+longer than all the rest."""
 ROOM = 3
-"""Replicas may become so many times as many as a fixed number needs."""
+"""Bound on the replicas, as a multiple of the fixed number that the load needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elastic:
-    """Is what such a run showed."""
+    """Result of such a simulation."""
 
     mean: float
-    """Replicas, those included that start or drain."""
+    """Mean number of replicas, those included that start or drain."""
     most: int
     attainment: float
     requests: int
@@ -39,9 +40,9 @@ def elastic(candidate: Candidate, load: Load, promise: Promise, *, cold_start_s:
     Args:
         candidate: engine, limits, and the number of replicas to begin with.
         load: a recorded one.
-        promise: what the policies hold, and what attainment is counted against.
-        cold_start_s: from the order to a replica that serves.
-        seed: of what is drawn.
+        promise: the SLO that the policies hold, and that attainment is counted against.
+        cold_start_s: seconds from the order of a replica until it serves.
+        seed: of the random draws.
     """
     engine, trace = candidate.engine.careful, load.trace[:MOST_REQUESTS]
     most = ROOM * candidate.replicas

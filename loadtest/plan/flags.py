@@ -8,7 +8,6 @@ from cluster.terminal.values import above_zero, folder, from_zero, whole
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     what = parser.add_argument_group("model")
     what.add_argument("--model", help="a folder, a config.json, demo, or a well-known name such as llama-3.1-70b")
     what.add_argument(
@@ -60,7 +59,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _part(text: str) -> float:
-    """Read a number above 0 and below 1; a percentage is a slip."""
+    """Read a number above 0 and below 1. A percentage is a slip, and refused."""
     value = above_zero(text)
     if value >= 1:
         raise argparse.ArgumentTypeError(f"must be a number above 0 and below 1, such as 0.99, got {text!r}")

@@ -1,4 +1,4 @@
-"""Finds the least number of replicas that keeps a promise, with as few trials as it takes."""
+"""Search for the smallest number of replicas that keeps a promise, with few trials."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadtest.plan.option import Promise
-from loadtest.plan.trial import Seen
+from loadtest.plan.trial import TrialFigures
 
 MOST_GROWTH = 4
 """Times that the number grows before the search ends without an answer."""
 FAR = 0.05
-"""An attainment that misses by more needs many more replicas, not a few."""
+"""A larger miss of the attainment needs many more replicas, not a few."""
 FINE = 0.03
-"""Of the replicas: closer than this, what is enough and what is not tell two numbers apart by chance."""
+"""Part of the replicas below which the search stops: closer numbers differ only by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """Is how a search ended."""
+    """Result of a search."""
 
     replicas: int
     holds: bool
-    """False where nothing that was tried is enough; `replicas` is the most then."""
+    """False where no number that was tried is enough. `replicas` is the largest of them then."""
     missed: str
-    """The SLO that the largest number that is not enough missed; empty where no trial missed one."""
+    """SLO that the largest insufficient number missed. Empty where no trial missed one."""
 
 
-def find_least(tried: Callable[[int], Seen], promise: Promise, floor: int, guess: int) -> Least:
-    """Try numbers of replicas: the guess, more until one is enough, then what lies between.
+def find_least(tried: Callable[[int], TrialFigures], promise: Promise, floor: int, guess: int) -> Least:
+    """Try numbers of replicas: the guess, then more until a number is enough, then numbers between.
 
     Args:
-        tried: simulates so many.
-        promise: what must be kept.
-        floor: with fewer, more comes than goes; a trial that says otherwise was too short, so none is made.
-        guess: to begin with.
+        tried: simulates a number of replicas.
+        promise: the SLO to keep.
+        floor: with fewer replicas the queue grows without end. A trial that passes there was too short, so none is run.
+        guess: the number to begin with.
     """
     bad, missed = floor - 1, ""
     good: int | None = None

@@ -1,4 +1,4 @@
-"""One way to run a model: the accelerator, how many, at which precision; and what of it can be said on paper."""
+"""One way to run a model: accelerator, tensor parallel size and precision, and what can be computed on paper."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ STEP_TOKENS = (512, 1024, 2048, 4096, 8192)
 KV_FILL = 0.9
 """Part of the KV cache that is planned for."""
 AIM = FastRules()
-"""A batch larger than the fast loop lets it be would be none."""
+"""Constants of the batch policy, which lets no batch grow larger."""
 NEAR = 0.5
-"""Of the largest throughput on paper: so much of it a step has to bring that keeps the ITL SLO when it is full. Larger
-ones took two to four times as many replicas in trials, or never held."""
+"""Part of the largest throughput on paper that a step size must bring if a full step of it keeps the ITL SLO. Larger
+steps took two to four times as many replicas in trials, or never kept the SLO."""
 USE = 0.85
-"""Part of a replica's capacity that a first guess of their number uses."""
+"""Part of a replica's capacity that the first guess of the number of replicas uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Is the SLO that is planned for."""
+    """The SLO that is planned for."""
 
     ttft_p99_s: float = 2.0
     itl_p95_s: float = 0.1
@@ -35,7 +35,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """Is what one replica would be."""
+    """One replica as it would be."""
 
     model: str
     gpu: str
@@ -43,64 +43,64 @@ class Engine:
     precision: str
     steps: StepPrior
     error: float
-    """Mean relative error that its step times are good for."""
+    """Mean relative error of its step times."""
     source: str
-    """Where they come from."""
+    """Origin of the step times."""
     kv_tokens: int
     step_limits: tuple[int, int]
-    """Largest token budget of a step, and batch."""
+    """Largest token budget of a step, and largest batch."""
     context: int
     starved: bool = False
     price: float | None = None
-    """Per accelerator and hour."""
+    """Price per accelerator and hour."""
     overhead_s: float = ARRIVAL_S
-    """Of the way to the first token beside the engine's steps and the queue."""
+    """Seconds of the way to the first token beside the engine's steps and the queue."""
     overhead_steps: float = STEPS_BEFORE - 0.5
-    """Steps that a prompt waits beside the rest of the one that runs when it comes: those prepared in advance."""
+    """Steps that a prompt waits for, beside the rest of the step that runs when it comes: those prepared in advance."""
 
     @property
     def name(self) -> str:
-        """Return it in words."""
+        """Tensor parallel size, accelerator and precision in words."""
         return f"{self.tensor_parallel} x {self.gpu}, {self.precision}"
 
     def scaled(self, a: float, b: float, g: float) -> Engine:
-        """Return it with other step times."""
+        """Return the engine with step times scaled by `a` per step and expert, `b` per token, `g` per KV token."""
         s = self.steps.steps
         model = replace(s, a=s.a * a, b=s.b * b, g=s.g * g, m=s.m * a)
         return replace(self, steps=StepPrior(model, self.steps.request_s * a))
 
     @property
     def careful(self) -> Engine:
-        """Return it as slow as its error makes likely."""
+        """The engine, as slow as its error makes likely."""
         factor = 1 + self.error
         return self.scaled(factor, factor, factor)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Is how a replica is best run under a promise."""
+    """Limits that run a replica best under a promise, and what it then does."""
 
     batch: int
     """Batch limit, sequences."""
     step_tokens: int
     itl_s: float
-    """Mean at the full batch."""
+    """Mean time between tokens at the full batch."""
     rate: float
     """Requests per second that it completes at the full batch."""
     binding: str
-    """What keeps the batch from being larger."""
+    """Limit that keeps the batch from being larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
-    """Says why something cannot be."""
+    """Reason why something is impossible."""
 
     why: str
 
 
 def itl_p95(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> float:
-    """Return the 95th percentile of the time between tokens of a steady batch, seconds: the length of a step with a
-    prompt in it where more than one in twenty has one.
+    """Return the 95th percentile of the time between tokens of a steady batch, seconds. Where more than one step in
+    twenty has a prompt in it, that is the length of such a step.
     """
     chunks = max(1, math.ceil((shape.prompt_tokens - shape.cached_tokens) / step_tokens))
     per_step = batch * chunks / max(1.0, shape.output_tokens)
@@ -112,7 +112,7 @@ def itl_p95(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> 
 
 
 def operate(engine: Engine, load: Load, promise: Promise) -> Operation | Impossible:
-    """Choose batch limit and token budget: as many requests per second as the promise allows."""
+    """Choose batch limit and token budget for the most requests per second that the promise allows."""
     shape, steps = load.shape, engine.steps
     if load.longest > engine.kv_tokens:
         return Impossible(
@@ -139,8 +139,8 @@ def operate(engine: Engine, load: Load, promise: Promise) -> Operation | Impossi
 
 
 def _whole_step_s(engine: Engine, operation: Operation, shape: Shape) -> float:
-    """Return how long a step takes whose budget is full. However short steps are on average, a few long prompts fill
-    one, and of an answer of less than twenty tokens one gap over the SLO is a miss, which no number of replicas helps.
+    """Return the seconds of a step whose budget is full. However short steps are on average, a few long prompts fill
+    one. In an answer of fewer than twenty tokens a single gap over the SLO is a miss, and more replicas do not help.
     """
     batch = operation.batch
     return engine.steps.step(batch, batch + operation.step_tokens, batch * shape.mix.kv_tokens)
@@ -156,13 +156,13 @@ def _with_budget(engine: Engine, load: Load, promise: Promise, budget: int, most
         for _ in range(30):
             middle = (low + by_itl) / 2
             low, by_itl = (middle, by_itl) if itl_p95(steps, middle, shape, budget) <= aim else (low, middle)
-    # More sequences bring more prompt tokens than steps of this size take.
+    # More sequences bring more prompt tokens than steps of this size can take.
     by_step = budget / shape.mix.tokens
     bounds = {"engine's batch limit": float(most), "KV cache": by_kv, "ITL SLO": by_itl, "tokens per step": by_step}
     binding = min(bounds, key=lambda name: bounds[name])
     batch = max(1, int(bounds[binding]))
     if binding == "tokens per step" and budget < engine.step_limits[0]:
-        # A larger budget would take more, and its steps are too long.
+        # A larger budget would take more tokens, but its steps are too long.
         binding = "ITL SLO"
     itl = itl_of(steps, batch, shape, budget)
     rate = batch / (shape.output_tokens * itl + prefill_s(steps, batch, shape, budget))
@@ -170,5 +170,5 @@ def _with_budget(engine: Engine, load: Load, promise: Promise, budget: int, most
 
 
 def replicas_for(operation: Operation, rate: float) -> int:
-    """Return a first guess of how many replicas a load needs."""
+    """Return a first guess of the replicas that a load needs."""
     return max(1, math.ceil(rate / (USE * operation.rate)))

@@ -1,4 +1,4 @@
-"""A plan as a table, as JSON, and as a page."""
+"""Output of a plan: as a table, as JSON, and as a page."""
 
 from __future__ import annotations
 
@@ -17,31 +17,25 @@ from rich.text import Text
 from cluster.plural import counted
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.plan.option import Promise
-from loadtest.plan.search import Candidate, Planned, Rejected, priced
+from loadtest.plan.search import Candidate, Rejected, SimulatedCandidate, priced
 from loadtest.plan.traffic import Load
 from loadtest.plan.trial import Range
 from loadtest.plan.what_if import WhatIf
-from loadtest.report.frontier import Mark, scatter
-
-_STYLE = """
-:root{color-scheme:light dark}body{font:14px system-ui,sans-serif;max-width:980px;margin:2em auto;padding:0 1em}
-svg{width:100%;margin:.4em 0}text{font-size:12px;fill:currentColor}.title{font-weight:600}.end{text-anchor:end}
-.mid{text-anchor:middle}.grid{stroke:currentColor;opacity:.2}polyline{fill:none;stroke-width:1.5}
-table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right}td:first-child,td:last-child{text-align:left}
-"""
+from loadtest.report.page import page
+from loadtest.report.svg import Mark, frontier_chart
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Is the answer."""
+    """Result of `penstock plan`."""
 
     model: str
     load: Load
     promise: Promise
-    planned: Sequence[Planned]
-    """Simulated, the best first."""
+    planned: Sequence[SimulatedCandidate]
+    """Simulated candidates, the best first."""
     on_paper: Sequence[Candidate]
-    """Not simulated."""
+    """Candidates that were not simulated."""
     rejected: Sequence[Rejected]
     what_ifs: Sequence[WhatIf]
 
@@ -51,7 +45,7 @@ class Plan:
         return any(each.holds for each in self.planned)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `--json` prints. Times in seconds, costs in the currency of the prices."""
+        """Return the data of `--json`. Times are in seconds, costs in the currency of the prices."""
         return {
             "model": self.model,
             "load": {"name": self.load.name, "rate": self.load.rate, **asdict(self.load.shape)},
@@ -83,7 +77,7 @@ def _paper(each: Candidate) -> dict[str, Any]:
     }
 
 
-def _planned(each: Planned, load: Load) -> dict[str, Any]:
+def _planned(each: SimulatedCandidate, load: Load) -> dict[str, Any]:
     return {
         **_paper(each.candidate),
         "binding": each.binding,
@@ -95,7 +89,6 @@ def _planned(each: Planned, load: Load) -> dict[str, Any]:
 
 
 def show(plan: Plan, console: Console) -> None:
-    """Print a plan."""
     promise = plan.promise
     console.print(
         f"[bold]{as_it_is(plan.model)}[/], {as_it_is(plan.load.name)}; TTFT p99 {promise.ttft_p99_s:g} s, "
@@ -163,7 +156,7 @@ def _money(value: float | None) -> str:
 
 
 def write_html(path: Path, plan: Plan) -> None:
-    """Write a page that needs nothing else.
+    """Write a self-contained page.
 
     Raises:
         OSError: the file cannot be written.
@@ -172,17 +165,16 @@ def write_html(path: Path, plan: Plan) -> None:
     rows = "".join(_row(each, plan.load) for each in plan.planned)
     head = "<tr><th>replicas<th>GPUs<th>batch<th>TTFT p99, ms<th>ITL p95, ms<th>tokens/s<th>cost/h<th>bound by</tr>"
     verdict = "" if plan.feasible else "<p><b>Infeasible: nothing that was looked at keeps this SLO.</b></p>"
-    lists = _list(
-        "What if",
-        [_said(what) for what in plan.what_ifs],
-    )
-    lists += _list("Cannot be", [f"{lost.name}: {lost.why}" for lost in plan.rejected])
-    body = f"<h1>{escape(title)}</h1>{verdict}<table>{head}{rows}</table>{_pareto(plan)}{lists}"
-    page = f'<!doctype html><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>{body}\n'
-    path.write_text(page, encoding="utf-8")
+    body = [
+        f"<h1>{escape(title)}</h1>{verdict}<table>{head}{rows}</table>",
+        _pareto(plan),
+        _list("What if", [_said(what) for what in plan.what_ifs]),
+        _list("Cannot be", [f"{lost.name}: {lost.why}" for lost in plan.rejected]),
+    ]
+    path.write_text(page(title, body), encoding="utf-8")
 
 
-def _row(each: Planned, load: Load) -> str:
+def _row(each: SimulatedCandidate, load: Load) -> str:
     r, candidate = each.ranges, each.candidate
     cells = (
         f"{candidate.replicas} of {each.engine.name}",
@@ -192,9 +184,8 @@ def _row(each: Planned, load: Load) -> str:
         _span(r.itl_p95_s, 1e3),
         _span(r.tokens_per_s, 1),
         _money(candidate.hourly),
-        each.binding,
     )
-    return "<tr>" + "".join(f"<td>{escape(cell)}" for cell in cells) + "</tr>"
+    return "<tr>" + "".join(f"<td>{escape(cell)}" for cell in cells) + f'<td class="left">{escape(each.binding)}</tr>'
 
 
 def _list(title: str, lines: Sequence[str]) -> str:
@@ -216,4 +207,4 @@ def _pareto(plan: Plan) -> str:
         if math.isfinite(each.ranges.ttft_p99_s.high)
     ]
     unit = "cost per hour" if by_cost else "GPUs"
-    return scatter("Cost and latency", unit, "TTFT p99, ms", marks) if marks else ""
+    return frontier_chart("Cost and latency", unit, "TTFT p99, ms", marks) if marks else ""

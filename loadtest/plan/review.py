@@ -1,7 +1,7 @@
-"""Predictions beside what later happened: how far off they were, and how often the ranges held it.
+"""Predictions and what later happened: how far off they were, and how often the ranges held.
 
 Both are lines of one JSON file in the state folder. An observation is a dict with any of ttft_s: {mean, p50, p99},
-itl_s: {mean, p95} and tokens_per_s, which a load test's JSON report has at its top level or under "summary".
+itl_s: {mean, p95} and tokens_per_s. A load test's JSON report has them at its top level or under "summary".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cluster.errors import SettingsError
 
 FILE = "plans.jsonl"
 LAST = 20
-"""Observations that the rolling error looks at."""
+"""Observations that the rolling error covers."""
 FIGURES = ("ttft_mean_s", "ttft_p99_s", "itl_mean_s", "itl_p95_s", "tokens_per_s")
 _PLACES = {
     "ttft_mean_s": ("ttft_s", "mean"),
@@ -30,14 +30,14 @@ _PLACES = {
 }
 _MERGED = {"itl_mean_s": ("tpot_s", "mean"), "itl_p95_s": ("", "")}
 OTHER_LOAD = 2.0
-"""Times the planned rate or mean length."""
+"""Factor on the planned rate or mean length from which a report is of another load."""
 MERGED = 1.05
-"""Tokens per message from which gaps between messages are no gaps between tokens."""
+"""Tokens per message from which gaps between messages no longer stand for gaps between tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """Names what shares its errors."""
+class EngineGroup:
+    """Engines that share their errors."""
 
     model: str
     gpu: str
@@ -49,7 +49,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class FigureReview:
-    """Is how well one figure was predicted."""
+    """Quality of the predictions of one figure."""
 
     count: int
     median_error: float
@@ -61,19 +61,19 @@ class FigureReview:
 
 
 class Book:
-    """Keeps predictions and observations in a file, and only ever adds to it.
+    """Predictions and observations in a file that is only ever appended to.
 
     Args:
-        folder: the state folder; made when something is written.
+        folder: the state folder. It is made when something is written.
     """
 
     def __init__(self, folder: Path) -> None:
         self._file = folder.expanduser() / FILE
 
     def predict(
-        self, kind: Kind, load: Mapping[str, Any], predicted: Mapping[str, Any], now: float | None = None
+        self, group: EngineGroup, load: Mapping[str, Any], predicted: Mapping[str, Any], now: float | None = None
     ) -> str:
-        """Note a prediction; returns its id."""
+        """Note a prediction. Return its id."""
         at = time.time() if now is None else now
         plan_id = f"p{len(self._lines()) + 1}"
         self._add(
@@ -81,9 +81,9 @@ class Book:
                 "kind": "prediction",
                 "id": plan_id,
                 "at": at,
-                "model": kind.model,
-                "gpu": kind.gpu,
-                "tp": kind.tensor_parallel,
+                "model": group.model,
+                "gpu": group.gpu,
+                "tp": group.tensor_parallel,
                 "load": dict(load),
                 "predicted": dict(predicted),
             }
@@ -91,10 +91,10 @@ class Book:
         return plan_id
 
     def observe(self, plan_id: str, report: Mapping[str, Any], now: float | None = None) -> dict[str, float]:
-        """Note what happened; returns the figures that were found.
+        """Note what happened. Return the figures that were found.
 
         Raises:
-            SettingsError: no prediction has this id, or the report has no figure, or is of another load.
+            SettingsError: no prediction has this id, or the report has no figure or is of another load.
         """
         made = {line["id"]: line for line in self._lines() if line["kind"] == "prediction"}
         if plan_id not in made:
@@ -109,25 +109,28 @@ class Book:
         self._add({"kind": "observation", "id": plan_id, "at": at, "seen": seen})
         return seen
 
-    def review(self) -> dict[Kind, dict[str, FigureReview]]:
-        """Return the errors of the last observations by kind and figure."""
+    def review(self) -> dict[EngineGroup, dict[str, FigureReview]]:
+        """Return the errors of the last observations, by engine group and figure."""
         predictions = {line["id"]: line for line in self._lines() if line["kind"] == "prediction"}
-        pairs: dict[Kind, dict[str, list[tuple[Mapping[str, float], float]]]] = defaultdict(lambda: defaultdict(list))
+        pairs: dict[EngineGroup, dict[str, list[tuple[Mapping[str, float], float]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         for line in self._lines():
             if line["kind"] != "observation" or line["id"] not in predictions:
                 continue
             made = predictions[line["id"]]
-            kind = Kind(made["model"], made["gpu"], int(made["tp"]))
+            group = EngineGroup(made["model"], made["gpu"], int(made["tp"]))
             for name, value in line["seen"].items():
                 if name in made["predicted"] and value > 0:
-                    pairs[kind][name].append((made["predicted"][name], value))
+                    pairs[group][name].append((made["predicted"][name], value))
         return {
-            kind: {name: _reviewed(found[-LAST:]) for name, found in figures.items()} for kind, figures in pairs.items()
+            group: {name: _reviewed(found[-LAST:]) for name, found in figures.items()}
+            for group, figures in pairs.items()
         }
 
-    def error(self, kind: Kind) -> float | None:
-        """Return the rolling error of the inter-token latency of a kind; None below 3 observations."""
-        figure = self.review().get(kind, {}).get("itl_mean_s")
+    def error(self, group: EngineGroup) -> float | None:
+        """Return the rolling error of a group's inter-token latency; None below 3 observations."""
+        figure = self.review().get(group, {}).get("itl_mean_s")
         return figure.median_error if figure is not None and figure.count >= 3 else None
 
     def _lines(self) -> list[dict[str, Any]]:
@@ -166,12 +169,12 @@ def _merged(data: Mapping[str, Any]) -> bool:
 
 
 def _check_load(plan_id: str, planned: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-    """Refuse what happened under another load, as far as the report says it: it would look like the planner's error."""
+    """Refuse a report of another load, as far as it tells: the difference would look like the planner's error."""
     data = _data(report)
     requests = _number(data.get("requests"))
     if requests is None:
         return
-    # Few requests come as they like.
+    # A few requests scatter widely.
     most = OTHER_LOAD * (1 + 3 / math.sqrt(requests))
     for name, of, over in (
         ("rate", "requests", "seconds"),
@@ -201,10 +204,10 @@ def _number(value: Any) -> float | None:
 
 
 def figures_in(report: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a load test's report says of our figures."""
+    """Return the figures that a load test's report has."""
     data = _data(report)
     found: dict[str, Any] = {"tokens_per_s": data.get("tokens_per_s")}
-    # Gaps between messages of several tokens are not the gaps between tokens that were predicted.
+    # Gaps between messages of several tokens are not the predicted gaps between tokens.
     places = {**_PLACES, **_MERGED} if _merged(data) else _PLACES
     for name, (group, field) in places.items():
         each = data.get(group)

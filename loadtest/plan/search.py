@@ -1,4 +1,4 @@
-"""Finds what to run: sizes every option on paper, simulates the best, and says of each what it is bound by."""
+"""Search for what to run: sizes every option on paper, simulates the best, and finds what bounds each of them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from loadtest.plan.engine.shapes import ModelShape
 from loadtest.plan.least import find_least
 from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate, replicas_for
 from loadtest.plan.traffic import Load
-from loadtest.plan.trial import Ranges, Seen, production, ranges, try_out
+from loadtest.plan.trial import Ranges, TrialFigures, production, ranges, try_out
 
 PRIOR_ERROR, FOREIGN_ERROR = 0.10, 0.25
-"""Of the prior inside and outside its calibration, relative."""
+"""Relative error of the prior inside and outside its calibration."""
 PARALLEL = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Is an option that cannot be."""
+    """An impossible option."""
 
     name: str
     why: str
@@ -33,11 +33,11 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Is an option on paper."""
+    """An option on paper."""
 
     engine: Engine
     operation: Operation
-    """As slow as its error makes likely."""
+    """For an engine as slow as its error makes likely."""
     replicas: int
 
     @property
@@ -51,23 +51,23 @@ class Candidate:
         return None if self.engine.price is None else self.gpus * self.engine.price
 
     def rank(self, *, by_cost: bool) -> tuple[float, int]:
-        """Return what it is ordered by: cost, or accelerators where not all that it is compared with have a price."""
+        """Return the sort key: cost, or accelerators where a compared candidate has no price."""
         return (self.hourly if by_cost and self.hourly is not None else float(self.gpus)), self.gpus
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """Is a candidate that was simulated."""
+class SimulatedCandidate:
+    """A candidate that was simulated."""
 
     candidate: Candidate
     ranges: Ranges
     binding: str
     holds: bool
-    """Whether the promise is kept by an engine as slow as its error makes likely; the ranges also have slower ones."""
+    """Whether an engine as slow as its error makes likely keeps the promise. The ranges cover slower ones too."""
 
     @property
     def engine(self) -> Engine:
-        """The engine of its replicas."""
+        """Engine of its replicas."""
         return self.candidate.engine
 
     def per_million_tokens(self, load: Load, *, output_only: bool = False) -> float | None:
@@ -86,7 +86,7 @@ def engines(
     parallel: Iterable[int] = PARALLEL,
     kv_element_bytes: float = 2.0,
 ) -> tuple[list[Engine], list[Rejected]]:
-    """List what a model could run on, and what it could not."""
+    """List the engines that can run a model, and the options that cannot."""
     found: list[Engine] = []
     lost: list[Rejected] = []
     for gpu in gpus:
@@ -100,7 +100,7 @@ def engines(
                 if not room.fits:
                     lost.append(Rejected(name, _too_large(room)))
                     continue
-                found.append(_engine(shape, gpu, ranks, precision, room, prices, kv_element_bytes))
+                found.append(_engine(shape, gpu, precision, room, prices.get(gpu.name), kv_element_bytes))
     return found, lost
 
 
@@ -113,15 +113,9 @@ def _too_large(room: Sizing) -> str:
 
 
 def _engine(
-    shape: ModelShape,
-    gpu: Gpu,
-    ranks: int,
-    precision: str,
-    room: Sizing,
-    prices: Mapping[str, float],
-    kv_element_bytes: float,
+    shape: ModelShape, gpu: Gpu, precision: str, room: Sizing, price: float | None, kv_element_bytes: float
 ) -> Engine:
-    weights = weights_of(shape, precision)
+    weights, ranks = weights_of(shape, precision), room.tensor_parallel
     inside = in_calibration(Known(shape, gpu, weights.precision), ranks)
     return Engine(
         model=shape.name,
@@ -135,12 +129,12 @@ def _engine(
         step_limits=gpu.step_limits,
         context=shape.context,
         starved=room.starved,
-        price=prices.get(gpu.name),
+        price=price,
     )
 
 
 def priced(candidates: Iterable[Candidate]) -> bool:
-    """Whether candidates can be compared by cost: money against a number of accelerators says nothing."""
+    """Return whether candidates can be compared by cost. Money does not compare with a number of accelerators."""
     return all(each.hourly is not None for each in candidates)
 
 
@@ -166,11 +160,11 @@ def simulate(
     draws: int = 5,
     seed: int = 1,
     tell: Callable[[str], None] = lambda _: None,
-) -> Planned:
+) -> SimulatedCandidate:
     """Find the number of replicas that keeps the promise even if the engine is as slow as its error makes likely."""
     engine, operation = candidate.engine, candidate.operation
 
-    def tried(replicas: int) -> Seen:
+    def tried(replicas: int) -> TrialFigures:
         tell(f"{engine.name}: {counted(replicas, 'replica')}")
         careful = engine.careful
         fast = production(careful, load, promise)
@@ -188,7 +182,7 @@ def simulate(
         binding = f"{missed}, and {counted(replicas, 'replica was', 'replicas were')} the most that was tried"
     elif replicas == 1:
         binding = f"one replica is enough ({operation.binding})"
-    return Planned(final, spread, binding, least.holds)
+    return SimulatedCandidate(final, spread, binding, least.holds)
 
 
 def plan(
@@ -200,8 +194,8 @@ def plan(
     draws: int = 5,
     seed: int = 1,
     tell: Callable[[str], None] = lambda _: None,
-) -> tuple[list[Planned], list[Candidate], list[Rejected]]:
-    """Return the best candidates with ranges, the rest on paper, and what cannot be."""
+) -> tuple[list[SimulatedCandidate], list[Candidate], list[Rejected]]:
+    """Return the best candidates with ranges, the rest on paper, and the impossible options."""
     found, lost = on_paper(options, load, promise)
     best = [simulate(each, load, promise, draws=draws, seed=seed, tell=tell) for each in found[:simulated]]
     by_cost = priced(found)
@@ -209,9 +203,11 @@ def plan(
     return best, found[simulated:], lost
 
 
-def ranking(planned: Planned, promise: Promise, *, by_cost: bool) -> tuple[bool, bool, tuple[float, ...], float]:
-    """Return what candidates are sorted by, the best first: those that hold, then those that hold also where the engine
-    is as slow as it may be, then by cost or number of accelerators.
+def ranking(
+    planned: SimulatedCandidate, promise: Promise, *, by_cost: bool
+) -> tuple[bool, bool, tuple[float, ...], float]:
+    """Return the sort key of candidates, the best first. First come those that hold. Among them, first those that hold
+    with an engine as slow as it may be. Then the cost or the number of accelerators decides.
     """
     at_risk = planned.ranges.attainment.low < promise.attainment
     return not planned.holds, at_risk, planned.candidate.rank(by_cost=by_cost), planned.ranges.ttft_p99_s.middle

@@ -1,4 +1,4 @@
-"""The load that is planned for."""
+"""Loads to plan for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadtest.traces import TraceRequest, read_trace, scale_rate
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Is a load: what comes, how often, and how long it is."""
+    """A load: its rate, its requests, and their lengths."""
 
     name: str
     rate: float
@@ -25,13 +25,13 @@ class Load:
     shape: Shape
     """A mean request."""
     longest: int
-    """Prompt and output tokens of the longest one."""
+    """Prompt and output tokens of the longest request."""
     trace: tuple[TraceRequest, ...] = ()
-    """Recorded; empty where arrivals are drawn."""
+    """Recorded requests. Empty where arrivals are drawn."""
     spread: float = 0.0
-    """Of drawn lengths: standard deviation over mean."""
+    """Standard deviation over mean of drawn lengths."""
     pairs: Sequence[tuple[int, int]] = ()
-    """Recorded prompt and output lengths that are drawn instead."""
+    """Recorded prompt and output lengths to draw from instead."""
 
     def slice(self, share: float, count: int, seed: int) -> list[TraceRequest]:
         """Return a part of the load: requests of its kind at `share` of its rate, `count` at most."""
@@ -41,13 +41,13 @@ class Load:
 
 
 def steady_load(rate: float, prompt_tokens: float, output_tokens: float, spread: float = 0.5) -> Load:
-    """Describe Poisson arrivals with log-normal lengths.
+    """Return a load of Poisson arrivals with log-normal lengths.
 
     Args:
         rate: requests per second.
         prompt_tokens: mean.
         output_tokens: mean.
-        spread: standard deviation of both lengths over their mean; 0 is always the mean.
+        spread: standard deviation of both lengths over their mean. With 0 each length is the mean.
 
     Raises:
         SettingsError: a value is out of range.
@@ -64,7 +64,7 @@ def steady_load(rate: float, prompt_tokens: float, output_tokens: float, spread:
 
 
 def load_of_lengths(rate: float, path: Path) -> Load:
-    """Describe Poisson arrivals with lengths that were recorded together.
+    """Return a load of Poisson arrivals with lengths that were recorded together.
 
     Args:
         rate: requests per second.
@@ -85,17 +85,17 @@ def load_of_lengths(rate: float, path: Path) -> Load:
 def recorded_load(
     path: Path, limit: int | None = None, faster: float = 1.0, *, tell: Callable[[str], None] = lambda _: None
 ) -> Load:
-    """Read a recorded load; its rate is the mean over its time.
+    """Read a recorded load. Its rate is the mean over its time.
 
     Args:
         path: the trace.
-        limit: at most so many requests, the earliest.
-        faster: how many times as fast they come.
-        tell: hears how many lines are left out, if any are.
+        limit: number of requests to read, the earliest ones; None for all.
+        faster: factor on the rate.
+        tell: called with the number of lines that are left out, if there are any.
 
     Raises:
-        TraceError: it cannot be read.
-        SettingsError: it has fewer than two moments of arrival.
+        TraceError: the file cannot be read.
+        SettingsError: the trace has fewer than two moments of arrival.
     """
     trace = scale_rate(read_trace(path, limit, tell=tell), faster)
     span = trace[-1].arrival_s
@@ -111,7 +111,7 @@ def _thinned(trace: Sequence[TraceRequest], share: float, count: int, seed: int)
     rnd = random.Random(seed)
     kept = [request for request in trace if rnd.random() < share] or [trace[0]]
     if len(kept) > count:
-        # The busiest stretch: what holds there holds elsewhere.
+        # The busiest stretch: a plan that holds there holds elsewhere.
         starts = range(len(kept) - count + 1)
         first = min(starts, key=lambda at: kept[at + count - 1].arrival_s - kept[at].arrival_s)
         kept = kept[first : first + count]

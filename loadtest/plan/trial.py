@@ -1,5 +1,5 @@
-"""Lets a load meet so many replicas in the simulator: production's queue and batch policy, the engines' scheduler, our
-step times.
+"""Simulation of a load on a number of replicas: production's queue and batch policy, the engines' scheduler, and the
+planner's step times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loadtest.plan.traffic import Load
 from loadtest.simulate.autoscalers.contract import FastFactory
 from loadtest.simulate.autoscalers.penstock import PenstockFast, point_of
 from loadtest.simulate.engine.steps import StepTimes
-from loadtest.simulate.pool.outcome import End, Outcome, Run
+from loadtest.simulate.pool.outcome import Outcome, RequestEnd, SimulatedRun
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.setup import Setup, Slo
@@ -28,35 +28,34 @@ from loadtest.traces import TraceRequest
 from penstock.models import RequestClass
 
 MOST_REPLICAS = 2
-"""Simulated at a time, with their part of the load: fewer share a queue worse, so this errs on the safe side."""
+"""Replicas simulated at a time, with their part of the load. Few replicas share a queue less well, so this errs on the
+safe side."""
 LEAST_REQUESTS = 200
 LIFETIMES = 6
-"""Of a mean request in a full batch: how long a trial's load comes. The first one fills the batch. A lack of replicas
-of a few per cent shows after several."""
+"""Duration of a trial's load in lifetimes of a mean request in a full batch. The first lifetime fills the batch. A lack
+of a few per cent of the replicas shows after several."""
 PEAK = 2.0
-"""Times its mean rate, at which a recorded load may come for so long where it is busiest. With more requests than that
-takes, calmer times would hide the busiest."""
+"""Factor on the mean rate of a recorded load where it is busiest. It bounds the requests of a trial: with more, calmer
+times would hide the busiest."""
 LULL_S = 60.0
-"""Nobody comes for so long, and for `LIFETIMES`: replicas have been idle then, and stay as they are. More of a lull is
-not simulated, as each of its seconds takes its time."""
+"""Longest lull that is simulated, seconds, or `LIFETIMES` if that is longer. Replicas are idle by then and stay so. A
+longer lull would only cost time."""
 MANY_REQUESTS = 4000
-"""A trial of two replicas with more would take seconds; then one stands for all, for just as long."""
+"""Requests above which one replica stands for all, for as long as before. Two with more would take seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertTimes(StepTimes):
-    """Adds what reading experts takes."""
+    """Step times with the time to read experts."""
 
     experts_s: float = 0.0
     experts: Experts | None = None
 
     def one(self, tokens: int, kv_tokens: int) -> float:
-        """Return how long a step takes."""
         base = self.base_s + self.per_token_s * tokens + self.per_kv_token_s * kv_tokens
         return base + self._reading(tokens)
 
     def run(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
-        """Return how long each of several steps of decoding takes."""
         slope, fixed = self.per_kv_token_s, self.base_s + self.per_token_s * sequences
         reading, last = self._reading(sequences), kv_tokens + sequences * steps
         return [fixed + slope * kv + reading for kv in range(kv_tokens + sequences, last + 1, sequences)]
@@ -66,8 +65,8 @@ class ExpertTimes(StepTimes):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Is what a trial showed. Times in seconds."""
+class TrialFigures:
+    """Figures of a trial. Times in seconds."""
 
     ttft_mean_s: float
     ttft_p99_s: float
@@ -75,14 +74,14 @@ class Seen:
     itl_p95_s: float
     """Of all gaps between tokens, as a load test counts them."""
     tokens_per_s: float
-    """Output, of all replicas."""
+    """Output tokens of all replicas."""
     attainment: float
-    """Part of the requests that kept both SLOs; for ITL a request's own 95th percentile counts."""
+    """Part of the requests that kept both SLOs. For ITL a request's own 95th percentile counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Is where a figure lies: 90 % of what is known of the engine's speed gives something between `low` and `high`."""
+    """Range of a figure. 90 % of the likely speeds of the engine give a value between `low` and `high`."""
 
     low: float
     middle: float
@@ -90,14 +89,14 @@ class Range:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Range:
-        """Take it from draws."""
+        """Return the 5th, 50th and 95th percentile of the draws."""
         low, middle, high = np.percentile(values, (5, 50, 95))
         return cls(float(low), float(middle), float(high))
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Are a trial's figures as ranges."""
+    """Figures of a trial as ranges."""
 
     ttft_mean_s: Range
     ttft_p99_s: Range
@@ -107,8 +106,8 @@ class Ranges:
     attainment: Range
 
     @classmethod
-    def of(cls, trials: Sequence[Seen]) -> Ranges:
-        """Take them from several trials."""
+    def of(cls, trials: Sequence[TrialFigures]) -> Ranges:
+        """Return the ranges of several trials."""
         return cls(
             Range.of([each.ttft_mean_s for each in trials]),
             Range.of([each.ttft_p99_s for each in trials]),
@@ -128,12 +127,12 @@ def times_of(engine: Engine, load: Load) -> StepTimes:
 
 
 def production(engine: Engine, load: Load, promise: Promise, every: int = 1) -> FastFactory:
-    """Return the policy that moves batch limits in production, knowing this engine's step model.
+    """Return the batch policy as production has it, with this engine's step model.
 
     Args:
         engine: of each replica.
-        load: gives the mean request.
-        promise: what the policy holds.
+        load: its mean request sets the step model.
+        promise: the SLO that the policy holds.
         every: seconds between its decisions.
     """
     point = point_of(_slos(promise))
@@ -154,17 +153,17 @@ def try_out(
     *,
     seed: int = 1,
     fast: FastFactory | None = None,
-) -> Seen:
-    """Simulate a load on so many replicas.
+) -> TrialFigures:
+    """Simulate a load on a number of replicas.
 
     Args:
-        engine: of each.
-        operation: its limits.
-        load: of all of them.
-        promise: what attainment is counted against.
-        replicas: how many; of more than a few, some with their part of the load stand for all.
-        seed: of what is drawn.
-        fast: moves the batch limits below the operation's; None leaves them there.
+        engine: of each replica.
+        operation: the limits of each replica.
+        load: of all replicas.
+        promise: the SLO that attainment is counted against.
+        replicas: how many. Of more than a few, some stand for all with their part of the load.
+        seed: of the random draws.
+        fast: moves the batch limits below the operation's; None keeps them there.
     """
     some = min(replicas, MOST_REPLICAS if LIFETIMES * operation.batch * MOST_REPLICAS <= MANY_REQUESTS else 1)
     share = some / replicas
@@ -176,7 +175,7 @@ def try_out(
 
 
 def without_lulls(trace: Sequence[TraceRequest], most_s: float) -> tuple[list[TraceRequest], float]:
-    """Let each request come `most_s` after the one before at the latest; returns the seconds that are left out, too."""
+    """Let each request come at most `most_s` after the one before. Return the requests and the seconds left out."""
     shorter, left_out_s, before_s = [], 0.0, 0.0
     for each in trace:
         left_out_s += max(0.0, each.arrival_s - before_s - most_s)
@@ -186,8 +185,8 @@ def without_lulls(trace: Sequence[TraceRequest], most_s: float) -> tuple[list[Tr
 
 
 def _count(operation: Operation, load: Load, some: int, share: float) -> int:
-    """Return how many requests it takes to see what a number of replicas leads to."""
-    # By Little's law a full batch is what comes within a lifetime at the rate that replicas can serve.
+    """Return the requests that a trial needs to show the effect of a number of replicas."""
+    # By Little's law a full batch is what comes within a lifetime, at the rate that replicas can serve.
     rate = share * load.rate * (PEAK if load.trace else 1.0)
     there = min(float(operation.batch * some), rate * operation.batch / operation.rate)
     return max(LEAST_REQUESTS, math.ceil(LIFETIMES * there))
@@ -196,7 +195,7 @@ def _count(operation: Operation, load: Load, some: int, share: float) -> int:
 def setup_of(
     engine: Engine, operation: Operation, load: Load, promise: Promise, replicas: int, *, seed: int = 1
 ) -> Setup:
-    """Describe a simulated cluster of so many replicas."""
+    """Return the setup of a simulated cluster with this number of replicas."""
     return Setup(
         engine=SimSettings(
             max_num_seqs=operation.batch,
@@ -216,31 +215,33 @@ def setup_of(
 
 
 def ttft_of(each: Outcome, engine: Engine) -> float:
-    """Return a simulated request's TTFT with what the simulator leaves out: its way, and steps prepared in advance."""
+    """Return a simulated request's TTFT plus what the simulator leaves out: the way to the replica and back, and the
+    steps prepared in advance.
+    """
     return each.ttft_s + engine.overhead_s + engine.overhead_steps * each.itl_mean_s
 
 
 def attains(each: Outcome, engine: Engine, promise: Promise) -> bool:
-    """Whether a simulated request kept the promise."""
-    in_time = each.end is End.COMPLETED and ttft_of(each, engine) <= promise.ttft_p99_s
+    """Return whether a simulated request kept the promise."""
+    in_time = each.end is RequestEnd.COMPLETED and ttft_of(each, engine) <= promise.ttft_p99_s
     return in_time and each.itl_p95_s <= promise.itl_p95_s
 
 
-def _seen(run: Run, engine: Engine, promise: Promise, factor: float, left_out_s: float) -> Seen:
+def _seen(run: SimulatedRun, engine: Engine, promise: Promise, factor: float, left_out_s: float) -> TrialFigures:
     outcomes = run.outcomes
-    lifetimes = [each.e2e_s for each in outcomes if each.end is End.COMPLETED]
-    # The first to come meet replicas that are filling.
+    lifetimes = [each.e2e_s for each in outcomes if each.end is RequestEnd.COMPLETED]
+    # The first requests meet replicas that are still filling.
     last = max(each.arrival_s for each in outcomes)
     begin = min(0.2 * last, fmean(lifetimes) if lifetimes else 0.0)
     counted = [each for each in outcomes if each.arrival_s >= begin]
-    done = [each for each in counted if each.end is End.COMPLETED]
+    done = [each for each in counted if each.end is RequestEnd.COMPLETED]
     if not done:
-        return Seen(float("inf"), float("inf"), float("inf"), float("inf"), 0.0, 0.0)
+        return TrialFigures(float("inf"), float("inf"), float("inf"), float("inf"), 0.0, 0.0)
     ttft = [ttft_of(each, engine) for each in done]
     gaps = [each for each in done if each.output_tokens > 1]
     span = left_out_s + max(last - begin, max(each.arrival_s + each.e2e_s for each in done) - last, 1e-9)
     tokens = sum(each.output_tokens for each in done)
-    return Seen(
+    return TrialFigures(
         fmean(ttft),
         float(np.percentile(ttft, 99)),
         sum(each.itl_mean_s * each.output_tokens for each in gaps) / max(1, sum(each.output_tokens for each in gaps)),
@@ -260,11 +261,11 @@ def ranges(
     draws: int,
     seed: int = 1,
 ) -> Ranges:
-    """Simulate the production policy with step times drawn from what is known of them, each draw with arrivals of its
-    own.
+    """Simulate production's batch policy with step times drawn from their likely values. Each draw has its own
+    arrivals.
     """
     rnd = random.Random(seed)
-    # A mean error of e is a standard deviation of 1.25 e. Most of it is common to all terms.
+    # A mean error of e is a standard deviation of 1.25 e. Most of the error is common to all terms.
     deviation = 1.2533 * engine.error
     trials = []
     for number in range(draws):

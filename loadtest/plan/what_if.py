@@ -1,8 +1,8 @@
-"""What another choice would bring. On paper, without simulation, it is good for a direction and not for a promise."""
+"""Effects of other choices than those asked for. On paper they show a direction and are not a promise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -14,25 +14,33 @@ from loadtest.plan.search import Candidate, Rejected, on_paper
 from loadtest.plan.traffic import Load
 
 Listed: TypeAlias = Callable[[Iterable[Gpu], Iterable[str]], tuple[list[Engine], list[Rejected]]]
-"""What accelerators and precisions of weights allow, and what is not possible."""
+"""Function from accelerators and precisions of weights to the engines they allow, and the impossible options."""
 
 LOOSER = 1.5
-"""Times the ITL SLO."""
+"""Factor on the ITL SLO."""
 SPOT = 0.4
-"""Of the price; what a spot accelerator costs differs by the hour."""
+"""Part of the price. The price of spot accelerators differs by the hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Accelerators, and precisions of weights."""
+
+    gpus: Sequence[Gpu]
+    precisions: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Is one other choice, and the best that it allows."""
+    """One other choice, and the best plan that it allows."""
 
     change: str
     gpus: int | None
-    """None where it cannot be."""
+    """None where the choice is impossible."""
     hourly: float | None
     outcome: str
     simulated: bool = False
-    """Else on paper."""
+    """False for a plan on paper."""
 
 
 def what_ifs(
@@ -47,12 +55,12 @@ def what_ifs(
     """Change one thing at a time, starting from a candidate.
 
     Args:
-        listed: `search.engines` with all that stays as asked for: model, prices, tensor parallel sizes, KV cache.
+        listed: `search.engines` with the arguments that stay: model, prices, tensor parallel sizes, KV cache.
         base: the candidate.
         load: the load.
         promise: the SLO.
-        precisions: of the weights, to look at.
-        gpus: to look at.
+        precisions: precisions of weights to look at.
+        gpus: accelerators to look at.
     """
     own = base.engine
     results = []
@@ -76,23 +84,23 @@ def ways_out(
     listed: Listed,
     load: Load,
     promise: Promise,
-    gpus: Iterable[Gpu],
-    precisions: Iterable[str],
-    other: tuple[Iterable[str], Iterable[Gpu]],
+    asked: Choices,
+    other: Choices,
     freer: Listed | None = None,
 ) -> list[WhatIf]:
-    """Change one thing at a time where nothing that was asked for is possible: other precisions, other accelerators,
-    and with `freer` the tensor parallel size.
+    """Change one thing at a time where no choice that was asked for is possible: the precision, the accelerator, and
+    with `freer` the tensor parallel size.
     """
-    here, now = list(gpus), list(precisions)
-    results = [] if freer is None else [_told("any tensor parallel size", _best(freer, here, now, load, promise))]
-    results += [_told(f"weights in {each}", _best(listed, here, [each], load, promise)) for each in other[0]]
-    results += [_told(each.name, _best(listed, [each], now, load, promise)) for each in other[1]]
+    gpus, precisions, results = asked.gpus, asked.precisions, []
+    if freer is not None:
+        results.append(_told("any tensor parallel size", _best(freer, gpus, precisions, load, promise)))
+    results += [_told(f"weights in {each}", _best(listed, gpus, [each], load, promise)) for each in other.precisions]
+    results += [_told(each.name, _best(listed, [each], precisions, load, promise)) for each in other.gpus]
     return results
 
 
 def autoscaled(base: Candidate, load: Load, promise: Promise, cold_start_s: float) -> WhatIf:
-    """Let the autoscaler choose the number of replicas over a recorded load."""
+    """Return the effect of the autoscaler over a recorded load."""
     seen = elastic(base, load, promise, cold_start_s=cold_start_s)
     each = base.engine.tensor_parallel
     hourly = None if base.engine.price is None else seen.mean * each * base.engine.price

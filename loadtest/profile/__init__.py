@@ -1,1 +1,1 @@
-"""Measures one engine over a grid of batches and lengths, and keeps what follows from it."""
+"""Measurement of one engine over a grid of batches and lengths. The result is kept as a profile."""

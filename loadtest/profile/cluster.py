@@ -1,4 +1,4 @@
-"""Profiles a replica that serves, through a router, as its clients see it."""
+"""The profile of a serving replica, measured through a router as its clients see it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _GROUP = re.compile(r"[0-9a-f]+-(?P<hardware>.+)-tp(?P<ranks>\d+)-(?P<precision>
 
 
 async def profile_cluster(client: AsyncClient, model: str, *, rounds: int, tell: Tell) -> Profile:
-    """Measure the one replica of a model; nobody else may use it meanwhile.
+    """Measure the one replica of a model. It must have no other load meanwhile.
 
     Args:
         client: of the cluster's routers.
         model: empty is the only one.
-        rounds: as `measure` has it.
-        tell: as `measure` has it.
+        rounds: as in `measure`.
+        tell: as in `measure`.
 
     Raises:
         SettingsError: the model is unknown, has not one replica, or is in use.
@@ -39,7 +39,7 @@ async def profile_cluster(client: AsyncClient, model: str, *, rounds: int, tell:
 
 
 def facts_of(model: ModelDescription, status: ClusterStatus) -> Facts:
-    """Take what a profile has to know from what routers tell.
+    """Return the facts for a profile, from the reports of routers.
 
     Raises:
         SettingsError: the model has not one replica, or is in use.

@@ -1,4 +1,4 @@
-"""`penstock profile`: starts an engine, measures it, keeps and prints the profile."""
+"""`penstock profile`: it starts an engine, measures it, keeps and prints the profile."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run_profile(options: argparse.Namespace) -> int:
 
 
 def _check_pool(options: argparse.Namespace) -> None:
-    """Refuse a name that no pool has: the flags would make one of it, which is right for `penstock up` alone."""
+    """Refuse a name that no pool has. The flags would make a pool of it, which is right only for `penstock up`."""
     pools = load_settings(Path(options.settings) if options.settings else None).pools
     if options.pool and options.pool not in pools:
         raise SettingsError(f"--pool must be one of {', '.join(pools)}, got {options.pool!r}")
@@ -108,7 +108,7 @@ async def _profile_target(options: argparse.Namespace, console: Console) -> Prof
 
 @contextmanager
 def _engine_talks_to_stderr() -> Iterator[None]:
-    """Keep standard output for the result: an engine and its processes log there."""
+    """Keep standard output for the result. An engine and its processes log there."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     sys.stdout.flush()
     kept = os.dup(1)
@@ -145,7 +145,6 @@ def _shown(console: Console, *, quiet: bool) -> Iterator[Tell]:
 
 
 def show(found: Profile, console: Console) -> None:
-    """Print a profile."""
     console.print(
         f"[bold]{escape(found.model)}[/] on {found.tensor_parallel} x {escape(found.hardware)} ({found.precision}): "
         f"a step takes {1e3 * found.a:.3g} ms + {1e6 * found.b:.3g} us per token + {1e6 * found.g:.3g} us per "

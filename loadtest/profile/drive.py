@@ -1,4 +1,7 @@
-"""Drives a grid: so many sequences of so many tokens at once, cell by cell, and a prompt beside them now and then."""
+"""The driver of a grid.
+
+Each cell runs a number of sequences of given lengths at once; late prompts join some batches.
+"""
 
 from __future__ import annotations
 
@@ -22,29 +25,29 @@ BATCHES = (1, 4, 16, 64)
 PROMPTS = (16, 256)
 OUTPUT = 48
 HELD_OUT = ((2, 64, 32), (8, 128, 64), (32, 32, 64), (48, 192, 32))
-"""Batch, prompt and output of the cells that check the fit: none of them is in the grid."""
+"""Batch, prompt and output of the cells that check the fit. None of them is in the grid."""
 LARGE_BATCHES, LARGE_PROMPTS = (256,), (2048,)
 LARGE_HELD_OUT = ((128, 1024, 64),)
-"""As above, for accelerators: a CPU would take minutes."""
+"""Further cells for accelerators. A CPU would take minutes for them."""
 BESIDE = (4, 16)
-"""Batches that a late prompt joins, to see how long it waits."""
+"""Batches that a late prompt joins, to measure how long it waits."""
 BESIDE_LENGTHS = (16, 96)
 LATE_PROMPT, LATE_OUTPUT, MOST_LATE = 32, 2, 20
 WARM_UP = (4, 32, 8)
 KV_ROOM = 0.8
 TIMEOUT_S = 120.0
-"""For one cell."""
+"""Longest time for one cell, in seconds."""
 LONGER = (2, 6)
 LEAST_CELLS = 3
 FIT_ROUNDS = 4
-"""Where only clients know the steps, the model and what lies beside it are found in turns."""
+"""Rounds in which model and overhead are found in turns, where only clients see the steps."""
 
 Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """Is one place of the grid."""
+class GridCell:
+    """One cell of the grid."""
 
     batch: int
     prompt_tokens: int
@@ -52,30 +55,30 @@ class Cell:
 
 
 @dataclass(slots=True)
-class Measured:
-    """Is what a cell showed."""
+class CellMeasurement:
+    """Measurements of a cell."""
 
-    cell: Cell
+    cell: GridCell
     steps: list[StepSample] = field(default_factory=list)
     ttft_s: list[float] = field(default_factory=list)
-    """Of each sequence, from its submission."""
+    """TTFT of each sequence in seconds, from its submission."""
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Is a prompt that came while others decoded."""
+    """Prompt that came while other sequences decoded."""
 
     tokens: int
     beside: int
-    """Sequences that decoded."""
+    """Number of sequences that decoded."""
     context: float
-    """Tokens of each of them, on average."""
+    """Mean number of tokens of each of those sequences."""
     ttft_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Is what a profile has to know of the engine."""
+    """Facts about the engine that a profile needs."""
 
     model: str
     hardware: str
@@ -88,7 +91,7 @@ class Facts:
 
     @classmethod
     def of(cls, name: str, identity: EngineIdentity, step_tokens: int) -> Facts:
-        """Take them from an engine that is up."""
+        """Take the facts from a running engine."""
         return cls(
             model=name,
             hardware=identity.hardware,
@@ -101,19 +104,19 @@ class Facts:
         )
 
 
-def grid(facts: Facts) -> tuple[list[Cell], list[Cell]]:
+def grid(facts: Facts) -> tuple[list[GridCell], list[GridCell]]:
     """Return the cells to fit and those held out, as far as the engine has room for them."""
     large = not facts.hardware.startswith(("cpu", "sim"))
     batches: tuple[int, ...] = BATCHES + LARGE_BATCHES * large
     prompts: tuple[int, ...] = PROMPTS + LARGE_PROMPTS * large
     held: tuple[tuple[int, int, int], ...] = HELD_OUT + LARGE_HELD_OUT * large
-    cells = [Cell(batch, prompt, OUTPUT) for batch in batches for prompt in prompts]
-    checks = [Cell(*each) for each in held]
+    cells = [GridCell(batch, prompt, OUTPUT) for batch in batches for prompt in prompts]
+    checks = [GridCell(*each) for each in held]
     return [each for each in cells if fits(each, facts)], [each for each in checks if fits(each, facts)]
 
 
-def fits(cell: Cell, facts: Facts) -> bool:
-    """Whether an engine has room for a cell."""
+def fits(cell: GridCell, facts: Facts) -> bool:
+    """Return whether an engine has room for a cell."""
     longest = cell.prompt_tokens + cell.output_tokens
     if cell.batch > min(facts.max_sequences, facts.step_tokens):
         return False
@@ -128,7 +131,7 @@ async def profile(
     rounds: int = 3,
     tell: Tell = lambda _text, _done, _total: None,
 ) -> Profile:
-    """Measure, fit, check and describe an engine of this process that is up and idle; see `measure`."""
+    """Measure, fit, check and describe a running, idle engine of this process. See `measure`."""
     _, step_tokens = await engine.set_batch_limits(None, None)
     return await measure(EngineSource(engine), Facts.of(name, identity, step_tokens), rounds=rounds, tell=tell)
 
@@ -136,14 +139,14 @@ async def profile(
 async def measure(
     source: Source, facts: Facts, *, rounds: int = 3, tell: Tell = lambda _text, _done, _total: None
 ) -> Profile:
-    """Measure, fit, check and describe what answers.
+    """Measure, fit, check and describe a source.
 
     Args:
         source: an engine or a cluster, idle.
         facts: of the engine.
-        rounds: how often the grid is driven, each time in another order; what disturbs the machine for a while then
-            meets several cells, and of each cell the median counts.
-        tell: told what runs, how many cells are done, and how many there are.
+        rounds: number of times that the grid is driven, each time in another order. A disturbance of the machine then
+            falls on several cells, and of each cell the median counts.
+        tell: takes the current work, the number of cells done, and the number of all cells.
 
     Raises:
         EngineError: a sequence failed, or nothing can be fitted.
@@ -153,10 +156,10 @@ async def measure(
     if not fitted or not held:
         raise EngineError("the engine has no room for any cell of the grid")
     driver = _Driver(source, facts)
-    await driver.run(Cell(*WARM_UP))
+    await driver.run(GridCell(*WARM_UP))
     beside = [batch for batch in BESIDE if batch < facts.max_sequences]
     total, done = rounds * (len(fitted) + len(held) + len(beside)), itertools.count()
-    seen: dict[Cell, list[Measured]] = {cell: [] for cell in (*fitted, *held)}
+    seen: dict[GridCell, list[CellMeasurement]] = {cell: [] for cell in (*fitted, *held)}
     late: list[Late] = []
     rnd = random.Random(1)
     for _ in range(rounds):
@@ -196,8 +199,8 @@ async def measure(
     )
 
 
-def _fit(cells: Sequence[Sequence[Measured]]) -> tuple[StepModel, float, float]:
-    """Return the model, its error, and what a first token takes beside its step."""
+def _fit(cells: Sequence[Sequence[CellMeasurement]]) -> tuple[StepModel, float, float]:
+    """Return the model, its error, and the seconds of a first token beyond its step."""
     cells = [cell for cell in cells if any(one.steps for one in cell)]
     if len(cells) < LEAST_CELLS:
         raise EngineError("hardly any sequences ran together; is something else using the replica?")
@@ -207,8 +210,8 @@ def _fit(cells: Sequence[Sequence[Measured]]) -> tuple[StepModel, float, float]:
     overhead_s = _overhead(model, cells)
     if prompts_known:
         return model, error, overhead_s
-    # Clients see decode steps, and of the prompt's step only that it lies before the first token. Short prompts tell
-    # what lies beside it, long ones what prompt tokens take.
+    # Clients see decode steps. Of the prompt's step they only see that it ends before the first token. Short prompts
+    # show the overhead beside it, long ones the time of prompt tokens.
     for _ in range(FIT_ROUNDS):
         prompts = [
             [
@@ -223,8 +226,8 @@ def _fit(cells: Sequence[Sequence[Measured]]) -> tuple[StepModel, float, float]:
     return model, error, overhead_s
 
 
-def _overhead(model: StepModel, cells: Sequence[Sequence[Measured]]) -> float:
-    """Return what the first token of a lone short prompt took beside its own step."""
+def _overhead(model: StepModel, cells: Sequence[Sequence[CellMeasurement]]) -> float:
+    """Return the seconds of a lone short prompt's first token beyond its own step."""
     alone = [each for cell in cells for each in cell if each.cell.batch == 1]
     shortest = min((each.cell.prompt_tokens for each in alone), default=0)
     over = [
@@ -237,10 +240,11 @@ def _overhead(model: StepModel, cells: Sequence[Sequence[Measured]]) -> float:
 
 
 def _beside(model: StepModel, alone_s: float, late: Sequence[Late]) -> tuple[float, float]:
-    """Return what lies before a first token beside half of the step that runs when the prompt comes and its own:
-    seconds, and steps where others decode.
+    """Return the wait before a late prompt's first token, beyond its own step and half of the step that runs when it
+    comes.
 
-    A machine that has to wake up for a lone prompt takes longer than a busy one; what loads meet is the busy one.
+    The result is in seconds, and in steps where others decode. A machine that has to wake up for a lone prompt takes
+    longer than a busy one; real loads meet the busy one.
     """
     over, steps = [], []
     for each in late:
@@ -254,7 +258,7 @@ def _beside(model: StepModel, alone_s: float, late: Sequence[Late]) -> tuple[flo
     return (alone_s, waited) if waited > 0 else (max(0.0, statistics.median(over)), 0.0)
 
 
-def _check(model: StepModel, cell: Cell, found: Sequence[Measured]) -> CellCheck:
+def _check(model: StepModel, cell: GridCell, found: Sequence[CellMeasurement]) -> CellCheck:
     rounds = [one.steps for one in found if one.steps]
     predicted = [statistics.fmean(model.predict(each.tokens, each.kv_tokens) for each in steps) for steps in rounds]
     measured = [statistics.fmean(each.seconds for each in steps) for steps in rounds]
@@ -269,9 +273,10 @@ class _Driver:
         self._facts = facts
         self._random = random.Random(1)
 
-    async def run(self, cell: Cell) -> Measured:
-        """Run one cell from an idle engine to an idle engine. Where its first sequences had ended before the last one
-        began, they are run again, for longer.
+    async def run(self, cell: GridCell) -> CellMeasurement:
+        """Run one cell, from an idle engine to an idle engine.
+
+        If the first sequences end before the last one begins, run the cell again with longer outputs.
         """
         found = await self._run(cell)
         for longer in LONGER:
@@ -281,7 +286,7 @@ class _Driver:
             found = replace(await self._run(again), cell=cell)
         return found
 
-    async def _run(self, cell: Cell) -> Measured:
+    async def _run(self, cell: GridCell) -> CellMeasurement:
         self._source.take_steps()
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -293,19 +298,19 @@ class _Driver:
         steps = self._source.take_steps()
         if steps is None:
             steps = steps_seen(told, cell.prompt_tokens)
-        return Measured(cell, steps, [each.ttft_s for each in told])
+        return CellMeasurement(cell, steps, [each.ttft_s for each in told])
 
     async def join(self, batch: int) -> list[Late]:
-        """Let prompts come one after the other while a batch decodes."""
+        """Send prompts one after the other while a batch decodes."""
         prompt, output = BESIDE_LENGTHS
         tasks = [asyncio.create_task(self._generate(prompt, output)) for _ in range(batch)]
         late: list[Late] = []
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                # All of them decode behind the first one's end.
+                # When this prompt has ended, all of the batch decode.
                 await self._generate(LATE_PROMPT, LATE_OUTPUT)
                 while len(late) < MOST_LATE:
-                    # At any moment of a step.
+                    # So that the prompt comes at a random moment of a step.
                     await asyncio.sleep(self._random.uniform(0.0, 0.03))
                     told = await self._generate(LATE_PROMPT, LATE_OUTPUT)
                     if any(task.done() for task in tasks):
@@ -322,6 +327,6 @@ class _Driver:
         return late
 
     async def _generate(self, prompt_tokens: int, output_tokens: int) -> Told:
-        # Other tokens each time, or the prefix cache would answer.
+        # Other tokens each time. Otherwise the prefix cache would answer.
         prompt = [self._random.randint(3, 250) for _ in range(prompt_tokens)]
         return await self._source.generate(prompt, output_tokens)

@@ -1,4 +1,4 @@
-"""Fits a step model to the steps of a profile: least squares of relative errors, outliers bounded."""
+"""The fit of a step model to the steps of a profile: least squares of relative errors, outliers bounded."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ LEAST_BLOCKS = 12
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Is the mean of some steps in a row of one kind. The model is linear, so it is true of means too; a late look at
-    the clock makes one step longer and the next one shorter, which a mean does not see.
+    """Mean of some consecutive steps of one kind.
+
+    The model is linear, so it holds for means too. A late reading of the clock makes one step longer and the next one
+    shorter, which does not change a mean.
     """
 
     seconds: float
@@ -30,7 +32,7 @@ class Block:
 
 
 def blocks_of(steps: Sequence[StepSample]) -> list[Block]:
-    """Average the steps of one run: those of pure decoding in pieces, those with prompts together."""
+    """Average the steps of one run: steps of pure decoding in pieces, steps with prompts together."""
     decodes = [step for step in steps if step.tokens == step.sequences]
     prompts = [step for step in steps if step.tokens != step.sequences]
     pieces = [decodes[at : at + BLOCK] for at in range(0, len(decodes), BLOCK)]
@@ -47,7 +49,7 @@ def _mean(steps: Sequence[StepSample]) -> Block:
 
 
 def fit_cells(cells: Iterable[Sequence[Sequence[StepSample]]]) -> tuple[StepModel, float]:
-    """Fit a, b and g to cells that were driven several times: of each piece of a run the median of its repeats counts.
+    """Fit a, b and g to cells that were driven several times. Of each piece of a run the median of its repeats counts.
 
     Raises:
         EngineError: there are too few steps.
@@ -56,7 +58,7 @@ def fit_cells(cells: Iterable[Sequence[Sequence[StepSample]]]) -> tuple[StepMode
 
 
 def median_of(repeats: Sequence[Sequence[Block]]) -> list[Block]:
-    """Return the median of each piece over repeats of a run; all of them where they don't have equally many."""
+    """Return the median of each piece over repeats of a run; all pieces if the repeats differ in their number."""
     known = [each for each in repeats if each]
     if len({len(each) for each in known}) != 1:
         return [block for each in known for block in each]
@@ -72,7 +74,7 @@ def median_of(repeats: Sequence[Sequence[Block]]) -> list[Block]:
 
 
 def fit_blocks(runs: Iterable[Sequence[StepSample]]) -> tuple[StepModel, float]:
-    """Fit a, b and g to the steps of several runs; returns the model and its median error, relative.
+    """Fit a, b and g to the steps of several runs. Return the model and its median relative error.
 
     Raises:
         EngineError: there are too few steps.
@@ -84,7 +86,7 @@ def _fit(by_run: Sequence[Sequence[Block]]) -> tuple[StepModel, float]:
     blocks = [block for found in by_run for block in found]
     if len(blocks) < LEAST_BLOCKS:
         raise EngineError(f"a profile needs at least {LEAST_BLOCKS * BLOCK} steps; the engine reported too few")
-    # A block that catches up after a late look seems to take no time at all: errors are relative to what is expected.
+    # After a late clock reading, a block seems to take no time. Errors are therefore relative to the expected time.
     units = [_usual(found, block) for found in by_run for block in found]
     weights = [1.0] * len(blocks)
     model, errors = StepModel(0, 0, 0), [0.0]
@@ -94,7 +96,7 @@ def _fit(by_run: Sequence[Sequence[Block]]) -> tuple[StepModel, float]:
         units = [max(each, 0.25 * unit, 1e-9) for each, unit in zip(expected, units, strict=True)]
         errors = [(block.seconds - e) / u for block, e, u in zip(blocks, expected, units, strict=True)]
         deviation = max(0.02, 1.4826 * statistics.median(abs(each) for each in errors))
-        # Other work on the machine holds some steps up; they count, but no more than the others.
+        # Other work on the machine delays some steps. They count, but no more than the others.
         weights = [min(1.0, _HUBER * deviation / abs(each)) if each else 1.0 for each in errors]
     return model, statistics.median(abs(each) for each in errors)
 

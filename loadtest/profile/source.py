@@ -1,4 +1,4 @@
-"""Where a profile sends its sequences: to an engine of its own, or through a router to a replica that serves."""
+"""The source of a profile's sequences: an engine of its own, or a serving replica behind a router."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from penstock.models import PositionLogprobs, SamplingParams
 from penstock.values.events import Delta
 
 LEAST_SHARED = 8
-"""Steps that sequences must have together to tell how long one is."""
+"""Least number of steps that sequences must share to tell the duration of one."""
 
 
 @dataclass(slots=True)
 class Told:
-    """Is what came of one sequence; seconds of `time.perf_counter`."""
+    """Output of one sequence. Times are seconds of `time.perf_counter`."""
 
     begun: float
     times: list[float] = field(default_factory=list)
-    """Of each token."""
+    """Time of each token."""
 
     @property
     def ttft_s(self) -> float:
@@ -39,18 +39,18 @@ class Told:
 
 
 class Source(Protocol):
-    """Generates, and may know the steps that it took."""
+    """Generator of sequences. It may know its steps."""
 
     async def generate(self, prompt: Sequence[int], output_tokens: int) -> Told:
-        """Generate exactly so many tokens.
+        """Generate exactly this many tokens.
 
         Raises:
-            EngineError: it failed.
+            EngineError: the sequence failed.
         """
         ...
 
     def take_steps(self) -> list[StepSample] | None:
-        """Return the steps since the last call; None: only clients know."""
+        """Return the steps since the last call; None if only clients see them."""
         ...
 
 
@@ -68,14 +68,13 @@ class _Sink:
 
 
 class EngineSource:
-    """Uses an engine of this process."""
+    """Engine of this process as a source."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._ids = itertools.count()
 
     async def generate(self, prompt: Sequence[int], output_tokens: int) -> Told:
-        """See `Source`."""
         sampling = SamplingParams(output_tokens, temperature=0.0, ignore_eos=True)
         sink = _Sink()
         await self._engine.submit(f"profile-{next(self._ids)}", GenerationSpec(list(prompt), sampling), sink)
@@ -85,22 +84,22 @@ class EngineSource:
         return sink.told
 
     def take_steps(self) -> list[StepSample] | None:
-        """See `Source`."""
         return self._engine.take_steps()
 
 
 class RouterSource:
-    """Uses a cluster as its clients do, so that its times have all that lies between."""
+    """Cluster as a source, seen as its clients see it. Its times include everything between."""
 
     def __init__(self, client: AsyncClient, model: str) -> None:
         self._client = client
         self._model = model
 
     async def generate(self, prompt: Sequence[int], output_tokens: int) -> Told:
-        """See `Source`.
+        """Generate exactly this many tokens.
 
         Raises:
-            PenstockClientError: the cluster did not serve it.
+            PenstockClientError: the cluster did not serve the sequence.
+            EngineError: the sequence had no tokens.
         """
         sampling = Sampling(max_tokens=output_tokens, temperature=0.0, ignore_eos=True)
         told = Told(time.perf_counter())
@@ -112,14 +111,14 @@ class RouterSource:
         return told
 
     def take_steps(self) -> list[StepSample] | None:
-        """See `Source`."""
         return None
 
 
 def steps_seen(told: Sequence[Told], prompt_tokens: int) -> list[StepSample]:
-    """Work decode steps out from what clients saw of sequences that ran together: while all of them decode, each step
-    brings each of them a token. What comes late comes in bursts, so steps are the slope of a line through all tokens of
-    that time, and the median over sequences.
+    """Compute decode steps from clients' observations of sequences that ran together.
+
+    While all of them decode, each step brings each of them a token. Late tokens come in bursts. A step is therefore the
+    slope of a line through all tokens of that time, as the median over sequences.
     """
     begin, end = max(each.times[0] for each in told), min(each.times[-1] for each in told)
     shared = [[at for at, when in enumerate(each.times) if begin <= when <= end] for each in told]

@@ -1,4 +1,4 @@
-"""A profile as it is kept: one JSON file per engine in the state folder."""
+"""The stored profile: one JSON file per engine in the state folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = "profiles"
 
 @dataclass(frozen=True, slots=True)
 class CellCheck:
-    """Is a held-out cell of the grid: what the fit said of it, and what was measured. Seconds per step."""
+    """Held-out cell of the grid: predicted and measured seconds per step."""
 
     batch: int
     prompt_tokens: int
@@ -27,13 +27,13 @@ class CellCheck:
 
     @property
     def error(self) -> float:
-        """Relative; negative is predicted too fast."""
+        """Relative error. A negative one means that the prediction was too fast."""
         return self.predicted_s / self.measured_s - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Is what is known of one engine."""
+    """Measured profile of one engine."""
 
     model: str
     hardware: str
@@ -42,42 +42,42 @@ class Profile:
     a: float
     b: float
     g: float
-    """Of the step model: seconds per step, computed token and context token."""
+    """Coefficients a, b and g of the step model: seconds per step, per computed token and per context token."""
     overhead_s: float
-    """From a request's submission to its first token, less the steps that it takes."""
+    """Seconds from a request's submission to its first token, without the steps that it takes."""
     overhead_steps: float
-    """Steps that a prompt which meets a busy batch waits, beside the rest of the one that runs."""
+    """Steps that a prompt waits at a busy batch, beside the rest of the running one."""
     kv_tokens: int
     max_sequences: int
     step_tokens: int
     context: int
     samples: int
-    """Steps that were fitted."""
+    """Number of steps that were fitted."""
     fit_error: float
     """Median |measured - predicted| / predicted of short runs of steps that were fitted."""
     error: float
     """Mean |predicted - measured| / measured of the held-out cells."""
     checks: Sequence[CellCheck]
     batches: tuple[int, int]
-    """Smallest and largest that were measured: the profile says nothing of others."""
+    """Smallest and largest measured batch. The profile does not apply to others."""
     lengths: tuple[int, int]
-    """Prompt and output together, as above."""
+    """Smallest and largest measured length, prompt and output together."""
     seconds: float
-    """That measuring took."""
+    """Seconds that the measurement took."""
 
     @property
     def model_of_steps(self) -> StepModel:
-        """The step model."""
+        """Step model."""
         return StepModel(self.a, self.b, self.g)
 
     @property
     def file_name(self) -> str:
-        """Where it is kept."""
+        """Name of the file that stores it."""
         text = f"{self.model}-{self.hardware}-tp{self.tensor_parallel}-{self.precision}"
         return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-") + ".json"
 
     def save(self, folder: Path) -> Path:
-        """Write it below the state folder; returns the file."""
+        """Write the profile below the state folder. Return the file."""
         target = folder.expanduser() / FOLDER
         target.mkdir(parents=True, exist_ok=True)
         file = target / self.file_name
@@ -107,7 +107,7 @@ def read_profile(path: Path) -> Profile:
 def _profile(data: Mapping[str, Any]) -> Profile:
     checks = tuple(CellCheck(**each) for each in data["checks"])
     pairs = {name: (int(data[name][0]), int(data[name][1])) for name in ("batches", "lengths")}
-    # Older profiles have none.
+    # Older profiles have no overhead_steps.
     profile = Profile(**{"overhead_steps": 1.0, **data, "checks": checks, **pairs})
     if min(profile.a, profile.b, profile.g, profile.error) < 0:
         raise ValueError("a, b, g and error must be at least 0")

@@ -1,1 +1,1 @@
-"""Charts as SVG, for pages that need no library and no network."""
+"""Kit for reports: charts as SVG and one page around them. They need no library and no network."""

@@ -1,4 +1,4 @@
-"""`penstock simulate`: from flags to a run and its report."""
+"""`penstock simulate`: flags, the simulation of a trace, and its report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from loadtest.simulate.autoscalers.imitations import Dynamo, Wva
 from loadtest.simulate.autoscalers.penstock import PenstockFast, model_of, penstock_slow, point_of
 from loadtest.simulate.engine.recorded import read_run
 from loadtest.simulate.engine.validate import errors, fit
-from loadtest.simulate.pool.outcome import Run
+from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import Figures, figures_of
 from loadtest.simulate.results.report import error_table, table_of
@@ -33,9 +33,9 @@ from penstock.models import RequestClass
 from router.affinity import Affinity
 
 _FIT = (1, 100)
-"""Requests of a recorded run that the step model is fitted on, where nobody says which."""
+"""Default part of a recorded run that the step model is fitted on, in requests."""
 _MAX_REPLICAS = 64
-"""Of those that a policy may add, where nobody says how many."""
+"""Default bound on the replicas, where a policy may add some."""
 
 
 def run_simulate(options: argparse.Namespace) -> int:
@@ -83,7 +83,7 @@ def run_simulate(options: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(figures.as_json(), indent=2) + "\n")
     else:
         screen().print(table_of(figures, _title(trace, options), _slo(setup)))
-    # Last: a picture that can't be drawn or written costs no figures.
+    # The pictures come last, so that one that can't be drawn or written costs no figures.
     _draw(options, run, figures, setup, _title(trace, options))
     return 0
 
@@ -93,12 +93,12 @@ def _slo(setup: Setup) -> str:
 
 
 def _check_folder(name: str, path: str | None) -> None:
-    """Fail before a long run, not after it."""
+    """Refuse a missing folder before the long run, not after it."""
     if path and not Path(path).absolute().parent.is_dir():
         raise SettingsError(f"{name} must name a file in a folder that exists, got {path}")
 
 
-def _draw(options: argparse.Namespace, run: Run, figures: Figures, setup: Setup, title: str) -> None:
+def _draw(options: argparse.Namespace, run: SimulatedRun, figures: Figures, setup: Setup, title: str) -> None:
     if options.html:
         from loadtest.simulate.results.page import write_html
 
@@ -148,17 +148,17 @@ def run_validate(options: argparse.Namespace) -> int:
 
 
 def _check_start(options: argparse.Namespace) -> None:
-    """Refuse a cluster that can come to rest without replicas, under a policy that never leaves 0."""
+    """Refuse a cluster that can end up without replicas under a policy that never leaves 0."""
     stuck = f"must be at least 1 with policy {options.policy}, which starts nothing from 0 replicas, got 0"
     if options.policy == "hpa" and not options.min_replicas:
-        # It takes the last replica away itself.
+        # This policy can remove the last replica itself.
         raise SettingsError(f"min-replicas {stuck}")
     if options.policy in ("dynamo", "wva") and not (options.replicas or options.min_replicas):
         raise SettingsError(f"replicas or min-replicas {stuck}")
 
 
 def _check_static(options: argparse.Namespace) -> None:
-    """Refuse bounds that the number of replicas is not in: nothing would bring it there."""
+    """Refuse bounds that exclude the number of replicas: nothing would bring it there."""
     stays = f"replicas = {options.replicas} with policy {options.policy}, which keeps that number"
     if options.max_replicas is not None and options.max_replicas < options.replicas:
         raise SettingsError(f"max-replicas must be at least {stays}, got {options.max_replicas}")
@@ -167,7 +167,7 @@ def _check_static(options: argparse.Namespace) -> None:
 
 
 def setup_of(options: argparse.Namespace) -> Setup:
-    """Describe the cluster that the flags ask for.
+    """Return the setup of the cluster that the flags ask for.
 
     Raises:
         SettingsError: a value is out of range.
@@ -204,7 +204,7 @@ def setup_of(options: argparse.Namespace) -> Setup:
 
 
 def fast_policy(options: argparse.Namespace, setup: Setup) -> FastFactory | None:
-    """Make what moves each replica's batch limit; None keeps the limit."""
+    """Return the maker of batch policies that the flags ask for; None keeps the batch limit."""
     if options.policy not in ("penstock", "penstock-fast"):
         return None
     point = point_of({setup.default_class: setup.slo})
@@ -213,7 +213,7 @@ def fast_policy(options: argparse.Namespace, setup: Setup) -> FastFactory | None
 
 
 def slow_policy(options: argparse.Namespace, setup: Setup) -> SlowPolicy | None:
-    """Make the policy that the flags ask for; None keeps the replica count."""
+    """Return the replica policy that the flags ask for; None keeps the replica count."""
     target = options.target
     if options.policy == "hpa":
         metric = HpaMetric(options.metric)
@@ -245,7 +245,7 @@ def _bar(console: Console, *, quiet: bool) -> Progress:
 def _title(trace: Sequence[TraceRequest], options: argparse.Namespace) -> str:
     lasts_s = trace[-1].arrival_s
     rate = len(trace) / lasts_s if lasts_s else 0.0
-    # A request in an hour is not none.
+    # One request in an hour must not look like none.
     shown = f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
     load = f"{lasts_s / 3600:.2f} h at {shown} requests/s" if lasts_s else f"{len(trace)} at once"
     return f"{Path(options.trace).name}: {load}, policy {options.policy}"

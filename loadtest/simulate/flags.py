@@ -8,12 +8,11 @@ from collections.abc import Callable
 from cluster.terminal.values import above_zero, span, time_from_zero, up_to, whole
 
 MOST_REPLICAS, MOST_ROUTERS = 10_000, 1_000
-"""More take minutes to set up, and then memory."""
+"""Bounds of the flags. Larger numbers take minutes to set up, and then the memory."""
 POLICIES = ("static", "hpa", "ray", "dynamo", "wva", "penstock", "penstock-fast", "penstock-slow")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Describe the flags."""
     load = parser.add_argument_group("load")
     load.add_argument("--trace", help="a file with the fields of an Azure, BurstGPT, Mooncake, CSV or JSONL trace")
     load.add_argument("--limit", type=whole(1), help="only the first requests")
@@ -98,5 +97,6 @@ ENGINE_FLAGS: tuple[tuple[str, Callable[[str], float], float, str], ...] = (
     ("max-num-batched-tokens", whole(1), 2048, "token budget of a step"),
     ("max-model-len", whole(16), 131_072, "longest prompt and output together"),
 )
-"""The step times are those of an 8-billion-parameter model in bfloat16 on an RTX PRO 6000 with vLLM. Bounds are
-those of `cluster.settings.SimSettings`, which would cost the import of all settings here."""
+"""Flags of the engine: name, type, default, help. The step times are those of an 8-billion-parameter model in bfloat16
+on an RTX PRO 6000 with vLLM. The bounds are those of `cluster.settings.SimSettings`; to use it here would cost the
+import of all settings."""

@@ -1,4 +1,4 @@
-"""What a simulation is given besides the trace and the policies."""
+"""Inputs of a simulation besides the trace and the policies."""
 
 from __future__ import annotations
 
@@ -12,59 +12,60 @@ from penstock.models import RequestClass
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Is what a request of a class must keep to count as attained; seconds."""
+    """SLO that a request of a class must keep to count as attained, in seconds."""
 
     ttft_s: float = 2.0
     itl_s: float = 0.1
-    """Of the 95th percentile of the request's own gaps between tokens."""
+    """Bound on the 95th percentile of the request's own gaps between tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Is the sudden end of replicas."""
+    """Sudden end of replicas."""
 
     at_s: float
     replicas: int = 1
-    """The oldest ready ones."""
+    """Number of replicas that die, the oldest ready ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Describes the cluster. Times in seconds."""
+    """Setup of the simulated cluster. Times in seconds."""
 
     engine: SimSettings = field(default_factory=SimSettings)
-    """Of each replica; `max_num_seqs` is the batch limit as long as no fast policy moves it."""
+    """Engine of each replica. `max_num_seqs` is the batch limit unless a batch policy moves it."""
     replicas: int = 1
-    """Ready when the trace begins."""
+    """Replicas that are ready when the trace begins."""
     min_replicas: int = 1
     max_replicas: int = 1024
     routers: int = 1
     limits: QueueLimits = field(default_factory=QueueLimits)
     queue_timeout_s: float = 0.0
-    """A request starts within this time or not at all, and is refused at once when its estimated wait is longer; 0 is
-    no bound."""
+    """Time within which a request must start. A request is refused at once when its estimated wait is longer. 0 is no
+    bound."""
     expected_output_tokens: int = 256
-    """As in the router's settings: the estimate that the KV window and shares use."""
+    """Estimate that the KV window and shares use, as in the router's settings."""
     default_class: RequestClass = RequestClass.STANDARD
     heartbeat_s: float = 1.0
-    """Also the period of fast policies."""
+    """Also the period of batch policies."""
     slow_period_s: float = 15.0
     relief: bool = True
-    """Whether what a slow policy gives up for want of replicas takes effect, as under `autoscale.mode = "active"`:
-    latency up to the SLO, then batch work, then requests that would wait longer than their class is promised. False
-    moves the number of replicas only."""
+    """Whether the relief of a replica policy takes effect, as under `autoscale.mode = "active"`. With too few replicas
+    the pool then gives up latency up to the SLO, then batch work, then requests that would wait longer than their class
+    is promised. False moves the number of replicas only."""
     cold_start_s: float = 180.0
     deaths: tuple[Death, ...] = ()
     late_last: bool = True
-    """Whether requests of `default_class` that can't keep `slo` any more let others pass, as `queue.late_last` says."""
+    """Whether requests of `default_class` that can no longer keep `slo` let others pass, as with `queue.late_last`."""
     prefix_cache: bool = True
-    """Only for traces that say which prompts begin alike."""
+    """Only for traces that tell which prompts begin alike."""
     slo: Slo = field(default_factory=Slo)
     seed: int = 1
     give_up_s: float = 3600.0
-    """Ends the run when for so long nothing came, ran or started; what waits then counts as unfinished."""
+    """Time without an arrival, a running request or a start after which the run ends. Requests that still wait count as
+    unfinished."""
     samples: int = 400
-    """Points of the timeline, about."""
+    """Approximate number of points of the timeline."""
 
     def __post_init__(self) -> None:
         if self.engine.max_num_batched_tokens < self.engine.max_num_seqs:

@@ -1,4 +1,4 @@
-"""Recorded loads: when requests came, how long they were, and which prompts begin alike."""
+"""Recorded loads: times and lengths of requests, and prompts with the same beginning."""
 
 from loadtest.traces.read import FORMATS, open_trace, read_trace
 from loadtest.traces.request import TraceRequest

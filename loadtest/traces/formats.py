@@ -1,4 +1,4 @@
-"""What the lines of each kind of trace mean. A format is known by the fields of its first line."""
+"""The meaning of the lines of each kind of trace. The fields of the first line identify the format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOONCAKE_BLOCK_TOKENS = 512
 
 
 class FieldError(Exception):
-    """Is raised for one wrong field of a line."""
+    """Error of one wrong field of a line."""
 
     def __init__(self, field: str, problem: str) -> None:
         self.field = field
@@ -24,8 +24,8 @@ class FieldError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """Is what one line says. `time_s` counts from any moment."""
+class TraceLine:
+    """Content of one line. `time_s` counts from any moment."""
 
     time_s: float
     prompt_tokens: int
@@ -42,25 +42,25 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Is one kind of trace."""
+    """One kind of trace."""
 
     name: str
     json_lines: bool
-    """One JSON object per line; otherwise CSV with a header."""
+    """Whether each line is a JSON object. Otherwise the file is CSV with a header."""
     needs: frozenset[str]
     """Fields that every line has."""
-    parse: Callable[[Fields], Record | None]
-    """None for a line that is no request in any format: it failed, had no prompt, or produced nothing."""
+    parse: Callable[[Fields], TraceLine | None]
+    """Reader of one line. None for a line that is no request: it failed, had no prompt, or produced nothing."""
 
 
-def _azure(fields: Fields) -> Record | None:
+def _azure(fields: Fields) -> TraceLine | None:
     outputs, prompt = whole(fields, "GeneratedTokens", 0), whole(fields, "ContextTokens", 0)
     if not outputs or not prompt:
         return None
-    return Record(_moment(fields, "TIMESTAMP"), prompt, outputs)
+    return TraceLine(_moment(fields, "TIMESTAMP"), prompt, outputs)
 
 
-def _mooncake(fields: Fields) -> Record | None:
+def _mooncake(fields: Fields) -> TraceLine | None:
     prompt = whole(fields, "input_length", 0)
     blocks = fields["hash_ids"]
     if not isinstance(blocks, list) or not all(type(block) is int for block in blocks):
@@ -72,22 +72,23 @@ def _mooncake(fields: Fields) -> Record | None:
     outputs = whole(fields, "output_length", 0)
     if not outputs or not prompt:
         return None
-    # The trace has no sessions. Every prompt begins with the same block; those with the same second one count as one.
+    # The trace has no sessions. Every prompt begins with the same block. Prompts with the same second block count as
+    # one session.
     session = f"s{blocks[:2][-1]}"
     time_s = number(fields, "timestamp", 0) / 1e3
-    return Record(time_s, prompt, outputs, None, "", session, tuple(blocks), MOONCAKE_BLOCK_TOKENS)
+    return TraceLine(time_s, prompt, outputs, None, "", session, tuple(blocks), MOONCAKE_BLOCK_TOKENS)
 
 
-def _burst_gpt(fields: Fields) -> Record | None:
+def _burst_gpt(fields: Fields) -> TraceLine | None:
     # Failed requests have no response tokens.
     outputs, prompt = whole(fields, "Response tokens", 0), whole(fields, "Request tokens", 0)
     session = str(fields.get("Session ID") or "")
     if not outputs or not prompt:
         return None
-    return Record(number(fields, "Timestamp", 0), prompt, outputs, None, "", session)
+    return TraceLine(number(fields, "Timestamp", 0), prompt, outputs, None, "", session)
 
 
-def _plain(fields: Fields) -> Record | None:
+def _plain(fields: Fields) -> TraceLine | None:
     name = fields.get("class") or ""
     if name and str(name).upper() not in RequestClass.__members__:
         known = ", ".join(each.name.lower() for each in RequestClass)
@@ -95,7 +96,7 @@ def _plain(fields: Fields) -> Record | None:
     outputs, prompt = whole(fields, "output_tokens", 0), whole(fields, "prompt_tokens", 0)
     if not outputs or not prompt:
         return None
-    return Record(
+    return TraceLine(
         number(fields, "arrival_s", 0),
         prompt,
         outputs,
@@ -119,7 +120,7 @@ def number(fields: Fields, name: str, least: float) -> float:
     """Read a field that is a finite number.
 
     Raises:
-        FieldError: it is none, or below `least`.
+        FieldError: it is not, or is below `least`.
     """
     value = _parsed(fields[name])
     if value < least or not math.isfinite(value):
@@ -139,7 +140,7 @@ def whole(fields: Fields, name: str, least: int) -> int:
     """Read a field that is a whole number.
 
     Raises:
-        FieldError: it is none, or below `least`.
+        FieldError: it is not, or is below `least`.
     """
     value = _parsed(fields[name])
     if not value.is_integer() or value < least:
@@ -149,7 +150,7 @@ def whole(fields: Fields, name: str, least: int) -> int:
 
 def _moment(fields: Fields, name: str) -> float:
     text = str(fields[name])
-    # Azure writes seven digits behind the point, or an offset in newer files; Python drops what is below microseconds.
+    # Azure writes seven digits behind the point, or an offset in newer files. Python drops digits below microseconds.
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:

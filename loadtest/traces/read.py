@@ -1,4 +1,4 @@
-"""Reads a trace file of any known format."""
+"""The reader of trace files of any known format."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import TextIO
 
 from cluster.errors import TraceError, plain_reason
 from cluster.plural import counted
-from loadtest.traces.formats import FORMATS, FieldError, Fields, Format, Record, shown
+from loadtest.traces.formats import FORMATS, FieldError, Fields, Format, TraceLine, shown
 from loadtest.traces.request import TraceRequest
 
 __all__ = ["FORMATS", "json_object", "open_trace", "read_trace"]
 
 MOST_S = 10 * 365.25 * 86_400
-"""A longer trace is none: one of its times is missing, or in another unit. Every second of it would be simulated."""
+"""Longest trace in seconds. In a longer one, a time is missing or in another unit. Every second would be simulated."""
 
 
 def open_trace(path: Path) -> TextIO:
@@ -27,7 +27,7 @@ def open_trace(path: Path) -> TextIO:
 
     Raises:
         OSError: it can't be opened.
-        UnicodeDecodeError: a pipe brought no UTF-8.
+        UnicodeDecodeError: the content of a pipe is not UTF-8.
     """
     file = path.open(encoding="utf-8-sig", newline="")
     if file.seekable():
@@ -44,17 +44,19 @@ def read_trace(
     tell: Callable[[str], None] = lambda _: None,
     file: TextIO | None = None,
 ) -> list[TraceRequest]:
-    """Read a trace: Azure, BurstGPT, Mooncake, or plain CSV or JSONL (arrival_s, prompt_tokens, output_tokens and, if
-    known, class and tenant). Lines without prompt or output tokens are left out: they failed or asked for nothing.
+    """Read a trace: Azure, BurstGPT, Mooncake, or plain CSV or JSONL.
+
+    Plain files have arrival_s, prompt_tokens, output_tokens and, if known, class and tenant. Lines without prompt or
+    output tokens are left out: these requests failed or asked for nothing.
 
     Args:
         path: the file.
-        limit: at most so many requests, the earliest.
-        tell: hears how many lines are left out, if any are.
-        file: the same as `open_trace` gave it, where it is open already.
+        limit: most requests to return, the earliest ones.
+        tell: takes a message if some lines are left out.
+        file: the result of `open_trace`, where it is open already.
 
     Raises:
-        TraceError: it cannot be read, is of no known format, has a wrong value, or no request.
+        TraceError: it cannot be read, has no known format, has a wrong value, or no request.
     """
     try:
         with nullcontext(file) if file is not None else open_trace(path) as opened:
@@ -92,7 +94,7 @@ def read_trace(
     ]
 
 
-def _records(path: Path, file: TextIO) -> Iterator[Record | None]:
+def _records(path: Path, file: TextIO) -> Iterator[TraceLine | None]:
     start = file.read(1)
     while start.isspace():
         start = file.read(1)
@@ -118,7 +120,7 @@ def _json_lines(path: Path, file: TextIO) -> Iterator[tuple[int, Fields]]:
 
 
 def json_object(path: Path, number: int, text: str, what: str = "one JSON object") -> Fields:
-    """Read a JSON object from a file's line, or from the whole file where `number` is 0. `what` it must be, for errors.
+    """Read a JSON object from a file's line, or from the whole file where `number` is 0. Errors call it `what`.
 
     Raises:
         TraceError: it is no JSON, or another value.

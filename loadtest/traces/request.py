@@ -10,34 +10,36 @@ from penstock.models import RequestClass
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """Is one request of a trace."""
+    """One request of a trace."""
 
     number: int
-    """Counts from 0 in the order of arrival."""
+    """Number in the order of arrival, from 0."""
     arrival_s: float
-    """Since the first arrival."""
+    """Seconds since the first arrival."""
     prompt_tokens: int
-    """At least 1."""
+    """Prompt tokens, at least 1."""
     output_tokens: int
-    """At least 1."""
+    """Output tokens, at least 1."""
     request_class: RequestClass | None = None
-    """None where the trace does not say."""
+    """Class; None where the trace has none."""
     tenant: str = ""
-    """Empty where the trace does not say."""
+    """Tenant; empty where the trace has none."""
     session: str = ""
-    """Requests of one conversation have the same; empty where the trace does not say."""
+    """Id shared by the requests of one conversation; empty where the trace has none."""
     block_ids: Sequence[int] = ()
-    """One id per block of `block_tokens` prompt tokens, the last may be partial; prompts that begin alike begin with
-    the same ids. Empty where the trace does not say."""
+    """One id per block of `block_tokens` prompt tokens. The last block may be partial.
+
+    Prompts that begin alike begin with the same ids. Empty where the trace has none.
+    """
     block_tokens: int = 0
 
     @property
     def full_blocks(self) -> Sequence[int]:
-        """The ids of the blocks that the prompt fills."""
+        """Ids of the blocks that the prompt fills."""
         return self.block_ids[: self.prompt_tokens // self.block_tokens] if self.block_tokens else ()
 
     def token_ids(self) -> list[int]:
-        """Make a prompt up whose beginnings are shared as the trace says."""
+        """Make up a prompt that shares its beginning as recorded in the trace."""
         ids: list[int] = []
         for block in self.block_ids:
             ids.extend([block] * self.block_tokens)

@@ -12,10 +12,10 @@ from penstock.models import RequestClass
 
 
 def scale_rate(trace: Sequence[TraceRequest], factor: float) -> list[TraceRequest]:
-    """Let the same requests come `factor` (above 0) times as fast.
+    """Let the same requests come `factor` times as fast. `factor` is above 0.
 
     Raises:
-        SettingsError: the trace would last longer than one may.
+        SettingsError: the trace would exceed the longest allowed length.
     """
     lasts_s = trace[-1].arrival_s / factor if trace else 0.0
     if lasts_s > MOST_S:
@@ -27,7 +27,7 @@ def scale_rate(trace: Sequence[TraceRequest], factor: float) -> list[TraceReques
 
 
 def with_class(trace: Sequence[TraceRequest], request_class: RequestClass) -> list[TraceRequest]:
-    """Give a class to requests that have none."""
+    """Set the class of requests that have none."""
     return [
         request if request.request_class is not None else replace(request, request_class=request_class)
         for request in trace

@@ -1,1 +1,1 @@
-"""What affinity brings: the production queue and policy on a virtual clock, over simulated engines."""
+"""The benefit of affinity: the production queue and policy on a virtual clock, over simulated engines."""

@@ -20,7 +20,7 @@ from cluster.queue.heartbeats import ReplicaRecord
 from cluster.settings import AffinitySettings, SimSettings
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
-from loadtest.benchmarks.affinity.simulation import Load, Result, Simulation
+from loadtest.benchmarks.affinity.simulation import AffinityResult, AffinitySimulation, ArrivalPattern
 from loadtest.benchmarks.affinity.trace import TraceRequest, ideal_hit_rate, load_trace
 from loadtest.benchmarks.data import check_there, data_folder
 from loadtest.benchmarks.ending import end
@@ -37,24 +37,27 @@ ENGINE = SimSettings(
     max_num_batched_tokens=4_096,
     max_model_len=131_072,
 )
-"""Like one H200 with a model of eight billion parameters and an 8-bit KV cache: 50,000 prompt tokens/s, 1.6 million
-tokens of KV cache. The batch is bounded so that two thirds of the cache can keep what nobody runs: with a batch that
-fills the cache nothing survives until the next turn, and no placement helps."""
+"""Engine like one H200 with a model of eight billion parameters and an 8-bit KV cache.
+
+It computes 50,000 prompt tokens/s and has 1.6 million tokens of KV cache. The batch is bounded so that two thirds of
+the cache can keep content of sequences that no longer run. With a batch that fills the cache, nothing survives until
+the next turn, and no placement helps.
+"""
 WAITING_PER_REPLICA = 8
-"""A standing queue of so many requests per replica."""
+"""Length of the standing queue in requests per replica."""
 PACED_PART = 0.7
 """Paced load as a part of the throughput without affinity under a standing queue."""
 
 
 class LearnedOnly(Affinity):
-    """Draws no home for what it knows, for comparison; what it does not know it leaves to the queue."""
+    """Affinity that draws no home for a known prompt, for comparison. Unknown ones are left to the queue."""
 
     def _home(self, trail: Trail) -> None:
         return None
 
 
 class DrawnOnly(Affinity):
-    """Learns nothing, for comparison: placement by rendezvous alone."""
+    """Affinity that learns nothing, for comparison: placement by rendezvous alone."""
 
     def _known(self, trail: Trail) -> Iterator[str]:
         return iter(())
@@ -73,8 +76,8 @@ COMPARED: Mapping[str, tuple[type[Affinity], AffinitySettings]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """Is one row of the table."""
+class AffinityRow:
+    """One row of the table."""
 
     load: str
     replicas: int
@@ -82,7 +85,7 @@ class Cell:
     hit_rate: float
     """Cached part of the prompt tokens."""
     on_preferred: float
-    """Part of the requests with a preference that ran where they preferred."""
+    """Part of the requests with a preference that ran on a preferred replica."""
     ttft_p50_s: float
     ttft_p99_s: float
     prefill_p50_s: float
@@ -91,8 +94,17 @@ class Cell:
     output_tokens_per_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One row to measure."""
+
+    load_name: str
+    load: ArrivalPattern
+    replicas: int
+    mode: str
+
+
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-affinity", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument(
@@ -115,45 +127,43 @@ def main() -> int:
     return 0
 
 
-def _cells(options: argparse.Namespace, console: Console) -> tuple[list[Cell], dict[int, float]]:
+def _cells(options: argparse.Namespace, console: Console) -> tuple[list[AffinityRow], dict[int, float]]:
     modes = {**MODES, **(COMPARED if options.compare else {})}
     cells, ideals = [], {}
     for replicas in options.replicas:
         trace = load_trace(options.trace, options.requests * replicas // 4, ENGINE.max_model_len)
         ideals[replicas] = ideal_hit_rate(trace)
-        standing = Load(waiting=WAITING_PER_REPLICA * replicas)
+        standing = ArrivalPattern(waiting=WAITING_PER_REPLICA * replicas)
         rate = 0.0
         for load_name in ("standing",) if options.no_paced else ("standing", "paced"):
-            load = standing if load_name == "standing" else Load(per_second=rate)
+            load = standing if load_name == "standing" else ArrivalPattern(per_second=rate)
             for mode in modes:
-                cell = _run(load_name, load, replicas, options.routers, mode, modes[mode], trace, console)
+                case = _Case(load_name, load, replicas, mode)
+                cell = _run(case, options.routers, modes[mode], trace, console)
                 cells.append(cell)
                 rate = rate or PACED_PART * cell.requests_per_s
     return cells, ideals
 
 
 def _run(
-    load_name: str,
-    load: Load,
-    replicas: int,
+    case: _Case,
     routers: int,
-    mode: str,
     policy: tuple[type[Affinity], AffinitySettings],
     trace: Sequence[TraceRequest],
     console: Console,
-) -> Cell:
+) -> AffinityRow:
     kind, settings = policy
-    simulation = Simulation(
-        trace, load, replicas=replicas, routers=routers, settings=ENGINE, policy=lambda: kind(settings)
+    simulation = AffinitySimulation(
+        trace, case.load, replicas=case.replicas, routers=routers, settings=ENGINE, policy=lambda: kind(settings)
     )
-    with console.status(f"{load_name}, {replicas} replicas, {mode}"):
+    with console.status(f"{case.load_name}, {case.replicas} replicas, {case.mode}"):
         result = asyncio.run(simulation.run())
-    return _cell(load_name, replicas, mode, result)
+    return _cell(case.load_name, case.replicas, case.mode, result)
 
 
-def _cell(load: str, replicas: int, mode: str, result: Result) -> Cell:
+def _cell(load: str, replicas: int, mode: str, result: AffinityResult) -> AffinityRow:
     wishes = result.hits + result.misses
-    return Cell(
+    return AffinityRow(
         load,
         replicas,
         mode,
@@ -173,7 +183,7 @@ def _percentile(values: Sequence[float], part: float) -> float:
 
 
 def _costs() -> dict[str, float]:
-    """Measure what the policy costs a router per request, in microseconds, and its memory per remembered beginning."""
+    """Measure the policy's cost for a router: microseconds per request, and memory per remembered beginning."""
     records = {
         name: ReplicaRecord(name, b"", ReplicaState.READY, Windows(64, 400_000, 32_768), 1, 0, 0, 0)
         for name in (f"replica-{number}" for number in range(16))
@@ -200,7 +210,7 @@ def _costs() -> dict[str, float]:
     return costs
 
 
-def _ratios(cells: Sequence[Cell]) -> dict[str, float]:
+def _ratios(cells: Sequence[AffinityRow]) -> dict[str, float]:
     base = {(cell.load, cell.replicas): cell for cell in cells if cell.mode == "none"}
     ratios = {}
     for cell in cells:
@@ -215,7 +225,9 @@ def _ratios(cells: Sequence[Cell]) -> dict[str, float]:
     return ratios
 
 
-def _print(cells: Sequence[Cell], ideals: Mapping[int, float], costs: Mapping[str, float], console: Console) -> None:
+def _print(
+    cells: Sequence[AffinityRow], ideals: Mapping[int, float], costs: Mapping[str, float], console: Console
+) -> None:
     for load, replicas in dict.fromkeys((cell.load, cell.replicas) for cell in cells):
         table = Table(title=f"{load} load, {replicas} replicas (an endless cache: {ideals[replicas]:.1%})")
         columns = ("affinity", "hit rate", "as wished", "TTFT p50 s", "p99 s", "prefill p50 s", "engine wait p99 s",

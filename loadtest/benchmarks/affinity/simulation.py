@@ -1,8 +1,8 @@
 """A cluster on a virtual clock: the production queue (in memory) and policy, several routers, simulated engines.
 
-Real: the queue's `fill` with look-ahead, skip bound and windows; the policy, per router; heartbeats and what routers
-know only through them; the engine's scheduler, chunked prefill and prefix cache. Left out: the network, the router's
-own CPU time, and that a real engine also caches the tokens it produced.
+Real: the queue's `fill` with look-ahead, skip bound and windows; the policy, per router; heartbeats, which are the only
+source of the routers' knowledge; the engine's scheduler, chunked prefill and prefix cache. Left out: the network, the
+router's own CPU time, and that a real engine also caches the tokens it produced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cluster.queue.heartbeats import ReplicaRecord, RouterBeat
 from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from cluster.settings import SimSettings
 from loadtest.benchmarks.affinity.trace import BLOCK_TOKENS
-from loadtest.simulate.engine.replica import Running, SimReplica
+from loadtest.simulate.engine.replica import SimReplica, SimRequest
 from loadtest.traces import TraceRequest
 from penstock.models import RequestClass
 from router.affinity import Affinity, Trail
@@ -28,31 +28,31 @@ from router.affinity import Affinity, Trail
 HEARTBEAT_S = 1.0
 EXPECTED_OUTPUT_TOKENS = 256
 WARM_PART = 0.1
-"""The first part of the trace fills the caches and is not counted."""
+"""First part of the trace, which fills the caches and is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Says how requests come: so many always wait, or so many per second."""
+class ArrivalPattern:
+    """Way in which requests come: a constant number of waiting ones, or a rate per second."""
 
     waiting: int = 0
     per_second: float = 0.0
 
 
 @dataclass(slots=True)
-class Result:
-    """Is what one run gave; times in seconds."""
+class AffinityResult:
+    """Result of one run. Times are in seconds."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     seconds: float = 0.0
     ttft: list[float] = field(default_factory=list)
-    """Sent by the client to the first token."""
+    """Times from sending by the client to the first token."""
     prefill: list[float] = field(default_factory=list)
-    """Granted to the first token."""
+    """Times from the grant to the first token."""
     engine_wait: list[float] = field(default_factory=list)
-    """Granted to the first step."""
+    """Times from the grant to the first step."""
     hits: int = 0
     misses: int = 0
 
@@ -66,7 +66,7 @@ class _Waiting:
 
 
 class _Router:
-    """Is a router's state; also its bell."""
+    """State of a router, and its bell."""
 
     def __init__(self, name: str, policy: Affinity) -> None:
         self.name = name
@@ -80,13 +80,13 @@ class _Router:
         self.rung = True
 
 
-class Simulation:
-    """Runs one trace once."""
+class AffinitySimulation:
+    """One run of one trace."""
 
     def __init__(
         self,
         trace: Sequence[TraceRequest],
-        load: Load,
+        load: ArrivalPattern,
         *,
         replicas: int,
         routers: int,
@@ -107,19 +107,19 @@ class Simulation:
         self._later: deque[TraceRequest] = deque(trace)
         self._total = len(trace)
         self._held: dict[str, deque[TraceRequest]] = {}
-        """Requests of sessions whose last request is not over: nobody answers before reading."""
+        """Requests of sessions whose last request has not ended: a user reads an answer before the next request."""
         self._ready: deque[TraceRequest] = deque()
         self._now = 0.0
         self._events: list[tuple[float, int, str, str]] = []
         self._order = itertools.count()
         self._due: dict[str, float] = {}
-        """When a replica's planned steps are over."""
+        """Time at which a replica's planned steps end."""
         self._ended = 0
         self._counted_from = 0.0
-        self.result = Result()
+        self.result = AffinityResult()
 
-    async def run(self) -> Result:
-        """Serve the trace for as long as the load is as it should be: what drains at the end is not counted."""
+    async def run(self) -> AffinityResult:
+        """Serve the trace while the load keeps its level. The drain at the end is not counted."""
         await self._begin()
         while self._goes_on():
             at, _, kind, name = heapq.heappop(self._events)
@@ -144,14 +144,14 @@ class Simulation:
         return result
 
     def _goes_on(self) -> bool:
-        # Behind the end of the trace there may still be what its sessions held back.
+        # After the end of the trace, requests that its sessions held back may remain.
         return bool(self._later) or (not self._load.per_second and 2 * self._waiting() >= self._load.waiting)
 
     def _waiting(self) -> int:
         return len(self._ready) + sum(len(router.waiting) for router in self._routers.values())
 
     async def _begin(self) -> None:
-        # The amnesty of a fresh pool is over before anything is submitted.
+        # The grace period of a fresh pool is over before any request is submitted.
         for _ in range(10):
             for replica in self._replicas.values():
                 await self._beat_replica(replica)
@@ -222,7 +222,7 @@ class Simulation:
         kv_tokens = item.request.prompt_tokens + EXPECTED_OUTPUT_TOKENS
         router.policy.granted(item.trail, item.preferred, grant.replica_id, kv_tokens)
         replica = self._replicas[grant.replica_id]
-        started = Running(grant.request_id, item.request, router.name, item.arrived_at, grant.attempt)
+        started = SimRequest(grant.request_id, item.request, router.name, item.arrived_at, grant.attempt)
         replica.start(started, self._now)
         self._step(replica)
 
@@ -234,7 +234,7 @@ class Simulation:
 
     async def _step_over(self, replica: SimReplica, at: float) -> None:
         if replica.ends_at != at:
-            # The plan was cut, and this is the old end.
+            # The planned steps were cut short, and this is their old end.
             return
         del self._due[replica.name]
         end = replica.end()
@@ -244,7 +244,7 @@ class Simulation:
             await self._finish(item)
         self._step(replica)
 
-    async def _finish(self, item: Running) -> None:
+    async def _finish(self, item: SimRequest) -> None:
         router, request = self._routers[item.router], item.request
         mail = await self._queue.release(
             router.name, f"q{request.number}", item.attempt, Settlement(request.output_tokens)
@@ -279,7 +279,7 @@ class Simulation:
 
     # --- figures ------------------------------------------------------------------------------------------------------
 
-    def _count(self, item: Running) -> None:
+    def _count(self, item: SimRequest) -> None:
         self._ended += 1
         if self._ended <= WARM_PART * self._total:
             self._counted_from = self._now

@@ -1,4 +1,4 @@
-"""A recorded conversation load: which prompts share which beginnings."""
+"""A recorded load of conversations, with the beginnings that prompts share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load_trace(path: Path, requests: int, longest: int) -> list[TraceRequest]:
 
 
 def ideal_hit_rate(trace: Sequence[TraceRequest]) -> float:
-    """Return the part of all prompt tokens that one endless cache would know: no placement can do better."""
+    """Return the part of all prompt tokens that one endless cache would know. No placement can do better."""
     seen: set[int] = set()
     cached = total = 0
     for request in trace:

@@ -22,8 +22,8 @@ from loadtest.benchmarks.autoscaler.contest import (
     ORACLES,
     POLICIES,
     TUNED,
+    ContestResult,
     Policy,
-    Result,
     contend,
 )
 from loadtest.benchmarks.autoscaler.report import OURS, rows, table_of
@@ -38,7 +38,7 @@ QUICK_POLICIES = (ORACLE, "static", "hpa slots", "ray", "penstock")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Is one policy in scenarios that are the same to it: its tuning and its runs."""
+    """Tuning and runs of one policy, in scenarios that are the same to it."""
 
     scenarios: tuple[str, ...]
     policy: str
@@ -49,17 +49,17 @@ class Job:
     """Attainment that its dial is tuned to."""
 
 
-def compete(job: Job) -> list[Result]:
-    """Tune a policy and let it serve every draw of the load; runs in a process of its own.
+def compete(job: Job) -> list[ContestResult]:
+    """Tune a policy and let it serve every draw of the load. Runs in a process of its own.
 
-    Dials are tuned on the very draws that are judged: nobody loses because another draw was easier. Ours is left as it
-    comes; with a dial it competes under another name.
+    Dials are tuned on the same draws that are judged, so no policy loses because another draw was easier. Penstock has
+    no dial; with one it competes under another name.
     """
     scenario = next(each for each in SCENARIOS if each.name == job.scenarios[0])
     policy = POLICIES[job.policy]
     loads = [case(scenario, seed, Span(job.seconds), job.data) for seed in job.seeds]
     if policy.name == ORACLE:
-        # It knows each load: whatever is cheapest there is its plan.
+        # It knows each load, so the cheapest plan for each load counts.
         found = [cheapest([_tuned(family, [load], ENOUGH)[0] for family in ORACLES]) for load in loads]
     elif policy.name == NOWCAST:
         found = cheapest_of_all([_tuned(family, loads, ENOUGH) for family in NOWCASTS])
@@ -68,11 +68,11 @@ def compete(job: Job) -> list[Result]:
     return [replace(each, scenario=name) for name in job.scenarios for each in found]
 
 
-def _tuned(policy: Policy, loads: Sequence[Case], enough: float) -> list[Result]:
+def _tuned(policy: Policy, loads: Sequence[Case], enough: float) -> list[ContestResult]:
     """Serve the loads with the cheapest dial that attains enough on average."""
-    runs: dict[float, list[Result]] = {}
+    runs: dict[float, list[ContestResult]] = {}
 
-    def serve(dial: float, *, all_of_them: bool = False) -> list[Result]:
+    def serve(dial: float, *, all_of_them: bool = False) -> list[ContestResult]:
         found = runs.setdefault(dial, [])
         for load in loads[len(found) :]:
             best = sum(each.attainment for each in found) + len(loads) - len(found)
@@ -85,14 +85,14 @@ def _tuned(policy: Policy, loads: Sequence[Case], enough: float) -> list[Result]
     return serve(tune(policy.dials, serve, enough) if policy.dials else 0.0, all_of_them=True)
 
 
-def _least(scenario: str, found: Sequence[Result]) -> float:
-    """Return the attainment that a policy is tuned to: what is asked for, or what ours reached if that is less."""
+def _least(scenario: str, found: Sequence[ContestResult]) -> float:
+    """Return the attainment that a policy is tuned to: the required one, or Penstock's own if that is lower."""
     ours = [each.attainment for each in found if each.policy == OURS and each.scenario == scenario]
     return min(ENOUGH, sum(ours) / len(ours)) if ours else ENOUGH
 
 
-def tuned_as_ours(job: Job, found: Sequence[Result]) -> list[Job]:
-    """Split a job by what its scenarios are tuned to: they may be the same to its policy and not to ours."""
+def tuned_as_ours(job: Job, found: Sequence[ContestResult]) -> list[Job]:
+    """Split a job by the attainment of its scenarios. They may be the same to its policy and not to Penstock."""
     if job.policy in (ORACLE, NOWCAST, TUNED) or not POLICIES[job.policy].dials:
         return [job]
     by_least: dict[float, list[str]] = {}
@@ -104,7 +104,7 @@ def tuned_as_ours(job: Job, found: Sequence[Result]) -> list[Job]:
 def jobs_of(
     scenarios: Sequence[str], policies: Sequence[str], seeds: tuple[int, ...], seconds: float, data: Path
 ) -> list[Job]:
-    """Return what is to be run, scenarios that are the same to a policy together."""
+    """Return the jobs to run. Scenarios that are the same to a policy share a job."""
     same: dict[tuple[object, ...], list[str]] = {}
     for name in policies:
         for scenario in SCENARIOS:
@@ -113,9 +113,12 @@ def jobs_of(
     return [Job(tuple(names), str(policy), seeds, seconds, data) for (policy, _), names in same.items()]
 
 
-def _all_of(jobs: Sequence[Job], processes: int) -> list[Result]:
-    """Run all jobs. Where nobody reaches what is asked for, equal attainment is what ours reaches, so ours go first."""
-    found: list[Result] = []
+def _all_of(jobs: Sequence[Job], processes: int) -> list[ContestResult]:
+    """Run all jobs.
+
+    Penstock's go first, because its attainment is the common one where none reaches the required one.
+    """
+    found: list[ContestResult] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with ProcessPoolExecutor(processes) as pool, Progress(*columns, console=messages()) as progress:
         total = len(jobs)
@@ -125,7 +128,7 @@ def _all_of(jobs: Sequence[Job], processes: int) -> list[Result]:
             some = [part for job in whole for part in tuned_as_ours(job, found)]
             total += len(some) - len(whole)
             progress.update(task, total=total)
-            running: list[Future[list[Result]]] = [pool.submit(compete, job) for job in some]
+            running: list[Future[list[ContestResult]]] = [pool.submit(compete, job) for job in some]
             try:
                 for done in as_completed(running):
                     found += done.result()
@@ -140,7 +143,7 @@ def main() -> int:
     """Run the benchmark.
 
     Raises:
-        SettingsError: a name is unknown, or the traces are not there.
+        SettingsError: a name is unknown, or the traces are missing.
     """
     options = _options()
     scenarios, policies = _chosen(options)

@@ -1,4 +1,4 @@
-"""Who competes, with which one dial, and one run of one of them."""
+"""The competing policies, each with its one dial, and one run of one of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from cluster.control.replica_rules import SlowRules
-from loadtest.benchmarks.autoscaler.oracle import Plan, plan
-from loadtest.benchmarks.autoscaler.scenarios import Case, Scenario
+from loadtest.benchmarks.autoscaler.oracle import ReplicaSchedule, plan
+from loadtest.benchmarks.autoscaler.scenarios import Case, ContestScenario
 from loadtest.simulate.autoscalers.baselines import Hpa, HpaMetric, RayServe
 from loadtest.simulate.autoscalers.contract import FastPolicy, SlowPolicy
 from loadtest.simulate.autoscalers.imitations import Dynamo, Wva
@@ -19,34 +19,34 @@ from loadtest.simulate.autoscalers.penstock import (
     model_of,
     penstock_slow,
 )
-from loadtest.simulate.pool.outcome import End
+from loadtest.simulate.pool.outcome import RequestEnd
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from penstock.models import RequestClass
 
 STATIC, ORACLE, NOWCAST = "static", "oracle", "nowcast"
 TUNED = "penstock tuned"
-"""Ours with a dial of its own, as the others are."""
+"""Penstock with a dial of its own, as the other policies have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Is a contestant. Dials go from the cheapest setting to the most generous."""
+    """One competing policy. Dials go from the cheapest setting to the most generous."""
 
     name: str
     dials: tuple[float, ...] = ()
-    """Settings to choose from; none has nothing to tune."""
+    """Settings to choose from; empty if there is nothing to tune."""
     slow: Callable[[Case, float], SlowPolicy | None] = lambda _case, _dial: None
     fast: bool = False
     model: bool = False
-    """Whether it is given a step model."""
+    """Whether it gets a step model."""
     waits: bool = True
     """Whether it starts replicas, so that the cold start matters."""
     on_request: bool = False
-    """Whether it runs only where it is named."""
+    """Whether it runs only if it is named."""
 
-    def sees(self, scenario: Scenario) -> tuple[object, ...]:
-        """Return what its runs follow from: where that is the same, so are they."""
+    def sees(self, scenario: ContestScenario) -> tuple[object, ...]:
+        """Return everything that its runs depend on. Where this is equal, the runs are equal."""
         return (
             scenario.load,
             scenario.engine,
@@ -89,11 +89,11 @@ def _nowcast(prompts_first: bool) -> Policy:
 
 
 ORACLES = (_oracle(False), _oracle(True))
-"""Of their plans the cheapest counts."""
+"""Families of the oracle's plans. The cheapest plan counts."""
 NOWCASTS = (_nowcast(False), _nowcast(True))
-"""Of them the one that is cheaper over all draws, since it does not know which draw it is."""
+"""Families of the nowcast's plans. The one that is cheaper over all draws counts, because it does not know its draw."""
 _FILLS = (0.95, 0.85, 0.75, 0.68, 0.62, 0.56, 0.5, 0.45, 0.4, 0.35, 0.3)
-"""Of a pool's `autoscale.fill`, which the others leave at its default."""
+"""Values of a pool's `autoscale.fill`, which the other policies leave at its default."""
 _COUNTS = tuple(float(n) for n in range(12, 34, 2))
 POLICIES: Mapping[str, Policy] = {
     each.name: each
@@ -123,15 +123,15 @@ POLICIES: Mapping[str, Policy] = {
         Policy(TUNED, _FILLS, _penstock, fast=True, model=True),
     )
 }
-"""The oracle comes first: others are measured by it."""
+"""All policies. The oracle comes first, because the others are measured by it."""
 FIRST_FILL = 0.9
 COUNTED = (STATIC, "penstock-fast")
-"""Their dial is a number of replicas."""
+"""Policies whose dial is a number of replicas."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """Is one run's outcome."""
+class ContestResult:
+    """Outcome of one run."""
 
     scenario: str
     policy: str
@@ -142,41 +142,42 @@ class Result:
     reversals: int
     worst_5min_attainment: float
     batch_tokens: int
-    """Output of class BATCH that was completed."""
+    """Output tokens of completed requests of class BATCH."""
     cpu_s: float
 
 
 def _fast(case: Case, policy: Policy, slow: SlowPolicy | None) -> Callable[[], FastPolicy] | None:
-    """Make what hosts the replicas' side. A wrong model is corrected from measured steps, as production does; the right
-    one has nothing to learn.
+    """Make the host of the replicas' side. It corrects a wrong model from measured steps, as production does.
+
+    The right model has nothing to learn.
     """
     model = model_of(case.setup, case.scenario.model_error)
     fit = PoolFit(model) if case.scenario.model_error else None
     if isinstance(slow, PenstockSlow):
         slow.fit, slow.fast = fit, policy.fast
     if policy.fast:
-        # The engine is 25 times as slow as the one that the loop's times are meant for.
+        # The engine is 25 times as slow as the engines that the loop's times are meant for.
         return lambda: PenstockFast(case.point, model, window_s=120.0, most_steps=40, every=1, fit=fit)
     if isinstance(slow, PenstockSlow) and fit is not None:
         return lambda: PenstockLearner(fit)
     return None
 
 
-def contend(case: Case, policy: Policy, dial: float) -> Result:
-    """Let a policy serve a load; what goes before the time that counts is for everybody to settle."""
-    # Everybody begins with what is needed then.
+def contend(case: Case, policy: Policy, dial: float) -> ContestResult:
+    """Let a policy serve a load. The time before the counted one lets each policy settle."""
+    # Each policy begins with the number of replicas needed then.
     setup = replace(case.setup, replicas=plan(case, FIRST_FILL).counts[0])
     slow = policy.slow(case, dial)
     if policy.name in COUNTED:
         setup = replace(setup, replicas=int(dial), min_replicas=int(dial))
-    if isinstance(slow, Plan):
+    if isinstance(slow, ReplicaSchedule):
         setup = replace(setup, replicas=slow.counts[0])
     run = Simulation(case.trace, setup, fast=_fast(case, policy, slow), slow=slow).run()
     span = case.span
     counted = [each for each in run.outcomes if span.counts(each.arrival_s)]
     promised = replace(run, outcomes=[each for each in counted if each.request_class is not RequestClass.BATCH])
     figures = figures_of(promised, dict.fromkeys(RequestClass, case.scenario.slo))
-    return Result(
+    return ContestResult(
         case.scenario.name,
         policy.name,
         case.seed,
@@ -188,7 +189,7 @@ def contend(case: Case, policy: Policy, dial: float) -> Result:
         sum(
             each.output_tokens
             for each in counted
-            if each.request_class is RequestClass.BATCH and each.end is End.COMPLETED
+            if each.request_class is RequestClass.BATCH and each.end is RequestEnd.COMPLETED
         ),
         run.cpu_s,
     )

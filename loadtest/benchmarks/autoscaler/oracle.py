@@ -1,14 +1,14 @@
 """The plan that knows the future: whole replicas, each ordered one cold start before it is needed.
 
-The need follows from the arrivals with their true lengths, each request's work spread over the time it runs, or its
-prompt's over the moments after it comes: which is nearer the truth depends on the load. A replica between two needs
-stays if starting anew would cost as much, and who takes the place of one that is going to die is ordered in time. What
-remains is how full replicas may be, and of all those plans the cheapest that reaches the attainment in the same
-simulator is the oracle. It is the cheapest of a family of plans, not of all.
+The need follows from the arrivals with their true lengths. Each request's work is spread over the time it runs, or its
+prompt's work over the moments after it comes. Which of the two is nearer the truth depends on the load. Between two
+needs a replica stays if a new start would cost as much. The replacement of a replica that is going to die is ordered in
+time. The fill of replicas remains free. The oracle is the cheapest of all these plans that reaches the attainment in
+the same simulator. It is the cheapest of a family of plans, not of all plans.
 
-The nowcast is the same without foresight: it knows what is needed at every moment, and orders it then. What a policy
-that scales with the load takes beyond the nowcast is for finding out; what the nowcast takes beyond the oracle is for
-what can't be known.
+The nowcast is the same without foresight: it knows the need at every moment and orders it then. A policy that scales
+with the load pays for finding the need out; its cost beyond the nowcast shows that. The nowcast pays for not knowing
+the future; its cost beyond the oracle shows that.
 """
 
 from __future__ import annotations
@@ -26,29 +26,28 @@ _BIN_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Says how many replicas there are to be, those that start included, by the time; a slow policy."""
+class ReplicaSchedule:
+    """Slow policy with a fixed number of replicas for each time, starting ones included."""
 
     counts: tuple[int, ...]
-    """For each 15 s."""
+    """Number of replicas for each 15 s."""
 
     def decide(self, snapshot: PoolSnapshot) -> int:
-        """See `SlowPolicy.decide`."""
         return self.counts[min(len(self.counts) - 1, int(snapshot.now_s // _BIN_S))]
 
 
 def plan(
     case: Case, fill: float, smooth_s: float = 60.0, *, prompts_first: bool = False, foresight: bool = True
-) -> Plan:
-    """Plan for replicas that are at most so full, of class-less or interactive work and batch work alike.
+) -> ReplicaSchedule:
+    """Plan for replicas with this fill at most, for interactive and batch work, and work without classes, alike.
 
     Args:
         case: the load.
-        fill: part of a replica's time; more than 1 relies on what the SLO lets wait.
-        smooth_s: the need is averaged over so long.
+        fill: part of a replica's time; more than 1 relies on the wait that the SLO allows.
+        smooth_s: seconds over which the need is averaged.
         prompts_first: whether a prompt's work is needed as it comes.
-        foresight: whether replicas are ordered a cold start before they are needed; else at that moment, and those who
-            die are replaced when they have died.
+        foresight: whether replicas are ordered a cold start before they are needed. Otherwise they are ordered at that
+            moment, and dead ones are replaced after their death.
     """
     load = _load(case, prompts_first)
     width = max(1, round(smooth_s / _BIN_S))
@@ -60,16 +59,16 @@ def plan(
         busy = need >= level
         counts += _kept(busy, ahead, foresight=foresight)
     for death in case.setup.deaths if foresight else ():
-        # From the bin in which it happens on, those who were ordered for it are the ones that are needed.
+        # From the bin of the death on, the replacements count as the needed replicas.
         there = int(death.at_s // _BIN_S)
         counts[max(0, there - ahead) : there] += death.replicas
-    return Plan(tuple(int(each) for each in counts))
+    return ReplicaSchedule(tuple(int(each) for each in counts))
 
 
 def _kept(
     busy: np.ndarray[tuple[int], np.dtype[np.bool_]], ahead: int, *, foresight: bool
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return when the replica of one level is there or starts."""
+    """Return the times in which the replica of one level is up or starts."""
     there = busy.copy()
     last = -1
     for place in np.flatnonzero(busy):
@@ -86,7 +85,7 @@ def _load(case: Case, prompts_first: bool) -> np.ndarray[tuple[int], np.dtype[np
     bins = np.zeros(int(case.trace[-1].arrival_s // _BIN_S) + 2)
     for each in case.trace:
         work = work_of(each, engine)
-        # As long as it runs in a batch that is full.
+        # Its running time in a full batch.
         mix = Shape(each.prompt_tokens, each.output_tokens).mix
         batch = min(float(engine.max_num_seqs), engine.max_num_batched_tokens / mix.tokens)
         runs_s = min(engine.max_num_seqs * work, each.output_tokens * model.itl(batch, mix))

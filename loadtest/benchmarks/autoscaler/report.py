@@ -1,4 +1,4 @@
-"""What the runs say: figures per policy, and differences of pairs with intervals."""
+"""The report of the runs: figures per policy, and differences of pairs with intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from cluster.terminal.tables import add_columns
-from loadtest.benchmarks.autoscaler.contest import ORACLE, TUNED, Result
+from loadtest.benchmarks.autoscaler.contest import ORACLE, TUNED, ContestResult
 
 OURS = "penstock"
 _T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31, 9: 2.26}
@@ -20,14 +20,14 @@ _T95 = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 2.31,
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Is the mean of paired differences and half of its 95 % interval; nan for one pair."""
+    """Mean of paired differences, and half of its 95 % interval; nan for one pair."""
 
     mean: float
     half: float
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves out 0; one pair is never enough."""
+        """Whether the interval leaves out 0. One pair is never enough."""
         return abs(self.mean) > self.half
 
     def __str__(self) -> str:
@@ -43,8 +43,8 @@ def paired(ours: Sequence[float], others: Sequence[float]) -> Difference:
     return Difference(statistics.fmean(values), _T95.get(len(values) - 1, 2.0) * deviation)
 
 
-def rows(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Return what the JSON file has: each run, its hours also in percent of the oracle's on the same load."""
+def rows(results: Iterable[ContestResult]) -> list[dict[str, Any]]:
+    """Return the rows of the JSON file: each run, and its hours in percent of the oracle's on the same load."""
     found = list(results)
     oracle = {(each.scenario, each.seed): each.gpu_hours for each in found if each.policy == ORACLE}
     return [
@@ -65,7 +65,7 @@ def rows(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 
 def table_of(scenario: str, found: Sequence[Mapping[str, Any]]) -> Table:
-    """Show one scenario; `found` are its rows."""
+    """Return the table of one scenario. `found` has its rows."""
     table = Table(title=scenario, title_justify="left")
     names = ("policy", "dial", "attainment", "worst\n5 min", "hours, %\nof oracle", "ours\nless", "points\nless",
              "reversals", "batch\ntokens")  # fmt: skip

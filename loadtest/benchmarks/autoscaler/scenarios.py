@@ -1,8 +1,8 @@
-"""The loads that autoscalers are compared on, each scaled so that its peak needs 20 replicas.
+"""The loads on which autoscalers are compared. Each is scaled so that its peak needs 20 replicas.
 
-A replica is slow, like one of a model of hundreds of billions of parameters, so that 20 of them need a few requests per
-second: the traces keep their own pace and a run takes seconds. Denser traces are thinned, sparser ones overlaid with
-themselves at random shifts; a seed draws both.
+A replica is slow, like one of a model of hundreds of billions of parameters. So 20 of them need only a few requests per
+second, the traces keep their own pace, and a run takes seconds. Denser traces are thinned. Sparser ones are overlaid
+with themselves at random shifts. A seed draws both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.values.slo import OperatingPoint
 
 PEAK_REPLICAS = 20
 PEAK_FILL = 0.8
-"""At the peak 20 replicas are so full."""
+"""Fill of the 20 replicas at the peak."""
 _PEAK_OVER_S = 120.0
 ENGINE = SimSettings(
     base_ms=312.5,
@@ -36,74 +36,74 @@ ENGINE = SimSettings(
     max_num_batched_tokens=512,
     max_model_len=40_000,
 )
-"""An engine of 8 billion parameters as fitted on a recorded run, 25 times as slow."""
+"""Engine of 8 billion parameters as fitted on a recorded run, 25 times as slow."""
 LONG_ENGINE = ENGINE.model_copy(update={"kv_tokens": 160_000, "max_num_batched_tokens": 2_048})
 LONGEST_PROMPT = 30_000
-"""Longer ones are left out of the Mooncake trace: their prefill alone takes longer than the SLO."""
+"""Longest prompt taken from the Mooncake trace. The prefill of a longer one alone exceeds the SLO."""
 WIDE_ENGINE = ENGINE.model_copy(update={"kv_tokens": 240_000, "max_num_seqs": 48})
-"""One in which long prompts fill the steps before its sequences are all taken."""
+"""Engine in which long prompts fill the steps before all of its sequences are taken."""
 SLO, LONG_SLO = Slo(10.0, 1.0), Slo(50.0, 2.9)
 LONGER_SLO, WIDE_SLO = Slo(40.0, 1.0), Slo(40.0, 1.05)
-"""Where prompts get four times as long: their prefill alone takes 8 s on average, and 30 s at most."""
+"""SLOs for prompts that get four times as long. Their prefill alone takes 8 s on average, and 30 s at most."""
 HEARTBEAT_S = 20.0
-"""As slow as the engine, about; also the period of fast loops."""
+"""Seconds between heartbeats, about as slow as the engine. Also the period of batch policies."""
 LIMITS = QueueLimits(lease_ms=int(4e3 * HEARTBEAT_S), preempt_after_ms=2_000, preempt_quantum_ms=int(2e3 * HEARTBEAT_S))
 _SAMPLES = 10
-"""Points of a timeline that nobody looks at."""
+"""Points of a timeline that is not used."""
 LEAD_S = 600.0
-"""Load before what is counted: a pool that begins empty fills for minutes, and what policies measure begins at 0."""
+"""Load before the counted time. An empty pool fills for minutes, and the policies' measurements begin at 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Is the time of a load: what is counted, and what goes before it."""
+    """Time of a load: the counted time, and the lead before it."""
 
     seconds: float
-    """That are counted."""
+    """Seconds that are counted."""
     lead_s: float = LEAD_S
 
     @property
     def whole_s(self) -> float:
-        """From the first arrival on."""
+        """Seconds from the first arrival on."""
         return self.lead_s + self.seconds
 
     def place(self, at: float) -> float:
-        """Return where a time lies in what is counted, from 0 to 1; less than 0 before."""
+        """Return the place of a time in the counted time, from 0 to 1; less than 0 before it."""
         return (at - self.lead_s) / self.seconds
 
     def counts(self, at: float) -> bool:
-        """Whether a time belongs to what is counted."""
+        """Return whether a time is in the counted time."""
         return self.lead_s <= at < self.whole_s
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
-    """Is a load with what happens meanwhile."""
+class ContestScenario:
+    """Load with its events."""
 
     name: str
     make: Callable[[random.Random, Span, Path], list[TraceRequest]]
-    """From a source of chance, a time and the folder of traces; any rate."""
+    """Maker of the load from a random source, a time and the folder of traces. Its rate is free."""
     engine: SimSettings = ENGINE
     slo: Slo = SLO
     cold_start_s: float = 180.0
     deaths: int = 0
-    """Replicas that die at two fifths of the time."""
+    """Number of replicas that die at two fifths of the time."""
     model_error: float = 0.0
-    """Of the step model that policies are given, a fraction."""
+    """Relative error of the step model that policies get."""
     batch_part: float = 0.0
-    """Of requests that are of class BATCH, which is promised nothing."""
+    """Part of the requests of class BATCH, which has no SLO."""
 
     @property
     def load(self) -> str:
-        """What loads are drawn by: the name up to a slash."""
+        """Name by which loads are drawn: the scenario's name up to a slash."""
         return self.name.split("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Is a scenario with its chances drawn."""
+    """Scenario whose random values are drawn."""
 
-    scenario: Scenario
+    scenario: ContestScenario
     seed: int
     span: Span
     trace: list[TraceRequest]
@@ -111,7 +111,7 @@ class Case:
     point: OperatingPoint
 
 
-def case(scenario: Scenario, seed: int, span: Span, data: Path) -> Case:
+def case(scenario: ContestScenario, seed: int, span: Span, data: Path) -> Case:
     """Draw the load and describe the pool."""
     rnd = random.Random(f"{scenario.load} {seed}")
     trace = scaled(scenario.make(rnd, span, data), scenario.engine, rnd, span)
@@ -130,8 +130,8 @@ def case(scenario: Scenario, seed: int, span: Span, data: Path) -> Case:
         slo=scenario.slo,
         seed=seed,
         prefix_cache=False,
-        # Only Penstock's slow loop refuses. All policies serve all requests here, so that hours are compared for the
-        # same work.
+        # Only Penstock's replica policy refuses requests. Here all policies serve all requests, so that hours are
+        # compared for the same work.
         relief=False,
     )
     return Case(scenario, seed, span, trace, setup, point_of({RequestClass.INTERACTIVE: scenario.slo}))
@@ -145,12 +145,11 @@ def work_of(request: TraceRequest, engine: SimSettings) -> float:
 
 
 def true_model(engine: SimSettings) -> StepModel:
-    """Return the engine's step model."""
     return StepModel(engine.base_ms / 1e3, engine.per_token_us / 1e6, engine.per_kv_token_us / 1e6)
 
 
 def scaled(trace: Sequence[TraceRequest], engine: SimSettings, rnd: random.Random, span: Span) -> list[TraceRequest]:
-    """Thin a trace, or overlay it with itself, until the busiest two minutes that count need `PEAK_REPLICAS`."""
+    """Thin a trace, or overlay it with itself, until the busiest two counted minutes need `PEAK_REPLICAS`."""
     bins = [0.0] * (int(span.seconds // _PEAK_OVER_S) + 1)
     for each in trace:
         if span.counts(each.arrival_s):
@@ -190,15 +189,16 @@ def _window(name: str) -> Callable[[random.Random, Span, Path], list[TraceReques
 
 def _drawn(rate: Callable[[float], float], rnd: random.Random, span: Span, data: Path, longer: float = 1.0,
            longer_from: float = 2.0) -> list[TraceRequest]:  # fmt: skip
-    """Draw arrivals at `rate` (of 0 to 1, by the place in what is counted), a little burstier than chance, with lengths
-    of the Azure trace.
+    """Draw arrivals at `rate`, a function of the place in the counted time from 0 to 1.
+
+    They are a little burstier than chance. The lengths are those of the Azure trace.
     """
     whole = _recorded(data / "azure_llm_2023_conv.csv")
     highest, at = 2.0, 0.0
     found: list[TraceRequest] = []
     burst, until = 1.0, 0.0
     while at < span.whole_s:
-        # Over half a minute each the rate is off by a quarter, as that of a real service is.
+        # Over each half minute the rate is off by a quarter, like that of a real service.
         if at >= until:
             burst, until = rnd.gammavariate(16.0, 1 / 16.0), until + 30.0
         at += rnd.expovariate(highest * 2.0)
@@ -223,7 +223,7 @@ def _even(rnd: random.Random, span: Span, data: Path) -> list[TraceRequest]:
 
 
 FASTER = 6.0
-"""The 14-day series is played so many times as fast, where it is not played at its own pace."""
+"""Factor of the 14-day series' speed, where it is not played at its own pace."""
 _SERIES_ROW_S = 600.0
 
 
@@ -255,18 +255,18 @@ def _rates(path: Path) -> list[float]:
 
 
 SCENARIOS = (
-    Scenario("azure", _window("azure_llm_2023_conv.csv")),
-    Scenario("mooncake", _window("mooncake_conversation.jsonl"), engine=LONG_ENGINE, slo=LONG_SLO),
-    Scenario("series at its own pace", _own_pace),
-    Scenario("series", _series),
-    Scenario("series/cold 30 s", _series, cold_start_s=30.0),
-    Scenario("series/cold 420 s", _series, cold_start_s=420.0),
-    Scenario("series/model +30 %", _series, model_error=0.3),
-    Scenario("series/model -30 %", _series, model_error=-0.3),
-    Scenario("step x3", _step),
-    Scenario("length x4", _length, slo=LONGER_SLO),
-    Scenario("length x4/wide batches", _length, engine=WIDE_ENGINE, slo=WIDE_SLO),
-    Scenario("death", _even, deaths=3),
-    Scenario("classes 70/30", _series, batch_part=0.3),
+    ContestScenario("azure", _window("azure_llm_2023_conv.csv")),
+    ContestScenario("mooncake", _window("mooncake_conversation.jsonl"), engine=LONG_ENGINE, slo=LONG_SLO),
+    ContestScenario("series at its own pace", _own_pace),
+    ContestScenario("series", _series),
+    ContestScenario("series/cold 30 s", _series, cold_start_s=30.0),
+    ContestScenario("series/cold 420 s", _series, cold_start_s=420.0),
+    ContestScenario("series/model +30 %", _series, model_error=0.3),
+    ContestScenario("series/model -30 %", _series, model_error=-0.3),
+    ContestScenario("step x3", _step),
+    ContestScenario("length x4", _length, slo=LONGER_SLO),
+    ContestScenario("length x4/wide batches", _length, engine=WIDE_ENGINE, slo=WIDE_SLO),
+    ContestScenario("death", _even, deaths=3),
+    ContestScenario("classes 70/30", _series, batch_part=0.3),
 )
-"""Names with the same beginning share their loads."""
+"""All scenarios. Those whose names have the same beginning share their loads."""

@@ -1,25 +1,27 @@
-"""Turns each policy's one dial until it reaches the attainment at the lowest cost."""
+"""The tuning of each policy's one dial: the lowest cost that reaches the attainment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from loadtest.benchmarks.autoscaler.contest import Result
+from loadtest.benchmarks.autoscaler.contest import ContestResult
 
 ENOUGH = 0.99
 
 
-def cheapest(results: Sequence[Result], enough: float = ENOUGH) -> Result:
-    """Return the one with the fewest hours of those that attain enough, else the one that comes nearest."""
+def cheapest(results: Sequence[ContestResult], enough: float = ENOUGH) -> ContestResult:
+    """Return the result with the fewest hours of those that attain enough, else the one nearest to it."""
     return min(results, key=lambda each: (-min(enough, each.attainment), each.gpu_hours))
 
 
-def cheapest_of_all(families: Sequence[Sequence[Result]], enough: float = ENOUGH) -> list[Result]:
-    """Return the runs of the family that is the cheapest over all loads of those that attain enough on average, else of
-    the one that comes nearest. Each family has run on the same loads.
+def cheapest_of_all(families: Sequence[Sequence[ContestResult]], enough: float = ENOUGH) -> list[ContestResult]:
+    """Return the runs of the cheapest family over all loads.
+
+    Of the families that attain enough on average, it is the cheapest; else the one nearest to it. Each family has run
+    on the same loads.
     """
 
-    def key(runs: Sequence[Result]) -> tuple[float, float]:
+    def key(runs: Sequence[ContestResult]) -> tuple[float, float]:
         attained = sum(each.attainment for each in runs) / len(runs)
         return -min(enough, attained), sum(each.gpu_hours for each in runs)
 
@@ -27,8 +29,8 @@ def cheapest_of_all(families: Sequence[Sequence[Result]], enough: float = ENOUGH
     return list(best)
 
 
-def tune(dials: Sequence[float], run: Callable[[float], Sequence[Result]], enough: float = ENOUGH) -> float:
-    """Return the cheapest dial that reaches the attainment on average, else the one that comes nearest.
+def tune(dials: Sequence[float], run: Callable[[float], Sequence[ContestResult]], enough: float = ENOUGH) -> float:
+    """Return the cheapest dial that reaches the attainment on average, else the one nearest to it.
 
     Args:
         dials: from the cheapest to the most generous; the attainment is taken to rise along them.

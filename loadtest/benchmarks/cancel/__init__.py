@@ -1,1 +1,1 @@
-"""What a cancel costs and leaves behind: latency, a storm of cancels, and refusals of a full queue."""
+"""The cost and the remains of a cancel: latency, a storm of cancels, and refusals of a full queue."""

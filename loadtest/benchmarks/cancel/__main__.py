@@ -1,4 +1,4 @@
-"""`python -m loadtest.benchmarks.cancel`: prints tables, writes JSON. Ends with 1 where a bar is missed."""
+"""`python -m loadtest.benchmarks.cancel`: prints tables, writes JSON. Exits with 1 if a bar is missed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from loadtest.benchmarks.ending import end
 
 PARTS = ("latency", "storm", "overload")
 BAR_MS = 100.0
-"""p99 of the time from a Cancel's arrival to its abort at the replica."""
+"""Bar for the p99 of the time from a Cancel's arrival to its abort at the replica."""
 LEVEL_MB = 0.1
-"""Growth of memory per thousand generations in the last part of the storm that counts as level."""
+"""Largest growth of memory per thousand generations, in the last part of the storm, that counts as level."""
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-cancel", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--cancels", type=int, default=100_000, help="generations of the storm")
@@ -111,12 +110,12 @@ def _missed_by_storm(figures: Mapping[str, Any]) -> list[str]:
     misses = []
     for name in ("errors", "mixed_replies", "left", "left_objects", "left_tasks", "left_keys"):
         value = figures[name]
-        # Fewer tasks than before is no leak.
+        # Fewer tasks than before are no leak.
         if value and (not isinstance(value, int) or value > 0):
             misses.append(f"the storm: {name} {value}")
     marks = sorted((int(count), mb) for count, mb in figures["rss_mb"].items())
     (count, mb), (last_count, last_mb) = marks[-2:]
-    # A short storm only warms up.
+    # A short storm is only a warm-up.
     if last_count >= 50_000 and 1e3 * (last_mb - mb) / (last_count - count) > LEVEL_MB:
         misses.append(
             f"the storm: memory grew from {mb} to {last_mb} MB in the last {last_count - count:,} generations"

@@ -1,4 +1,4 @@
-"""Runs a stand in a process of its own, so that its memory is not its clients'."""
+"""A testbed in a process of its own, so that its memory is separate from that of its clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE = 1 << 20
 
 
 class Host:
-    """Is the stand's process as its parent sees it: one line of JSON per question."""
+    """Process of the testbed, seen from its parent: one line of JSON per question."""
 
     def __init__(self, child: asyncio.subprocess.Process) -> None:
         self._child = child
@@ -37,7 +37,7 @@ class Host:
 
 @asynccontextmanager
 async def hosted(folder: Path, redis_url: str, sections: Mapping[str, Any]) -> AsyncIterator[Host]:
-    """Run a stand while the block runs."""
+    """Run a testbed while the block runs."""
     words = ("--folder", str(folder), "--redis", redis_url, "--sections", json.dumps(sections))
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(

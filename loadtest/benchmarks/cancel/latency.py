@@ -1,4 +1,4 @@
-"""How long a cancel takes: to leave the router, to free the slot, to be heard by the client."""
+"""The latency of a cancel: until it leaves the router, frees the slot, and reaches the client."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ CLIENTS = 24
 STATES = ("queued", "prefill", "decode")
 STEP_MS = 25.0
 SECTIONS = {
-    # Slots for two thirds of the clients; a prefill of several steps.
+    # Slots for two thirds of the clients, and a prefill of several steps.
     "sim": {"base_ms": STEP_MS, "per_token_us": 2.0, "max_num_seqs": 8, "max_num_batched_tokens": 512},
 }
 
 
 @dataclass(slots=True)
 class _Moments:
-    """Are monotonic seconds, and numbers of engine steps that had ended by then."""
+    """Times in monotonic seconds, and the numbers of engine steps that had ended by then."""
 
     state: str = ""
     elsewhere: bool = False
     arrived: float = 0.0
-    """The Cancel call reached its router."""
+    """Arrival of the Cancel call at its router."""
     obeyed: float = 0.0
-    """The abort reached the replica, so it had left the router."""
+    """Arrival of the abort at the replica, so it had left the router."""
     freed: float = 0.0
-    """The engine had let go of the slot."""
+    """Time at which the engine had freed the slot."""
     heard: float = 0.0
-    """The client read the end."""
+    """Time at which the client read the end."""
     answered_s: float = 0.0
-    """The Cancel call's own time at the client."""
+    """Duration of the Cancel call at the client."""
     step_obeyed: int = 0
     step_freed: int = 0
 
 
 class _Watch:
-    """Notes moments by putting itself in front of the pools' and the attempt tables' own methods."""
+    """Recorder of times. It wraps the methods of the pools and the attempt tables."""
 
     def __init__(self, stand: Stand) -> None:
         self.moments: defaultdict[str, _Moments] = defaultdict(_Moments)
@@ -93,7 +93,7 @@ class _Watch:
 
 
 async def run(folder: Path, redis_url: str, cancels: int, progress: Callable[[int], None]) -> dict[str, Any]:
-    """Cancel so many requests, half of them through the router that does not have them; returns the figures."""
+    """Cancel this many requests, half of them through the router that does not have them. Return the figures."""
     stand = Stand(folder, redis_url, SECTIONS)
     await stand.start()
     channels = [grpc.aio.insecure_channel(target) for target in stand.targets]
@@ -126,7 +126,7 @@ async def _one(inferences: Sequence[Any], watch: _Watch, draw: random.Random, nu
         if state in ("queued", "prefill"):
             request_id = getattr(event, kind).request_id
         if wanted == "queued":
-            # One that did not have to wait is cancelled as it is.
+            # A request that did not have to wait is cancelled in its present state.
             break
     if state != "queued":
         await asyncio.sleep(draw.uniform(0.0, STEP_MS / 1000))

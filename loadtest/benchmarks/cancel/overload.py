@@ -1,4 +1,4 @@
-"""How fast a full queue refuses, over the real port."""
+"""The speed at which a full queue refuses, over the real port."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.v1 import types_pb2 as types
 from penstock.values.errors import QueueFullError, from_rpc_error
 
 BOUND = 200
-"""Waiting requests when the queue is full."""
+"""Number of waiting requests when the queue is full."""
 CALLERS = 500
 OPEN_RATE = 200.0
 """Calls per second that do not wait for each other."""
@@ -29,7 +29,7 @@ _PROMPT = types.Prompt(text="One too many?")
 
 
 async def run(folder: Path, redis_url: str, calls: int, progress: Callable[[int], None]) -> dict[str, Any]:
-    """Measure refusals, so many per row; returns the figures."""
+    """Measure this many refusals per row. Return the figures."""
     figures = {}
     for name, queue in BOUNDS.items():
         async with hosted(folder, redis_url, {"sim": _SIM, "queue": queue}) as host:
@@ -47,7 +47,7 @@ async def run(folder: Path, redis_url: str, calls: int, progress: Callable[[int]
 
 
 async def _fill(inferences: Sequence[Any], crowd: TaskOwner) -> None:
-    """Have requests take all slots and places."""
+    """Fill all slots and places with requests."""
 
     async def hold(call: Any) -> None:
         while await call.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
@@ -110,7 +110,7 @@ async def _measure(inferences: Sequence[Any], calls: int, progress: Callable[[in
 
 
 def check_refusal(error: grpc.aio.AioRpcError) -> None:
-    """Raise RuntimeError for anything but QueueFullError with a time to come back."""
+    """Raise RuntimeError for any error but a QueueFullError with a retry time."""
     refusal = from_rpc_error(error)
     if not isinstance(refusal, QueueFullError) or not refusal.retry_after:
         raise RuntimeError(f"refused otherwise: {refusal}") from error

@@ -1,4 +1,4 @@
-"""The requests of the benchmark, and what their answers must be."""
+"""The requests of the benchmark, and the correct answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ LONG_PROMPT = 1_500
 
 
 def stub(channel: grpc.aio.Channel) -> Any:
-    """Return an InferenceService stub."""
     return inference_pb2_grpc.InferenceServiceStub(channel)
 
 
@@ -33,30 +32,30 @@ def generation(prompt: types.Prompt, key: str = "", max_tokens: int = MAX_TOKENS
 
 
 def streamed(*args: Any, **options: Any) -> api.StreamGenerateRequest:
-    """Build a streamed request; see `generation`."""
+    """Build a streamed request with the arguments of `generation`."""
     return api.StreamGenerateRequest(generate=generation(*args, **options))
 
 
 def fresh_prompt(draw: random.Random, tokens: int = LONG_PROMPT) -> types.Prompt:
-    """Draw a prompt that no cache knows."""
+    """Draw a prompt that is in no cache."""
     return types.Prompt(tokens=types.TokenPrompt(ids=draw.choices(range(3, 250), k=tokens)))
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Are prompts with their whole outputs; every delta of a storm must be a part of its own prompt's."""
+    """Prompts with their full outputs. Every delta of a storm must be a part of the output of its own prompt."""
 
     prompts: Sequence[types.Prompt]
     outputs: Sequence[Sequence[int]]
 
     @classmethod
     async def make(cls, inference: Any) -> Reference:
-        """Generate each once, undisturbed."""
+        """Generate each output once, without other load."""
         prompts = [types.Prompt(text=f"Question {number}: what is a penstock?") for number in range(PROMPTS)]
         replies = await asyncio.gather(*(inference.Generate(generation(prompt)) for prompt in prompts))
         return cls(prompts, [list(reply.choices[0].token_ids) for reply in replies])
 
     def fits(self, number: int, delta: api.Delta) -> bool:
-        """Whether a delta belongs to this prompt."""
+        """Return whether a delta belongs to this prompt."""
         end = delta.offset + len(delta.token_ids)
         return list(delta.token_ids) == self.outputs[number][delta.offset : end]

@@ -1,4 +1,4 @@
-"""Begins generations and ends them in every state and every way, and looks at what is left."""
+"""A storm of generations that end in every state and every way. Afterwards the benchmark counts the remains."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from penstock.v1 import types_pb2 as types
 
 CLIENTS = 400
 MARKS = (0.2, 0.6, 1.0)
-"""Parts of the storm after which memory is looked at, at rest."""
+"""Parts of the storm after which memory is measured, at rest."""
 SECTIONS = {
-    # A request with a key outlives its client for so long.
+    # Seconds that a request with a key outlives its client.
     "queue": {"attach_grace_s": 1.0},
     "sim": {"base_ms": 30.0, "per_token_us": 5.0, "max_num_seqs": 32, "max_num_batched_tokens": 4096},
     # Full after the first part of the storm, so that it does not look like a leak.
@@ -39,13 +39,13 @@ WAYS = {
     "deadline": 15,
     "none": 5,
 }
-"""How a generation ends, by weight; "none" ends by itself."""
+"""Ways in which a generation ends, by weight. "none" ends by itself."""
 WHENS = {"at once": 25, "first event": 25, "started": 20, "long prefill": 5, "decode": 20}
-"""When its end is sent, by weight; a long prefill is a long prompt without output yet."""
+"""States in which its end is sent, by weight. "long prefill" is a long prompt without output yet."""
 SETTLE_S = 30.0
 _LOOK_S = 0.05
 _LOOKS = 20
-"""Censuses before what they show counts as left."""
+"""Number of censuses. A surplus in all of them counts as left behind."""
 LASTING = {
     "pool",
     "load",
@@ -60,37 +60,37 @@ LASTING = {
     "control",
     JOB_POOLS_KEY,
 }
-"""Redis keys without requests and quotas; a pool's by their names in it."""
+"""Redis keys that are not of requests or quotas. Those of a pool are given by their names in it."""
 OF_RESULTS = {"results", "keys", "key_due"}
-"""Redis keys that keep results for whoever repeats a request's key."""
+"""Redis keys that keep results for a retry with the same idempotency key."""
 WINDOWED = {"cluster.control.step_model.StepSample"}
-"""Objects kept for a span of time, however many requests there were."""
+"""Objects kept for a span of time. Their number does not depend on the number of requests."""
 
 
 @dataclass(slots=True)
-class Tally:
-    """Is what the clients saw."""
+class StormTally:
+    """Observations of the clients."""
 
     done: int = 0
     states: Counter[str] = field(default_factory=Counter)
-    """Where generations were when their end was sent, as their client knew it."""
+    """States of generations when their end was sent, as their client knew them."""
     ends: Counter[str] = field(default_factory=Counter)
-    """Way and outcome."""
+    """Counts by way and outcome."""
     errors: Counter[str] = field(default_factory=Counter)
     """Outcomes that no client should see."""
     mixed: int = 0
-    """Events, tokens and replies that belong to another request."""
+    """Number of events, tokens and replies that belong to another request."""
     late: int = 0
-    """Cancels whose request had ended."""
+    """Number of cancels whose request had ended."""
     kept: int = 0
-    """Generations with a key that may have ended by themselves, so that their results are kept."""
+    """Number of generations with a key that may have ended by themselves, so that their results are kept."""
     seen: set[str] = field(default_factory=set)
 
 
 class _Stream:
-    """Reads one stream, and checks that all of it is its own."""
+    """Reader of one stream. It checks that every event belongs to this stream."""
 
-    def __init__(self, call: Any, tally: Tally, fits: Callable[[api.Delta], bool]) -> None:
+    def __init__(self, call: Any, tally: StormTally, fits: Callable[[api.Delta], bool]) -> None:
         self._call = call
         self._tally = tally
         self._fits = fits
@@ -99,7 +99,7 @@ class _Stream:
         self.finished: api.Finished | None = None
 
     async def read(self) -> bool:
-        """Read one event; False at the end."""
+        """Read one event. Return False at the end."""
         event = await self._call.read()
         if event is grpc.aio.EOF:  # type: ignore[attr-defined]  # missing in the stubs
             return False
@@ -125,17 +125,17 @@ class _Stream:
 
 
 class Storm:
-    """Is the crowd of clients."""
+    """The crowd of clients."""
 
     def __init__(self, inferences: Sequence[Any], reference: Reference, seed: int = 1) -> None:
-        self.tally = Tally()
+        self.tally = StormTally()
         self._inferences = inferences
         self._reference = reference
         self._draw = random.Random(seed)
         self._salt = f"{time.time_ns():x}"
 
     async def run(self, count: int, progress: Callable[[int], None]) -> None:
-        """Do so many generations, CLIENTS at a time."""
+        """Run this many generations, CLIENTS at a time."""
         left = iter(range(count))
 
         async def client() -> None:
@@ -192,7 +192,7 @@ class Storm:
 
     async def _end(self, stream: _Stream, call: Any, way: str, home: int, key: str) -> None:
         if way == "gone" or not (stream.request_id or key):
-            # A request that has not been heard of has no id to cancel it by.
+            # A request without an event yet has no id to cancel it by.
             call.cancel()
             return
         elsewhere = way != "cancel"
@@ -206,7 +206,7 @@ class Storm:
                 self.tally.errors[f"Cancel: {error.code().name}"] += 1
             self.tally.late += 1
             self.tally.kept += bool(key)
-            # Not yet in line, or over.
+            # The request is not yet in line, or over.
             call.cancel()
             return
         self.tally.mixed += bool(stream.request_id) and reply.request_id != stream.request_id
@@ -226,13 +226,13 @@ class Storm:
         self.tally.ends[outcome] += 1
         self.tally.kept += way == "cancel by key" and reason == "LENGTH"
         late = {"deadline": {"DEADLINE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "LENGTH"}, "none": {"LENGTH"}}
-        # Also cancelled calls end by themselves where the cancel comes late.
+        # Cancelled calls end by themselves too, if the cancel comes late.
         if (reason or code.name) not in late.get(way, {"CANCELLED", "LENGTH", "OK"}):
             self.tally.errors[outcome] += 1
 
 
 async def run(folder: Path, redis_url: str, cancels: int, progress: Callable[[int], None]) -> dict[str, Any]:
-    """Run the storm on a stand of its own; returns the figures."""
+    """Run the storm on a testbed of its own. Return the figures."""
     client = redis.asyncio.Redis.from_url(redis_url)
     try:
         async with hosted(folder, redis_url, SECTIONS) as host:
@@ -250,12 +250,12 @@ async def _measure(
     host: Host, client: Any, inferences: Sequence[Any], cancels: int, progress: Callable[[int], None]
 ) -> dict[str, Any]:
     storm = Storm(inferences, await Reference.make(inferences[0]))
-    # Both routers, replicas and all code paths have worked before anything is counted.
+    # Both routers, replicas and all code paths have worked before the count begins.
     warm_up = max(200, cancels // 100)
     await storm.run(warm_up, lambda _: None)
     await _settle(host)
     before, keys_before = await host.ask("census"), await key_sizes(client)
-    storm.tally = Tally()
+    storm.tally = StormTally()
     began = time.monotonic()
     rss: dict[int, float] = {0: before["rss_mb"]}
     busy_s = 0.0
@@ -292,8 +292,9 @@ async def _measure(
 
 
 async def _settle(host: Host) -> float:
-    """Wait until nothing is held; returns how long that took, in seconds. Gives up without an error: the census shows
-    what is left.
+    """Wait until nothing is held. Return the seconds that it took.
+
+    After the bound it returns without an error, because the census shows the remains.
     """
     began = time.monotonic()
     for _ in range(round(SETTLE_S / _LOOK_S)):
@@ -301,14 +302,15 @@ async def _settle(host: Host) -> float:
             break
         await asyncio.sleep(_LOOK_S)
     took = time.monotonic() - began
-    # A heartbeat, after which Redis has heard of everything.
+    # One heartbeat, so that Redis is up to date.
     await asyncio.sleep(1.5)
     return took
 
 
 async def _at_rest(host: Host, before: dict[str, Any]) -> dict[str, Any]:
-    """Take the census; again while it shows more than before, as a heartbeat may have been under way. What leaked is
-    there at every look.
+    """Take the census. Repeat it while it shows more than before, because a heartbeat may have been under way.
+
+    A leak shows in every census.
     """
     for _ in range(_LOOKS):
         after: dict[str, Any] = await host.ask("census")
@@ -319,13 +321,13 @@ async def _at_rest(host: Host, before: dict[str, Any]) -> dict[str, Any]:
 
 
 def _surplus(after: dict[str, Any], before: dict[str, Any]) -> dict[str, int]:
-    """Count the objects of each kind that came to stay."""
+    """Count the new objects of each kind."""
     grown = {kind: n - before["objects"].get(kind, 0) for kind, n in after["objects"].items() if kind not in WINDOWED}
     return {kind: n for kind, n in grown.items() if n > 0}
 
 
 async def key_sizes(client: Any) -> dict[str, int]:
-    """Count what each key of Redis holds, by its name in the pool."""
+    """Return the size of each key of Redis, by its name in the pool."""
     sizes = {}
     async for key in client.scan_iter():
         kind = (await client.type(key)).decode()

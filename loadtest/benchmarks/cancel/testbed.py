@@ -1,4 +1,4 @@
-"""Two routers and two simulated replicas in this process, on a Redis that somebody else runs."""
+"""Two routers and two simulated replicas in this process, on a Redis that the caller runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
 from router.dispatch.pool import Pool
-from router.server import Router
+from router.server import Router, build_router
 from router.stores import redis_factory
 
 POOL = "demo"
@@ -30,10 +30,10 @@ _LINK_S = 20.0
 
 
 class Stand:
-    """Is a small cluster and a look at what it holds."""
+    """Small cluster that can count what it holds."""
 
     def __init__(self, folder: Path, redis_url: str, sections: Mapping[str, Any]) -> None:
-        """`sections` are settings that win over those of the stand."""
+        """`sections` are settings that replace those of the testbed."""
         flags = {
             "cluster": {"state_dir": str(folder)},
             "router": {"port": 0, **sections.get("router", {})},
@@ -47,7 +47,7 @@ class Stand:
         self.replicas: list[Replica] = []
 
     async def start(self) -> None:
-        """Start replicas, then routers; when it returns every router reaches every replica."""
+        """Start replicas, then routers. When it returns, every router reaches every replica."""
         settings, url = self._settings, self._url
         limits = limits_from(settings.queue)
         for number in range(REPLICAS):
@@ -57,7 +57,7 @@ class Stand:
             await self.replicas[-1].start()
         factory = redis_factory(settings, url)
         for _ in range(ROUTERS):
-            self.routers.append(Router(settings, self._secret, factory))
+            self.routers.append(build_router(settings, self._secret, factory))
             await self.routers[-1].start()
         async with asyncio.timeout(_LINK_S):
             for pool in self.pools:
@@ -81,7 +81,7 @@ class Stand:
         return [router.pools[POOL] for router in self.routers]
 
     def held(self) -> dict[str, int]:
-        """Count what requests hold in routers and replicas."""
+        """Count the requests' state in routers and replicas."""
         tables = [replica.table for replica in self.replicas]
         return {
             "open calls": sum(router._inference.open_calls for router in self.routers),
@@ -94,7 +94,7 @@ class Stand:
         }
 
     def census(self) -> dict[str, Any]:
-        """Count everything: what is held, tasks, objects of our own classes, and memory."""
+        """Count everything: requests' state, tasks, objects of our own classes, and memory."""
         gc.collect()
         kinds = Counter(
             f"{type(each).__module__}.{type(each).__qualname__}"

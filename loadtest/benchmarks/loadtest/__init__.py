@@ -1,1 +1,1 @@
-"""What the load generator costs: one process, thousands of streams."""
+"""The cost of the load generator: one process, thousands of streams."""

@@ -1,4 +1,4 @@
-"""`python -m loadtest.benchmarks.loadtest`: prints a table, writes JSON. Ends with 1 where a bar is missed."""
+"""`python -m loadtest.benchmarks.loadtest`: prints a table, writes JSON. Exits with 1 if a bar is missed."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ from loadtest.benchmarks.ending import end
 from loadtest.load.driver.target import Target
 from loadtest.load.results.histogram import Histogram
 from loadtest.load.results.record import BUSY_BOUND, LAG_BOUND_S
-from loadtest.load.runner import Run, run_scenario
+from loadtest.load.runner import RunOptions, run_scenario
 from loadtest.load.schedule.arrivals import Pattern
 from loadtest.load.schedule.scenario import Scenario
 
 PROMPT_TOKENS = 16
 RAMP_S = 20.0
-"""In which the streams begin, evenly."""
+"""Seconds in which the streams begin, evenly."""
 STEADY_S = 20.0
-"""In which all of them run, and which is measured."""
+"""Seconds in which all of them run. Only these are measured."""
 HELD = 0.98
 """Part of the streams that must be open, and of the messages that must come, to count as held."""
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-loadtest", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--streams", type=int, default=2_000, help="open at once (default %(default)s)")
@@ -66,7 +65,7 @@ async def _bench(streams: int, rate: float, servers: int) -> dict[str, Any]:
             prompt_tokens=PROMPT_TOKENS,
             output_tokens=output,
         )
-        run = Run(Target(tuple(targets), POOL), drain_s=4 * (RAMP_S + STEADY_S))
+        run = RunOptions(Target(tuple(targets), POOL), drain_s=4 * (RAMP_S + STEADY_S))
         with Console(stderr=True).status(f"{streams:,} streams with {rate:g} messages/s each"):
             found = await asyncio.to_thread(run_scenario, scenario, run)
     return summed(found, streams, rate)
@@ -74,7 +73,7 @@ async def _bench(streams: int, rate: float, servers: int) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _served(streams: int, rate: float, servers: int) -> AsyncIterator[list[str]]:
-    """Serve the sim engine, from processes of their own; a step of all its sequences takes the time of one message."""
+    """Serve the sim engine from processes of their own. A step of all its sequences takes the time of one message."""
     sections = {
         "sim": {
             "base_ms": 1e3 / rate,
@@ -98,10 +97,10 @@ async def _served(streams: int, rate: float, servers: int) -> AsyncIterator[list
 
 
 def summed(found: Mapping[str, Any], streams: int, rate: float) -> dict[str, Any]:
-    """Sum a run up: what happened while all streams were open.
+    """Sum up a run while all streams were open.
 
     Raises:
-        GeneratorError: at no time were they.
+        GeneratorError: all streams were never open together.
     """
     steady = [each for each in found["timeline"] if each["running"] >= HELD * streams]
     steady = [each for each in steady if each["second"] > RAMP_S][: int(STEADY_S)]

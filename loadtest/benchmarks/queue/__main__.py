@@ -19,20 +19,19 @@ from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from loadtest.benchmarks.ending import end
 from loadtest.benchmarks.queue import cells, end_to_end, idle_path
-from loadtest.benchmarks.queue.cells import Cell, Corners, Ground
+from loadtest.benchmarks.queue.cells import CallCost, Corners, Ground
 from loadtest.benchmarks.queue.end_to_end import EndToEnd
 from loadtest.benchmarks.queue.idle_path import RoundTrips
 from loadtest.benchmarks.queue.meter import Meter
 
 _COPY_TIMEOUT_S = 120.0
 FULL_SEQUENCES = 8
-"""Slots per replica where half of the clients wait."""
+"""Slots per replica if half of the clients wait."""
 ROOMY_SEQUENCES = 64
-"""Slots per replica where nobody waits."""
+"""Slots per replica if no client waits."""
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-queue", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--waiting", type=int, nargs="+", default=[1_000, 100_000, 1_000_000])
@@ -66,7 +65,7 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
                 f"{trips.after} after",
                 highlight=False,
             )
-            measured: list[Cell] = []
+            measured: list[CallCost] = []
             corners: Corners | None = None
             late: Corners | None = None
             if options.only != "end-to-end":
@@ -86,7 +85,7 @@ async def _bench(options: argparse.Namespace, console: Console) -> int:
 
 async def _cells(
     options: argparse.Namespace, url: str, client: redis.asyncio.Redis, meter: Meter, console: Console
-) -> tuple[list[Cell], Corners]:
+) -> tuple[list[CallCost], Corners]:
     measured = []
     waitings, replicas, tenants = sorted(options.waiting), sorted(options.replicas), sorted(options.tenants)
     for some_tenants in tenants:
@@ -118,7 +117,7 @@ async def _cells(
 async def _late(
     options: argparse.Namespace, url: str, client: redis.asyncio.Redis, meter: Meter, console: Console
 ) -> Corners:
-    """Compare a line in which everybody is late, and has still to be moved, with one in which nobody is."""
+    """Compare a line of late entries, which have still to be moved, with a line without late ones."""
     waitings, replicas, tenants = sorted(options.waiting), min(options.replicas), min(options.tenants)
     waiting = waitings[len(waitings) // 2]
     usual, late = (Ground(url, client, tenants, f"late-{after_ms}", after_ms) for after_ms in (0, 1))
@@ -148,7 +147,7 @@ async def _ends(options: argparse.Namespace, url: str, meter: Meter, console: Co
 
 
 def _fields(
-    trips: RoundTrips, measured: list[Cell], corners: Corners | None, late: Corners | None, ends: list[EndToEnd]
+    trips: RoundTrips, measured: list[CallCost], corners: Corners | None, late: Corners | None, ends: list[EndToEnd]
 ) -> dict[str, object]:
     fields: dict[str, object] = {"round_trips": asdict(trips), "cells": [asdict(cell) for cell in measured]}
     if corners is not None:
@@ -165,7 +164,7 @@ def _fields(
     return fields
 
 
-def _print_cells(measured: list[Cell], corners: Corners | None, late: Corners | None, console: Console) -> None:
+def _print_cells(measured: list[CallCost], corners: Corners | None, late: Corners | None, console: Console) -> None:
     if corners is None or late is None:
         return
     table = Table(title="CPU of Redis per call, us (in brackets: wall time inside the script)")

@@ -1,4 +1,4 @@
-"""Measures submit, fill and release with so many waiting entries, replicas and tenants."""
+"""Measurement of submit, fill and release, for a number of waiting entries, replicas and tenants."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from loadtest.benchmarks.queue.meter import Cost, Meter
 from penstock.models import ReplicaState
 
 ROUNDS = 15
-"""Of everything, in each cell."""
+"""Rounds of all measurements in each cell."""
 PER_ROUND = 256
-"""Releases of each kind; submits are twice as many, so that the line keeps its length."""
+"""Releases of each kind per round. Submits are twice as many, so that the line keeps its length."""
 _BYTES_PER_ENTRY = 1_500
-"""Upper bound of what Redis takes for a waiting entry."""
+"""Upper bound of Redis' memory for a waiting entry."""
 _LOADING = 512
 """Submits that share a pipeline while a pool is filled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """Is what one call costs Redis, in microseconds: medians over the rounds."""
+class CallCost:
+    """Cost of one call for Redis in microseconds: medians over the rounds."""
 
     waiting: int
     replicas: int
@@ -44,7 +44,7 @@ class Cell:
 
 
 def check_memory(waiting: int) -> None:
-    """Raise MemoryError unless a pool of so many waiting entries, its copy and a fork of both fit."""
+    """Raise MemoryError unless a pool of this many waiting entries, its copy and a fork of both fit."""
     needed, free = 4 * waiting * _BYTES_PER_ENTRY, psutil.virtual_memory().available
     if needed > free:
         raise MemoryError(
@@ -54,7 +54,7 @@ def check_memory(waiting: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Corners:
-    """Compares a cell with another one: medians of the ratios of rounds that took turns."""
+    """Ratio of one cell to another: medians over rounds that took turns."""
 
     submit: float
     fill: float
@@ -71,7 +71,7 @@ class _Round:
 
 
 class Scene:
-    """Is a pool whose replicas are full, with a fixed number of waiting entries."""
+    """Pool whose replicas are full, with a fixed number of waiting entries."""
 
     def __init__(self, client: redis.asyncio.Redis, crew: Crew, waiting: int, replicas: int) -> None:
         self.waiting = waiting
@@ -80,7 +80,7 @@ class Scene:
         self._crew = crew
 
     async def set(self) -> None:
-        """Bring the replicas up and submit what is missing."""
+        """Bring the replicas up and submit the missing entries."""
         await self._crew.scale(self.replicas)
         # The first call of a script loads it.
         await self._crew.release(1)
@@ -89,7 +89,7 @@ class Scene:
         await self._crew.fill()
 
     async def round(self, meter: Meter) -> _Round:
-        """Measure everything once; the line is as long afterwards as before."""
+        """Measure everything once. Afterwards the line is as long as before."""
         crew = self._crew
         line = await self._client.zcard(pool_key(crew.queue.pool, "line"))
         if line != self.waiting or crew.attempts != self.replicas * SEQUENCES:
@@ -111,7 +111,7 @@ class Scene:
 
 
 class Ground:
-    """Is a pool without replicas that grows from cell to cell, in a server of the benchmark's own."""
+    """Pool without replicas that grows from cell to cell, in a server of the benchmark's own."""
 
     def __init__(self, url: str, client: redis.asyncio.Redis, tenants: int, name: str, late_after_ms: int = 0) -> None:
         self.tenants = tenants
@@ -121,17 +121,16 @@ class Ground:
         self._crew = Crew(url, name, tenants, late_after_ms=late_after_ms)
 
     async def grow(self, waiting: int, tick: Callable[[int], None] = lambda _: None) -> None:
-        """Submit until so many entries wait."""
+        """Submit until this many entries wait."""
         await self._crew.beat_routers()
         await self._crew.submit(waiting - self._crew.submitted, tick, in_flight=_LOADING)
 
     async def clear(self) -> None:
-        """Remove the pool."""
         await self._remove(self._crew)
 
     @asynccontextmanager
     async def scene(self, waiting: int, replicas: int) -> AsyncIterator[Scene]:
-        """Give a copy of the pool with so many full replicas and waiting entries; it is gone afterwards."""
+        """Yield a copy of the pool with this many full replicas and waiting entries. It is removed afterwards."""
         crew = Crew(self._url, f"{self._crew.queue.pool}-copy", self.tenants, self._crew.submitted, self._late_after_ms)
         for source, target in zip(pool_keys(self._crew.queue.pool), pool_keys(crew.queue.pool), strict=True):
             await self._client.copy(source, target)
@@ -147,8 +146,7 @@ class Ground:
         await self._client.unlink(*pool_keys(crew.queue.pool))
 
 
-async def measure(ground: Ground, meter: Meter, waiting: int, replicas: int, rounds: int = ROUNDS) -> Cell:
-    """Measure one cell."""
+async def measure(ground: Ground, meter: Meter, waiting: int, replicas: int, rounds: int = ROUNDS) -> CallCost:
     async with ground.scene(waiting, replicas) as scene:
         await meter.settle()
         measured = [await scene.round(meter) for _ in range(rounds)]
@@ -159,7 +157,7 @@ async def measure(ground: Ground, meter: Meter, waiting: int, replicas: int, rou
     def script(pick: Callable[[_Round], Cost]) -> float:
         return statistics.median(pick(each).script_us for each in measured)
 
-    return Cell(
+    return CallCost(
         waiting=waiting,
         replicas=replicas,
         tenants=ground.tenants,
@@ -175,7 +173,7 @@ async def measure(ground: Ground, meter: Meter, waiting: int, replicas: int, rou
 
 
 async def compare(small: Scene, large: Scene, meter: Meter, rounds: int = ROUNDS) -> Corners:
-    """Compare two cells. They take turns, so that a machine that others slow down slows both."""
+    """Compare two cells. They take turns, so that other work on the machine slows both."""
     await meter.settle()
     pairs = [(await small.round(meter), await large.round(meter)) for _ in range(rounds)]
 

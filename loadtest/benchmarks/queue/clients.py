@@ -1,4 +1,4 @@
-"""Acts the routers and replicas of a pool."""
+"""Stand-ins for the routers and replicas of a pool."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _WINDOWS = Windows(sequences=SEQUENCES, kv_tokens=10**9, prefill_tokens=10**9)
 _HOUR_MS = 3_600_000
 _TIMEOUT_S = 120.0
 _LIMITS = QueueLimits(lease_ms=30_000, max_waiting=10**9)
-"""Nobody's lease ends while others are busy in a large pool or on a slow machine."""
+"""Limits with long leases, so that none ends while other clients are busy in a large pool or on a slow machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """Is an attempt that holds a slot."""
+class HeldAttempt:
+    """Attempt that holds a slot."""
 
     owner: str
     grant: Grant
 
 
 def entry(number: int, tenants: int, late_after_ms: int = 0) -> QueueEntry:
-    """Build the entry of a number; the same number gives the same entry."""
+    """Build the entry of a number. The same number gives the same entry."""
     source = random.Random(number)
     prompt, expected = source.randint(16, 2048), source.randint(16, 512)
     return QueueEntry(
@@ -52,27 +52,27 @@ def entry(number: int, tenants: int, late_after_ms: int = 0) -> QueueEntry:
 
 
 class Crew:
-    """Is everybody who works on one pool, in one process. All routers reach all replicas."""
+    """All clients of one pool, in one process. All routers reach all replicas."""
 
     def __init__(self, url: str, pool: str, tenants: int, first: int = 0, late_after_ms: int = 0) -> None:
-        """Start with the entry of number `first`."""
+        """`first` is the number of the first entry."""
         self.queue = RedisQueue(url, pool, _LIMITS, _TIMEOUT_S)
         self.replicas: tuple[str, ...] = ()
-        self.running: dict[str, dict[str, Running]] = {}
-        """By replica, by request id, oldest first."""
+        self.running: dict[str, dict[str, HeldAttempt]] = {}
+        """Attempts by replica and request id, oldest first."""
         self.submitted = first
         self._tenants = tenants
         self._late_after_ms = late_after_ms
 
     @property
     def attempts(self) -> int:
-        """Attempts that are known to hold a slot."""
+        """Number of attempts that are known to hold a slot."""
         return sum(map(len, self.running.values()))
 
     async def submit(
         self, count: int, tick: Callable[[int], None] = lambda _: None, *, in_flight: int = IN_FLIGHT
     ) -> None:
-        """Submit the next entries, so many at a time."""
+        """Submit the next entries, `in_flight` at a time."""
         while count > 0:
             size = min(count, in_flight)
             await asyncio.gather(*(self._submit(self.submitted + i) for i in range(size)))
@@ -87,12 +87,11 @@ class Crew:
             await asyncio.gather(*(self._release(running) for running in chosen[at : at + IN_FLIGHT]))
 
     async def scale(self, replicas: int) -> None:
-        """Bring replicas up."""
         self.replicas = tuple(f"replica-{i:03d}" for i in range(replicas))
         await self.fill()
 
     async def fill(self) -> None:
-        """Have every replica send heartbeats until nothing more is granted."""
+        """Let every replica send heartbeats until no more is granted."""
         before = -1
         while before < self.attempts:
             before = self.attempts
@@ -100,29 +99,28 @@ class Crew:
             await self.beat_routers()
 
     async def beat_replicas(self, state: ReplicaState) -> None:
-        """Have every replica send one heartbeat."""
+        """Let every replica send one heartbeat."""
         for at in range(0, len(self.replicas), IN_FLIGHT):
             await asyncio.gather(*(self._beat(name, state) for name in self.replicas[at : at + IN_FLIGHT]))
 
     async def beat_routers(self) -> None:
-        """Have every router send its heartbeat."""
+        """Let every router send its heartbeat."""
         for which, router in enumerate(ROUTERS):
-            # The newest wait, if any do.
+            # The newest entries wait, if any do.
             newest = (number for number in range(self.submitted - 1, -1, -1) if number % len(ROUTERS) == which)
             asked = tuple(entry(number, 1).request_id for number in itertools.islice(newest, POSITIONS))
             reply = await self.queue.heartbeat_router(RouterBeat(router, self.replicas, positions_of=asked))
             self._take(router, reply.mail)
 
     async def collect(self) -> None:
-        """Have every router read its mailbox."""
+        """Let every router read its mailbox."""
         for router in ROUTERS:
             self._take(router, await self.queue.collect(router))
 
     async def close(self) -> None:
-        """Close the client."""
         await self.queue.close()
 
-    def _oldest(self, count: int) -> Sequence[Running]:
+    def _oldest(self, count: int) -> Sequence[HeldAttempt]:
         per_replica = -(-count // len(self.replicas))
         lists = [list(self.running.get(name, {}).values())[:per_replica] for name in self.replicas]
         in_turn = [each[i] for i in range(per_replica) for each in lists if i < len(each)]
@@ -136,7 +134,7 @@ class Crew:
         if submitted.grant is not None:
             self._note(owner, submitted.grant)
 
-    async def _release(self, running: Running) -> None:
+    async def _release(self, running: HeldAttempt) -> None:
         grant = running.grant
         del self.running[grant.replica_id][grant.request_id]
         mail = await self.queue.release(running.owner, grant.request_id, grant.attempt, Settlement(100))
@@ -151,4 +149,4 @@ class Crew:
             self._note(router, grant)
 
     def _note(self, owner: str, grant: Grant) -> None:
-        self.running.setdefault(grant.replica_id, {}).setdefault(grant.request_id, Running(owner, grant))
+        self.running.setdefault(grant.replica_id, {}).setdefault(grant.request_id, HeldAttempt(owner, grant))

@@ -1,4 +1,4 @@
-"""Submits and grants per second with two router processes on one Redis."""
+"""Submits and grants per second, with two router processes on one Redis."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from penstock.models import ReplicaState
 
 PROCESSES = 2
 CLIENTS = 128
-"""Per router process."""
+"""Clients per router process."""
 REPLICAS = 16
 TENANTS = 1_000
 SECONDS = 10.0
 _LEAD_S = 4.0
-"""For processes to start and warm up."""
+"""Seconds for processes to start and warm up."""
 _BEAT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class EndToEnd:
-    """Is what all router processes did together."""
+    """Counts of all router processes together."""
 
     slots: int
     submits_per_s: float
@@ -37,13 +37,13 @@ class EndToEnd:
     at_once: float
     """Share of submits answered with a grant."""
     redis_us_per_request: float
-    """CPU time of Redis' main thread per released request; heartbeats, bells and mail are in it."""
+    """CPU time of Redis' main thread per released request, including heartbeats, bells and mail."""
     redis_busy: float
     """CPU time of Redis' main thread per second."""
 
 
 async def run(url: str, meter: Meter, sequences: int, seconds: float) -> EndToEnd:
-    """Run two routers, with so many slots per replica."""
+    """Run two routers, with this many slots per replica."""
     pool = f"ends-{sequences}"
     windows = Windows(sequences=sequences, kv_tokens=10**9, prefill_tokens=10**9)
     queue = RedisQueue(url, pool)

@@ -1,4 +1,4 @@
-"""The idle path: what one request costs in round trips while nobody waits."""
+"""The idle path: round trips of one request while no request waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WINDOWS = Windows(sequences=8, kv_tokens=10**6, prefill_tokens=10**6)
 
 @dataclass(frozen=True, slots=True)
 class RoundTrips:
-    """Counts a request's round trips to Redis."""
+    """Round trips of a request to Redis."""
 
     before_dispatch: int
     after: int

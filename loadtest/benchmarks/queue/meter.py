@@ -15,7 +15,7 @@ _CALM_S = 0.05
 
 @dataclass(slots=True)
 class Cost:
-    """Is what some calls cost Redis; filled in when the measured block ends."""
+    """Cost of some calls for Redis. Filled in when the measured block ends."""
 
     calls: int
     cpu_us: float = 0.0
@@ -25,17 +25,17 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """Is what a server received."""
+class ServerTraffic:
+    """Traffic that a server received."""
 
     reads: int
     """Reads from sockets that had something: one per pipeline of ordinary size."""
     scripts: int
-    """Script calls."""
+    """Number of script calls."""
 
 
 class Meter:
-    """Reads a server's counters."""
+    """Reader of a server's counters."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
@@ -48,7 +48,7 @@ class Meter:
 
     @asynccontextmanager
     async def measure(self, calls: int) -> AsyncIterator[Cost]:
-        """Measure a block that makes so many script calls and nothing else."""
+        """Measure a block that makes this many script calls and nothing else."""
         cost = Cost(calls)
         await self._client.config_resetstat()
         before = await self.cpu_seconds()
@@ -59,12 +59,12 @@ class Meter:
             raise RuntimeError(f"{scripts['calls']} script calls were made in a block that says {calls}")
         cost.script_us = scripts["usec"] / calls
 
-    async def traffic(self) -> Traffic:
-        """Return what the server received so far; differences leave these questions out."""
+    async def traffic(self) -> ServerTraffic:
+        """Return the traffic so far. Differences leave out the questions of this meter."""
         stats: dict[str, Any] = await self._client.info("everything")
         self._asked += 1
         scripts = stats.get("cmdstat_evalsha", {"calls": 0})["calls"]
-        return Traffic(stats["total_reads_processed"] - self._asked, scripts)
+        return ServerTraffic(stats["total_reads_processed"] - self._asked, scripts)
 
     async def settle(self) -> None:
         """Wait until the server has no rewrite of its file and no lazy deletion under way."""

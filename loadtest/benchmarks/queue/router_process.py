@@ -1,4 +1,4 @@
-"""A router without clients: submits and releases as fast as it can. Prints its counts as a JSON line."""
+"""A router without clients. It submits and releases as fast as it can, and prints its counts as a JSON line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTPUT_TOKENS = 100
 
 @dataclass(slots=True)
 class Counts:
-    """Is what a router did in the measured time."""
+    """Counts of a router in the measured time."""
 
     submits: int = 0
     at_once: int = 0
@@ -36,7 +36,7 @@ class Counts:
 
 
 class BareRouter:
-    """Does with the queue what a router does, and nothing else."""
+    """Stand-in that uses the queue like a router, and does nothing else."""
 
     def __init__(self, url: str, pool: str, router_id: str, replicas: int, tenants: int) -> None:
         self.counts = Counts()
@@ -47,12 +47,12 @@ class BareRouter:
         self._bell = RedisBell(url, router_id)
         self._waiting: dict[str, asyncio.Future[Grant]] = {}
         self._started: list[tuple[str, str]] = []
-        # Numbers of different processes never meet: they are the entries' names.
+        # Numbers of different processes never meet, because they are the entries' names.
         self._numbers = itertools.count(os.getpid() << 24)
         self._owner = TaskOwner("router")
 
     async def run(self, clients: int, starts_at: float, seconds: float) -> Counts:
-        """Work with so many clients; counts what falls into `seconds` from `starts_at` (wall clock)."""
+        """Work with this many clients. Count all events in the `seconds` after `starts_at` (wall clock)."""
         await self._bell.start()
         await self._beat()
         for work, name in ((self._listen(), "bell"), (self._keep_lease(), "lease")):
@@ -116,7 +116,6 @@ class BareRouter:
 
 
 def main() -> None:
-    """Run one router."""
     import uvloop
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -1,1 +1,1 @@
-"""What a dead router's clients do to the router that is left, all at once."""
+"""The effect on the remaining router when all clients of a dead router reconnect at once."""

@@ -1,4 +1,4 @@
-"""`python -m loadtest.benchmarks.reconnect`: prints a table, writes JSON. Ends with 1 where a stream was lost."""
+"""`python -m loadtest.benchmarks.reconnect`: prints a table, writes JSON. Exits with 1 if a stream was lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from loadtest.benchmarks.reconnect import clients as herd
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-herd", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--streams", type=int, default=20_000, help="half of them lose their router")
@@ -70,7 +69,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
 
 
 def missed(figures: dict[str, Any]) -> list[str]:
-    """List what must not be."""
+    """List failures that must not happen."""
     found = [f"{count} streams ended with {end}" for end, count in figures["ends"].items() if end != "whole"]
     if "all" not in figures["back_s"]:
         found.append("not every stream came back")

@@ -1,4 +1,7 @@
-"""Opens streams at two routers, kills one, and looks at the other one, at the streams, and at a neighbour."""
+"""Streams at two routers, one of which is killed.
+
+The benchmark measures the other one, the streams, and a neighbour.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from penstock.client import AsyncClient, Finished, PenstockClientError, RetryPol
 
 HERD = "herd"
 SLOTS = 2048
-"""Per replica."""
+"""Slots per replica."""
 STEP_S = 8.0
 PER_CLIENT = 100
 """Streams of one client, which has one connection to each router."""
 OPENING = 200
-"""Streams that are opened at the same time at the start: only the reconnect is to be a herd."""
+"""Streams that are opened at the same time at the start. Only the reconnect shall be a herd."""
 QUIET_S = 20.0
 _LOOK_S = 0.05
 _MOST_S = 120.0
@@ -45,7 +48,7 @@ def sections(streams: int) -> dict[str, Any]:
 
 
 class Herd:
-    """Is the crowd of streams, each of which counts its tokens."""
+    """The crowd of streams. Each stream counts its tokens."""
 
     def __init__(self, targets: Sequence[str], streams: int, tokens: int) -> None:
         # A broken stream may have to wait until thousands of others are through.
@@ -61,7 +64,7 @@ class Herd:
         self.ends: Counter[str] = Counter()
 
     async def open(self, progress: Callable[[int], None]) -> None:
-        """Open all streams; returns when each has its first event."""
+        """Open all streams. Return when each has its first event."""
         for number in range(self._streams):
             self._owner.spawn(self._stream(self._clients[number // PER_CLIENT], number, progress), "stream")
         await self._all_begun.wait()
@@ -72,7 +75,7 @@ class Herd:
         opening = True
         await self._gate.acquire()
         try:
-            # The client itself raises where a token is missing or comes twice.
+            # The client itself raises an error if a token is missing or comes twice.
             async for event in client.stream(HERD, f"Stream {number}", sampling):
                 last = event
                 if opening:
@@ -106,14 +109,13 @@ class Herd:
         await self._all_ended.wait()
 
     async def close(self) -> None:
-        """End what runs."""
         await self._owner.close()
         for client in self._clients:
             await client.close()
 
 
 async def run(folder: Path, redis_url: str, streams: int, progress: Callable[[int], None]) -> dict[str, Any]:
-    """Run it once with so many streams, half of them at the router that dies; returns the figures."""
+    """Run it once with this many streams, half of them at the router that dies. Return the figures."""
     settings = sections(streams)
     nodes: list[Node] = []
 
@@ -131,7 +133,7 @@ async def run(folder: Path, redis_url: str, streams: int, progress: Callable[[in
         await _linked((doomed, left), count + 1)
         targets = [f"127.0.0.1:{(await node.ask('figures'))['port']}" for node in (doomed, left)]
         neighbour = await NeighbourProcess.start(targets[1])
-        # It lasts as long as opening at 200 a second, and the phases, and some more.
+        # Long enough for opening at 200 a second, the phases, and some more.
         herd = Herd(targets, streams, tokens=int(streams / 200 / STEP_S + 5 * QUIET_S / STEP_S))
         await herd.open(progress)
         return await _measure(herd, neighbour, doomed, left)
@@ -157,7 +159,7 @@ async def _measure(herd: Herd, neighbour: NeighbourProcess, doomed: Node, left: 
     broken = (await doomed.ask("figures"))["open_calls"]
     killed_at = time.monotonic()
     await doomed.kill()
-    # Its neighbours' own calls come and go; the herd is there when nearly all calls are.
+    # Calls of its neighbours come and go. The herd has arrived when nearly all calls have.
     whole = at_first["open_calls"] + broken
     came: dict[str, float] = {}
     while time.monotonic() - killed_at < _MOST_S and "all" not in came:

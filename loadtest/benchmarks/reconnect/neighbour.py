@@ -1,4 +1,4 @@
-"""A client of another pool that notices nothing, or does: short streams in a process of their own, at a fixed rate."""
+"""A client of another pool, which should notice nothing: short streams in a process of their own, at a fixed rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POOL = "quick"
 
 
 class Neighbour:
-    """Sends a stream every PERIOD_S, whatever became of the last one."""
+    """Sender of a stream every PERIOD_S. It does not wait for the last one."""
 
     def __init__(self, target: str) -> None:
         self._client = AsyncClient(target)
@@ -49,26 +49,25 @@ class Neighbour:
         except PenstockClientError:
             self._failed += 1
             return
-        # From when it was due: what this process was late with counts as well.
+        # Counted from the due time, so that delays of this process count as well.
         self._ttft_s.append((first or time.monotonic()) - due)
         self._total_s.append(time.monotonic() - due)
 
     def take(self) -> dict[str, Any]:
-        """Return what was measured since the last call."""
+        """Return the measurements since the last call."""
         taken = {"ttft_s": self._ttft_s, "total_s": self._total_s, "failed": self._failed}
         self._ttft_s, self._total_s, self._failed = [], [], 0
         return taken
 
 
 class NeighbourProcess:
-    """Is that process as its parent sees it."""
+    """Process of the neighbour, seen from its parent."""
 
     def __init__(self, child: asyncio.subprocess.Process) -> None:
         self._child = child
 
     @classmethod
     async def start(cls, target: str) -> NeighbourProcess:
-        """Start it."""
         pipe = asyncio.subprocess.PIPE
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "loadtest.benchmarks.reconnect.neighbour", "--target", target),
@@ -79,14 +78,13 @@ class NeighbourProcess:
         return cls(child)
 
     async def take(self) -> dict[str, Any]:
-        """Return what was measured since the last call."""
+        """Return the measurements since the last call."""
         if self._child.stdin is None or self._child.stdout is None:
             raise RuntimeError("the neighbour has no pipes")
         self._child.stdin.write(b"take\n")
         return dict(json.loads(await self._child.stdout.readline()))
 
     async def stop(self) -> None:
-        """End it."""
         if self._child.stdin is not None:
             self._child.stdin.close()
         await self._child.wait()

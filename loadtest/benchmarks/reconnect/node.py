@@ -1,4 +1,4 @@
-"""One process of the cluster: a router, or the replicas of a pool. Answers one line of JSON per line on its input."""
+"""One process of the cluster: a router, or the replicas of a pool. It answers each input line with a line of JSON."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from cluster.telemetry.logs import configure_logging
 from cluster.trust.secret import ClusterSecret
 from deployments.engines.factory import build_engine
 from deployments.replica.replica import Replica, ReplicaPlan
-from router.server import Router
+from router.server import Router, build_router
 from router.stores import redis_factory
 
 _STOP_S = 1.0
 
 
 class Node:
-    """Is such a process as its parent sees it."""
+    """Process of a node, seen from its parent."""
 
     def __init__(self, child: asyncio.subprocess.Process) -> None:
         self._child = child
 
     @classmethod
     async def start(cls, folder: Path, redis_url: str, sections: dict[str, Any], role: str, count: int = 1) -> Node:
-        """Start it; `role` is "router" or a pool's name, `count` the number of replicas."""
+        """Start the process. `role` is "router" or a pool's name, `count` the number of replicas."""
         words = ("--folder", str(folder), "--redis", redis_url, "--sections", json.dumps(sections))
         pipe = asyncio.subprocess.PIPE
         child = await asyncio.create_subprocess_exec(
@@ -71,7 +71,7 @@ class Node:
         await self._child.wait()
 
     async def stop(self) -> None:
-        """End it in order; harmless after `kill`."""
+        """End it in order. Harmless after `kill`."""
         if self._child.stdin is not None:
             self._child.stdin.close()
         await self._child.wait()
@@ -95,7 +95,7 @@ def _figures_of(router: Router | None, replicas: list[Replica]) -> dict[str, Any
 
 
 async def _run_router(settings: Settings, url: str, secret: ClusterSecret) -> Router:
-    router = Router(settings, secret, redis_factory(settings, url))
+    router = build_router(settings, secret, redis_factory(settings, url))
     await router.start()
     return router
 
@@ -105,12 +105,12 @@ async def _run_replicas(settings: Settings, url: str, secret: ClusterSecret, poo
     replicas = []
     section = settings.pools[pool]
     for number in range(count):
-        # Replicas that step at the same moment would make bursts that no cluster sees.
+        # Replicas that step at the same moment would make bursts that no real cluster has.
         sim = section.sim.model_copy(update={"base_ms": section.sim.base_ms * (1 - number / (5 * count))})
         own = section.model_copy(update={"sim": sim})
         plan = ReplicaPlan(f"{pool}-{number}", pool, own, settings.queue, settings.replica)
         replicas.append(Replica(plan, build_engine(plan.pool_settings), lambda: RedisQueue(url, pool, limits), secret))
-    # Each warms its engine up, for a step.
+    # Each one warms its engine up, for a step.
     await asyncio.gather(*(replica.start() for replica in replicas))
     return replicas
 
@@ -118,7 +118,7 @@ async def _run_replicas(settings: Settings, url: str, secret: ClusterSecret, poo
 async def _serve(options: argparse.Namespace) -> None:
     flags = {"cluster": {"state_dir": str(options.folder)}, **options.sections}
     settings = load_settings(flags=flags, environ={})
-    # One value for all nodes of a run; nobody else reaches their ports.
+    # One value for all nodes of a run. Only this machine reaches their ports.
     configure_logging("error", "json", role=options.role)
     secret = ClusterSecret(options.redis.encode().ljust(32, b"0")[:32])
     router: Router | None = None

@@ -1,1 +1,1 @@
-"""How fast the simulator is, and how well it predicts a recorded run of a real engine."""
+"""The speed of the simulator, and its prediction of a recorded run of a real engine."""

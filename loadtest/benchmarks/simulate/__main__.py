@@ -1,4 +1,4 @@
-"""`python -m loadtest.benchmarks.simulate`: prints tables, writes JSON. Ends with 1 where a bar is missed."""
+"""`python -m loadtest.benchmarks.simulate`: prints tables, writes JSON. Exits with 1 if a bar is missed."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ ENGINE = SimSettings(
     max_num_batched_tokens=2_048,
     max_model_len=131_072,
 )
-"""A model of eight billion parameters in bfloat16 on an RTX PRO 6000, as fitted on a recorded run."""
+"""Model of eight billion parameters in bfloat16 on an RTX PRO 6000, as fitted on a recorded run."""
 REPLICAS = 20
 SCALE = 25.0
-"""Times the recorded rate; at its peak nearly all slots of 20 replicas are taken."""
+"""Factor of the recorded rate. At its peak nearly all slots of 20 replicas are taken."""
 FITTED = (1, 100)
 BAR_CPU_S = 60.0
 BAR_MEAN, BAR_P99 = 0.05, 0.10
@@ -46,7 +46,7 @@ BAR_MEAN, BAR_P99 = 0.05, 0.10
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Is how long one simulation took."""
+    """Duration of one simulation."""
 
     requests: int
     replicas: int
@@ -59,7 +59,6 @@ class Speed:
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-simulate", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument(

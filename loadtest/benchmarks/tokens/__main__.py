@@ -1,7 +1,7 @@
 """`python -m loadtest.benchmarks.tokens`: prints tables, writes JSON.
 
-All paths are up at the same time and take their turns, a few rounds per mode: a shared machine changes its speed within
-minutes, and what is compared should have met the same one. What the idle ones take meanwhile is printed too.
+All paths are up at the same time and take turns, a few rounds per mode. A shared machine changes its speed within
+minutes, so compared phases should run close together. The CPU time of idle paths is printed too.
 """
 
 from __future__ import annotations
@@ -33,18 +33,15 @@ OPENERS = {"inprocess": in_process, "vllm_http": vllm_http, "penstock": penstock
 WARM_UP = 10_000
 """Number of the first prompt that is not counted."""
 QUIET_S = 1.5
-"""An engine looks for work in a loop for a second after its last step."""
+"""Seconds of quiet between phases. An engine looks for work in a loop for a second after its last step."""
 ALONE_ROUNDS = 3
-"""A single stream has so many times the rounds, each as much shorter: its times scatter more from one turn to the next
-than within one.
-"""
+"""Factor for the rounds of a single stream; each is shorter by it. Times scatter more between turns than within one."""
 
 Opened = ServingPath | InProcessPath
 Run = Callable[[], Awaitable[load.LoadResult]]
 
 
 def main() -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="bench-tokens", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--rounds", type=int, default=9, help="turns of every path in a mode (default %(default)s)")
@@ -97,7 +94,7 @@ async def _measure(paths: Mapping[str, Opened], options: argparse.Namespace, con
         phases[mode] = rounds
 
     await turns("saturated", lambda name, number: lambda: run[name][0](options.waves, number * 1_000))
-    # Half of what (b) can do, for all.
+    # Half of the rate that (b) reaches, for all paths.
     full = pooled([each["vllm_http" if "vllm_http" in paths else options.only] for each in phases["saturated"]])
     rate = full["tokens_per_s"] / 2 / load.TOKENS
     await turns("paced", lambda name, number: lambda: run[name][1](rate, options.paced_s, number + 1))
@@ -106,13 +103,13 @@ async def _measure(paths: Mapping[str, Opened], options: argparse.Namespace, con
 
 
 def order(names: Sequence[str], number: int) -> list[str]:
-    """Let another path begin each round: what drifts meets all of them."""
+    """Let another path begin each round, so that drift affects all of them."""
     first = number % len(names)
     return [*names[first:], *names[:first]]
 
 
 class _Meter:
-    """Reads the CPU time of everything that runs."""
+    """Reader of the CPU time of all running processes."""
 
     def __init__(self, paths: Mapping[str, ServingPath]) -> None:
         self._paths = paths

@@ -1,4 +1,4 @@
-"""CPU time of serving processes, engine core and workers left out."""
+"""CPU time of serving processes, without engine core and workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ENGINE_TITLES = ("VLLM::EngineCore", "VLLM::Worker")
 
 
 def descendants(pids: Iterable[int]) -> list[psutil.Process]:
-    """Return the processes and everything below them."""
+    """Return the processes and all their descendants."""
     found: dict[int, psutil.Process] = {}
     for pid in pids:
         try:
@@ -31,12 +31,12 @@ def title(process: psutil.Process) -> str:
 
 
 def is_engine(process: psutil.Process) -> bool:
-    """Whether it is an engine core or worker."""
+    """Return whether it is an engine core or worker."""
     return any(mark in title(process) for mark in ENGINE_TITLES)
 
 
 def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
-    """Add up user and system time so far."""
+    """Return the sum of user and system time so far."""
     total = 0.0
     for process in processes:
         try:

@@ -1,4 +1,4 @@
-"""What the phases gave: pooled per path and mode, and compared round by round."""
+"""The figures of the phases: pooled per path and mode, and compared round by round."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ PATHS = ("inprocess", "vllm_http", "penstock")
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Is one phase of one path."""
+    """One phase of one path."""
 
     result: LoadResult
     cpu_s: float
-    """Of the path's serving processes, without engine core and workers."""
+    """CPU time of the path's serving processes, without engine core and workers."""
     control_cpu_s: float
-    """Of processes beside the token path."""
+    """CPU time of processes beside the token path."""
     beside_cpu_s: float
-    """Of the other paths, which are up and idle, engines included."""
+    """CPU time of the other paths, which are up and idle, engines included."""
 
     @property
     def tokens_per_s(self) -> float:
-        """Output tokens of all streams."""
+        """Output tokens per second of all streams."""
         return self.result.tokens / self.result.seconds
 
     @property
     def cpu_us_per_token(self) -> float:
-        """Microseconds of the serving processes."""
+        """CPU microseconds of the serving processes per token."""
         return 1e6 * self.cpu_s / self.result.tokens
 
     @property
@@ -43,11 +43,11 @@ class Phase:
 
 
 Rounds = Sequence[Mapping[str, Phase]]
-"""What each path gave, round by round."""
+"""Phases of each path, round by round."""
 
 
 def pooled(phases: Sequence[Phase]) -> dict[str, float]:
-    """Take a path's phases of one mode as one."""
+    """Return the figures of a path's phases of one mode as one."""
     results = [phase.result for phase in phases]
     tokens, seconds = sum(r.tokens for r in results), sum(r.seconds for r in results)
     return {
@@ -64,27 +64,27 @@ def pooled(phases: Sequence[Phase]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Is a figure of each round, and the bar that its median should keep."""
+    """Figure of each round, and the bar that its median should keep."""
 
     mode: str
     name: str
     of: Callable[[Phase, Phase, Phase], float]
-    """Takes the phases of (a), (b) and (c)."""
+    """Function of the phases of (a), (b) and (c)."""
     at_least: float | None = None
     at_most: float | None = None
 
     def values(self, rounds: Rounds) -> list[float]:
-        """Compare round by round."""
+        """Return the figure of each round."""
         return [self.of(*(each[path] for path in PATHS)) for each in rounds]
 
     def held(self, value: float) -> bool:
-        """Whether a value keeps the bar."""
+        """Return whether a value keeps the bar."""
         above = self.at_least is None or value >= self.at_least
         return above and (self.at_most is None or value <= self.at_most)
 
     @property
     def bar(self) -> str:
-        """The bar as text; empty without one."""
+        """Bar as text; empty without one."""
         if self.at_least is not None:
             return f"at least {self.at_least:g}"
         return f"at most {self.at_most:g}" if self.at_most is not None else ""
@@ -101,8 +101,9 @@ COMPARISONS = (
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return where the median is with 95 % certainty, whatever the values' distribution (order statistics; see H. A.
-    David, Order Statistics); all of them where they are fewer than six.
+    """Return an interval that contains the median with 95 % confidence; all values where they are fewer than six.
+
+    It holds for any distribution of the values (order statistics; see H. A. David, Order Statistics).
     """
     ordered, count = sorted(values), len(values)
     # The median is outside of both ends if fewer than `cut` values fall on one side of it.
@@ -123,7 +124,7 @@ def _speed(one: Phase, other: Phase) -> float:
 
 
 def fields_of(phases: Mapping[str, Rounds]) -> dict[str, Any]:
-    """Write everything for the JSON file; `phases` are the rounds of each mode."""
+    """Return everything for the JSON file. `phases` are the rounds of each mode."""
     modes = {
         mode: {path: pooled([each[path] for each in rounds]) for path in PATHS if path in rounds[0]}
         for mode, rounds in phases.items()

@@ -1,4 +1,4 @@
-"""The in-process path: an AsyncLLM and its consumers. Reads phases as JSON lines, writes results as JSON lines."""
+"""The in-process path: an AsyncLLM and its consumers. It reads phases and writes results as JSON lines."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ TOKENS = 128
 
 @dataclass(slots=True)
 class StreamTimes:
-    """Is what one client saw."""
+    """Observations of one client."""
 
     sent_at: float
     first_at: float = 0.0
@@ -23,7 +23,7 @@ class StreamTimes:
     messages: int = 0
 
     def got(self, tokens: int) -> None:
-        """Note a message with so many tokens."""
+        """Note a message with this many tokens."""
         now = time.perf_counter()
         if not self.messages:
             self.first_at = now
@@ -33,42 +33,42 @@ class StreamTimes:
 
 
 Send = Callable[[str, int, StreamTimes], Awaitable[None]]
-"""Sends one prompt, asks for so many tokens, and notes every message."""
+"""Function that sends one prompt, asks for a number of tokens, and notes every message."""
 
 
 @dataclass(slots=True)
 class LoadResult:
-    """Is what all clients of a phase saw together."""
+    """Observations of all clients of a phase together."""
 
     seconds: float = 0.0
     streams: list[StreamTimes] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
-        """Output tokens."""
+        """Number of output tokens."""
         return sum(stream.tokens for stream in self.streams)
 
     @property
     def messages(self) -> int:
-        """Client messages that carried output."""
+        """Number of client messages that carried output."""
         return sum(stream.messages for stream in self.streams)
 
     def ttft_ms(self) -> list[float]:
-        """Time to first token of each stream."""
+        """Return the time to first token of each stream."""
         return [1e3 * (s.first_at - s.sent_at) for s in self.streams if s.messages]
 
     def itl_ms(self) -> list[float]:
-        """Mean inter-token latency of each stream."""
+        """Return the mean inter-token latency of each stream."""
         return [1e3 * (s.last_at - s.first_at) / (s.tokens - 1) for s in self.streams if s.tokens > 1]
 
 
 def prompt(number: int) -> str:
-    """Return a short prompt; the number keeps prefixes apart near the end only, as real traffic of one app would."""
+    """Return a short prompt. Prompts differ only near their end, as in real traffic of one app."""
     return f"What is continuous batching, asked for the {number}th time?"
 
 
 async def saturate(send: Send, rounds: int, first: int = 0) -> LoadResult:
-    """Open all streams at once, wait for all, and again."""
+    """Open all streams at once, wait for all, and repeat."""
     result = LoadResult()
     began = time.perf_counter()
     for number in range(rounds):

@@ -1,4 +1,4 @@
-"""The three ways to the same engine. Each is an async context manager that yields a `Path`."""
+"""The three paths to the same engine. Each is an async context manager that yields a `ServingPath`."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ CONTEXT = 1024
 KV_MB = 256
 MAX_SEQS = 256
 ENGINE_CORES = "0"
-"""The engine's worker computes on core 0 in every path; everything else runs where the kernel puts it."""
+"""Core of the engine's worker in every path. The kernel places everything else."""
 DTYPE = "bfloat16" if has_bfloat16(cpu_flags()) else "float32"
-"""What a pool that leaves it open takes on this machine."""
+"""Dtype that an unset pool takes on this machine."""
 START_TIMEOUT_S = 300.0
 TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class ServingPath:
-    """Is a running path: how to send, and which processes serve."""
+    """Running path: how to send, and its serving processes."""
 
     send: Send
     serving: Callable[[], list[psutil.Process]]
-    """Processes whose CPU counts."""
+    """Processes whose CPU time counts."""
     control: Callable[[], list[psutil.Process]]
-    """Processes beside the token path, reported on their own: Ray's daemons."""
+    """Processes beside the token path, reported separately: Ray's daemons."""
 
 
 Opener = Callable[[Console], Any]
@@ -62,7 +62,7 @@ Opener = Callable[[Console], Any]
 
 @asynccontextmanager
 async def in_process(console: Console) -> AsyncIterator[ServingPath]:
-    """Run AsyncLLM in a process of its own, which also consumes the streams: nothing is sent anywhere."""
+    """Run AsyncLLM in a process of its own, which also consumes the streams. Nothing is sent anywhere."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -110,7 +110,7 @@ async def in_process(console: Console) -> AsyncIterator[ServingPath]:
 
 @dataclass(frozen=True, slots=True)
 class InProcessPath:
-    """Runs phases by command, because the consumer lives in the engine's process."""
+    """Path that runs phases by command, because the consumer is in the engine's process."""
 
     path: ServingPath
     run: Callable[..., Awaitable[dict[str, Any]]]
@@ -137,7 +137,7 @@ async def vllm_http(console: Console) -> AsyncIterator[ServingPath]:
                 "--disable-uvicorn-access-log",
             ],
             Path(folder) / "http.log",
-            # A connection may lie idle for a whole phase; uvicorn would close it after 5 s, under the next request.
+            # A connection may be idle for a whole phase. uvicorn would close it after 5 s, under the next request.
             {**engine_environment(), "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600"},
         )
         connector = aiohttp.TCPConnector(limit=0)
@@ -243,7 +243,7 @@ def _all_ray(cluster: LocalCluster) -> list[psutil.Process]:
 
 
 def engine_environment() -> dict[str, str]:
-    """Return the environment of engines that Penstock does not start itself; the same as its own adapter sets."""
+    """Return the environment of engines that Penstock does not start itself. Its own adapter sets the same."""
     return {
         **os.environ,
         "VLLM_CPU_OMP_THREADS_BIND": ENGINE_CORES,

@@ -1,8 +1,8 @@
-"""Runs the streams of one Locust process, in a process of its own.
+"""The streams of one Locust process, in a process of its own.
 
-gevent replaces threads in the process that Locust runs in; a grpc.aio call made there did not return, probably because
-its poller is a thread. Here nothing is replaced, nothing else takes the interpreter lock, and the CPU time is the
-generator's alone.
+gevent replaces threads in the process that Locust runs in. A grpc.aio call made there did not return, probably because
+its poller is a thread. In this process nothing is replaced, nothing else takes the interpreter lock, and all CPU time
+belongs to the generator.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cluster.errors import PenstockError, SettingsError
 from cluster.gc_tuning import settle_heap
 from cluster.lifecycle import TaskOwner
 from loadtest.load.driver.frames import Unframer, frame
-from loadtest.load.driver.stream import Seen, follow
+from loadtest.load.driver.stream import StreamObservation, follow
 from loadtest.load.driver.target import Target
 from loadtest.load.results.tally import Window
-from loadtest.load.schedule.plan import Planned
+from loadtest.load.schedule.plan import PlannedRequest
 from loadtest.load.schedule.prompts import Prompts
 from penstock.client import AsyncClient, PenstockClientError
 from penstock.client.connection import Connection, Stubs
@@ -35,16 +35,16 @@ from penstock.values.slo import ClassSlo
 from penstock.wire import duration_to_wire, request_class_to_wire
 
 _PROBE_S = 0.02
-"""How often the event loop is asked how late it is."""
+"""Seconds between two measurements of how late the event loop is."""
 _REPORT_S = 0.1
 _CHUNK = 1 << 16
 _CONNECT_S = 15.0
 UNFINISHED = "UNFINISHED"
-"""The reason of requests that were cut off at the end of a run."""
+"""Reason of requests that were cut off at the end of a run."""
 
 
 class Driver:
-    """Sends what its Locust process hands over, each at its time, and reports what it saw."""
+    """Sender of the requests of its Locust process, each at its time. It reports what it saw."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, owner: TaskOwner) -> None:
         self._reader = reader
@@ -57,7 +57,7 @@ class Driver:
         self._cpu = time.process_time()
 
     async def serve(self) -> None:
-        """Do what the Locust process asks for, until it closes."""
+        """Follow the Locust process's commands until it closes."""
         self._owner.spawn(self._probe(), name="driver.probe")
         self._owner.spawn(self._report(), name="driver.report")
         messages = Unframer()
@@ -68,7 +68,7 @@ class Driver:
                 elif kind == "start":
                     await self._start(body)
                 elif kind == "arrive":
-                    self._arrive(Planned(**body))
+                    self._arrive(PlannedRequest(**body))
                 elif kind == "drain":
                     self._owner.spawn(self._drain(body), name="driver.drain")
 
@@ -84,24 +84,24 @@ class Driver:
         self._run = run
         self._window = Window(0)
         self._cpu = time.process_time()
-        # Behind the answer's way back, or the first requests would be late.
+        # After the answer has travelled back, or the first requests would be late.
         run.starts_at = time.monotonic() + body["delay_s"]
         self._send("start", {"starts_at": run.starts_at, "model": run.model, "context": run.context})
 
-    def _arrive(self, planned: Planned) -> None:
+    def _arrive(self, planned: PlannedRequest) -> None:
         if self._run is None:
             return
         task = asyncio.create_task(self._stream(self._run, planned))
         self._streams.add(task)
         task.add_done_callback(self._streams.discard)
 
-    async def _stream(self, run: _Run, planned: Planned) -> None:
+    async def _stream(self, run: _Run, planned: PlannedRequest) -> None:
         request = run.request(planned)
         due_at = run.starts_at + planned.at_s
         if (wait := due_at - time.monotonic()) > 0:
             await asyncio.sleep(wait)
         counted = planned.at_s >= run.warmup_s
-        seen = Seen(due_at)
+        seen = StreamObservation(due_at)
         lag = max(0.0, time.monotonic() - due_at)
         if counted:
             self._window.generator.lag.add(lag)
@@ -140,7 +140,7 @@ class Driver:
         tally.messages += 1
         self._window.last_s = time.monotonic() - run.starts_at
 
-    def _end(self, run: _Run, planned: Planned, seen: Seen, reason: str, detail: str) -> None:
+    def _end(self, run: _Run, planned: PlannedRequest, seen: StreamObservation, reason: str, detail: str) -> None:
         tally = self._window.of(planned.kind)
         tally.ended += 1
         self._window.last_s = time.monotonic() - run.starts_at
@@ -217,7 +217,7 @@ class Driver:
             await self._run.close()
 
 
-def _verdict(seen: Seen) -> tuple[str, str]:
+def _verdict(seen: StreamObservation) -> tuple[str, str]:
     if seen.finished is None:
         return "PROTOCOL", "the stream ended without its last event"
     for choice in seen.finished.choices:
@@ -232,7 +232,7 @@ def _nothing(*_values: object) -> None:
 
 
 class _Run:
-    """Is what all requests of a run share."""
+    """State that all requests of a run share."""
 
     def __init__(self, body: Any, target: Target, connection: Connection, model: str, prompts: Prompts) -> None:
         self.target = target
@@ -244,9 +244,9 @@ class _Run:
         self.slos = {kind: ClassSlo(*slo) for kind, slo in body["slos"].items()}
         self.starts_at = 0.0
         self.clipped = 0
-        """Requests that were longer than the model's context."""
+        """Number of requests that were longer than the model's context."""
         self.over = False
-        """All is told of it: seconds that pass until the next run are none of it."""
+        """Whether everything was reported. Seconds until the next run do not belong to this one."""
         tls = connection.tls
         self._channels = [
             grpc.aio.insecure_channel(router, options=connection.options)
@@ -258,20 +258,19 @@ class _Run:
         self._rotation = connection.rotation()
 
     async def connect(self) -> None:
-        """Connect to every router, or the first requests would wait for it.
+        """Connect to every router. Otherwise the first requests would wait for the connection.
 
         Raises:
-            TimeoutError: one does not answer.
+            TimeoutError: a router does not answer.
         """
         async with asyncio.timeout(_CONNECT_S):
             await asyncio.gather(*(channel.channel_ready() for channel in self._channels))
 
     def stubs(self) -> Stubs:
-        """Return those of the next router."""
+        """Return the stubs of the next router."""
         return self._stubs[next(self._rotation)]
 
-    def request(self, planned: Planned) -> inference_pb2.StreamGenerateRequest:
-        """Build a request."""
+    def request(self, planned: PlannedRequest) -> inference_pb2.StreamGenerateRequest:
         prompt, output = self.prompts.lengths(planned)
         self.clipped += (prompt, output) != (planned.prompt_tokens, planned.output_tokens)
         tokens = types_pb2.TokenPrompt(ids=self.prompts.ids(planned, prompt))
@@ -279,7 +278,7 @@ class _Run:
             generate=inference_pb2.GenerateRequest(
                 model=self.model,
                 prompt=types_pb2.Prompt(tokens=tokens),
-                # The length is the plan's, not the model's.
+                # The plan decides the length, not the model.
                 sampling=types_pb2.SamplingParams(max_tokens=output, temperature=0.0, ignore_eos=True),
                 request_class=request_class_to_wire(RequestClass(planned.request_class)),
                 session_id=planned.session,
@@ -290,7 +289,6 @@ class _Run:
         return made
 
     async def close(self) -> None:
-        """Close the connections."""
         for channel in self._channels:
             await channel.close(None)
 
@@ -342,7 +340,7 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", type=int, required=True, help="descriptor of a connected socket")
-    # Ctrl-C reaches the whole terminal; Locust decides what becomes of the streams.
+    # Ctrl-C reaches the whole terminal. Locust decides about the open streams.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     uvloop.run(_main(parser.parse_args().socket))
     return 0

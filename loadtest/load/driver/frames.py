@@ -11,19 +11,18 @@ _HEAD = 4
 
 
 def frame(kind: str, body: Any) -> bytes:
-    """Pack a message."""
     packed: bytes = msgpack.packb([kind, body])
     return len(packed).to_bytes(_HEAD, "big") + packed
 
 
 class Unframer:
-    """Cuts a stream of bytes into messages."""
+    """Splitter of a stream of bytes into messages."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[str, Any]]:
-        """Give the messages that are complete now."""
+        """Yield the messages that are complete now."""
         self._rest += data
         while len(self._rest) >= _HEAD:
             end = _HEAD + int.from_bytes(self._rest[:_HEAD], "big")

@@ -1,4 +1,4 @@
-"""The driver as a Locust process sees it. Everything here runs under gevent."""
+"""The driver as seen by a Locust process. Everything here runs under gevent."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from cluster.errors import GeneratorError
 from loadtest.load.driver.frames import Unframer, frame
 from loadtest.load.driver.target import Target
 from loadtest.load.results.tally import Window
-from loadtest.load.schedule.plan import Planned
+from loadtest.load.schedule.plan import PlannedRequest
 from loadtest.load.schedule.scenario import Scenario
 
 _LOG = logging.getLogger(__name__)
 
 START_DELAY_S = 0.3
-"""From the driver's answer to the first due time."""
+"""Seconds from the driver's answer to the first due time."""
 _START_TIMEOUT_S = 60.0
 _DRAIN_MARGIN_S = 10.0
 _CHUNK = 1 << 16
 _ROOT = Path(__file__).resolve().parents[3]
 
 Ended = list[Any]
-"""Kind, reason, detail, and E2E, TTFT, queue and time per output token in seconds, tokens; see `Driver._end`."""
+"""Kind, reason, detail, E2E, TTFT, queue and time per output token in seconds, tokens; see `Driver._end`."""
 
 
 class DriverProcess:
-    """Owns a driver.
+    """Driver process of one Locust process.
 
     Args:
-        on_window: told each second's figures.
-        on_ended: told each request that ended.
-        on_lost: told when the driver died by itself.
+        on_window: takes each second's figures.
+        on_ended: takes each request that ended.
+        on_lost: called when the driver died by itself.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class DriverProcess:
         self._answers: dict[str, AsyncResult] = {}
         code = "import sys; from loadtest.load.driver.driver import main; sys.exit(main())"
         words = [sys.executable, "-c", code, "--socket", str(theirs.fileno())]
-        # Locust puts the folder of its file first; the driver must find our packages without that.
+        # Locust puts the folder of its file first. The driver must find our packages without that.
         path = os.pathsep.join([str(_ROOT), str(_ROOT / "proto"), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._child = subprocess.Popen(words, pass_fds=[theirs.fileno()], env={**os.environ, "PYTHONPATH": path})
         theirs.close()
@@ -65,12 +65,12 @@ class DriverProcess:
         """Return when the driver answers.
 
         Raises:
-            GeneratorError: it does not.
+            GeneratorError: it does not answer.
         """
         self._ask("hello", None, _START_TIMEOUT_S)
 
     def start(self, target: Target, scenario: Scenario) -> float:
-        """Begin a run; returns `time.monotonic` of its start, a moment from now.
+        """Begin a run. Return its start as `time.monotonic`, a moment from now.
 
         Raises:
             GeneratorError: the routers don't answer, or don't serve the model.
@@ -92,12 +92,14 @@ class DriverProcess:
             raise GeneratorError(f"{', '.join(target.routers)}: {answer['failed']}")
         return float(answer["starts_at"])
 
-    def arrive(self, planned: Planned) -> None:
-        """Hand a request over; the driver sends it when it is due."""
+    def arrive(self, planned: PlannedRequest) -> None:
+        """Pass a request to the driver, which sends it when it is due."""
         self._send("arrive", planned.to_wire())
 
     def drain(self, seconds: float) -> int:
-        """Wait until all requests have ended, cut off what takes longer; returns how many were cut to the context.
+        """Wait until all requests have ended, and cut off those that take longer.
+
+        Return the number of requests that were cut to the context.
 
         Raises:
             GeneratorError: the driver does not answer.

@@ -1,4 +1,4 @@
-"""One streamed request, and what its client saw."""
+"""One streamed request, as its client saw it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Clock = Callable[[], float]
 
 
 @dataclass(slots=True)
-class Seen:
-    """Is what a client has seen of a stream; times are `time.monotonic`."""
+class StreamObservation:
+    """Observations of one stream. Times are `time.monotonic`."""
 
     due_at: float
-    """When it should have been sent: latencies count from here, also where the generator was late."""
+    """Due time. Latencies count from here, also where the generator was late."""
     first_at: float | None = None
     last_at: float = 0.0
     tokens: int = 0
@@ -30,37 +30,39 @@ class Seen:
 
     @property
     def ttft_s(self) -> float | None:
-        """Time to the first token, from the due time."""
+        """Time from the due time to the first token."""
         return None if self.first_at is None else self.first_at - self.due_at
 
     @property
     def e2e_s(self) -> float:
-        """Time to the last token, from the due time."""
+        """Time from the due time to the last token."""
         return self.last_at - self.due_at
 
     @property
     def queue_s(self) -> float | None:
-        """The wait in the queue as the cluster says; None before the end."""
+        """Wait in the queue as the cluster reports it; None before the end."""
         if self.finished is None or not self.finished.receipt.attempts:
             return None
         return sum(duration_from_wire(each.queue_time) for each in self.finished.receipt.attempts)
 
     @property
     def tpot_s(self) -> float | None:
-        """Decode time per further token; None with fewer than two."""
+        """Decode time per further token; None with fewer than two tokens."""
         if self.first_at is None or self.tokens < 2:
             return None
         return (self.last_at - self.first_at) / (self.tokens - 1)
 
     @property
     def itl_p95_s(self) -> float:
-        """The smallest gap that at least 95 % of its gaps do not exceed, as the simulator has it; 0 without any."""
+        """95th percentile of its gaps: the smallest one that at least 95 % do not exceed, as in the simulator; 0
+        without gaps.
+        """
         if not self.gaps:
             return 0.0
         return sorted(self.gaps)[math.ceil(0.95 * len(self.gaps)) - 1]
 
     def within(self, slo: ClassSlo) -> bool:
-        """Say whether a completed request was served as promised."""
+        """Return whether a completed request met its SLO."""
         ttft = self.ttft_s
         if slo.ttft_p99_s is not None and (ttft is None or ttft > slo.ttft_p99_s):
             return False
@@ -68,18 +70,18 @@ class Seen:
 
 
 async def follow(
-    call: Any, seen: Seen, on_first: Callable[[float, int], None], on_gap: Callable[[float, int], None]
+    call: Any, seen: StreamObservation, on_first: Callable[[float, int], None], on_gap: Callable[[float, int], None]
 ) -> None:
     """Read a stream to its end.
 
     Args:
         call: a call of StreamGenerate.
-        seen: is kept up to date.
-        on_first: told the TTFT, and the tokens that came.
-        on_gap: told each later gap, and the tokens that ended it.
+        seen: updated with each message.
+        on_first: takes the TTFT, and the tokens that came.
+        on_gap: takes each later gap, and the tokens that ended it.
 
     Raises:
-        grpc.RpcError: as the call does.
+        grpc.RpcError: the call failed.
     """
     clock, gaps = time.monotonic, seen.gaps
     async for message in call:

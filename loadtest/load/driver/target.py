@@ -1,4 +1,4 @@
-"""Which routers a driver calls, and as whom."""
+"""The routers that a driver calls, and its identity there."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from penstock.client.connection import Access, Connection
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Is where requests go."""
+    """Destination of requests."""
 
     routers: tuple[str, ...]
-    """host:port of each; requests go round."""
+    """host:port of each router. Requests go to one after the other."""
     model: str = ""
-    """Empty: the only one that the cluster serves."""
+    """Model name. Empty: the only one that the cluster serves."""
     api_key: str = field(default="", repr=False)
     allow_plaintext_key: bool = False
     tls: bool = False
-    """Use TLS and trust the public authorities."""
+    """Whether to use TLS and trust the public authorities."""
     ca: str = ""
     """Use TLS and trust the authorities in this file (PEM)."""
     cert: str = ""
     key: str = ""
     server_name: str = ""
     timeout_s: float = 600.0
-    """Deadline of a request, from its sending."""
+    """Deadline of a request, in seconds from its sending."""
     flush_s: float | None = None
-    """Routers merge a stream's deltas for so long; 0 sends each at once, None leaves it to them."""
+    """Seconds for which routers merge a stream's deltas. 0 sends each at once; None leaves it to the routers."""
 
     def connection(self) -> Connection:
         """Describe the connection.
@@ -57,7 +57,6 @@ class Target:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Target:
-        """Build the target that `to_wire` described."""
         return cls(**{**wire, "routers": tuple(wire["routers"])})
 
 
@@ -65,7 +64,7 @@ def split_routers(text: str) -> tuple[str, ...]:
     """Read a list of host:port, separated by commas.
 
     Raises:
-        SettingsError: it names none, or one is a URL of HTTP.
+        SettingsError: the list is empty, or an entry is an HTTP URL.
     """
     routers = tuple(part.strip().removeprefix("grpc://") for part in text.split(",") if part.strip())
     if not routers:

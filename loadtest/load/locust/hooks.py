@@ -1,4 +1,4 @@
-"""Ties a load test to Locust's events."""
+"""The link between a load test and Locust's events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DRAIN_MARGIN_S = 15.0
 
 
 def add_flags(parser: Any) -> None:
-    """Add our flags; those of the load are on Locust's page too."""
+    """Add our flags. Those of the load also appear on Locust's page."""
     add_load_flags(parser, "")
     parser.add_argument(
         "--user-rate",
@@ -37,11 +37,11 @@ def add_flags(parser: Any) -> None:
         help=f"requests per second of each user, without --scenario, --rate and --trace (default {DEFAULT_USER_RATE})",
     )
     for flag, text in (
-        ("--duration", "length of the scenario in seconds, whatever --run-time says (default: that)"),
+        ("--duration", "length of the scenario in seconds, instead of --run-time (default: --run-time)"),
         ("--api-key-file", "file with the API key (default: the variable PENSTOCK_API_KEY)"),
         ("--router-ca", "use TLS to routers and trust these authorities (PEM)"),
         ("--router-cert", "show this certificate to routers (PEM)"),
-        ("--router-key", "its private key (PEM)"),
+        ("--router-key", "private key of the certificate (PEM)"),
         ("--router-server-name", "the routers' name in their certificate"),
         ("--load-json", "write all figures of the test to this file"),
         ("--progress-file", "append a line of JSON per second to this file"),
@@ -64,13 +64,13 @@ def begin(environment: Any, **_rest: Any) -> None:
     on.test_stopping.add_listener(lambda **_: _stop(load))
     on.quitting.add_listener(lambda **_: load.close())
     if isinstance(runner, WorkerRunner):
-        # First: the master's messages may come while the driver starts.
+        # This comes first: the master's messages may arrive while the driver starts.
         _join(runner, load)
         load.launch(wait=True)
         return
     _bound_run_time(load)
     gevent.signal_handler(HURRY, _hurry, load)
-    # The page need not wait: whoever presses start does.
+    # The page need not wait. Its user waits after pressing start.
     load.launch(wait=environment.web_ui is None or environment.parsed_options.autostart)
     if isinstance(runner, MasterRunner):
         _lead(runner, load)
@@ -83,14 +83,14 @@ def begin(environment: Any, **_rest: Any) -> None:
 
 
 def _bound_run_time(load: LoadTest) -> None:
-    """Let a test that starts by itself end with its scenario, if nobody says when: nothing would come any more."""
+    """Let a test that starts by itself end with its scenario if no time is given. Nothing would come after it."""
     options = load.environment.parsed_options
     if options.run_time or not (options.headless or options.autostart):
         return
     try:
         length = load.length_s()
     except PenstockError:
-        return  # The start says it.
+        return  # The start reports it.
     if length is not None:
         options.run_time = math.ceil(length)
 
@@ -124,7 +124,7 @@ def _stop(load: LoadTest) -> None:
     bound = time.monotonic() + planned_s + load.drain_s + _DRAIN_MARGIN_S
     while _present(runner) - load.drained and time.monotonic() < bound:
         gevent.sleep(0.05)
-    # Also of those that left before: what they should have sent nobody else did.
+    # Also count workers that left earlier: their requests were not sent by any other worker.
     if lost := load.workers - load.drained:
         load.lose(lost)
 

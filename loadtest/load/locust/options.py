@@ -1,4 +1,4 @@
-"""The flags that describe a load, alike for Locust and for `penstock loadtest`."""
+"""The flags that describe a load, the same for Locust and for `penstock loadtest`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DEFAULT_USER_RATE = 0.2
 DEFAULT_DRAIN_S = 30.0
 DEFAULT_TIMEOUT_S = 600.0
 HURRY = signal.SIGUSR1
-"""Ends a planned load early; Locust's own signals let all that is planned be sent first."""
+"""Signal that ends a planned load early. Locust's own signals let all planned requests be sent first."""
 
 _FIELDS = (
     ("arrivals", str, f"pattern, such as poisson or gamma:cv=3; one of {', '.join(PATTERNS)}"),
-    ("seed", int, "of everything that is drawn"),
+    ("seed", int, "seed of all random draws"),
     ("trace", str, "replay this recorded load: Azure, BurstGPT, Mooncake, CSV or JSONL"),
-    ("scale-rate", float, "let the trace come so many times as fast"),
+    ("scale-rate", float, "speed the trace up by this factor"),
     ("lengths", str, "draw lengths from this trace, or CSV with num_prefill_tokens and num_decode_tokens"),
     ("prompt-tokens", int, "length of all prompts; goes with --output-tokens"),
     ("output-tokens", int, "length of all outputs"),
@@ -39,7 +39,7 @@ _RENAMED = {"slo_ttft": "slo_ttft_s", "slo_itl": "slo_itl_s", "warmup": "warmup_
 
 
 def add_load_flags(parser: Any, scenario: str) -> None:
-    """Add the flags that say what is sent. Numbers are checked when the scenario is built: Locust's page gives text."""
+    """Add the flags of the load. Numbers are checked when the scenario is built, because Locust's page gives text."""
     parser.add_argument(
         "--scenario",
         default=scenario,
@@ -59,13 +59,13 @@ def add_load_flags(parser: Any, scenario: str) -> None:
         "--flush-interval",
         type=float,
         default=None,
-        help="routers merge deltas for so many seconds (default: theirs)",
+        help="seconds for which routers merge deltas (default: theirs)",
     )
     parser.add_argument(
         "--drain",
         type=float,
         default=DEFAULT_DRAIN_S,
-        help="at the end wait so many seconds for what still runs, then cut it off and count it as failed "
+        help="seconds to wait at the end for open requests; later ones are cut off and count as failed "
         f"(default {DEFAULT_DRAIN_S:g})",
     )
 
@@ -75,7 +75,7 @@ def scenario_of(options: argparse.Namespace, duration_s: float | None = None) ->
 
     Args:
         options: with the flags of `add_load_flags`.
-        duration_s: wins over the scenario's.
+        duration_s: replaces the scenario's own.
 
     Raises:
         SettingsError: a value is wrong.
@@ -98,7 +98,7 @@ _NOT_OF_TRACES = ("rate", "arrivals", "lengths", "prompt_tokens", "output_tokens
 
 
 def _check_trace(options: argparse.Namespace, *, replays: bool) -> None:
-    """Refuse flags that would do nothing: whoever gave one would read the figures of another load as this one's."""
+    """Refuse flags without an effect. Otherwise their figures would be read as those of a different load."""
     for name in _NOT_OF_TRACES if replays else ("scale_rate",):
         value = getattr(options, name)
         if value in (None, ""):
@@ -137,10 +137,10 @@ def target_of(options: argparse.Namespace, host: str) -> Target:
 
 
 def drain_of(options: argparse.Namespace) -> float:
-    """Return how long the end of a test may wait for what still runs, in seconds.
+    """Return the seconds that the end of a test may wait for open requests.
 
     Raises:
-        SettingsError: it is no length of time.
+        SettingsError: the value is no length of time.
     """
     return _time("drain", options.drain, DEFAULT_DRAIN_S)
 

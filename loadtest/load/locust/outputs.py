@@ -1,4 +1,4 @@
-"""Our figures in the places where Locust's users look: console, CSV, JSON."""
+"""Our figures in the places that Locust's users know: console, CSV, JSON."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rows(load: LoadTest) -> list[dict[str, Any]]:
 
 
 def figures(load: LoadTest) -> dict[str, Any]:
-    """Return everything about a test."""
+    """Return all figures of a test."""
     scenario = scenario_fields(load.scenario) if load.scenario is not None else {}
     host = load.environment.host or ""
     return {
@@ -72,13 +72,13 @@ def figures(load: LoadTest) -> dict[str, Any]:
 
 
 def _failures(load: LoadTest) -> list[dict[str, Any]]:
-    """Return the commonest failures with their sentences; Locust counts equal ones, over all workers."""
+    """Return the most common failures with their sentences. Locust counts equal ones over all workers."""
     known = sorted(load.environment.stats.errors.values(), key=lambda error: -error.occurrences)
     return [{"kind": each.name, "said": str(each.error), "count": each.occurrences} for each in known[:_FAILURES]]
 
 
 def progress_line(load: LoadTest) -> dict[str, Any]:
-    """Return how it goes."""
+    """Return the state of a running test."""
     total = load.record.total()
     last = max(load.record.seconds, default=None)
     return {
@@ -94,7 +94,6 @@ def progress_line(load: LoadTest) -> dict[str, Any]:
 
 
 def write_json(path: Path, load: LoadTest) -> None:
-    """Write all figures."""
     path.write_text(json.dumps(figures(load), indent=2) + "\n", encoding="utf-8")
 
 
@@ -114,7 +113,7 @@ def _write(name: str, header: Sequence[str], lines: Sequence[dict[str, Any]]) ->
 
 
 def print_summary(load: LoadTest) -> None:
-    """Print a table per kind behind Locust's own, and say if the generator was the bottleneck."""
+    """Print a table per kind after Locust's own, and a warning if the generator was the bottleneck."""
     if load.starts_at is None or not load.record.seconds:
         return
     console = screen()

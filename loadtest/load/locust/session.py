@@ -1,4 +1,4 @@
-"""A load test in one Locust process, whatever its part: alone, worker or master."""
+"""A load test in one Locust process, in any role: alone, worker or master."""
 
 from __future__ import annotations
 
@@ -14,72 +14,72 @@ import gevent
 from cluster.errors import GeneratorError, PenstockError, SettingsError
 from loadtest.load.driver.process import START_DELAY_S, DriverProcess, Ended
 from loadtest.load.locust.options import DEFAULT_DRAIN_S, DEFAULT_USER_RATE, drain_of, scenario_of, target_of
-from loadtest.load.results.record import Record
+from loadtest.load.results.record import RunRecord
 from loadtest.load.results.tally import Window
-from loadtest.load.schedule.plan import Planned, plan, plan_of_user
+from loadtest.load.schedule.plan import PlannedRequest, plan, plan_of_user
 from loadtest.load.schedule.scenario import Scenario
 
 _LOG = logging.getLogger(__name__)
 
 REQUEST_TYPE = "gRPC"
 LEAD_S = 0.5
-"""Requests are handed over so long before they are due, so that gevent's delays are not the generator's."""
+"""Seconds by which requests are passed to the driver before they are due. gevent's delays then do not count."""
 _HARDLY_S = 3.0
 _EXIT_SETUP = 2
 
 
 class RequestFailedError(Exception):
-    """Is what Locust is told of a request that failed; equal reasons count as one failure there."""
+    """Failure of a request, as reported to Locust. Equal reasons count as one failure there."""
 
 
 class LoadTest:
-    """Belongs to one Locust environment.
+    """Load test of one Locust environment.
 
     Args:
         environment: Locust's.
-        drives: this process sends requests; a master does not.
+        drives: whether this process sends requests; a master does not.
     """
 
     def __init__(self, environment: Any, *, drives: bool) -> None:
         self.environment = environment
-        self.record = Record()
+        self.record = RunRecord()
         self.pending: list[Window] = []
-        """Not yet told to the master."""
+        """Windows that were not yet sent to the master."""
         self.scenario: Scenario | None = None
         self.starts_at: float | None = None
         """`time.monotonic` of the start."""
         self.forgotten_s = 0.0
-        """Figures are of what came later than this, in seconds since the start."""
+        """Seconds since the start before which nothing counts."""
         self.stopped_at: float | None = None
         self.drain_s = DEFAULT_DRAIN_S
-        """How long the end may wait for what still runs, in seconds."""
+        """Seconds that the end may wait for open requests."""
         self.hurried = False
-        """It shall end before all that is planned was sent."""
+        """Whether the test shall end before all planned requests were sent."""
         self.shard, self.shards = 0, 1
-        """This process' part of what is planned, and how many there are; none for a worker that has not been told."""
+        """This process's part of the plan, and the number of parts; 0 parts for a worker that has not been told."""
         self.reports = False
-        """This is a worker, and its windows go to a master."""
+        """Whether this is a worker whose windows go to a master."""
         self.workers: set[str] = set()
-        """A master's workers with a part in the plan."""
+        """On a master: workers with a part in the plan."""
         self.drained: set[str] = set()
-        """Of a master: workers that have sent all they know."""
+        """On a master: workers that have sent all their figures."""
         self._drives = drives
         self._driver: DriverProcess | None = None
-        self._plan: Iterator[Planned] | None = None
+        self._plan: Iterator[PlannedRequest] | None = None
         self._open = False
         self._users = itertools.count()
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def join(self) -> None:
-        """Become a worker, which has no part in what is planned until a master says so."""
+        """Become a worker. It has no part in the plan until a master gives it one."""
         self.reports, self.shards = True, 0
 
     def launch(self, *, wait: bool) -> None:
         """Start the driver.
 
         Args:
-            wait: return when it is up, for tests that start at once and whose time would run meanwhile.
+            wait: return when it is up, for tests that start at once; otherwise the start would take some of their time.
 
         Raises:
             GeneratorError: it does not come up.
@@ -88,18 +88,19 @@ class LoadTest:
             self._driver = DriverProcess(self._window, self._ended, self._lost)
             if wait:
                 self._driver.wait_up()
-        # gevent's timers count from its last turn: --run-time would end a test early by all that starting took.
+        # gevent's timers count from its last turn. Otherwise --run-time would end a test early by the time of the
+        # start.
         gevent.get_hub().loop.update_now()
 
     def start(self) -> None:
-        """Begin a test; a test that can't begin ends the process with a sentence and status 2."""
-        self.record, self.pending = Record(), []
+        """Begin a test. If it can't begin, end the process with a sentence and status 2."""
+        self.record, self.pending = RunRecord(), []
         self.stopped_at, self.hurried = None, False
         self.forgotten_s = 0.0
         self._users = itertools.count()
         self.environment.process_exit_code = None
         try:
-            # Unless the last one died.
+            # This does nothing unless the last driver died.
             self.launch(wait=False)
             options = self.environment.parsed_options
             self.scenario = self._scenario()
@@ -107,10 +108,10 @@ class LoadTest:
             self.drain_s = drain_of(options)
             self._plan = None
             if self.planned and not self.shards:
-                _LOG.warning("it came in the middle of a test, whose requests have all been parted: it sends none")
+                _LOG.warning("this worker came late: the others share all requests of the test, so it sends none")
             elif self.planned:
                 mine = plan(self.scenario, self.shard, self.shards)
-                # The first one reads the trace, and the clock must not run meanwhile.
+                # The first request reads the trace. The clock must not run meanwhile.
                 self._plan = itertools.chain([first for first in [next(mine, None)] if first is not None], mine)
             if self._driver is None:
                 self.starts_at = time.monotonic() + START_DELAY_S
@@ -118,19 +119,19 @@ class LoadTest:
             self.starts_at = self._driver.start(target, self.scenario)
             self._open = True
             if self.planned:
-                # Not the users' work: Locust may give a worker none, and its part must be sent all the same.
+                # Users do not send it: Locust may give a worker no users, and its part must still be sent.
                 gevent.spawn(self._send_plan)
         except PenstockError as error:
             self.fail(str(error))
 
     @property
     def planned(self) -> bool:
-        """Whether the load is a scenario's, and not the sum of users."""
+        """Whether the load comes from a scenario, and not from users."""
         options = self.environment.parsed_options
         return bool(options.scenario or options.rate or options.trace)
 
     def length_s(self) -> float | None:
-        """Return how long a planned load lasts, in seconds; None where the load is the sum of users.
+        """Return the seconds that a planned load lasts; None where the load comes from users.
 
         Raises:
             SettingsError: a flag is wrong.
@@ -146,7 +147,7 @@ class LoadTest:
         return replace(scenario, mix=weights or scenario.mix)
 
     def fail(self, text: str) -> None:
-        """End this process, or tell the master, because of a failure that is not the cluster's."""
+        """End this process, or tell the master, because of a failure that the cluster did not cause."""
         _LOG.error("%s", text)
         self._open = False
         self.environment.process_exit_code = _EXIT_SETUP
@@ -159,18 +160,20 @@ class LoadTest:
             gevent.spawn(runner.stop)
 
     def lose(self, workers: Iterable[str]) -> None:
-        """Let the test end as one that failed: workers left before their last reports, and their parts are missing."""
-        _LOG.error("no last report from %s: the figures are not those of the whole load", ", ".join(sorted(workers)))
+        """Mark the test as failed: workers left before their last reports, so their parts are missing."""
+        _LOG.error("no last report from %s: the figures miss their part", ", ".join(sorted(workers)))
         self.environment.process_exit_code = _EXIT_SETUP
 
     def drain(self) -> None:
-        """Send nothing more, and wait for what runs, within the bound. With `--duration`, and where hardly anything of
-        a plan is left, all that is planned is sent first, unless somebody is in a hurry.
+        """Send nothing more, and wait up to the bound for open requests.
+
+        With `--duration`, or when little of a plan is left, first send all planned requests, unless the test was told
+        to hurry.
         """
         if not self._open:
             return
         if self.planned and not self.hurried and self.scenario is not None and self.starts_at is not None:
-            # Locust's own limit began when the first process was ready, and on a busy machine that is seconds earlier.
+            # Locust's own limit began when the first process was ready. On a busy machine that is seconds earlier.
             left = self.starts_at + self.scenario.duration_s - time.monotonic()
             if _seconds(self.environment.parsed_options.duration) or left < _HARDLY_S:
                 gevent.sleep(max(0.0, left))
@@ -185,8 +188,8 @@ class LoadTest:
             self.shards = 0
 
     def reset(self) -> None:
-        """Forget all figures; the test goes on."""
-        self.record, self.pending = Record(), []
+        """Forget all figures. The test goes on."""
+        self.record, self.pending = RunRecord(), []
         if self.starts_at is not None:
             self.forgotten_s = max(0.0, time.monotonic() - self.starts_at)
 
@@ -199,8 +202,8 @@ class LoadTest:
 
     # --- what users do ------------------------------------------------------------------------------------------------
 
-    def plan_for(self, kind: str) -> Iterator[Planned] | None:
-        """Return the requests of a new user of its own; None where all share a scenario."""
+    def plan_for(self, kind: str) -> Iterator[PlannedRequest] | None:
+        """Return the requests of a new user; None where all users share a scenario."""
         if self.scenario is None or self.starts_at is None or self.planned:
             return None
         try:
@@ -213,8 +216,8 @@ class LoadTest:
             return None
         return (replace(each, at_s=each.at_s + began) for each in mine)
 
-    def next_of(self, own: Iterator[Planned] | None) -> Planned | None:
-        """Return what a user has to send next; None when there is nothing, or not any more."""
+    def next_of(self, own: Iterator[PlannedRequest] | None) -> PlannedRequest | None:
+        """Return the user's next request; None when there is none, or the test has ended."""
         return next(own, None) if self._open and own is not None else None
 
     def _send_plan(self) -> None:
@@ -226,13 +229,12 @@ class LoadTest:
                 return
             self.hand_over(planned)
 
-    def wait_for(self, planned: Planned) -> None:
+    def wait_for(self, planned: PlannedRequest) -> None:
         """Sleep until a request is nearly due."""
         if self.starts_at is not None and (wait := self.starts_at + planned.at_s - LEAD_S - time.monotonic()) > 0:
             gevent.sleep(wait)
 
-    def hand_over(self, planned: Planned) -> None:
-        """Give a request to the driver."""
+    def hand_over(self, planned: PlannedRequest) -> None:
         if self._open and self._driver is not None:
             try:
                 self._driver.arrive(planned)
@@ -256,8 +258,8 @@ class LoadTest:
             exception=RequestFailedError(f"{reason}: {detail}"[:200]) if reason else None,
             context={},
         )
-        # Beside the requests and not as requests: Locust's totals stay those of requests, and it merges these rows from
-        # workers like all others.
+        # These rows are not logged as requests, so Locust's totals count requests only. It still merges the rows from
+        # workers.
         for name, value in (("TTFT", ttft_s), ("queue", queue_s), ("time/token", tpot_s)):
             if value is not None:
                 self.environment.stats.get(kind, name).log(1e3 * value, 0)
@@ -272,8 +274,10 @@ class LoadTest:
 
     @property
     def counted_s(self) -> float:
-        """Seconds that the figures cover: from the end of the warm-up, or a reset, to the end of the load, or the last
-        token or end where that came later.
+        """Seconds that the figures cover.
+
+        They begin at the end of the warm-up, or at a reset. They end with the load, or with the last token or end if
+        that came later.
         """
         if self.starts_at is None or self.scenario is None:
             return 0.0

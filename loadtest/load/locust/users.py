@@ -1,4 +1,4 @@
-"""Locust's users. They say when a request is due; the driver sends it."""
+"""Locust's users. They decide when a request is due. The driver sends it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import gevent
 from locust import User, task
 
 from loadtest.load.locust.session import LoadTest
-from loadtest.load.schedule.plan import Planned
+from loadtest.load.schedule.plan import PlannedRequest
 
 _IDLE_S = 0.2
 
 
 class PenstockUser(User):
-    """Is a source of requests that never waits for answers.
+    """Source of requests that never waits for answers.
 
-    Without a scenario every user has a stream of arrivals of its own, of `--user-rate`. With one, the process sends its
-    part of it, and the number of users changes nothing.
+    Without a scenario every user has its own stream of arrivals, at `--user-rate`. With a scenario, the process sends
+    its part of it, and the number of users changes nothing.
     """
 
     abstract = True
@@ -27,11 +27,11 @@ class PenstockUser(User):
     def on_start(self) -> None:
         """Begin a stream of arrivals."""
         self.load: LoadTest = self.environment.penstock
-        self.own: Iterator[Planned] | None = self.load.plan_for(self.kind)
+        self.own: Iterator[PlannedRequest] | None = self.load.plan_for(self.kind)
 
     @task
     def send_next(self) -> None:
-        """Hand over the next request shortly before it is due."""
+        """Pass the next request on shortly before it is due."""
         planned = self.load.next_of(self.own)
         if planned is None:
             gevent.sleep(_IDLE_S)
@@ -41,28 +41,28 @@ class PenstockUser(User):
 
 
 class ChatUser(PenstockUser):
-    """Chats interactively."""
+    """User who chats interactively."""
 
     kind = "chat"
     weight = 6
 
 
 class RagUser(PenstockUser):
-    """Asks about documents that it sends along."""
+    """User who asks about documents that the prompt includes."""
 
     kind = "rag"
     weight = 1
 
 
 class BatchUser(PenstockUser):
-    """Sends work that nobody waits for."""
+    """User whose work is not urgent."""
 
     kind = "batch"
     weight = 2
 
 
 class AgentUser(PenstockUser):
-    """Calls a model again and again with the same long beginning."""
+    """User that calls a model repeatedly with the same long beginning."""
 
     kind = "agent"
     weight = 3

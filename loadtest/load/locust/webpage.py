@@ -1,4 +1,4 @@
-"""Our tab, files and charts on Locust's page, through the points that it has for this."""
+"""Our tab, files and charts on Locust's page, added through its extension points."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def extend_page(web_ui: Any, load: LoadTest) -> None:
 
     @web_ui.app.after_request  # type: ignore[untyped-decorator]
     def add_figures(response: Any) -> Any:
-        # Locust's page takes tables of others from this answer; see "extending the web UI" in its documentation.
+        # Locust's page takes extra tables from this answer; see "extending the web UI" in its documentation.
         if request.path.endswith("/stats/requests") and response.is_json:
             data = [{**each, "safe_name": each["kind"]} for each in rows(load)]
             response.set_data(json.dumps({**response.json, "extended_stats": [{"key": _KEY, "data": data}]}))

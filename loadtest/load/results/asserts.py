@@ -32,18 +32,18 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Is one bound."""
+    """One bound."""
 
     text: str
     kind: str
-    """Of requests; empty: all."""
+    """Kind of requests. Empty: all."""
     metric: str
     compare: str
     value: float
-    """Times are seconds."""
+    """Limit. Times are in seconds."""
 
     def failure(self, figures: Mapping[str, Any]) -> str | None:
-        """Return a sentence if the figures of a run break it."""
+        """Return a sentence if the figures of a run break the bound."""
         scope = figures
         if self.kind:
             scope = figures["by_kind"].get(self.kind, {})
@@ -62,10 +62,10 @@ def parse_bounds(text: str) -> list[Bound]:
 
     A metric is one of goodput, error_rate, rps, goodput_rps, tokens_per_s, requests, completed, output_tokens, or a
     time and a figure of it: ttft_p99, itl_p95, tpot_mean, e2e_max, queue_p50, generator_lag_p99. `chat.ttft_p99` is
-    that of one kind. Times need a unit (us, ms, s, min); goodput and error_rate are parts, 0 to 1, or have a %.
+    that of one kind. Times need a unit (us, ms, s, min). goodput and error_rate are parts, 0 to 1, or have a %.
 
     Raises:
-        SettingsError: a bound can't be understood; the message says which and why.
+        SettingsError: a bound can't be understood; the message names the bound and the reason.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
@@ -74,10 +74,10 @@ def parse_bounds(text: str) -> list[Bound]:
 
 
 def check_kinds(bounds: Sequence[Bound], kinds: Sequence[str]) -> None:
-    """Fail before a long run, not after it.
+    """Check kinds before a long run, so that it does not fail at its end.
 
     Raises:
-        SettingsError: a bound is of a kind of requests that the run does not send.
+        SettingsError: a bound names a kind of requests that the run does not send.
     """
     for bound in bounds:
         if bound.kind and bound.kind not in kinds:
@@ -118,7 +118,7 @@ def _scaled(text: str, metric: str, value: Decimal, unit: str, is_time: bool) ->
         return float(value) * _UNITS[unit]
     if unit and (unit != "%" or metric not in _PARTS):
         raise SettingsError(f"assert: {text!r}: {metric} takes no unit {unit!r}")
-    # As decimals: 99.9 / 100 is more than 0.999, and 999 requests of 1,000 would not be enough.
+    # As decimals: in floating point, 99.9 / 100 is more than 0.999, and 999 requests of 1,000 would not be enough.
     part = float(value / 100 if unit == "%" else value)
     if metric in _PARTS and not 0 <= part <= 1:
         raise SettingsError(f"assert: {text!r}: {metric} is a part, from 0 to 1; got {part:g}")

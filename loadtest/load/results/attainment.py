@@ -1,5 +1,7 @@
-"""How sure a run is of its attainment. Requests that meet the same burst or queue share their fate, so that a thousand
-of them may say no more than fifty independent ones would.
+"""The confidence interval of a run's SLO attainment.
+
+Requests that meet the same burst or queue depend on each other. A thousand of them may tell no more than fifty
+independent ones.
 """
 
 from __future__ import annotations
@@ -11,22 +13,24 @@ from statistics import NormalDist
 from typing import Any
 
 Course = Sequence[tuple[int, int]]
-"""Of each second of one run: requests that ended, and those of them within their SLO."""
+"""For each second of one run: requests that ended, and those of them within their SLO."""
 
 LEAST_BLOCKS = 8
-"""A variance of fewer values says little."""
+"""Least number of blocks. A variance of fewer values tells little."""
 BLOCKS_S = (1, 2, 5, 10, 20, 40, 80, 160, 320)
-"""Lengths of blocks that are tried: the one in which requests depend on each other most is taken."""
+"""Block lengths in seconds. The length at which requests depend on each other most is used."""
 CONFIDENCE = 0.95
 
 
 def course_of(figures: Mapping[str, Any]) -> Course:
-    """Return the course of a run behind its warm-up: nothing is counted there, and seconds in which nothing ended would
-    look as if all requests came in one burst behind them. So would those behind the load's end in which nothing did,
-    because all but the longest requests are over.
+    """Return the course of a run after its warm-up.
+
+    Nothing is counted in the warm-up, and its empty seconds would look as if all requests came in one burst after it.
+    Empty seconds after the end of the load would look so too, when all but the longest requests are over. Both are left
+    out.
 
     Args:
-        figures: what `outputs.figures` describes.
+        figures: those of `outputs.figures`.
     """
     scenario = figures["scenario"]
     begin, end = int(scenario["warmup_s"]), scenario["duration_s"]
@@ -39,7 +43,7 @@ def course_of(figures: Mapping[str, Any]) -> Course:
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
-    """Is the part of the requests within their SLO, and how sure that is."""
+    """Part of the requests within their SLO, with its confidence interval."""
 
     requests: int
     part: float
@@ -47,15 +51,16 @@ class Attainment:
     high: float
     """Bounds of the interval with 95 % confidence."""
     design_effect: float
-    """So many requests say as much as one that depends on no other; 1 or more."""
+    """Number of requests that tell as much as one independent request; 1 or more."""
 
 
 def attainment(courses: Sequence[Course]) -> Attainment | None:
     """Pool runs at one rate with different seeds; None where no request ended.
 
-    Each run is cut into blocks of equal length. If requests were independent, the misses of blocks would scatter as
-    those of a coin; what they scatter more is the design effect. Where hardly anything was missed that shows nothing,
-    so the scatter of the ends themselves is a lower bound: requests that come in bursts of ten wait together.
+    Each run is cut into blocks of equal length. If requests were independent, the misses of blocks would scatter like
+    coin flips. The ratio of their scatter to that is the design effect. Where hardly anything was missed, it shows
+    nothing. The scatter of the ends themselves is then a lower bound, because requests that come in bursts of ten wait
+    together.
     """
     ended = sum(count for course in courses for count, _ in course)
     if not ended:
@@ -82,7 +87,7 @@ def _blocks(course: Course, length: int) -> Iterator[tuple[int, int]]:
 
 
 def _of_misses(blocks: Sequence[tuple[int, int]], part: float) -> float:
-    # Of the blocks alone: what fills none has no part in their scatter.
+    # Count the blocks alone: a rest that fills no block has no part in their scatter.
     ended = sum(count for count, _ in blocks)
     if not 0 < part < 1 or not ended:
         return 1.0
@@ -98,7 +103,7 @@ def _of_ends(blocks: Sequence[tuple[int, int]]) -> float:
 
 
 def student(confidence: float, degrees: float) -> float:
-    """Return the two-sided quantile of Student's t, from the normal one; within 2 % from 4 degrees of freedom on."""
+    """Return the two-sided quantile of Student's t from the normal one; within 2 % from 4 degrees of freedom on."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     if math.isinf(degrees):
         return z
@@ -108,7 +113,7 @@ def student(confidence: float, degrees: float) -> float:
 
 
 def wilson(good: float, ended: float, z: float = 1.96) -> tuple[float, float]:
-    """Return Wilson's score interval of a part, by default with 95 % confidence; `ended` above 0."""
+    """Return Wilson's score interval of a part, by default with 95 % confidence. `ended` must be above 0."""
     part = good / ended
     base = 1 + z * z / ended
     centre = (part + z * z / (2 * ended)) / base
@@ -117,8 +122,9 @@ def wilson(good: float, ended: float, z: float = 1.96) -> tuple[float, float]:
 
 
 def majority(held: int, tried: int) -> float:
-    """Return the probability that trials like these hold more often than not, given that `held` of `tried` did and
-    nothing was known before.
+    """Return the probability that such trials hold more often than not.
+
+    It follows from `held` of `tried` trials that held, with no knowledge before them.
     """
     ways: int = sum(math.comb(tried + 1, count) for count in range(held + 1))
     return ways / float(2 ** (tried + 1))

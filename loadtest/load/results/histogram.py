@@ -1,4 +1,4 @@
-"""A histogram that merges without loss: counts in buckets whose bounds never depend on the data."""
+"""A histogram that merges without loss. The bounds of its buckets never depend on the data."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 GROWTH = 1.02
-"""Upper by lower bound of a bucket: a percentile is off by at most 1 %."""
+"""Ratio of a bucket's bounds. A percentile is off by at most 1 %."""
 LEAST = 1e-6
-"""Smaller values share a bucket; in seconds a microsecond."""
+"""Bound below which all values share a bucket; a microsecond if values are seconds."""
 _SCALE = 1.0 / math.log(GROWTH)
 _SHIFT = math.log(LEAST)
 
 
 class Histogram:
-    """Counts values of at least 0."""
+    """Counts of values of at least 0."""
 
     __slots__ = ("buckets", "count", "largest", "total")
 
@@ -26,7 +26,6 @@ class Histogram:
         self.largest = 0.0
 
     def add(self, value: float) -> None:
-        """Count a value."""
         bucket = int((math.log(value) - _SHIFT) * _SCALE) + 1 if value > LEAST else 0
         self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
         self.count += 1
@@ -35,7 +34,7 @@ class Histogram:
             self.largest = value
 
     def merge(self, other: Histogram) -> None:
-        """Count what the other one counted."""
+        """Add the counts of another histogram."""
         for bucket, count in other.buckets.items():
             self.buckets[bucket] = self.buckets.get(bucket, 0) + count
         self.count += other.count
@@ -44,11 +43,11 @@ class Histogram:
 
     @property
     def mean(self) -> float | None:
-        """The exact mean; None where nothing was counted."""
+        """Exact mean; None where nothing was counted."""
         return self.total / self.count if self.count else None
 
     def percentile(self, percent: float) -> float | None:
-        """Return the value that `percent` (0 to 100) of the values do not pass; None where nothing was counted."""
+        """Return the value that `percent` (0 to 100) of the values do not exceed; None where nothing was counted."""
         if not self.count:
             return None
         rank = max(1, math.ceil(self.count * percent / 100 - 1e-9))
@@ -71,7 +70,6 @@ class Histogram:
 
     @classmethod
     def from_wire(cls, wire: Sequence[Any]) -> Histogram:
-        """Build the histogram that `to_wire` described."""
         made = cls()
         made.count, made.total, made.largest, pairs = wire
         made.buckets = dict(zip(pairs[::2], pairs[1::2], strict=True))
@@ -79,7 +77,7 @@ class Histogram:
 
 
 def merged(histograms: Mapping[str, Histogram]) -> Histogram:
-    """Return one that counts what all counted."""
+    """Return the sum of several histograms."""
     made = Histogram()
     for each in histograms.values():
         made.merge(each)

@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs nothing else."""
+"""The report of a run as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -8,18 +8,11 @@ from html import escape
 from typing import Any
 
 from cluster.plural import counted
-from loadtest.report.line_chart import Line, chart
-from loadtest.report.scatter import Points, scatter
+from loadtest.report.page import page
+from loadtest.report.svg import Line, Points, line_chart, scatter
 
 Figures = Mapping[str, Any]
 
-_STYLE = """
-:root{color-scheme:light dark}body{font:14px system-ui,sans-serif;max-width:940px;margin:2em auto;padding:0 1em}
-svg{width:100%;margin:.4em 0}text{font-size:12px;fill:currentColor}.title{font-weight:600}.end{text-anchor:end}
-.mid{text-anchor:middle}.grid{stroke:currentColor;opacity:.2}polyline{fill:none;stroke-width:1.5}
-table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right}td:first-child{text-align:left}
-.bad{color:#dc2626;font-weight:600}.good{color:#16a34a;font-weight:600}
-"""
 _BIN_S = 5
 _TIMES = (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("tpot_s", "time/token"), ("e2e_s", "E2E"), ("queue_s", "queue"))
 
@@ -28,7 +21,7 @@ def run_page(figures: Figures, verdicts: Sequence[tuple[str, bool]] = ()) -> str
     """Return the report of a run.
 
     Args:
-        figures: as `outputs.figures` gives them, with the cluster's side.
+        figures: those of `outputs.figures`, with the cluster's side.
         verdicts: sentences about bounds, and whether they hold.
     """
     name = str(figures["scenario"].get("name", "load test"))
@@ -38,19 +31,12 @@ def run_page(figures: Figures, verdicts: Sequence[tuple[str, bool]] = ()) -> str
 
 
 def live_page(figures: Figures) -> str:
-    """Return the charts of a test that runs; the page loads itself again every two seconds."""
+    """Return the charts of a running test. The page reloads itself every two seconds."""
     return page("LLM load test", [summary(figures), *charts(figures)], refresh_s=2)
 
 
-def page(title: str, body: Sequence[str], refresh_s: int = 0) -> str:
-    """Return a page."""
-    refresh = f'<meta http-equiv="refresh" content="{refresh_s}">' if refresh_s else ""
-    head = f'<!doctype html><meta charset="utf-8">{refresh}<title>{escape(title)}</title><style>{_STYLE}</style>'
-    return head + "\n".join(body) + "\n"
-
-
 def summary(figures: Figures) -> str:
-    """Return what was run, and a table of times by kind."""
+    """Return a description of the run, and a table of times by kind."""
     scenario, generator = figures["scenario"], figures["generator"]
     said = ", ".join(f"{name} {value}" for name, value in scenario.items() if value != "" and name not in ("name",))
     failed = ", ".join(f"{count} {reason}" for reason, count in figures["errors"].items()) or "none"
@@ -79,7 +65,7 @@ def summary(figures: Figures) -> str:
 
 
 def charts(figures: Figures) -> list[str]:
-    """Return the course of a run."""
+    """Return the charts of a run over time."""
     points = figures["timeline"]
     if len(points) < 2:
         return ["<p>Too short for a timeline.</p>"]
@@ -93,20 +79,22 @@ def charts(figures: Figures) -> list[str]:
 
     made = [
         _curve(figures),
-        chart("Requests", "per second", times, [line("ended", "ended"), line("failed", "failed")]),
-        chart("Throughput", "output tokens/s", times, [line("tokens", "output_tokens")]),
-        chart("Streams", "open", times, [line("open", "running")]),
-        chart("TTFT", "ms", times, [*percentiles("ttft"), *_slo(figures, "slo_ttft_s", times)]),
-        chart("ITL", "ms", times, [*percentiles("itl"), *_slo(figures, "slo_itl_s", times)]),
-        chart("SLO attainment", "% of requests that ended", times, [line("attainment", "goodput", 100)]),
-        chart("Wait in the queue", "ms", times, [line("p50", "queue_p50_s", 1e3), line("p95", "queue_p95_s", 1e3)]),
-        chart("Generator", "ms late", times, [line("lag p99", "lag_p99_s", 1e3)]),
+        line_chart("Requests", "per second", times, [line("ended", "ended"), line("failed", "failed")]),
+        line_chart("Throughput", "output tokens/s", times, [line("tokens", "output_tokens")]),
+        line_chart("Streams", "open", times, [line("open", "running")]),
+        line_chart("TTFT", "ms", times, [*percentiles("ttft"), *_slo(figures, "slo_ttft_s", times)]),
+        line_chart("ITL", "ms", times, [*percentiles("itl"), *_slo(figures, "slo_itl_s", times)]),
+        line_chart("SLO attainment", "% of requests that ended", times, [line("attainment", "goodput", 100)]),
+        line_chart(
+            "Wait in the queue", "ms", times, [line("p50", "queue_p50_s", 1e3), line("p95", "queue_p95_s", 1e3)]
+        ),
+        line_chart("Generator", "ms late", times, [line("lag p99", "lag_p99_s", 1e3)]),
     ]
     return made + cluster_charts(figures.get("cluster", ()), str(figures.get("cluster_failure", "")))
 
 
 def cluster_charts(looks: Sequence[Mapping[str, Any]], failure: str = "") -> list[str]:
-    """Return the cluster's side."""
+    """Return the charts of the cluster's side."""
     if len(looks) < 2:
         return [f"<p>The cluster's side is not known. {escape(failure)}</p>"] if failure else []
     times = [float(each["at_s"]) for each in looks]
@@ -115,15 +103,15 @@ def cluster_charts(looks: Sequence[Mapping[str, Any]], failure: str = "") -> lis
         return Line(name, [_scaled(each[key], scale) for each in looks])
 
     return [
-        chart("Queue depth", "requests", times, [line("waiting", "waiting")]),
-        chart("Replicas", "count", times, [line(name, name) for name in ("ready", "starting", "draining")]),
-        chart("Batch", "sequences", times, [line("limits", "batch_limit"), line("running", "running")]),
-        chart("KV cache", "%", times, [line("used", "kv_usage", 100)]),
+        line_chart("Queue depth", "requests", times, [line("waiting", "waiting")]),
+        line_chart("Replicas", "count", times, [line(name, name) for name in ("ready", "starting", "draining")]),
+        line_chart("Batch", "sequences", times, [line("limits", "batch_limit"), line("running", "running")]),
+        line_chart("KV cache", "%", times, [line("used", "kv_usage", 100)]),
     ]
 
 
 def _curve(figures: Figures) -> str:
-    """Throughput against latency, a point per five seconds."""
+    """Return the chart of throughput against latency, a point per five seconds."""
     bins: dict[int, list[Mapping[str, Any]]] = {}
     for each in figures["timeline"]:
         bins.setdefault(each["second"] // _BIN_S, []).append(each)

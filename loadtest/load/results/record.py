@@ -1,4 +1,4 @@
-"""All that is known of a run, second by second, from however many processes."""
+"""All figures of a run, second by second, from any number of processes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 from loadtest.load.results.tally import Generator, Tally, Window
 
 LAG_BOUND_S = 0.05
-"""A generator whose 99th percentile of lag is above this was late enough to be seen in latencies."""
+"""Bound of the generator's 99th percentile of lag in seconds. Above it, the lag is visible in latencies."""
 BUSY_BOUND = 0.9
-"""A driver that used more of its core than this had none to spare."""
+"""Bound of a driver's part of one core. Above it, the driver had no spare time."""
 
 
-class Record:
-    """Adds up windows."""
+class RunRecord:
+    """Sum of windows."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, Tally] = {}
         self.generator = Generator()
         self.seconds: dict[int, Window] = {}
-        """Each with the sum of its kinds only, or an hour's record would fill the memory."""
+        """Window of each second, with the sum of its kinds only. Otherwise an hour's record would fill the memory."""
         self.clipped = 0
         self.last_s = 0.0
-        """When the last token or end came, in seconds since the start."""
+        """Time of the last token or end, in seconds since the start."""
 
     def add(self, window: Window) -> None:
         """Add a second of one process."""
@@ -46,7 +46,9 @@ class Record:
         return made
 
     def bottleneck(self) -> list[str]:
-        """Say why the generator and not the cluster may have been what was measured; empty if it was not."""
+        """Return the reasons why the generator may have been the bottleneck instead of the cluster; empty if it was
+        not.
+        """
         why = []
         for name, histogram in (("sending", self.generator.lag), ("reading", self.generator.loop_lag)):
             late = histogram.percentile(99)
@@ -57,7 +59,7 @@ class Record:
         return why
 
     def as_json(self, seconds: float) -> dict[str, Any]:
-        """Return the figures of a run that counted requests for so many seconds."""
+        """Return the figures of a run that counted requests for this many seconds."""
         total, generator = self.total(), self.generator
         per_message = 1e6 * generator.cpu_s / total.messages if total.messages else None
         why = self.bottleneck()
@@ -105,7 +107,7 @@ def point(window: Window) -> dict[str, Any]:
 
 
 def merge_windows(windows: Iterable[Window]) -> dict[int, Window]:
-    """Add up windows of the same second, keeping their kinds apart."""
+    """Add up windows of the same second. Their kinds stay separate."""
     made: dict[int, Window] = {}
     for window in windows:
         made.setdefault(window.second, Window(window.second)).merge(window)

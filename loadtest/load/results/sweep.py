@@ -1,5 +1,7 @@
-"""The highest rate that holds the SLO, by bisection. Trials are noisy, so both ends of the answer are tried again until
-they are sure enough; an end that turns out otherwise moves, and the search goes on from there.
+"""The highest rate that holds the SLO, by bisection.
+
+Trials are noisy, so both ends of the answer are tried again until they are sure enough. If an end turns out to be
+wrong, it moves, and the search continues from there.
 """
 
 from __future__ import annotations
@@ -14,22 +16,24 @@ from cluster.plural import counted
 from loadtest.load.results.attainment import Attainment, Course, attainment, majority
 
 SPARE_TRIALS = 2
-"""At each rate so many trials that broke their bounds, with a generator that was late itself, are not counted: they say
-nothing about the cluster. Further ones count, and the answer says so."""
+"""Trials per rate that may be ignored: those that broke their bounds while the generator itself was late.
+
+They tell nothing about the cluster. Further ones count, and the answer reports it.
+"""
 END_TRIALS = 3
-"""An end of the answer has at most so many times the trials of other rates."""
+"""Most trials of an end of the answer, as a multiple of those of other rates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Is one run at one rate."""
+    """One run at one rate."""
 
     rate: float
     repeat: int
     held: bool
-    """It met its bounds."""
+    """Whether it met its bounds."""
     trusted: bool
-    """The generator was not the bottleneck."""
+    """Whether the generator was not the bottleneck."""
     good: int
     ended: int
     figures: dict[str, Any]
@@ -37,24 +41,24 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Says how to search."""
+class SearchPlan:
+    """Parameters of a search."""
 
     low: float = 1.0
-    """Requests per second to begin with."""
+    """Requests per second of the first trial."""
     high: float = 1000.0
-    """Where to stop looking."""
+    """Highest rate to try, in requests per second."""
     repeats: int = 3
-    """Trials at a rate, with different seeds; the majority decides, and no more are run than it takes."""
+    """Trials at a rate, with different seeds. The majority decides, and no trial runs after it is clear."""
     precision: float = 0.1
-    """Ends when the rates that hold and that don't are so close, as a part."""
+    """Gap between the highest good and the lowest bad rate, as a part, at which the search ends."""
     confidence: float = 0.9
-    """Of each end of the answer: it is tried again until it is so sure, or has had all its trials."""
+    """Confidence of each end of the answer. An end is tried again until it has this, or has had all its trials."""
     floor: float | None = None
-    """Where `low` does not hold, look downwards to this; None does not."""
+    """Lowest rate to try if `low` does not hold; None tries none below it."""
 
     def __post_init__(self) -> None:
-        """Check.
+        """Check the values.
 
         Raises:
             SettingsError: a value is out of range.
@@ -72,32 +76,32 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """Is one end of the answer."""
+class KneeEnd:
+    """One end of the answer."""
 
     rate: float
     held: int
-    """Trials that held."""
+    """Number of trials that held."""
     tried: int
-    """Trials that counted."""
+    """Number of trials that counted."""
     confidence: float
-    """Probability that the rate is rightly taken to hold, or not to, as far as its trials say."""
+    """Probability, from its trials, that the verdict on the rate is right."""
     attainment: Attainment | None
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """Is what a search found."""
+    """Result of a search."""
 
-    holds: End | None
-    """Highest rate that held; None: none did."""
-    fails: End | None
-    """Lowest rate that did not; None: all did."""
+    holds: KneeEnd | None
+    """Highest rate that held; None if none did."""
+    fails: KneeEnd | None
+    """Lowest rate that did not hold; None if all did."""
     trusted: bool
-    """No generator was the bottleneck in a trial that decided."""
+    """Whether the generator was the bottleneck in no trial that decided."""
     trials: Sequence[Trial]
     ended: bool = True
-    """False where the search was cut off: the ends are what is known so far."""
+    """Whether the search ended. If it was cut off, the ends are those known so far."""
 
     @property
     def confidence(self) -> float:
@@ -105,7 +109,6 @@ class Knee:
         return math.prod(end.confidence for end in (self.holds, self.fails) if end is not None)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
         at = self.holds.attainment if self.holds is not None else None
         return {
             "knee_rps": self.holds and self.holds.rate,
@@ -123,7 +126,7 @@ class Knee:
         }
 
     def sentence(self) -> str:
-        """Say it."""
+        """Return the result as a sentence."""
         if not self.ended:
             return f"The search was cut off after {counted(len(self.trials), 'trial')}: {self._so_far()}"
         if self.holds is None:
@@ -151,13 +154,13 @@ class Knee:
         return "; ".join([*known, *([f"the {missing} bound is not known"] if missing else [])])
 
 
-def _votes(end: End) -> str:
+def _votes(end: KneeEnd) -> str:
     return f"{end.held} of {counted(end.tried, 'trial')} held"
 
 
 @dataclass(slots=True)
 class _Votes:
-    """Is what is known of one rate."""
+    """Trials of one rate."""
 
     counted: list[Trial] = field(default_factory=list)
     ran: int = 0
@@ -177,20 +180,20 @@ class _Votes:
         return sure if self.holds else 1 - sure
 
 
-def search(plan: Plan, trial: Callable[[float, int], Trial]) -> Knee:
-    """Find the knee: double from the lowest rate until one fails, halve the gap in ratio, and try both ends again.
+def search(plan: SearchPlan, trial: Callable[[float, int], Trial]) -> Knee:
+    """Find the knee. Double from the lowest rate until one fails, halve the gap in ratio, and try both ends again.
 
     Args:
         plan: bounds and precision.
-        trial: runs a rate; the second argument counts repeats, and is to change the seed.
+        trial: runs a rate; the second argument counts repeats, and must change the seed.
     """
     return Search(plan, trial).run()
 
 
 class Search:
-    """Is a search, of which the trials that ran are known also where `run` is left by an exception of a trial's."""
+    """Search whose trials remain known even if a trial's exception leaves `run`."""
 
-    def __init__(self, plan: Plan, trial: Callable[[float, int], Trial]) -> None:
+    def __init__(self, plan: SearchPlan, trial: Callable[[float, int], Trial]) -> None:
         self._plan = plan
         self._trial = trial
         self._votes: dict[float, _Votes] = {}
@@ -204,7 +207,7 @@ class Search:
                 return self._knee(good, bad)
 
     def so_far(self) -> Knee:
-        """Return what is known of a search that did not end: the nearest rates that a majority of trials decided."""
+        """Return the result of a search that did not end: the nearest rates that a majority of trials decided."""
         decided = {rate: votes.holds for rate, votes in self._votes.items() if self._decided(votes)}
         good = max((rate for rate, held in decided.items() if held), default=None)
         bad = min((rate for rate, held in decided.items() if not held and rate > (good or 0.0)), default=None)
@@ -241,9 +244,9 @@ class Search:
         return good, bad
 
     def _holds(self, rate: float) -> bool:
-        """Decide a rate by majority; a rate that has its trials is not tried again."""
+        """Decide a rate by majority. A rate that has its trials is not tried again."""
         votes = self._votes.setdefault(rate, _Votes())
-        # An even number of later trials may leave it open again.
+        # An even number of later trials may leave the rate undecided again.
         while not self._decided(votes):
             self._run(rate, votes)
         return votes.holds
@@ -259,7 +262,7 @@ class Search:
             votes.spare -= 1
 
     def _moved(self, rate: float) -> bool:
-        """Try an end again until it is sure enough; say whether it turned out otherwise."""
+        """Try an end again until it is sure enough. Return whether its verdict changed."""
         votes, before = self._votes[rate], self._votes[rate].holds
         while votes.confidence < self._plan.confidence and len(votes.counted) < END_TRIALS * self._plan.repeats:
             self._run(rate, votes)
@@ -272,7 +275,7 @@ class Search:
         deciding = [one for rate in (good, bad) if rate is not None for one in self._votes[rate].counted]
         return Knee(ends[0], ends[1], all(one.trusted for one in deciding), self._trials)
 
-    def _end(self, rate: float) -> End:
+    def _end(self, rate: float) -> KneeEnd:
         votes = self._votes[rate]
         found = attainment([one.course or [(one.ended, one.good)] for one in votes.counted])
-        return End(rate, votes.held, len(votes.counted), votes.confidence, found)
+        return KneeEnd(rate, votes.held, len(votes.counted), votes.confidence, found)

@@ -10,31 +10,35 @@ from typing import Any
 from loadtest.load.results.histogram import Histogram
 
 TIMES = ("ttft", "itl", "tpot", "e2e", "queue")
-"""In seconds: time to first token, gap between two messages of a stream, (E2E - TTFT) per further token, time to the
-last token, and the wait in the queue as the receipt has it. All but itl and tpot count from the intended time."""
+"""Names of the times, all in seconds.
+
+ttft is the time to the first token, itl the gap between two messages of a stream, tpot (E2E - TTFT) per further token,
+e2e the time to the last token, and queue the wait in the queue that the receipt reports. All but itl and tpot count
+from the intended time.
+"""
 _COUNTS = ("ended", "completed", "good", "prompt_tokens", "output_tokens", "cached_tokens", "messages")
 
 
 @dataclass(slots=True)
 class Tally:
-    """Adds up requests."""
+    """Sums over requests."""
 
     ended: int = 0
     """Requests that completed or failed."""
     completed: int = 0
     good: int = 0
-    """Completed within the SLO."""
+    """Requests that completed within the SLO."""
     prompt_tokens: int = 0
     output_tokens: int = 0
-    """Counted as they come, so those of requests that failed later too."""
+    """Output tokens, counted as they come, so those of requests that failed later count too."""
     cached_tokens: int = 0
     messages: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """Number of errors, by reason."""
     times: dict[str, Histogram] = field(default_factory=lambda: {name: Histogram() for name in TIMES})
 
     def merge(self, other: Tally) -> None:
-        """Add what the other one has."""
+        """Add another tally."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.errors.update(other.errors)
@@ -43,7 +47,7 @@ class Tally:
 
     @property
     def goodput(self) -> float | None:
-        """Part of the requests that completed within the SLO; a failed one is a miss. None before any ended."""
+        """Part of the requests that completed within the SLO. A failed one is a miss. None before any ended."""
         return self.good / self.ended if self.ended else None
 
     def to_wire(self) -> dict[str, Any]:
@@ -53,14 +57,13 @@ class Tally:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Tally:
-        """Build the tally that `to_wire` described."""
         made = cls(**{name: wire[name] for name in _COUNTS})
         made.errors.update(wire["errors"])
         made.times.update({name: Histogram.from_wire(each) for name, each in wire["times"].items()})
         return made
 
     def as_json(self, seconds: float) -> dict[str, Any]:
-        """Return the figures of a run of so many seconds."""
+        """Return the figures of a run of this many seconds."""
         per_s = 1 / seconds if seconds > 0 else 0.0
         return {
             "requests": self.ended,
@@ -82,19 +85,18 @@ class Tally:
 
 @dataclass(slots=True)
 class Generator:
-    """Is how well the generator itself kept up."""
+    """Delays and CPU use of the generator itself."""
 
     lag: Histogram = field(default_factory=Histogram)
     """Seconds from a request's intended time to its sending."""
     loop_lag: Histogram = field(default_factory=Histogram)
-    """Seconds that the event loop woke up late, and so may have read messages late."""
+    """Seconds by which the event loop woke up late. It may have read messages as late."""
     cpu_s: float = 0.0
     """CPU time of the drivers."""
     busiest: float = 0.0
     """Largest part of one core that a driver used in any second."""
 
     def merge(self, other: Generator) -> None:
-        """Add what the other one has."""
         self.lag.merge(other.lag)
         self.loop_lag.merge(other.loop_lag)
         self.cpu_s += other.cpu_s
@@ -106,22 +108,21 @@ class Generator:
 
     @classmethod
     def from_wire(cls, wire: list[Any]) -> Generator:
-        """Build what `to_wire` described."""
         return cls(Histogram.from_wire(wire[0]), Histogram.from_wire(wire[1]), wire[2], wire[3])
 
 
 @dataclass(slots=True)
 class Window:
-    """Is one second of a run."""
+    """One second of a run."""
 
     second: int
-    """Since the start, from 0."""
+    """Seconds since the start, from 0."""
     kinds: dict[str, Tally] = field(default_factory=dict)
     generator: Generator = field(default_factory=Generator)
     running: int = 0
     """Streams open at its end."""
     last_s: float = 0.0
-    """When the last token or end that counts came, in seconds since the start; 0 where none did."""
+    """Time of the last token or end that counts, in seconds since the start; 0 without any."""
 
     def of(self, kind: str) -> Tally:
         """Return the tally of a kind."""
@@ -138,7 +139,7 @@ class Window:
         return made
 
     def merge(self, other: Window) -> None:
-        """Add another process' part of this second."""
+        """Add another process's part of this second."""
         for kind, tally in other.kinds.items():
             self.of(kind).merge(tally)
         self.generator.merge(other.generator)
@@ -158,6 +159,5 @@ class Window:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Window:
-        """Build the window that `to_wire` described."""
         kinds = {kind: Tally.from_wire(each) for kind, each in wire["kinds"].items()}
         return cls(wire["second"], kinds, Generator.from_wire(wire["generator"]), wire["running"], wire["last_s"])

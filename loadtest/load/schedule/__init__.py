@@ -1,1 +1,1 @@
-"""Which request comes when, and how long it is: scenarios, arrivals, lengths."""
+"""The times and lengths of requests: scenarios, arrivals, lengths."""

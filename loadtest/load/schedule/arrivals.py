@@ -1,4 +1,4 @@
-"""When requests come. All patterns are open-loop: nobody waits for an answer before the next request is due."""
+"""The times at which requests come. All patterns are open-loop: a request never waits for the answer to another one."""
 
 from __future__ import annotations
 
@@ -37,13 +37,17 @@ PATTERNS = tuple(_DEFAULTS)
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Is one way of arriving.
+    """Pattern of arrivals.
 
-    constant: evenly spaced. poisson: independent. gamma: gaps with coefficient of variation `cv`. mmpp: Poisson whose
-    rate is `factor` times as high in bursts of `burst_s` seconds on average, with `calm_s` between them; the mean is
-    the rate asked for. step: `levels` equally long levels from the rate to `factor` times it. spike: `factor` times the
-    rate from the part `at` of the run for the part `for` of it. diurnal: a sine of `swing` times the rate, one period
-    in `period_s` (0: the run). trace: as recorded.
+    - constant: evenly spaced.
+    - poisson: independent.
+    - gamma: gaps with coefficient of variation `cv`.
+    - mmpp: Poisson with a rate `factor` times as high in bursts of `burst_s` seconds on average, with `calm_s` between
+      them. The mean is the given rate.
+    - step: `levels` equally long levels from the rate to `factor` times it.
+    - spike: `factor` times the rate from the part `at` of the run for the part `for` of it.
+    - diurnal: a sine of `swing` times the rate, one period in `period_s` (0: the run).
+    - trace: as recorded.
     """
 
     name: str = "poisson"
@@ -54,7 +58,7 @@ class Pattern:
         """Read NAME or NAME:KEY=VALUE,KEY=VALUE.
 
         Raises:
-            SettingsError: the name or a key is unknown, or a value out of range.
+            SettingsError: the name or a key is unknown, or a value is out of range.
         """
         name, _, rest = text.strip().partition(":")
         if name not in _DEFAULTS:
@@ -68,12 +72,14 @@ class Pattern:
         return cls(name, MappingProxyType(values))
 
     def __str__(self) -> str:
-        """Write what `parse` reads as the same pattern."""
+        """Return text that `parse` reads as the same pattern."""
         values = ",".join(f"{key}={_exact(value)}" for key, value in self.values.items())
         return f"{self.name}:{values}" if values else self.name
 
     def level(self, part: float) -> float:
-        """Return the rate at a part of the run (0 to 1, later goes on like the end) as a multiple of the base rate."""
+        """Return the rate at a part of the run as a multiple of the base rate. The part is from 0 to 1; above 1 counts
+        as 1.
+        """
         values = self.values
         if self.name == "step":
             levels = int(values["levels"])
@@ -87,14 +93,14 @@ class Pattern:
 
     @property
     def highest(self) -> float:
-        """The highest level."""
+        """Highest level."""
         if self.name in ("step", "spike"):
             return max(1.0, self.values["factor"])
         return 1 + self.values["swing"] if self.name == "diurnal" else 1.0
 
 
 def _exact(value: float) -> str:
-    """Write a number short where that is the same one: the text is read again, by Locust and from reports."""
+    """Return a short text for a number if it is exact. The text is read again, by Locust and from reports."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
@@ -111,8 +117,9 @@ def _bounded(name: str, key: str, text: str) -> float:
 
 
 def arrival_times(pattern: Pattern, rate: float, duration_s: float, seed: str) -> Iterator[float]:
-    """Give rising times in seconds from 0, without end unless the pattern ends at no requests; equal arguments give
-    equal times.
+    """Yield rising times in seconds from 0. They have no end unless the pattern's rate ends at zero.
+
+    Equal arguments give equal times.
 
     Args:
         pattern: any but a trace.
@@ -153,11 +160,11 @@ def _mmpp(rnd: random.Random, rate: float, values: Mapping[str, float]) -> Itera
     calm_rate = rate / (1 - burst + burst * values["factor"])
     rates = (calm_rate, calm_rate * values["factor"])
     stays = (values["calm_s"], values["burst_s"])
-    # It starts in the long-term mix, or every run would begin calm.
+    # The start state follows the long-term mix. Otherwise every run would begin calm.
     state = int(rnd.random() < burst)
     at, until = 0.0, rnd.expovariate(1 / stays[state])
     while True:
-        # Without memory, so the draw may be made again where the state changes.
+        # The process has no memory, so the draw may be made again where the state changes.
         next_at = at + rnd.expovariate(rates[state]) if rates[state] > 0 else math.inf
         if next_at < until:
             at = next_at

@@ -1,4 +1,4 @@
-"""How long requests are."""
+"""The lengths of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHAREGPT = ("num_prefill_tokens", "num_decode_tokens")
 
 
 class Lengths(Protocol):
-    """Draws the length of a request."""
+    """Source of lengths."""
 
     def draw(self, rnd: random.Random) -> tuple[int, int]:
         """Return prompt and output tokens, both at least 1."""
@@ -27,19 +27,18 @@ class Lengths(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Is always the same."""
+    """Constant lengths."""
 
     prompt: int
     output: int
 
     def draw(self, rnd: random.Random) -> tuple[int, int]:
-        """Return the lengths."""
         return self.prompt, self.output
 
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """Draws both lengths on their own, each log-normal and cut at its most."""
+    """Both lengths drawn independently, each log-normal and cut at its maximum."""
 
     prompt_median: float
     prompt_sigma: float
@@ -49,7 +48,6 @@ class LogNormal:
     output_most: int
 
     def draw(self, rnd: random.Random) -> tuple[int, int]:
-        """Draw lengths."""
         prompt = self.prompt_median * math.exp(rnd.gauss(0, self.prompt_sigma))
         output = self.output_median * math.exp(rnd.gauss(0, self.output_sigma))
         return max(1, min(self.prompt_most, round(prompt))), max(1, min(self.output_most, round(output)))
@@ -57,12 +55,11 @@ class LogNormal:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Draws pairs of lengths that really occurred together."""
+    """Pairs of lengths that really occurred together."""
 
     pairs: Sequence[tuple[int, int]]
 
     def draw(self, rnd: random.Random) -> tuple[int, int]:
-        """Draw one of the pairs."""
         return self.pairs[int(rnd.random() * len(self.pairs))]
 
 
@@ -71,7 +68,7 @@ def recorded(path: Path) -> Recorded:
     """Read the lengths of a trace, or of a CSV with num_prefill_tokens and num_decode_tokens.
 
     Raises:
-        TraceError: the file cannot be read, or is of no known format.
+        TraceError: the file cannot be read, or has no known format.
     """
     try:
         with open_trace(path) as file:

@@ -1,5 +1,7 @@
-"""Keeps what a scenario reads from pipes, as `--trace <(zcat trace.csv.gz)` gives: a pipe can be read once, and a
-scenario's files are read before the run, by every generator process, and for every trial of a sweep.
+"""Copies of a scenario's pipes, such as `--trace <(zcat trace.csv.gz)`.
+
+A pipe can be read only once. A scenario's files are read before the run, by every generator process, and for every
+trial of a sweep.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from loadtest.load.schedule.scenario import Scenario
 
 @contextmanager
 def without_pipes(scenario: Scenario) -> Iterator[Scenario]:
-    """Give the scenario with copies in the place of pipes; they are gone at the end.
+    """Yield the scenario with copies in place of its pipes. The copies are removed at the end.
 
     Raises:
-        TraceError: one can't be read.
+        TraceError: a pipe can't be read.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-loadtest-") as name:
         folder = Path(name)
@@ -45,6 +47,6 @@ def _is_pipe(path: Path) -> bool:
     try:
         mode = path.stat().st_mode
     except OSError:
-        # Who reads it says so.
+        # The code that reads the file reports it.
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

@@ -1,4 +1,4 @@
-"""Which request comes when: a function of the scenario and its seed alone."""
+"""The plan of requests. It depends only on the scenario and its seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.errors import SettingsError
 from loadtest.load.schedule.arrivals import arrival_times
-from loadtest.load.schedule.kinds import Kind
+from loadtest.load.schedule.kinds import RequestKind
 from loadtest.load.schedule.scenario import Scenario
 from loadtest.traces import read_trace
 from penstock.models import RequestClass
@@ -21,42 +21,42 @@ _SHARED_MOST = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """Is a request that is going to be sent."""
+class PlannedRequest:
+    """Planned request."""
 
     number: int
-    """Counts from 0 in the order of arrival, over all processes."""
+    """Number in the order of arrival, from 0, over all processes."""
     at_s: float
-    """When it is due, from the start of the run."""
+    """Due time in seconds from the start of the run."""
     kind: str
     request_class: int
     prompt_tokens: int
     output_tokens: int
     group: str = ""
-    """Prompts of one group begin alike."""
+    """Group whose prompts begin alike."""
     shared_tokens: int = 0
     session: str = ""
     blocks: tuple[int, ...] = ()
-    """Of a trace that says which blocks prompts share."""
+    """Shared blocks of the prompt, for a trace that records them."""
     block_tokens: int = 0
 
     def to_wire(self) -> dict[str, Any]:
-        """Return plain values for `Planned(**...)`."""
+        """Return plain values for `PlannedRequest(**...)`."""
         return asdict(self)
 
 
 def plan(
     scenario: Scenario, shard: int = 0, shards: int = 1, *, tell: Callable[[str], None] = lambda _: None
-) -> Iterator[Planned]:
-    """Give one process' part of a scenario, in the order of arrival.
+) -> Iterator[PlannedRequest]:
+    """Yield one process's part of a scenario, in the order of arrival.
 
-    The parts of all processes together are the same requests at the same times, however many processes there are.
+    Together the parts of all processes are the same requests at the same times, for any number of processes.
 
     Args:
         scenario: the load.
         shard: this process, from 0.
         shards: number of processes.
-        tell: hears how many lines of a trace are left out, if any are.
+        tell: takes a message if some lines of a trace are left out.
 
     Raises:
         TraceError: a file of the scenario cannot be read.
@@ -73,14 +73,14 @@ def plan(
     )
 
 
-def plan_of_user(scenario: Scenario, kind: str, rate: float, user: str) -> Iterator[Planned]:
-    """Give the requests of one user that goes on for ever; times are from the user's start.
+def plan_of_user(scenario: Scenario, kind: str, rate: float, user: str) -> Iterator[PlannedRequest]:
+    """Yield the requests of one user without end. Times are from the user's start.
 
     Args:
         scenario: gives pattern, lengths and seed.
         kind: of all requests.
         rate: of this user, requests per second.
-        user: tells users apart.
+        user: name that distinguishes users.
 
     Raises:
         SettingsError: the rate is out of range.
@@ -93,8 +93,8 @@ def plan_of_user(scenario: Scenario, kind: str, rate: float, user: str) -> Itera
     return (_drawn(scenario, kinds, number, at_s, f"{seed}/{number}") for number, at_s in enumerate(times))
 
 
-def _drawn(scenario: Scenario, kinds: Mapping[str, Kind], number: int, at_s: float, seed: str) -> Planned:
-    # Every request has a generator of its own, so that a process need not draw the requests of the others.
+def _drawn(scenario: Scenario, kinds: Mapping[str, RequestKind], number: int, at_s: float, seed: str) -> PlannedRequest:
+    # Every request has its own generator, so a process need not draw the requests of the others.
     rnd = random.Random(seed)
     name = next(iter(kinds))
     if len(kinds) > 1:
@@ -104,10 +104,10 @@ def _drawn(scenario: Scenario, kinds: Mapping[str, Kind], number: int, at_s: flo
     group = f"{name}-{rnd.randrange(kind.groups)}" if kind.groups else ""
     shared = min(kind.shared_tokens, int(_SHARED_MOST * prompt)) if group else 0
     session = group if kind.sticky else ""
-    return Planned(number, at_s, name, int(kind.request_class), prompt, output, group, shared, session)
+    return PlannedRequest(number, at_s, name, int(kind.request_class), prompt, output, group, shared, session)
 
 
-def _replay(scenario: Scenario, shard: int, shards: int, tell: Callable[[str], None]) -> Iterator[Planned]:
+def _replay(scenario: Scenario, shard: int, shards: int, tell: Callable[[str], None]) -> Iterator[PlannedRequest]:
     for request in read_trace(Path(scenario.trace), tell=tell):
         at_s = request.arrival_s / scenario.scale_rate
         if at_s >= scenario.duration_s:
@@ -115,7 +115,7 @@ def _replay(scenario: Scenario, shard: int, shards: int, tell: Callable[[str], N
         if request.number % shards != shard:
             continue
         request_class = RequestClass.STANDARD if request.request_class is None else request.request_class
-        yield Planned(
+        yield PlannedRequest(
             request.number,
             at_s,
             "trace",

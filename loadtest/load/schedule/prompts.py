@@ -1,4 +1,4 @@
-"""Prompts of an exact length. Their content means nothing; only what they share counts."""
+"""Prompts of an exact length. Their content has no meaning; only their shared parts count."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from loadtest.load.schedule.plan import Planned
+from loadtest.load.schedule.plan import PlannedRequest
 
 _FIRST = 3
-"""Small ids are often special tokens."""
+"""First id to use. Small ids are often special tokens."""
 
 
 class Prompts:
-    """Makes prompts for one model.
+    """Source of prompts for one model.
 
     Args:
         vocabulary: token ids are below this.
@@ -30,16 +30,16 @@ class Prompts:
         self._seed = seed
         self._shared = lru_cache(maxsize=256)(self._draw)
 
-    def lengths(self, planned: Planned) -> tuple[int, int]:
-        """Return prompt and output tokens, cut to what the context holds."""
+    def lengths(self, planned: PlannedRequest) -> tuple[int, int]:
+        """Return prompt and output tokens, cut to fit in the context."""
         prompt, output = planned.prompt_tokens, planned.output_tokens
         if not self._context or prompt + output <= self._context:
             return prompt, output
         output = max(1, min(output, self._context // 4))
         return max(1, min(prompt, self._context - output)), output
 
-    def ids(self, planned: Planned, tokens: int) -> Sequence[int]:
-        """Make a prompt of so many tokens."""
+    def ids(self, planned: PlannedRequest, tokens: int) -> Sequence[int]:
+        """Return a prompt of this many tokens."""
         if planned.blocks:
             parts = [self._shared(f"block-{block}", planned.block_tokens) for block in planned.blocks]
             return [token for part in parts for token in part][:tokens]
@@ -48,7 +48,7 @@ class Prompts:
         return [*self._shared(planned.group, shared), *own] if shared > 0 else own
 
     def _draw(self, name: str, count: int) -> list[int]:
-        # numpy draws 100,000 tokens in a millisecond; the standard library would hold the event loop up for fifty.
+        # numpy draws 100,000 tokens in a millisecond. The standard library would block the event loop for fifty.
         drawn = np.random.default_rng([self._seed & 0xFFFFFFFF, zlib.crc32(name.encode())])
         made: list[int] = drawn.integers(self._first, self._vocabulary, count).tolist()
         return made

@@ -1,4 +1,4 @@
-"""Whole loads by name: what comes, how fast, how long. A TOML file describes others."""
+"""Complete loads by name: requests, rate, duration. A TOML file describes others."""
 
 from __future__ import annotations
 
@@ -11,49 +11,52 @@ from typing import Any
 
 from cluster.errors import SettingsError, plain_reason
 from loadtest.load.schedule.arrivals import Pattern
-from loadtest.load.schedule.kinds import KINDS, Kind
+from loadtest.load.schedule.kinds import KINDS, RequestKind
 from loadtest.load.schedule.lengths import Fixed, recorded
 from penstock.values.slo import ClassSlo
 
 MOST_RATE = 1_000_000.0
-"""No generator sends more, and at a rate beyond all numbers no time passes between two requests."""
+"""Highest rate in requests per second.
+
+No generator sends more, and above some number no time passes between requests.
+"""
 MOST_S = 366 * 86_400.0
-"""Longer than anybody tests; timers overflow at some length."""
+"""Longest duration in seconds. No real test lasts longer, and timers overflow at some length."""
 MIXABLE = tuple(name for name in KINDS if name != "trace")
 _CHAT: Mapping[str, float] = {"chat": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Is a load. The same scenario sends the same requests at the same times."""
+    """Load. The same scenario sends the same requests at the same times."""
 
     name: str
     text: str = ""
     arrivals: Pattern = field(default_factory=Pattern)
     rate: float = 2.0
-    """Requests per second; with a pattern that has levels, that of level 1. Traces come at their own."""
+    """Requests per second; with a pattern that has levels, the rate of level 1. A trace has its own times."""
     duration_s: float = 60.0
     mix: Mapping[str, float] = field(default_factory=lambda: _CHAT)
-    """Kind of request to its weight."""
+    """Weight of each kind of request."""
     seed: int = 1
     warmup_s: float = 0.0
-    """Requests due before this are sent and not counted."""
+    """Seconds at the start. Requests due in them are sent and not counted."""
     trace: str = ""
-    """A recorded load to replay; it brings times and lengths."""
+    """Recorded load to replay. It has times and lengths."""
     scale_rate: float = 1.0
-    """A trace comes so many times as fast."""
+    """Factor by which a trace is sped up."""
     lengths: str = ""
-    """A file whose recorded lengths all kinds take."""
+    """File with recorded lengths for all kinds."""
     prompt_tokens: int | None = None
-    """All prompts are so long; goes with `output_tokens`."""
+    """Length of all prompts. It goes with `output_tokens`."""
     output_tokens: int | None = None
     slo_ttft_s: float | None = None
-    """Wins over the kinds' own."""
+    """SLO for the TTFT that replaces those of the kinds."""
     slo_itl_s: float | None = None
-    """Bounds the 95th percentile of a request's own gaps; wins over the kinds' own."""
+    """SLO for the 95th percentile of a request's own gaps. It replaces those of the kinds."""
 
     def __post_init__(self) -> None:
-        """Check what no type does.
+        """Check what types don't.
 
         Raises:
             SettingsError: a value is out of range or contradicts another one.
@@ -79,8 +82,8 @@ class Scenario:
             if getattr(self, name) is not None:
                 _above(name, getattr(self, name), 0.0)
 
-    def kind(self, name: str) -> Kind:
-        """Return a kind as this scenario has it."""
+    def kind(self, name: str) -> RequestKind:
+        """Return a kind with the values of this scenario."""
         kind = KINDS[name]
         if self.prompt_tokens is not None and self.output_tokens is not None:
             kind = replace(kind, lengths=Fixed(self.prompt_tokens, self.output_tokens))
@@ -101,11 +104,11 @@ def _above(name: str, value: float, least: float, most: float = math.inf) -> Non
 SCENARIOS: Mapping[str, Scenario] = {
     scenario.name: scenario
     for scenario in (
-        # So many that one late message does not break a goodput of 0.99.
+        # Enough requests that one late message does not break a goodput of 0.99.
         Scenario("smoke", "200 short requests", rate=20.0, duration_s=10, prompt_tokens=32, output_tokens=16),
         Scenario("chat", "interactive conversations, Poisson"),
         Scenario("rag", "long prompts that carry documents", mix={"rag": 1.0}, rate=0.5),
-        Scenario("batch", "work that nobody waits for", mix={"batch": 1.0}),
+        Scenario("batch", "work that is not urgent", mix={"batch": 1.0}),
         Scenario("agents", "long shared beginnings, short answers", mix={"agent": 1.0}),
         Scenario("mixed", "all kinds together", mix={"chat": 6, "rag": 1, "batch": 2, "agent": 3}, rate=3.0),
         Scenario("bursts", "chat that comes in bursts", Pattern.parse("mmpp"), duration_s=180),
@@ -172,7 +175,7 @@ _WORDS: Mapping[type, str] = {str: "text", float: "number", int: "whole number",
 
 
 def scenario_fields(scenario: Scenario) -> dict[str, Any]:
-    """Return plain values for `scenario_from`, without those that say nothing."""
+    """Return plain values for `scenario_from`, without empty ones."""
     values = {name: getattr(scenario, name) for name in _TYPES}
     values |= {"arrivals": str(scenario.arrivals), "mix": dict(scenario.mix)}
     return {name: value for name, value in values.items() if value is not None}

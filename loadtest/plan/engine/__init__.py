@@ -1,1 +1,1 @@
-"""What an engine does, on paper: memory, step times, and how far that is off measured points."""
+"""Engines on paper: memory, step times, and their distance from measured points."""

@@ -1,4 +1,4 @@
-"""Well-known architectures, in the terms of their config.json. Other models: give a folder or a config.json."""
+"""Well-known architectures, in the terms of their config.json. Other models come as a folder or a config.json."""
 
 from __future__ import annotations
 
@@ -138,12 +138,12 @@ def load_shape(model: str) -> ModelShape:
     """Return the architecture of a folder, a config.json, "demo", or a well-known model.
 
     Raises:
-        SettingsError: it is none of these.
+        SettingsError: the model is none of these.
     """
     if model == "demo":
         from deployments.engines.factory import resolve_model
 
-        # Not the name of the folder that it lies in.
+        # The name is "demo", not the folder of its files.
         return replace(read_config(resolve_model(model)), name=model)
     path = Path(model).expanduser()
     if path.exists():

@@ -1,4 +1,4 @@
-"""What a fit to measured points is worth on points that it has not seen: other lengths, or another model."""
+"""Quality of a fit to measured points on points that it has not seen: other lengths, or another model."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from loadtest.plan.engine.prior import Coefficients, StepPrior, prior
 from loadtest.plan.engine.steady import itl_of
 
 LONGEST_TTFT_S, MOST_CLIENTS = 3.0, 256
-"""Points beyond measure a queue, not steps."""
+"""Points beyond these bounds measure a queue, not steps."""
 TRUST = 0.02
 """Weight of the prior's value of each coefficient, in points."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Is the error on what was left out, relative."""
+    """Relative error on the points that were left out."""
 
     name: str
     dense: bool
     points: int
     in_sample: float
-    """Mean |error| on the points it was fitted to."""
+    """Mean |error| on the points of the fit."""
     held_out: float
-    """Mean |error| on the points it was not."""
+    """Mean |error| on the points that were left out."""
 
 
 def usable(points: Sequence[Point]) -> list[Point]:
-    """Return the points that are steps of a known engine, without a queue."""
+    """Return the points that measure steps of a known engine, without a queue."""
     return [
         point
         for point in dict.fromkeys(points)
@@ -46,12 +46,12 @@ def usable(points: Sequence[Point]) -> list[Point]:
 
 
 ALONE = 1e-9
-"""No weight: the points decide alone."""
+"""Weight with which the points decide alone."""
 
 
 def leave_one_shape_out(points: Sequence[Point], trust: float = TRUST) -> list[HeldOut]:
-    """Fit each config's step model without one pair of lengths at a time, and predict that. Where the prior saw such
-    points, only a fit that does not lean on it (`trust` = `ALONE`) has not seen what it predicts.
+    """Fit each config's step model without one pair of lengths at a time, and predict that pair. Where the prior saw
+    such points, only a fit without the prior (`trust` = `ALONE`) predicts points that it has not seen.
     """
     groups: dict[Config, list[Point]] = defaultdict(list)
     for point in usable(points):
@@ -80,8 +80,8 @@ def _error(engine: StepPrior, point: Point, step_tokens: int) -> float:
 
 
 def fit_points(start: StepPrior, points: Sequence[Point], step_tokens: int, trust: float = TRUST) -> StepPrior:
-    """Fit a step model to steady batches: least squares of relative errors, held to the prior where the points say
-    nothing.
+    """Fit a step model to steady batches by least squares of relative errors. The prior holds coefficients about which
+    the points say nothing.
     """
     s = start.steps
     start_values = [s.a, s.b, s.g, s.m][: 4 if s.experts else 3]
@@ -123,7 +123,7 @@ def _least_squares(
 
 
 def hold_out_models(points: Sequence[Point]) -> list[HeldOut]:
-    """Fit the prior's coefficients anew without one model at a time, and predict that."""
+    """Fit the prior's coefficients without one model at a time, and predict that model."""
     use = usable(points)
     models = sorted({point.config.model for point in use})
     results = []
@@ -141,7 +141,7 @@ def hold_out_models(points: Sequence[Point]) -> list[HeldOut]:
 
 
 def fit_coefficients(points: Sequence[Point]) -> Coefficients:
-    """Fit the prior's coefficients; the prediction is linear in them."""
+    """Fit the prior's coefficients. The prediction is linear in them."""
     names = [field.name for field in fields(Coefficients)]
     start = [float(getattr(Coefficients(), name)) for name in names]
     rows = []
@@ -165,7 +165,7 @@ def _errors(points: Sequence[Point], coefficients: Coefficients) -> list[float]:
 
 
 def as_json(results: Sequence[HeldOut]) -> list[dict[str, Any]]:
-    """Return what the benchmark writes."""
+    """Return the data that the benchmark writes."""
     return [
         {"name": r.name, "dense": r.dense, "points": r.points, "in_sample": r.in_sample, "held_out": r.held_out}
         for r in results

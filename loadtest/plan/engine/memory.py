@@ -1,4 +1,4 @@
-"""Does a model fit, and what is left for its KV cache. Rounds against itself: what is close is too little."""
+"""Memory of a replica: whether a model fits, and the room for its KV cache. It rounds up needs and rounds down room."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ BASE_OVERHEAD = 1.1e9
 """CUDA context, NCCL, graphs and the allocator's waste, bytes per GPU."""
 LEAST_OVERHEAD = 1.5e9
 STARVED = 0.10
-"""A KV cache below this part of the usable memory is too little to batch with."""
+"""Part of the usable memory below which a KV cache is too small for batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """Is the memory of one replica. Bytes are per GPU."""
+    """Memory of one replica. Bytes are per GPU."""
 
     tensor_parallel: int
     usable: float
     weights: float
     overhead: float
     kv: float
-    """Left for the KV cache; negative: so much is missing."""
+    """Room for the KV cache. A negative value is missing memory."""
     kv_tokens: int
-    """Of the whole replica."""
+    """Tokens of the whole replica."""
     kv_bytes_per_token: float
-    """On each GPU."""
+    """Bytes on each GPU."""
 
     @property
     def fits(self) -> bool:
-        """Whether it loads."""
+        """Whether the model loads."""
         return self.kv_tokens > 0
 
     @property
@@ -42,7 +42,7 @@ class Sizing:
 
     @property
     def starved(self) -> bool:
-        """Whether it loads, but has hardly any room for sequences."""
+        """Whether the model loads, but leaves hardly any room for sequences."""
         return self.fits and self.kv < STARVED * self.usable
 
 
@@ -62,16 +62,16 @@ def size(
     Args:
         shape: the architecture.
         gpu: each of its accelerators.
-        tensor_parallel: how many.
+        tensor_parallel: number of accelerators.
         precision: of the weights.
         kv_element_bytes: 2, or 1 for an fp8 cache.
         utilization: part of the memory that the engine may take.
-        step_tokens: token budget of a step; default: vLLM's for the accelerator.
-        block_tokens: the cache is counted in blocks of so many.
+        step_tokens: token budget of a step; None for vLLM's default for the accelerator.
+        block_tokens: size of a block of the KV cache, tokens.
     """
     weights = weights_of(shape, precision).total_bytes / tensor_parallel
     tokens = step_tokens or gpu.step_limits[0]
-    # Buffers of a full step: the residual stream on every rank, the feed-forward part split over them.
+    # Buffers of a full step: the residual stream on every rank, and the feed-forward part split over the ranks.
     activations = 2 * tokens * (2 * shape.hidden + 3 * shape.intermediate / tensor_parallel)
     overhead = max(LEAST_OVERHEAD, BASE_OVERHEAD + activations)
     usable = utilization * gpu.memory

@@ -1,4 +1,4 @@
-"""Measured points of others: reads them, and scores the prior on them."""
+"""Points that others measured, and the prior's score on them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Is an engine that was measured."""
+    """An engine that was measured."""
 
     model: str
     system: str
@@ -39,7 +39,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Is one measurement of a closed loop. Times in seconds."""
+    """One measurement of a closed loop. Times in seconds."""
 
     config: Config
     shape: Shape
@@ -47,13 +47,12 @@ class Point:
     ttft_s: float
     tpot_s: float
     layout: str = ""
-    """Why it can't be scored: what the engine was split by beside tensor parallelism, or what was not measured; empty
-    for nothing."""
+    """Reason why it can't be scored: a split beside tensor parallelism, or a missing value. Empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Is a config whose model, accelerator and precision we know."""
+    """A config with a known model, accelerator and precision."""
 
     shape: ModelShape
     gpu: Gpu
@@ -62,7 +61,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Is a config's error, relative; negative is predicted too fast."""
+    """Relative errors of a config. Negative is predicted too fast."""
 
     config: Config
     points: int
@@ -71,7 +70,7 @@ class Score:
     in_calibration: bool
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as `--json` prints it."""
+        """Return the data of `--json`."""
         return {
             "model": self.config.model,
             "system": self.config.system,
@@ -88,14 +87,14 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Is how the prior does on a file."""
+    """Scores of the prior on a file."""
 
     configs: Sequence[Score]
     skipped: Sequence[dict[str, Any]]
     """Model, system, precision, points, and why."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as `--json` prints it; errors are parts of the measured value, None without any point."""
+        """Return the data of `--json`. Errors are parts of the measured value, and None without any point."""
         return {
             "median_tpot_error": _median([each for score in self.configs for each in score.tpot]),
             "median_ttft_error": _median([each for score in self.configs for each in score.ttft]),
@@ -109,10 +108,10 @@ def _median(errors: Sequence[float]) -> float | None:
 
 
 def read_points(path: Path) -> list[Point]:
-    """Read a CSV file with `COLUMNS`; further ones may say how the engine was split.
+    """Read a CSV file with `COLUMNS`. Further columns may tell how the engine was split.
 
     Raises:
-        TraceError: it cannot be read, lacks a column, or has a wrong value.
+        TraceError: the file cannot be read, lacks a column, or has a wrong value.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -150,12 +149,12 @@ def _point(path: Path, line: int, row: dict[str, str]) -> Point:
 def _layout(row: dict[str, str]) -> str:
     names = {"pp_size": "pipeline", "attention_dp_size": "attention data parallel", "moe_ep_size": "expert parallel"}
     split = [f"{text} {row[name]}" for name, text in names.items() if row.get(name) not in (None, "", "1", "1.0")]
-    # Experts split whole over the ranks of one tensor-parallel group are read and multiplied in the same time.
+    # Experts that are split whole over the ranks of one tensor-parallel group take the same time.
     return ", ".join(text for text in split if not text.startswith("expert"))
 
 
 def known(config: Config) -> Known | str:
-    """Look a config up; a string says why it is unknown."""
+    """Look a config up. Return a string with the reason if it is unknown."""
     shape, gpu = find_shape(config.model), find_gpu(config.system)
     if shape is None:
         return "unknown model"
@@ -188,7 +187,7 @@ def predict(point: Point, found: Known, coefficients: Coefficients | None = None
 
 
 def score(points: Iterable[Point], coefficients: Coefficients | None = None) -> Scores:
-    """Hold the prior against measured points."""
+    """Score the prior on measured points."""
     groups: dict[Config, list[tuple[float, float]]] = defaultdict(list)
     skipped: Counter[tuple[str, str, str, str]] = Counter()
     inside: dict[Config, bool] = {}
@@ -212,11 +211,11 @@ def score(points: Iterable[Point], coefficients: Coefficients | None = None) -> 
 
 
 def in_calibration(found: Known, tensor_parallel: int) -> bool:
-    """Whether the prior's coefficients saw this kind of engine."""
+    """Return whether the prior's coefficients were fitted on this kind of engine."""
     seen = {("llama-3.1-70b", "fp8"), ("llama-3.1-70b", "fp4"), ("qwen3-32b", "bf16")}
     kind = (found.shape.name, found.precision)
     if kind[0] == "gpt-oss-120b":
-        # Its H100 points set what experts' arithmetic takes.
+        # Its H100 points set the time of the experts' arithmetic.
         return found.gpu.name == "h100" and kind[1] in ("fp4", "mxfp4") and tensor_parallel <= 8
     return found.gpu.in_calibration and kind in seen and tensor_parallel <= 8
 

@@ -1,4 +1,4 @@
-"""What a parameter takes in memory, and at which rate it is multiplied."""
+"""Precisions of weights: bytes per parameter, and the units that multiply them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cluster.errors import SettingsError
 from loadtest.plan.engine.shapes import ModelShape
 
 _BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625, "int4": 0.55, "mxfp4": 0.53125}
-"""With scales: 4-bit floats share one byte per 16 (NVIDIA's) or 32 (MX) values, integers one half float per 128."""
+"""Bytes with scales: 4-bit floats share one byte per 16 (NVIDIA) or 32 (MX) values, integers a 16-bit float per 128."""
 _ALIASES = {
     "bfloat16": "bf16",
     "float16": "bf16",
@@ -23,16 +23,16 @@ PRECISIONS = tuple(sorted(_BYTES))
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Is a model at a precision, all ranks together."""
+    """Weights of a model at a precision, all ranks together."""
 
     precision: str
     total_bytes: float
     expert_bytes: float
-    """Part of the total that is routed experts."""
+    """Part of the total that belongs to routed experts."""
     embedding_bytes: float
     """Part of the total that no step reads as a whole."""
     arithmetic: str
-    """Of bf16, fp8 and fp4, the units that do the work."""
+    """Units that do the work: bf16, fp8 or fp4."""
 
 
 def weights_of(shape: ModelShape, precision: str, *, has_fp4: bool = True) -> Weights:
@@ -41,7 +41,7 @@ def weights_of(shape: ModelShape, precision: str, *, has_fp4: bool = True) -> We
     Args:
         shape: the architecture.
         precision: of `PRECISIONS` or an alias.
-        has_fp4: whether the accelerator multiplies 4-bit floats; else they are widened first.
+        has_fp4: whether the accelerator multiplies 4-bit floats. Otherwise they are widened first.
 
     Raises:
         SettingsError: the precision is unknown.
@@ -51,7 +51,7 @@ def weights_of(shape: ModelShape, precision: str, *, has_fp4: bool = True) -> We
         precision = "mxfp4"
     each = _BYTES[precision]
     routed = shape.experts.parameters if shape.experts else 0
-    # MXFP4 checkpoints leave all but the experts as they were trained.
+    # MXFP4 checkpoints leave all weights but the experts as they were trained.
     rest = 2.0 if precision == "mxfp4" else each
     arithmetic = precision if precision == "fp8" or (precision == "fp4" and has_fp4) else "bf16"
     return Weights(
@@ -67,7 +67,7 @@ def canonical(precision: str) -> str:
     """Return the name in `PRECISIONS`.
 
     Raises:
-        SettingsError: it is unknown.
+        SettingsError: the precision is unknown.
     """
     plain = precision.strip().lower()
     plain = _ALIASES.get(plain, plain)

@@ -1,9 +1,10 @@
-"""The step model of an engine that nobody has measured yet, from data sheets and six coefficients.
+"""Step model of an engine without measurements, from data sheets and six coefficients.
 
 The coefficients were fitted once to Llama-3.1-70B in fp8 and fp4 and Qwen3-32B in bf16 on H100, H200 and B200 with vLLM
-at tensor parallel sizes 1 to 8 (304 points): 5.5 % mean error on those; trained without B200 and tested on it 9.7 %,
-trained on 70B and tested on 32B 7.0 %. What experts' arithmetic takes, and the constants of TTFT in `steady`, were set
-on gpt-oss-120b and Llama-3.1-70B on H100. Nothing else is inside the calibration. A profile replaces it.
+at tensor parallel sizes 1 to 8 (304 points). The mean error on those points is 5.5 %. Trained without B200 and tested
+on it, it is 9.7 %. Trained on 70B and tested on 32B, it is 7.0 %. The time of experts' arithmetic and the constants of
+TTFT in `steady` were set on gpt-oss-120b and Llama-3.1-70B on H100. Nothing else is inside the calibration. A profile
+replaces the prior.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from loadtest.plan.engine.shapes import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Are the prior's constants: how much longer than ideal each part takes."""
+    """Constants of the prior: factors on the ideal time of each part."""
 
     weight_read: float = 1.05
     kv_read: float = 0.74
     compute: float = 1.48
     expert_compute: float = 5.0
-    """Of routed experts: grouped multiplications of few rows each reach a smaller part of the peak."""
+    """For routed experts: grouped multiplications of few rows each reach a smaller part of the peak."""
     layer_s: float = 68e-6
     all_reduce: float = 1.63
     request_s: float = 28e-6
@@ -33,8 +34,8 @@ class Coefficients:
 
 @dataclass(frozen=True, slots=True)
 class StepPrior:
-    """Predicts steps of one (model, accelerator, parallelism, precision). Unlike a fitted model it tells sequences and
-    tokens apart.
+    """Step model of one (model, accelerator, parallelism, precision). Unlike a fitted model it has a cost per sequence
+    beside the cost per token.
     """
 
     steps: StepModel
@@ -42,8 +43,8 @@ class StepPrior:
     """Seconds per sequence in the step, beside its tokens."""
 
     def for_shape(self, shape: Shape) -> StepModel:
-        """Return the step model for such requests: what a sequence costs is spread over the tokens it brings, so that
-        steady batches take as long.
+        """Return the step model for such requests. The cost of a sequence is spread over the tokens that it brings, so
+        that steady batches take as long.
         """
         steps = self.steps
         return StepModel(steps.a, steps.b + self.request_s / shape.mix.tokens, steps.g, steps.m, steps.experts)
@@ -75,7 +76,7 @@ def prior(
     routed = shape.active_expert_parameters
     work = c.compute * (shape.active_parameters - routed) + c.expert_compute * routed
     compute = 2 * work / (tensor_parallel * gpu.flops(weights.arithmetic))
-    # A ring moves every byte almost twice; each layer reduces after attention and after the feed-forward part.
+    # A ring moves every byte almost twice. Each layer reduces after attention and after the feed-forward part.
     reduced = 2 * shape.layers * 2 * (1 - 1 / tensor_parallel) * 2 * shape.hidden / gpu.link
     b = compute + c.all_reduce * reduced
     g = c.kv_read * shape.kv_bytes_per_rank(tensor_parallel, kv_element_bytes) / gpu.bandwidth

@@ -1,4 +1,4 @@
-"""What memory and speed depend on in a model's architecture, read from its config.json."""
+"""Properties of a model's architecture that memory and speed depend on, read from its config.json."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from cluster.errors import SettingsError, plain_reason
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Describes multi-head latent attention (MLA): one compressed vector per token and layer, whatever the heads."""
+    """Multi-head latent attention (MLA): one compressed vector per token and layer, whatever the number of heads."""
 
     rank: int
-    """Of the compressed keys and values."""
+    """Dimension of the compressed keys and values."""
     rope_dim: int
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertShape:
-    """Describes a mixture of experts."""
+    """A mixture of experts."""
 
     total: int
     active: int
-    """Per token, without shared experts."""
+    """Active experts per token, without shared experts."""
     parameters: int
-    """Of all routed experts in all layers."""
+    """Parameters of all routed experts in all layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Is an architecture."""
+    """An architecture."""
 
     name: str
     parameters: int
@@ -44,16 +44,16 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     embedding: int
-    """Parameters of the input embedding, which a token looks up and does not multiply with; 0 where it is also the
+    """Parameters of the input embedding, which a token looks up and does not multiply with. 0 where it is also the
     output layer."""
     context: int
-    """Longest prompt and output, tokens."""
+    """Longest prompt and output together, tokens."""
     latent: LatentAttention | None = None
     experts: ExpertShape | None = None
     native: str = "bf16"
-    """The precision that the published weights have."""
+    """Precision of the published weights."""
     heads: int = 0
-    """Attention heads; 0 where it is not known."""
+    """Attention heads; 0 where the number is not known."""
 
     @property
     def active_parameters(self) -> int:
@@ -63,19 +63,19 @@ class ModelShape:
 
     @property
     def active_expert_parameters(self) -> int:
-        """Of these, those of routed experts."""
+        """Part of `active_parameters` that belongs to routed experts."""
         return self.experts.parameters * self.experts.active // self.experts.total if self.experts else 0
 
     def kv_bytes(self, element_bytes: float = 2.0) -> float:
-        """Return the bytes of KV cache per token, over all layers and heads. Windowed layers count in full, so it is an
-        upper bound there.
+        """Return the bytes of KV cache per token, over all layers and heads. Windowed layers count in full, so the
+        result is an upper bound for them.
         """
         if self.latent is not None:
             return self.layers * (self.latent.rank + self.latent.rope_dim) * element_bytes
         return 2 * self.layers * self.kv_heads * self.head_dim * element_bytes
 
     def kv_bytes_per_rank(self, tensor_parallel: int, element_bytes: float = 2.0) -> float:
-        """Return what a token takes on each GPU: latent vectors are on all, heads are split as far as they go."""
+        """Return a token's bytes on each GPU. Latent vectors are on all GPUs, heads are split as far as they go."""
         if self.latent is not None:
             return self.kv_bytes(element_bytes)
         heads = -(-self.kv_heads // tensor_parallel)
@@ -86,7 +86,7 @@ def read_config(path: Path) -> ModelShape:
     """Read a model's folder or its config.json.
 
     Raises:
-        SettingsError: it is missing, no JSON, or lacks a field.
+        SettingsError: the file is missing, is no JSON, or lacks a field.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -102,7 +102,7 @@ def shape_of(name: str, config: Mapping[str, Any]) -> ModelShape:
     """Read a configuration in Hugging Face's terms.
 
     Raises:
-        SettingsError: a field is missing or no positive whole number.
+        SettingsError: a field is missing or not a positive whole number.
     """
     config = _section(name, config, "text_config") or config
     hidden, layers = _whole(name, config, "hidden_size"), _whole(name, config, "num_hidden_layers")
@@ -176,7 +176,7 @@ def _native(name: str, config: Mapping[str, Any]) -> str:
 
 
 def _section(name: str, config: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """Return an object within the configuration; an empty one where it is missing."""
+    """Return an object within the configuration, an empty one where it is missing."""
     value = config.get(field) or {}
     if not isinstance(value, Mapping):
         raise SettingsError(f"model {name}: config.json: {field} must be one JSON object, got {value!r}")
@@ -184,7 +184,7 @@ def _section(name: str, config: Mapping[str, Any], field: str) -> Mapping[str, A
 
 
 def _whole_or_zero(name: str, config: Mapping[str, Any], field: str) -> int:
-    """Return 0 where there is none, which configurations write in several ways."""
+    """Return a whole number, or 0 where there is none. Configurations write "none" in several ways."""
     return _whole(name, config, field) if config.get(field) else 0
 
 

@@ -1,7 +1,7 @@
 """A replica under a steady number of clients: TPOT and TTFT in closed form.
 
-Prompts are computed in few, long steps between many short ones. The mean over both is exact for all terms but the
-experts': those are read by the batch in every step, and by the prompts only in theirs.
+Prompts are computed in a few long steps between many short ones. The mean over both is exact for all terms but that of
+experts. The batch reads experts in every step, and prompts read them only in their own steps.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from cluster.control.step_model import Shape
 from loadtest.plan.engine.prior import StepPrior
 
 ARRIVAL_S = 0.015
-"""From the client to the scheduler and back: HTTP or gRPC, tokenizing, detokenizing."""
+"""Seconds from the client to the scheduler and back: HTTP or gRPC, tokenizing, detokenizing."""
 STEPS_BEFORE = 1.5
-"""Steps that pass before the prompt's own: the one that runs, and the one that is already prepared behind it."""
+"""Steps that pass before the prompt's own: the one that runs, and the one already prepared behind it."""
 TOGETHER = 0.06
-"""Part of the other clients' prompts that a closed loop puts ahead of one's own: all begin at the same moment."""
+"""Part of the other clients' prompts that a closed loop puts ahead of a prompt: all begin at the same moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """Is what such a load sees, in seconds."""
+    """Figures of a steady load, in seconds."""
 
     itl_s: float
     ttft_s: float
     batch: float
-    """Sequences in the batch, on average."""
+    """Mean number of sequences in the batch."""
     queue_s: float
     """Part of the TTFT in which the KV cache or the batch limit had no room."""
 
@@ -51,7 +51,7 @@ def itl_of(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> f
 
 
 def prefill_s(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -> float:
-    """Return how long the steps take that compute one prompt beside a batch that decodes, seconds."""
+    """Return the seconds of the steps that compute one prompt beside a batch that decodes."""
     prompt = max(1.0, shape.prompt_tokens - shape.cached_tokens)
     chunks = max(1, math.ceil(prompt / max(1.0, step_tokens - batch)))
     return chunks * engine.step(batch + 1, batch + prompt / chunks, batch * shape.mix.kv_tokens)
@@ -60,14 +60,14 @@ def prefill_s(engine: StepPrior, batch: float, shape: Shape, step_tokens: int) -
 def steady(
     engine: StepPrior, clients: float, shape: Shape, *, kv_tokens: float, step_tokens: int, max_sequences: int
 ) -> Steady:
-    """Predict a closed loop: each client asks again once it has its answer.
+    """Predict a closed loop: each client sends its next request when it has its answer.
 
     Args:
         engine: its steps.
-        clients: at the same time, at least 1.
+        clients: number of clients, at least 1.
         shape: a mean request.
-        kv_tokens: room in the cache.
-        step_tokens: budget of a step.
+        kv_tokens: size of the KV cache.
+        step_tokens: token budget of a step.
         max_sequences: the batch limit.
     """
     room = kv_tokens / (shape.prompt_tokens + shape.output_tokens / 2)

@@ -1,1 +1,1 @@
-"""Autoscalers that a simulated pool can have: Penstock's own, and others to compare with."""
+"""Autoscalers for a simulated pool: Penstock's own, and others to compare with."""

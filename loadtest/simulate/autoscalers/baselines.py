@@ -1,4 +1,4 @@
-"""Scaling as others do it, to compare with."""
+"""Widely used autoscaling rules, to compare with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.models import ReplicaState
 
 
 class HpaMetric(StrEnum):
-    """Says what an HPA holds at its target."""
+    """Metric that an HPA holds at its target."""
 
     QUEUE = "queue"
     """Waiting requests per replica."""
@@ -24,9 +24,10 @@ class HpaMetric(StrEnum):
 
 @dataclass(slots=True)
 class Hpa:
-    """Scales like Kubernetes' HorizontalPodAutoscaler with its default behavior: the count in proportion to metric over
-    target, a tolerance of 10 %, up at once by at most 4 or 100 % per 15 s, down to the highest wish of five minutes.
-    A replica that starts counts as idle when scaling up.
+    """Scaling like Kubernetes' HorizontalPodAutoscaler with its default behavior.
+
+    The count is in proportion to metric over target, with a tolerance of 10 %. It goes up at once by at most 4 or
+    100 % per 15 s, and down to the highest wish of five minutes. A replica that starts counts as idle when scaling up.
     """
 
     metric: HpaMetric = HpaMetric.SLOTS
@@ -36,9 +37,8 @@ class Hpa:
     _wishes: deque[tuple[float, int]] = field(default_factory=deque)
 
     def decide(self, snapshot: PoolSnapshot) -> int:
-        """See `SlowPolicy.decide`."""
         now = snapshot.now_s
-        # As Kubernetes does, so that a new autoscaler that has not seen any load yet removes nothing.
+        # As in Kubernetes, so that a new autoscaler that has not seen any load yet removes nothing.
         if not self._wishes:
             self._wishes.append((now, snapshot.desired))
         self._wishes.append((now, self._wish(snapshot)))
@@ -74,8 +74,10 @@ class Hpa:
 
 @dataclass(slots=True)
 class RayServe:
-    """Scales like Ray Serve's default policy: ongoing requests per replica at a target, waiting ones included, averaged
-    over a look-back; acts after the wish has gone in one direction for a delay.
+    """Scaling like Ray Serve's default policy.
+
+    It holds the ongoing requests per replica at a target, with waiting ones, averaged over a look-back. It acts after
+    the wish has gone in one direction for a delay.
     """
 
     target: float = 2.0
@@ -87,7 +89,6 @@ class RayServe:
     _since: float = 0.0
 
     def decide(self, snapshot: PoolSnapshot) -> int:
-        """See `SlowPolicy.decide`."""
         now = snapshot.now_s
         ongoing = sum(each.running + each.waiting for each in snapshot.replicas) + sum(snapshot.waiting.values())
         self._seen.append((now, float(ongoing)))

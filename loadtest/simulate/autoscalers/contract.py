@@ -1,7 +1,8 @@
-"""The seam between the simulator and whoever decides: what a policy sees, and what it answers.
+"""Contract between the simulator and policies: what a policy sees, and what it answers.
 
-A fast policy sits in a replica and sees only that replica; it moves the live batch limit. A slow policy sees the pool
-and names a replica count. Both are asked at fixed times, may remember, and must not read any clock but the snapshot's.
+A batch policy (`FastPolicy`) runs in a replica, sees only that replica, and moves its live batch limit. A replica
+policy (`SlowPolicy`) sees the pool and names a replica count. The simulator asks both at fixed times. They may
+remember, and must not read any clock but the snapshot's.
 """
 
 from __future__ import annotations
@@ -16,29 +17,29 @@ from penstock.values.steps import Relief
 
 @dataclass(frozen=True, slots=True)
 class StepColumns:
-    """Are the steps that a replica began since the last look, one column per figure."""
+    """Steps that a replica began since the last look, one column per figure."""
 
     seconds: Sequence[float] = ()
     sequences: Sequence[int] = ()
     tokens: Sequence[int] = ()
     kv_tokens: Sequence[int] = ()
     decoded: Sequence[int] = ()
-    """Sequences whose last token came in the step before."""
+    """Sequences whose last token came in the previous step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSnapshot:
-    """Is what a replica knows of itself."""
+    """What a replica knows of itself."""
 
     replica_id: str
     now_s: float
     state: ReplicaState
     age_s: float
-    """Since it was asked for, the cold start included."""
+    """Seconds since it was ordered, with the cold start."""
     limit: int = 0
-    """The live batch limit."""
+    """Live batch limit."""
     largest_limit: int = 0
-    """The batch that the engine was started with."""
+    """Batch limit that the engine was started with."""
     running: int = 0
     """Sequences in the batch."""
     waiting: int = 0
@@ -46,24 +47,24 @@ class ReplicaSnapshot:
     kv_usage: float = 0.0
     """0 to 1."""
     kv_tokens: int = 0
-    """Capacity."""
+    """Capacity of the KV cache."""
     step_tokens: int = 0
-    """The most that one step computes."""
+    """The most tokens that one step computes."""
     preemptions: int = 0
-    """By a full KV cache, since it started."""
+    """Preemptions by a full KV cache since it started."""
     steps: StepColumns = field(default_factory=StepColumns)
-    """This and what follows, but for `relief`: in a fast policy's snapshot only."""
+    """This and all that follows but `relief` are only in a batch policy's snapshot."""
     running_by_class: Mapping[RequestClass, int] = field(default_factory=dict)
     """Requests that hold a slot."""
     started: Sequence[RequestClass] = ()
-    """Of requests that got a slot since the last look."""
+    """Classes of the requests that got a slot since the last look."""
     relief: Relief = Relief.NONE
-    """What the pool gives up, as its last heartbeat brought it."""
+    """Relief of the pool, as of the last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Is a request as the router saw it come."""
+    """A request as the router saw it arrive."""
 
     at_s: float
     request_class: RequestClass
@@ -72,7 +73,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Is a request as the router saw it end well."""
+    """A request as the router saw it complete."""
 
     at_s: float
     request_class: RequestClass
@@ -87,15 +88,15 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """Is what the leader knows of a pool."""
+    """What the leader knows of a pool."""
 
     now_s: float
     desired: int
-    """What was decided last."""
+    """Replica count that was decided last."""
     cold_start_s: float
-    """From the decision to a ready replica, as measured."""
+    """Seconds from the decision to a ready replica, as measured."""
     replicas: Sequence[ReplicaSnapshot] = ()
-    """All that starts, serves or drains."""
+    """All that start, serve or drain."""
     waiting: Mapping[RequestClass, int] = field(default_factory=dict)
     oldest_wait_s: Mapping[RequestClass, float] = field(default_factory=dict)
     arrived: Sequence[Arrival] = ()
@@ -103,39 +104,37 @@ class PoolSnapshot:
     ended: Sequence[Ended] = ()
     """Since the last look."""
     turned_away: Sequence[RequestClass] = ()
-    """Of requests that were refused for want of room since the last look; they are in `arrived` too."""
+    """Classes of requests that were refused for lack of room since the last look. They are in `arrived` too."""
 
     def count(self, state: ReplicaState) -> int:
-        """Return how many replicas are in a state."""
         return sum(1 for replica in self.replicas if replica.state is state)
 
 
 class FastPolicy(Protocol):
-    """Decides a replica's live batch limit."""
+    """Policy for a replica's live batch limit."""
 
     def decide(self, snapshot: ReplicaSnapshot) -> int:
-        """Return the limit; it is clamped to 1 and the engine's largest."""
+        """Return the limit. The simulator clamps it to 1 and the engine's largest."""
         ...
 
 
 class SlowPolicy(Protocol):
-    """Decides a pool's replica count."""
+    """Policy for a pool's replica count."""
 
     def decide(self, snapshot: PoolSnapshot) -> int:
-        """Return the desired count; it is clamped to the pool's bounds."""
+        """Return the desired count. The simulator clamps it to the pool's bounds."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """Keeps a number, as a batch limit or as a replica count."""
+    """Policy that keeps a number, as a batch limit or as a replica count."""
 
     number: int
 
     def decide(self, snapshot: ReplicaSnapshot | PoolSnapshot) -> int:
-        """Return the number."""
         return self.number
 
 
 FastFactory: TypeAlias = Callable[[], FastPolicy]
-"""Makes one policy per replica."""
+"""Factory of one batch policy per replica."""

@@ -1,6 +1,6 @@
-"""The scaling rules of two LLM autoscalers, in the simplest form that has their signal, period and model.
+"""Scaling rules of two LLM autoscalers, in the simplest form that has their signal, period and model.
 
-They imitate rules, not products: what else those do (profiling, corrections, prefill pools) is left out.
+They imitate rules, not products. Profiling, corrections, prefill pools and the like are left out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from penstock.models import ReplicaState
 
 @dataclass(slots=True)
 class Dynamo:
-    """Sizes for the last interval's requests at the measured throughput of a replica, every 180 s, like the SLA planner
-    of Dynamo with a constant forecast.
+    """Sizing for the last interval's requests at the measured throughput of a replica, every 180 s. It is like the SLA
+    planner of Dynamo with a constant forecast.
     """
 
     model: StepModel
@@ -25,7 +25,7 @@ class Dynamo:
     target: float = 1.0
     """Part of a replica's throughput that is planned for."""
     step_tokens: int = 0
-    """The most that a step computes, which such a profile shows; 0 for no bound."""
+    """The most tokens that a step computes, which such a profile shows; 0 for no bound."""
     period_s: float = 180.0
     _since: float = 0.0
     _requests: int = 0
@@ -34,7 +34,6 @@ class Dynamo:
     _ended: int = 0
 
     def decide(self, snapshot: PoolSnapshot) -> int:
-        """See `SlowPolicy.decide`."""
         self._requests += len(snapshot.arrived)
         self._prompt_tokens += sum(each.prompt_tokens for each in snapshot.arrived)
         self._output_tokens += sum(each.output_tokens for each in snapshot.ended)
@@ -43,7 +42,7 @@ class Dynamo:
         if passed < self.period_s - 1e-6:
             return snapshot.desired
         decided = snapshot.desired
-        # Of an interval without requests or ends the planner has no figures, and leaves the number alone.
+        # For an interval without requests or ends the planner has no figures, and keeps the number.
         if self._requests and self._ended:
             shape = Shape(self._prompt_tokens / self._requests, self._output_tokens / self._ended)
             work = self._requests / passed * self.model.gpu_seconds(shape, self.batch, self.step_tokens)
@@ -55,14 +54,14 @@ class Dynamo:
 
 @dataclass(slots=True)
 class Wva:
-    """Adds or removes one replica by spare KV cache and queue, every 60 s and never while one starts, like the
+    """One replica more or less by spare KV cache and queue, every 60 s, and never while one starts. It is like the
     saturation rule of llm-d's Workload Variant Autoscaler, with its trial of a removal.
     """
 
     target: float = 0.8
-    """KV usage of a replica that counts as saturated."""
+    """KV usage from which a replica counts as saturated."""
     queue: float = 5.0
-    """Waiting requests of a replica that counts as saturated."""
+    """Waiting requests from which a replica counts as saturated."""
     spare_kv: float = 0.1
     spare_queue: float = 3.0
     period_s: float = 60.0
@@ -71,7 +70,6 @@ class Wva:
     _low_since: float | None = None
 
     def decide(self, snapshot: PoolSnapshot) -> int:
-        """See `SlowPolicy.decide`."""
         now, have = snapshot.now_s, snapshot.desired
         if now - self._at < self.period_s - 1e-6:
             return have

@@ -1,7 +1,7 @@
-"""Penstock's own policies in the simulator: the production code, told what its hosts would tell it.
+"""Penstock's own policies in the simulator: the production code, with inputs like those of its hosts.
 
-`preemptions` differ: a simulated replica counts them since it started, a batch snapshot since the last tick. A policy
-gets the true step model, times an error if one is asked for, and holds it unless it is given a `PoolFit`.
+`preemptions` differ: a simulated replica counts them since it started, and a batch snapshot since the last tick. A
+policy gets the true step model, times an error if one is asked for. It keeps that model unless it is given a `PoolFit`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief
 
 RATE_S = 60.0
-"""Rates are averaged over about so long."""
+"""Time over which rates are averaged, about."""
 LENGTHS_S = 300.0
-"""Output lengths, known at the end only, over so long."""
+"""The same for output lengths, which are known only at the end."""
 ATTAINMENT_S = 600.0
 _PRIOR = 5.0
-"""So many requests' worth the expected output is."""
+"""Weight of the expected output, in requests."""
 LEAST_ENDED = 50
 """Requests that an attainment needs."""
 
 
 def point_of(slos: dict[RequestClass, Slo], attainment: float = 0.99) -> OperatingPoint:
-    """Return the promise that a run is scored by; a class that is left out is promised nothing."""
+    """Return the promise that a run is scored by. A class that is left out is promised nothing."""
     found = {each: ClassSlo(slo.ttft_s, slo.itl_s) for each, slo in slos.items()}
     none = ClassSlo()
     return OperatingPoint(
@@ -51,15 +51,15 @@ def point_of(slos: dict[RequestClass, Slo], attainment: float = 0.99) -> Operati
 
 
 def model_of(setup: Setup, error: float = 0.0) -> StepModel:
-    """Return the step model of the simulated engine, all of it too high by `error`, a fraction."""
+    """Return the step model of the simulated engine, with every coefficient too high by the fraction `error`."""
     times = StepTimes.of(setup.engine)
     factor = 1.0 + error
     return StepModel(factor * times.base_s, factor * times.per_token_s, factor * times.per_kv_token_s)
 
 
 class PoolFit:
-    """Learns the step model from the steps of all replicas of a pool, which hand each other what they learned. Some
-    steps per look are enough, because simulated ones do not scatter.
+    """Fit of the step model to the steps of all replicas of a pool, which share what they learn. A few steps per look
+    are enough, because simulated ones do not scatter.
     """
 
     def __init__(self, prior: StepModel, steps_per_look: int = 4) -> None:
@@ -68,37 +68,36 @@ class PoolFit:
 
     @property
     def model(self) -> StepModel | None:
-        """The model while it is to be relied on."""
+        """Model while it is reliable, else None."""
         return self._fit.trusted
 
     def learn(self, columns: StepColumns) -> None:
-        """Take what a replica's look brought."""
+        """Learn from a replica's look."""
         stride = max(1, math.ceil(len(columns.seconds) / self._most))
         self._fit.learn(list(_samples(columns))[::stride])
 
 
 @dataclass(slots=True)
 class PenstockLearner:
-    """Hosts what a replica without an ITL SLO does: it learns, and its batch limit stays."""
+    """Host of a replica without an ITL SLO: it learns, and its batch limit stays."""
 
     fit: PoolFit
 
     def decide(self, snapshot: ReplicaSnapshot) -> int:
-        """See `FastPolicy.decide`."""
         self.fit.learn(snapshot.steps)
         return snapshot.limit
 
 
 class PenstockFast:
-    """Hosts the fast loop of one replica.
+    """Host of one replica's batch policy.
 
     Args:
-        point: what is promised.
+        point: the promise.
         model: the step model.
-        window_s: steps of so long are looked at.
-        most_steps: and at most so many of them, evenly chosen.
+        window_s: seconds of steps that are looked at.
+        most_steps: the most of these steps that are used, evenly chosen.
         every: heartbeats per decision.
-        fit: learns from the steps and says how long they take instead of `model`.
+        fit: learns from the steps, and gives the step model in place of `model`.
     """
 
     def __init__(
@@ -120,7 +119,6 @@ class PenstockFast:
         self._preemptions = self._ticks = 0
 
     def decide(self, snapshot: ReplicaSnapshot) -> int:
-        """See `FastPolicy.decide`."""
         if self._fit is not None:
             self._fit.learn(snapshot.steps)
         if self._slo_s is None:
@@ -169,7 +167,7 @@ def _samples(columns: StepColumns) -> Iterator[StepSample]:
 
 @dataclass(slots=True)
 class _ClassMeter:
-    """Averages what one class brings, with weights that fall off over time."""
+    """Averages of one class, with weights that fall off over time."""
 
     rate: float = 0.0
     prompt_tokens: float = 0.0
@@ -181,7 +179,7 @@ class _ClassMeter:
     seen_s: float = 0.0
 
     def take(self, arrived: Sequence[Arrival], ended: Sequence[Ended], passed_s: float) -> None:
-        """Take what came and ended in the last `passed_s`."""
+        """Add the arrivals and ends of the last `passed_s`."""
         keep = math.exp(-passed_s / RATE_S)
         self.seen_s += passed_s
         self.rate = keep * self.rate + (1 - keep) / passed_s * len(arrived)
@@ -194,32 +192,32 @@ class _ClassMeter:
 
     @property
     def warm_rate(self) -> float:
-        """The rate, without the zeros from before the first look."""
+        """Rate without the zeros from before the first look."""
         return self.rate / max(1e-9, 1.0 - math.exp(-self.seen_s / RATE_S))
 
     def shape(self, expected_output: float) -> Shape:
-        """The mean request."""
+        """Return the mean request."""
         prompt = self.prompt_tokens / self.rate if self.rate > 1e-9 else 1.0
-        # Short ones end first: the first to end would say that all are short.
+        # Short ones end first, so the first ends alone would make all requests look short.
         output = (_PRIOR * expected_output + self.output_tokens) / (_PRIOR + self.ended)
         return Shape(prompt, output, self.cached_tokens / max(1.0, self.ended_prompt) * prompt)
 
 
 @dataclass(slots=True)
 class PenstockSlow:
-    """Hosts the slow loop. Its attainment counts what ended lately, and what was turned away for want of room."""
+    """Host of the replica policy. Its attainment counts recent ends, and requests refused for lack of room."""
 
     point: OperatingPoint
     bounds: GroupBounds
     model: StepModel | None
     largest: int
-    """Batch that the engines were started with."""
+    """Batch limit that the engines were started with."""
     rules: SlowRules = field(default_factory=SlowRules)
     expected_output: float = 256.0
     fit: PoolFit | None = None
-    """Says how long steps take instead of `model`; the fast loops' hosts teach it."""
+    """Source of the step model in place of `model`. The hosts of batch policies teach it."""
     fast: bool = False
-    """Whether fast loops move the replicas' limits."""
+    """Whether batch policies move the replicas' limits."""
     last: SlowDecision | None = None
     _state: SlowState = field(default_factory=SlowState)
     _at: float | None = None
@@ -228,12 +226,11 @@ class PenstockSlow:
     _spread: float = 1.0
     _arrived_at: float | None = None
     _first: Sequence[Arrival] = ()
-    """What the first look brought, for the next one."""
+    """Arrivals of the first look, for the next one."""
 
     def decide(self, snapshot: PoolSnapshot) -> int:
-        """See `SlowPolicy.decide`."""
         if self._at is None:
-            # Nobody knows how long the first look looks back: a request that came in no time would be a high rate.
+            # The first look covers an unknown time: a request within no time would be a high rate.
             self._at, self._first = snapshot.now_s, snapshot.arrived
             return snapshot.desired
         if self._first:
@@ -249,7 +246,7 @@ class PenstockSlow:
 
     @property
     def relief(self) -> Relief:
-        """What its last decision gives up."""
+        """Relief of the last decision."""
         return Relief.NONE if self.last is None else self.last.relief
 
     def _take(self, snapshot: PoolSnapshot, passed_s: float) -> None:
@@ -267,7 +264,7 @@ class PenstockSlow:
             slo = self.point.of(done.request_class)
             if not slo.empty:
                 self._ended.append((done.at_s, self._met(slo, done)))
-        # As routers count: who is turned away for want of room is a miss.
+        # As routers count: a request that is refused for lack of room is a miss.
         refused = [each for each in snapshot.turned_away if not self.point.of(each).empty]
         self._ended.extend((snapshot.now_s, False) for _ in refused)
         while self._ended and self._ended[0][0] < snapshot.now_s - ATTAINMENT_S:
@@ -319,7 +316,7 @@ class PenstockSlow:
 def penstock_slow(
     setup: Setup, point: OperatingPoint, *, error: float = 0.0, rules: SlowRules | None = None
 ) -> PenstockSlow:
-    """Make the slow loop for a simulated pool."""
+    """Return the host of the replica policy for a simulated pool."""
     return PenstockSlow(
         point,
         GroupBounds(setup.min_replicas, setup.max_replicas),

@@ -1,1 +1,1 @@
-"""One engine on a virtual clock, and how well it stands for a recorded one."""
+"""One engine on a virtual clock, and its comparison with a recorded one."""

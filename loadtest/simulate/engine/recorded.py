@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """Is what a real engine did. Times in seconds since the first request was queued."""
+    """Requests and times of a real engine. Times in seconds since the first request was queued."""
 
     trace: Sequence[TraceRequest]
     first_token_s: Sequence[float]
@@ -57,7 +57,7 @@ def read_run(folder: Path) -> RecordedRun:
         raise TraceError(str(requests), 0, "", "has no requests")
     rows.sort(key=lambda row: row.queued)
     for row in rows:
-        # The last token's context is never computed.
+        # The context of the last token is never computed.
         held = row.prompt_tokens + row.output_tokens - 1
         if math.ceil(held / engine.block_size) > engine.kv_tokens // engine.block_size:
             raise TraceError(

@@ -1,4 +1,4 @@
-"""One engine alone, without a queue in front: what a benchmark of vLLM itself measures."""
+"""One engine alone, without a queue in front, as a benchmark of vLLM itself measures it."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cluster.settings import SimSettings
-from loadtest.simulate.engine.replica import Running, SimReplica
+from loadtest.simulate.engine.replica import SimReplica, SimRequest
 from loadtest.simulate.engine.steps import StepLog, StepTimes
 from loadtest.traces import TraceRequest
 
 
 @dataclass(slots=True)
 class Replay:
-    """Is what became of each request, in the order of the trace, and the engine's steps."""
+    """Outcome of each request, in the order of the trace, and the engine's steps."""
 
-    items: list[Running]
+    items: list[SimRequest]
     log: StepLog
     ends: array[float] = field(default_factory=lambda: array("d"))
-    """When each step was over."""
+    """End of each step."""
 
 
 def replay(trace: Sequence[TraceRequest], engine: SimSettings, times: StepTimes | None = None) -> Replay:
-    """Hand each request to one engine when it comes, and let all of them end."""
+    """Hand each request to one engine when it arrives, and run until all have ended."""
     replica = SimReplica("engine", engine, step_times=times)
     result = Replay([], replica.log)
     for request in trace:
         _steps_until(replica, request.arrival_s, result)
-        item = Running(str(request.number), request, "", request.arrival_s)
+        item = SimRequest(str(request.number), request, "", request.arrival_s)
         result.items.append(item)
         replica.start(item, request.arrival_s)
         replica.begin(request.arrival_s)

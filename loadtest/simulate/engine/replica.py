@@ -1,8 +1,8 @@
 """A replica on a virtual clock: the simulated engine's own scheduler and KV cache, without text.
 
-What happens between two events is done in one go: steps in which everybody only decodes are planned as a run. What
-comes in between cuts the run behind the step that is under way, as an engine schedules between steps only. The result
-is the same as step by step (a test compares).
+The replica simulates everything between two events at once. Steps in which all sequences only decode are planned as one
+run. An event in between cuts the run behind the step that is under way, because an engine schedules only between steps.
+The result is the same as step by step; a test compares them.
 """
 
 from __future__ import annotations
@@ -24,54 +24,54 @@ from loadtest.traces import TraceRequest
 from penstock.models import ReplicaState
 
 _LONGEST_RUN = 256
-"""Steps planned at a time; most runs are cut long before."""
+"""Steps planned at a time. Events cut most runs long before."""
 
 
 @dataclass(slots=True, eq=False)
-class Running:
-    """Is a request that was granted, through all of its attempts. Moments are seconds of the virtual clock."""
+class SimRequest:
+    """A request through all of its attempts. Times are seconds of the virtual clock."""
 
     request_id: str
     request: TraceRequest
     router: str
     arrived_at: float
-    """When the client sent it."""
+    """Time at which the client sent it."""
     attempt: str = ""
     started_at: float = 0.0
-    """When its last attempt was granted."""
+    """Time of the last attempt's grant."""
     prior_tokens: int = 0
-    """Output of earlier attempts, computed again with the prompt."""
+    """Output of earlier attempts. It is computed again with the prompt."""
     cached_tokens: int = 0
     scheduled_at: float | None = None
     first_token_at: float | None = None
     last_token_at: float = 0.0
     gaps: array[float] = field(default_factory=lambda: array("d"))
-    """Between its tokens; those of what runs now are added at its end."""
+    """Seconds between its tokens. Those of the attempt under way are added at its end."""
     preemptions: int = 0
-    """By a full KV cache."""
+    """Preemptions by a full KV cache."""
     decodes_from: int = -1
-    """Number of the step that gave the first token since it was last interrupted; -1 while it gets none."""
+    """Number of the step that gave the first token since the last interruption; -1 while there is none."""
     ends_at_turn: int = -1
 
 
 @dataclass(slots=True)
 class StepEnd:
-    """Is what came at the end of a step."""
+    """What came at the end of a step."""
 
-    finished: list[Running] = field(default_factory=list)
-    aborted: list[Running] = field(default_factory=list)
+    finished: list[SimRequest] = field(default_factory=list)
+    aborted: list[SimRequest] = field(default_factory=list)
     report: bool = False
-    """Whether the replica tells the queue at once what left its prefill window."""
+    """Whether the replica tells the queue at once which requests left its prefill window."""
 
 
 class SimReplica:
-    """Holds one engine's batch.
+    """Batch of one engine.
 
     Args:
-        name: its replica id.
+        name: the replica id.
         settings: of the engine.
-        block_tokens: the trace's block size, which is then that of the KV cache too; None or 0 shares no prefixes.
-        step_times: default: as the settings say.
+        block_tokens: the trace's block size, which the KV cache then has too. None or 0 shares no prefixes.
+        step_times: the step model; None for that of the settings.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class SimReplica:
         self.name = name
         self.state = ReplicaState.READY
         self.windows: Windows = sim_windows(settings)
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, SimRequest] = {}
         self.log = StepLog()
         self.pauses = array("d")
-        """Gaps between tokens with an interruption in them."""
+        """Gaps between tokens that contain an interruption."""
         self.preemptions = 0
         self.ends_at: float | None = None
-        """When the planned steps are over; None while nothing is to do."""
+        """End of the planned steps; None while there is nothing to do."""
         self._core = BatchCore(
             CoreLimits(
                 settings.max_num_seqs,
@@ -97,21 +97,21 @@ class SimReplica:
         )
         self._block_tokens = block_tokens
         self._times = step_times or StepTimes.of(settings)
-        self._ending: list[tuple[int, int, Running]] = []
+        self._ending: list[tuple[int, int, SimRequest]] = []
         """Heap by the turn that brings the last token."""
         self._joined = 0
         self._turn: Turn | None = None
         self._seconds: list[float] = []
         self._ends: list[float] = []
         self._begun = 0
-        """Steps of the plan that are with the core already: those that have begun."""
+        """Steps of the plan that have begun. The core has seen those."""
         self._aborting: dict[str, None] = {}
         self._prefilled: list[str] = []
         self._unreported = 0
 
-    # --- what comes from outside --------------------------------------------------------------------------------------
+    # --- calls from outside -------------------------------------------------------------------------------------------
 
-    def start(self, item: Running, now: float) -> None:
+    def start(self, item: SimRequest, now: float) -> None:
         """Take a granted request."""
         self._cut(now)
         self.running[item.request_id] = item
@@ -122,19 +122,18 @@ class SimReplica:
         self._core.add(item.request_id, request.prompt_tokens + item.prior_tokens, shared)
 
     def abort(self, request_id: str, now: float) -> None:
-        """Stop a request at the end of the step that is under way; unknown ids are ignored."""
+        """Stop a request at the end of the step that is under way. Unknown ids are ignored."""
         if request_id in self.running:
             self._cut(now)
             self._aborting[request_id] = None
 
     def set_limit(self, sequences: int, now: float) -> None:
-        """Move the live batch limit."""
         self._cut(now)
         self._core.set_limits(sequences, None)
         self.windows = replace(self.windows, sequences=self._core.sequence_limit)
 
-    def kill(self, now: float) -> list[Running]:
-        """End at once; returns what ran, with what was delivered until now."""
+    def kill(self, now: float) -> list[SimRequest]:
+        """End at once. Return the running requests, with the output that was delivered until now."""
         self._begin_until(now)
         lost, self.running = list(self.running.values()), {}
         under_way = self.ends_at is not None
@@ -153,7 +152,7 @@ class SimReplica:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> None:
-        """Plan the next steps unless some are planned; `ends_at` says when they are over."""
+        """Plan the next steps unless some are planned. `ends_at` is their end."""
         core = self._core
         if self.ends_at is not None:
             return
@@ -172,7 +171,7 @@ class SimReplica:
         self.ends_at = self._ends[-1]
 
     def end(self) -> StepEnd:
-        """Finish the planned steps; the time is `ends_at`."""
+        """Finish the planned steps. The time is then `ends_at`."""
         now = self._ends[-1]
         self._begin_until(now)
         self.ends_at = None
@@ -201,7 +200,12 @@ class SimReplica:
     # --- reports ------------------------------------------------------------------------------------------------------
 
     def beat(self, now: float, *, progress: bool = True) -> ReplicaBeat:
-        """Report as a replica does; `progress`: what each has produced, which only giving way needs."""
+        """Return a heartbeat as a replica sends it.
+
+        Args:
+            now: the time.
+            progress: whether to include the output of each request, which only a preemption of batch work needs.
+        """
         self._begin_until(now)
         prefilled, self._prefilled, self._unreported = tuple(self._prefilled), [], 0
         items = self.running.items()
@@ -217,18 +221,18 @@ class SimReplica:
         )
 
     def sync(self, now: float) -> BatchCore:
-        """Return the scheduler as it is at a moment, the step under way included."""
+        """Return the scheduler as of a moment, with the step under way."""
         self._begin_until(now)
         return self._core
 
-    def output_tokens(self, item: Running) -> int:
-        """Return the output of a running request so far, the step under way included."""
+    def output_tokens(self, item: SimRequest) -> int:
+        """Return the output tokens of a running request so far, with the step under way."""
         return item.prior_tokens + self._core.output_tokens(item.request_id)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _until_an_end(self) -> int:
-        """Return the turns until somebody's last token."""
+        """Return the number of turns until a request has its last token."""
         while self._ending:
             turn, _, item = self._ending[0]
             if self._ends_in(item, turn):
@@ -236,9 +240,9 @@ class SimReplica:
             heapq.heappop(self._ending)
         return _LONGEST_RUN
 
-    def _ends_in(self, item: Running, turn: int) -> bool:
-        """Whether a request has its last token in a turn, which is not so if it was stopped since that was planned. It
-        may run on another replica by now and have its last token in a turn of that one with the same number.
+    def _ends_in(self, item: SimRequest, turn: int) -> bool:
+        """Return whether a request has its last token in a turn. It has not if it was stopped since that was planned.
+        By then it may run on another replica and have its last token there, in a turn with the same number.
         """
         return item.ends_at_turn == turn and self.running.get(item.request_id) is item
 
@@ -259,7 +263,7 @@ class SimReplica:
         self._seconds, self._ends, self._begun = [seconds], [now + seconds], 1
 
     def _begin_until(self, now: float) -> None:
-        """Hand to the core what of the plan has begun by now."""
+        """Hand the steps of the plan that have begun by now to the core."""
         if self._begun >= len(self._ends):
             return
         begun = min(len(self._ends), bisect_right(self._ends, now) + 1)
@@ -278,7 +282,7 @@ class SimReplica:
             del self._ends[self._begun :]
             self.ends_at = self._ends[-1]
 
-    def _first_token(self, item: Running, step: int, now: float) -> None:
+    def _first_token(self, item: SimRequest, step: int, now: float) -> None:
         if item.first_token_at is None:
             item.first_token_at = now
             self._prefilled.append(item.request_id)
@@ -291,17 +295,17 @@ class SimReplica:
         self._joined += 1
         heapq.heappush(self._ending, (item.ends_at_turn, self._joined, item))
 
-    def _interrupt(self, item: Running, now: float) -> None:
+    def _interrupt(self, item: SimRequest, now: float) -> None:
         """Note the tokens of a request that gets none for a while."""
         if item.decodes_from >= 0:
             item.gaps.extend(self.log.seconds[item.decodes_from + 1 :])
             item.last_token_at = now
         item.decodes_from = item.ends_at_turn = -1
 
-    def _leave(self, item: Running, now: float) -> None:
+    def _leave(self, item: SimRequest, now: float) -> None:
         item.gaps.extend(self.log.seconds[item.decodes_from + 1 :])
         item.last_token_at = now
-        # Stopped and begun again within a turn, it is to end in the same turn twice.
+        # A request that was stopped and begun again within a turn is planned to end in that turn twice.
         item.ends_at_turn = -1
         self._core.remove(item.request_id)
         del self.running[item.request_id]

@@ -1,4 +1,4 @@
-"""How long engine steps take, and the log of a replica's steps."""
+"""Times of engine steps, and the log of a replica's steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster.settings import SimSettings
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Is the step model: T = base + per_token * tokens + per_kv_token * context read; seconds."""
+    """Step model: T = base + per_token * tokens + per_kv_token * context read, in seconds."""
 
     base_s: float
     per_token_s: float
@@ -19,16 +19,16 @@ class StepTimes:
 
     @classmethod
     def of(cls, settings: SimSettings) -> StepTimes:
-        """Take the settings of the simulated engine, without its time_scale."""
+        """Return the step model of the simulated engine's settings, without its time_scale."""
         return cls(settings.base_ms / 1e3, settings.per_token_us / 1e6, settings.per_kv_token_us / 1e6)
 
     def one(self, tokens: int, kv_tokens: int) -> float:
-        """Return how long a step takes."""
+        """Return the seconds of one step."""
         return self.base_s + self.per_token_s * tokens + self.per_kv_token_s * kv_tokens
 
     def run(self, sequences: int, kv_tokens: int, steps: int) -> list[float]:
-        """Return how long each of several steps takes in which `sequences` decode; together they have read `kv_tokens`
-        before the first. The same numbers, to the last bit, as one by one.
+        """Return the seconds of each of several steps in which `sequences` decode. Together they have read `kv_tokens`
+        before the first. The numbers are the same, to the last bit, as one by one.
         """
         fixed, slope = self.base_s + self.per_token_s * sequences, self.per_kv_token_s
         last = kv_tokens + sequences * steps
@@ -37,11 +37,11 @@ class StepTimes:
 
 @dataclass(slots=True)
 class StepLog:
-    """Is every step that a replica began, one column per figure."""
+    """Every step that a replica began, one column per figure."""
 
     seconds: array[float] = field(default_factory=lambda: array("d"))
     decoded: array[int] = field(default_factory=lambda: array("l"))
-    """Sequences whose last token came in the step before: so many gaps between tokens are as long as this step."""
+    """Sequences whose last token came in the previous step. Their gaps between tokens are as long as this step."""
     sequences: array[int] = field(default_factory=lambda: array("l"))
     tokens: array[int] = field(default_factory=lambda: array("l"))
     kv_tokens: array[int] = field(default_factory=lambda: array("l"))
@@ -50,7 +50,6 @@ class StepLog:
         return len(self.seconds)
 
     def add(self, seconds: float, decoded: int, sequences: int, tokens: int, kv_tokens: int) -> None:
-        """Note one step."""
         self.seconds.append(seconds)
         self.decoded.append(decoded)
         self.sequences.append(sequences)
@@ -58,7 +57,7 @@ class StepLog:
         self.kv_tokens.append(kv_tokens)
 
     def add_run(self, seconds: Sequence[float], sequences: int, kv_tokens: int) -> None:
-        """Note steps in which `sequences` decode; together they have read `kv_tokens` before the first."""
+        """Add steps in which `sequences` decode. Together they have read `kv_tokens` before the first."""
         steps = len(seconds)
         same = array("l", [sequences]) * steps
         self.seconds.extend(seconds)

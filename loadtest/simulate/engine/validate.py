@@ -1,4 +1,4 @@
-"""Holds the simulated engine against a recorded run of a real one."""
+"""Comparison of the simulated engine with a recorded run of a real one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from loadtest.simulate.engine.steps import StepTimes
 Column: TypeAlias = npt.NDArray[np.float64]
 _START = StepTimes(0.015, 80e-6, 0.08e-6)
 _STAGES = (0.5, 0.3, 0.15)
-"""How much of the way to each new model is gone: the schedule moves with the model, and the whole way may swing. Near
-the most that an engine carries even half of it does. Each stage begins at the best model so far: where the one before
-ends depends on the last bits of a processor's sums."""
+"""Parts of the way to each new model that are gone. The schedule moves with the model, so the whole way may oscillate.
+Near the highest load that an engine carries, even half of it does. Each stage begins at the best model so far, because
+the end of the previous stage depends on the last bits of a processor's sums."""
 _STEPS_PER_STAGE = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Are signed errors of a prediction as fractions of what was measured; positive is too slow."""
+    """Signed errors of a prediction, as fractions of the measured value. Positive is too slow."""
 
     ttft_mean_error: float
     ttft_p99_error: float
@@ -36,12 +36,12 @@ class Errors:
 
 
 def fit(run: RecordedRun, first: int, last: int) -> StepTimes:
-    """Find the step model from the requests `first` to `last` (from 1, both included) of a run.
+    """Fit the step model to the requests `first` to `last` (from 1, both included) of a run.
 
-    All requests are simulated, as later ones hold earlier ones up. What a step costs is linear in the model, so with
-    the schedule that one model gives, the next one is a least-squares fit; that is repeated, and the best one kept.
-    Where the KV cache is full all the time, the cost of context cannot be told from that of a step: it may come out as
-    0.
+    All requests are simulated, because earlier ones delay later ones. The time of a step is linear in the model. So
+    with the schedule of one model, the next model is a least-squares fit. That is repeated, and the best one is kept.
+    Where the KV cache is always full, the cost of context cannot be told from the fixed cost of a step. It may come out
+    as 0.
     """
     chosen = np.arange(first - 1, last)
     real = _measured(run, chosen)
@@ -84,7 +84,7 @@ def errors(run: RecordedRun, times: StepTimes, scored: Sequence[int]) -> Errors:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """Are the times of some requests, from each one's arrival."""
+    """Times of some requests, each from its arrival."""
 
     ttft: Column
     e2e: Column
@@ -107,7 +107,7 @@ def _p99(values: Column) -> float:
 
 
 def _spans(done: Replay, chosen: npt.NDArray[np.int_], real: _Times) -> tuple[Column, Column]:
-    """Return what each request's wait and decode took of steps, tokens and context, and how long they really were."""
+    """Return the steps, tokens and context within each request's wait and decode, and their measured seconds."""
     seconds, ends = np.asarray(done.log.seconds), np.asarray(done.ends)
     moments = np.column_stack([ends - seconds, ends]).ravel()
     items = [done.items[place] for place in chosen]

@@ -1,4 +1,4 @@
-"""The replicas of a pool: starting, ready, draining, removed; and what they cost."""
+"""Replicas of a pool: starting, ready, draining, removed; and their hours."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from penstock.models import ReplicaState, RequestClass
 from penstock.values.steps import Relief
 
 REVERSAL_WITHIN_S = 1800.0
-"""A change of the replica count the other way within this time of the last one is a reversal."""
+"""Seconds after a change of the replica count within which a change in the other direction is a reversal."""
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """Is one replica with its life."""
+    """One replica from its order to its removal."""
 
     replica: SimReplica
     created_at: float
@@ -27,28 +27,28 @@ class Member:
     removed_at: float | None = None
     fast: FastPolicy | None = None
     due_at: float | None = None
-    """When its planned steps are over, as the event loop knows."""
+    """End of its planned steps, as the event loop knows it."""
     steps_seen: int = 0
-    """Steps that the fast policy has been shown."""
+    """Steps that the batch policy has been shown."""
     started: list[RequestClass] = field(default_factory=list)
-    """Since the fast policy looked last."""
+    """Requests started since the batch policy looked last."""
     relief: Relief = Relief.NONE
-    """What the pool gives up, as the last heartbeat brought it."""
+    """Relief of the pool, as of the last heartbeat."""
 
     @property
     def name(self) -> str:
-        """Its replica id."""
+        """Replica id."""
         return self.replica.name
 
     @property
     def state(self) -> ReplicaState:
-        """Its state as the queue sees it."""
+        """State as the queue sees it."""
         return self.replica.state
 
 
 @dataclass(slots=True)
 class Change:
-    """Is what a new desired count sets in motion."""
+    """Replicas that a new desired count starts or ends."""
 
     started: list[Member] = field(default_factory=list)
     cancelled: list[Member] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Change:
 
 
 class Fleet:
-    """Starts and removes replicas as Ray Serve does: to shrink, those that still start go first, then the newest."""
+    """Replicas that start and end as under Ray Serve: to shrink, those that still start go first, then the newest."""
 
     def __init__(
         self, engine: SimSettings, cold_start_s: float, block_tokens: int | None = None, times: StepTimes | None = None
@@ -67,14 +67,14 @@ class Fleet:
         self._times = times
         self._numbers = itertools.count()
         self.members: dict[str, Member] = {}
-        """All that starts, serves or drains, oldest first."""
+        """All that start, serve or drain, oldest first."""
         self.gone: list[Member] = []
         self.desired = 0
         self.changes: list[tuple[float, int]] = []
-        """(when, to how many) of every change of the desired count after the first."""
+        """Time and new number of every change of the desired count after the first."""
 
     def begin(self, count: int, now: float) -> list[Member]:
-        """Have replicas that are ready from the first moment."""
+        """Return replicas that are ready from the first moment."""
         self.desired = count
         started = [self._start(now, now) for _ in range(count)]
         for member in started:
@@ -82,14 +82,13 @@ class Fleet:
         return started
 
     def want(self, count: int, now: float) -> Change:
-        """Take a new desired count."""
         if count != self.desired:
             self.desired = count
             self.changes.append((now, count))
         return self.settle(now)
 
     def settle(self, now: float) -> Change:
-        """Start what is missing, also in the place of what died, and remove what is too much."""
+        """Start missing replicas, also in the place of dead ones, and remove surplus ones."""
         change = Change()
         kept = [member for member in self.members.values() if member.state is not ReplicaState.DRAINING]
         for _ in range(self.desired - len(kept)):
@@ -107,24 +106,23 @@ class Fleet:
         return change
 
     def remove(self, member: Member, now: float) -> None:
-        """Take a replica out; it costs nothing from now on."""
+        """Remove a replica. It costs nothing from now on."""
         member.removed_at = now
         del self.members[member.name]
         self.gone.append(member)
 
     def count(self, state: ReplicaState) -> int:
-        """Return how many replicas are in a state."""
         return sum(1 for member in self.members.values() if member.state is state)
 
     def hours(self, until: float, since: float = 0.0) -> float:
-        """Return the hours of all replicas between two times, those that started or drained included."""
+        """Return the hours of all replicas between two times, with those that started or drained."""
         every = [*self.gone, *self.members.values()]
         ends = (until if each.removed_at is None else min(until, each.removed_at) for each in every)
         return sum(max(0.0, end - max(since, each.created_at)) for each, end in zip(every, ends, strict=True)) / 3600
 
     def reversals(self, first: int, until: float = math.inf, since: float = 0.0) -> int:
-        """Count changes of direction shortly after the change before, whenever that was, between two times. `first`:
-        the count at the beginning.
+        """Return the changes of direction between two times that came shortly after the previous change, whenever that
+        was. `first` is the count at the beginning.
         """
         found, last_at, last_direction, count = 0, 0.0, 0, first
         for at, new in self.changes:

@@ -1,4 +1,4 @@
-"""The order of events, and the virtual clock that they move."""
+"""Order of events, and the virtual clock that they move."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ T = TypeVar("T")
 
 
 class EventLoop:
-    """Runs what is due, the earliest first, and what is due at the same time in the order in which it was asked for."""
+    """Queue of events by time. Events of the same time run in the order in which they were added."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.now = 0.0
-        """Seconds; may differ from the clock's by what passed before."""
+        """Seconds. May differ from the clock's by the time that passed before."""
         self._clock = clock
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._order = itertools.count()
 
     def at(self, at: float, handle: Callable[[Any], None], argument: Any = None) -> None:
-        """Have `handle(argument)` called at a time."""
+        """Call `handle(argument)` at a time."""
         heapq.heappush(self._events, (at, next(self._order), handle, argument))
 
     def step(self) -> None:
-        """Let the time of the next event come, and run it."""
+        """Move the clock to the next event, and run it."""
         at, _, handle, argument = heapq.heappop(self._events)
         if at > self.now:
             self._clock.advance(at - self.now)
@@ -36,7 +36,7 @@ class EventLoop:
 
 
 def now(call: Coroutine[Any, Any, T]) -> T:
-    """Run a call of the queue in memory, which never waits."""
+    """Run a call of the in-memory queue, which never waits."""
     try:
         call.send(None)
     except StopIteration as end:

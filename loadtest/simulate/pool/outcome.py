@@ -1,4 +1,4 @@
-"""What became of each request, and of the pool over time."""
+"""Outcome of each request, and of the pool over time."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from loadtest.simulate.engine.replica import Running
+from loadtest.simulate.engine.replica import SimRequest
 from loadtest.simulate.pool.fleet import Fleet
 from loadtest.simulate.setup import Slo
 from penstock.models import RequestClass
 
 
-class End(StrEnum):
-    """Says how a request ended; each has exactly one."""
+class RequestEnd(StrEnum):
+    """How a request ended. Each has exactly one."""
 
     COMPLETED = "completed"
     REJECTED = "rejected"
-    """Refused when it came (no room in line, or it would have waited too long by estimate), or not started within its
-    queue timeout."""
+    """Refused at arrival (no room in line, or too long a wait by estimate), or not started within its queue timeout."""
     UNFINISHED = "unfinished"
-    """Still there when the run was given up."""
+    """Not ended when the run was given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Is one request's end. Times in seconds since the first arrival, or from the request's own."""
+    """The end of one request. `arrival_s` counts from the first arrival, other times from the request's own."""
 
     number: int
-    end: End
+    end: RequestEnd
     request_class: RequestClass
     arrival_s: float
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int = 0
     queue_s: float = 0.0
-    """To the last grant."""
+    """From arrival to the last grant."""
     ttft_s: float = math.nan
     e2e_s: float = math.nan
     itl_mean_s: float = 0.0
@@ -45,13 +44,13 @@ class Outcome:
     preemptions: int = 0
 
     def attains(self, slo: Slo) -> bool:
-        """Whether it ended well and within its SLO."""
-        return self.end is End.COMPLETED and self.ttft_s <= slo.ttft_s and self.itl_p95_s <= slo.itl_s
+        """Return whether it was completed within its SLO."""
+        return self.end is RequestEnd.COMPLETED and self.ttft_s <= slo.ttft_s and self.itl_p95_s <= slo.itl_s
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Is the pool at one moment."""
+    """The pool at one moment."""
 
     at_s: float
     ready: int
@@ -68,8 +67,8 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Run:
-    """Is all that a simulation brought."""
+class SimulatedRun:
+    """Results of a simulation."""
 
     fleet: Fleet
     replicas_at_first: int
@@ -81,13 +80,13 @@ class Run:
     cpu_s: float = 0.0
 
 
-def completed(item: Running, request_class: RequestClass, now: float) -> Outcome:
-    """Describe a request whose last token came now."""
+def completed(item: SimRequest, request_class: RequestClass, now: float) -> Outcome:
+    """Return the outcome of a request whose last token came now."""
     request, gaps = item.request, item.gaps
     first = item.first_token_at if item.first_token_at is not None else now
     return Outcome(
         request.number,
-        End.COMPLETED,
+        RequestEnd.COMPLETED,
         request_class,
         item.arrived_at,
         request.prompt_tokens,

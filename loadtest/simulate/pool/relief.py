@@ -1,6 +1,6 @@
-"""Says what a simulated pool gives up while it has too few replicas, by the way that production takes.
+"""Relief of a simulated pool while it has too few replicas, on the same way as in production.
 
-The leader stores it with its decision; heartbeats bring it to routers and replicas, and it ends by itself.
+The leader stores the relief with its decision. Heartbeats bring it to routers and replicas. It ends by itself.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _LEADER = "simulator"
 
 @runtime_checkable
 class Relieving(SlowPolicy, Protocol):
-    """Is a slow policy that also says what to give up."""
+    """A replica policy that also decides about relief."""
 
     point: OperatingPoint
-    """What it promises."""
+    """Operating point of the policy."""
 
     @property
     def relief(self) -> Relief:
-        """What its last decision gives up."""
+        """Relief of the last decision."""
         ...
 
 
 class ReliefOrders:
-    """Stores what a slow policy gives up where heartbeats find it.
+    """Store of a replica policy's relief, where heartbeats find it.
 
     Args:
         policy: of the pool.
-        store: the queue's.
+        store: the queue's store.
         pool: its name there.
-        period_s: between two decisions, in seconds.
+        period_s: seconds between two decisions.
     """
 
     def __init__(self, policy: Relieving, store: MemoryStore, pool: str, period_s: float) -> None:
@@ -48,7 +48,7 @@ class ReliefOrders:
         self._holds_s = RELIEF_TICKS * period_s
 
     def publish(self, replicas: int, now_ms: int) -> None:
-        """Store the last decision's relief, next to its number of replicas; the time is the pool's."""
+        """Store the last decision's relief with its number of replicas. The time is the pool's."""
         lead = now(self._store.lead(_LEADER, self._holds_s))
         commit = Commit(b"", replicas, self._policy.relief, now_ms + round(self._holds_s * 1000), b"", keep=1)
         now(self._store.commit(_LEADER, lead.fence, commit))

@@ -1,9 +1,9 @@
 """The event loop: arrivals, steps, heartbeats and policies on a virtual clock.
 
-Real: the queue's in-memory twin with `fill`, classes, shares, windows, giving way and time limits; the engine's
-scheduler; affinity per router where asked for; heartbeats, and what routers and policies know only through them; relief
-and refusals by the estimated wait. Left out: the network, the router's own CPU time, and that a real engine also caches
-the tokens it produced.
+Real are: the queue's in-memory implementation with `fill`, classes, shares, windows, preemption of batch work and time
+limits; the engine's scheduler; affinity per router where asked for; heartbeats, and what routers and policies know only
+through them; relief, and refusals by the estimated wait. Left out are: the network, the router's own CPU time, and that
+a real engine also caches the tokens it produced.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from loadtest.simulate.autoscalers.contract import FastFactory, SlowPolicy
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.simulate.pool.fleet import Change, Fleet, Member
 from loadtest.simulate.pool.loop import EventLoop, now
-from loadtest.simulate.pool.outcome import Run
+from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.pool.relief import ReliefOrders, Relieving
-from loadtest.simulate.pool.traffic import Router, Traffic
-from loadtest.simulate.pool.watch import Watch
+from loadtest.simulate.pool.traffic import Router, SimPool, Traffic
+from loadtest.simulate.pool.watch import PoolWatch
 from loadtest.simulate.setup import Setup
 from loadtest.traces import TraceRequest
 from penstock.models import ReplicaState
@@ -32,24 +32,24 @@ from router.affinity import Affinity
 
 _POOL = "pool"
 _WARM_UP_BEATS = 10
-"""Heartbeats before the first arrival: the amnesty of a fresh pool is over then."""
+"""Heartbeats before the first arrival. The amnesty of a fresh pool is over by then."""
 _QUIET_BEATS = 30
-"""Heartbeats without a request after which they rest until one is about to come: a trace of weeks has more heartbeats
-than requests. As nobody beats meanwhile, nobody is taken for dead.
+"""Heartbeats without a request after which they pause until shortly before the next one. A trace of weeks has more
+heartbeats than requests. All members pause together, so none is taken for dead.
 """
 
 
 class Simulation:
-    """Runs one trace once.
+    """One run of one trace.
 
     Args:
         trace: in the order of arrival.
         setup: the cluster.
         fast: makes a policy for each replica's batch limit; None keeps the limit.
         slow: decides the replica count; None keeps it.
-        affinity: makes the placement policy of each router; None is none.
-        times: the step model; default: as the engine's settings say.
-        progress: told now and then how many requests have ended.
+        affinity: makes the placement policy of each router; None for no policy.
+        times: the step model; None for that of the engine's settings.
+        progress: called now and then with the number of requests that have ended.
     """
 
     def __init__(
@@ -80,24 +80,20 @@ class Simulation:
             store.add_bell(router.name, router)  # type: ignore[arg-type]  # only `ring` is called
         blocks = trace[0].block_tokens if trace and setup.prefix_cache else 0
         self._fleet = Fleet(setup.engine, setup.cold_start_s, blocks or None, times)
-        self._watch = Watch(setup, self._fleet)
+        self._watch = PoolWatch(setup, self._fleet)
         self._random = random.Random(setup.seed)
         block = blocks or setup.engine.block_size
         self._traffic = Traffic(
             trace,
             setup,
-            self._loop,
-            self._queue,
-            self._fleet,
-            self._watch,
-            self._routers,
+            SimPool(self._loop, self._queue, self._fleet, self._watch, self._routers),
             point=point,
             context=min(setup.engine.max_model_len, setup.engine.kv_tokens // block * block),
             rnd=self._random,
             drained=self._remove,
         )
 
-    def run(self) -> Run:
+    def run(self) -> SimulatedRun:
         """Serve the whole trace."""
         wall, cpu = time.perf_counter(), time.process_time()
         self._begin()
@@ -113,7 +109,7 @@ class Simulation:
         if len(self._watch.samples) < 2 and self._loop.now > 0:
             # A timeline needs a beginning and an end.
             self._watch.sample(self._loop.now)
-        return Run(
+        return SimulatedRun(
             self._fleet,
             self._setup.replicas,
             traffic.outcomes,
@@ -133,7 +129,7 @@ class Simulation:
             for router in self._routers:
                 self._beat_router(router)
             self._clock.advance(setup.heartbeat_s)
-        # Nobody's clocks agree, so heartbeats are spread out.
+        # Clocks differ, so heartbeats are spread out.
         for member in self._fleet.members.values():
             self._loop.at(setup.heartbeat_s * self._random.random(), self._beat, member)
         for router in self._routers:
@@ -172,12 +168,12 @@ class Simulation:
         self._loop.at(self._next_beat(), self._router_turn, router)
 
     def _next_beat(self) -> float:
-        """Return when who beats now does so again."""
+        """Return the time of the next heartbeat after one now."""
         beat_s, now_s = self._setup.heartbeat_s, self._loop.now
         until = self._traffic.quiet_until
         rest = 1
         if until is not None and now_s - self._traffic.busy_at > _QUIET_BEATS * beat_s:
-            # Awake again as early as at the beginning, when all have to be heard, too.
+            # Heartbeats resume as early as at the beginning, when all must be heard too.
             rest = max(1, int((until - now_s) / beat_s) - _WARM_UP_BEATS - 1)
         return now_s + rest * beat_s
 

@@ -1,4 +1,4 @@
-"""The way of requests: from their arrival over the queue and a replica's steps to their end."""
+"""Requests from their arrival over the queue and a replica's steps to their end."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cluster.errors import RequestError
 from cluster.queue.entries import Grant, Mail, QueueEntry, Settlement
 from cluster.queue.heartbeats import ReplicaRecord
 from cluster.queue.memory.queue import MemoryQueue
-from loadtest.simulate.engine.replica import Running
+from loadtest.simulate.engine.replica import SimRequest
 from loadtest.simulate.pool.fleet import Fleet, Member
 from loadtest.simulate.pool.loop import EventLoop, now
-from loadtest.simulate.pool.outcome import End, Outcome, completed
-from loadtest.simulate.pool.watch import Watch
+from loadtest.simulate.pool.outcome import Outcome, RequestEnd, completed
+from loadtest.simulate.pool.watch import PoolWatch
 from loadtest.simulate.setup import Setup
 from loadtest.traces import TraceRequest
 from penstock.models import ReplicaState, RequestClass
@@ -34,14 +34,14 @@ class _Wish:
 
 
 class Router:
-    """Is a router's state; also its bell."""
+    """State of a router, which is also its bell."""
 
     def __init__(self, name: str, affinity: Affinity | None) -> None:
         self.name = name
         self.affinity = affinity
         self.estimate = PoolEstimate()
         self.relief = Relief.NONE
-        """What the pool gives up, as the last heartbeat brought it."""
+        """Relief of the pool, as of the last heartbeat."""
         self.records: dict[str, ReplicaRecord] = {}
         self.started: list[tuple[str, str]] = []
         self.wishes: dict[str, _Wish] = {}
@@ -52,26 +52,35 @@ class Router:
         self.rung = True
 
 
+@dataclass(frozen=True, slots=True)
+class SimPool:
+    """Parts of a simulated pool that requests pass through."""
+
+    loop: EventLoop
+    queue: MemoryQueue
+    fleet: Fleet
+    watch: PoolWatch
+    routers: Sequence[Router]
+
+
 class Traffic:
-    """Carries the requests of a trace.
+    """Requests of a trace on their way through a pool.
 
     Args:
         trace: in the order of arrival.
         setup: the cluster.
-        routers: one is drawn for each request.
-        point: what the pool promises, by which routers refuse.
-        drained: told when a draining replica has nothing left.
+        pool: its parts. A router is drawn for each request.
+        point: the pool's operating point, by which routers refuse requests.
+        context: longest prompt and output together, tokens.
+        rnd: draws the routers.
+        drained: called when a draining replica has no request left.
     """
 
     def __init__(
         self,
         trace: Sequence[TraceRequest],
         setup: Setup,
-        loop: EventLoop,
-        queue: MemoryQueue,
-        fleet: Fleet,
-        watch: Watch,
-        routers: Sequence[Router],
+        pool: SimPool,
         *,
         point: OperatingPoint,
         context: int,
@@ -79,29 +88,29 @@ class Traffic:
         drained: Callable[[Member], None],
     ) -> None:
         self._setup = setup
-        self._loop = loop
-        self._queue = queue
-        self._fleet = fleet
-        self._watch = watch
-        self.routers = routers
-        self._by_name = {router.name: router for router in routers}
+        self._loop = pool.loop
+        self._queue = pool.queue
+        self._fleet = pool.fleet
+        self._watch = pool.watch
+        self.routers = pool.routers
+        self._by_name = {router.name: router for router in pool.routers}
         self._point = point
         self._context = context
         self._random = rnd
         self._drained = drained
         self._arrivals = iter(trace)
-        self._items: dict[str, Running] = {}
-        """All that came and have not ended."""
+        self._items: dict[str, SimRequest] = {}
+        """Requests that came and have not ended."""
         self.coming: TraceRequest | None = None
         self.outcomes: list[Outcome] = []
         self.yields = any(self._class(request) is RequestClass.BATCH for request in trace)
-        """Whether anything could give way."""
+        """Whether the trace has batch work, which can be preempted."""
         self.busy_at = 0.0
-        """When anything last came, started or ended."""
+        """Time of the last arrival, start or end."""
 
     @property
     def quiet_until(self) -> float | None:
-        """When the next request comes; None while there is any, and when none comes."""
+        """Time of the next arrival; None while a request is here, and after the last arrival."""
         return self.coming.arrival_s if self.coming is not None and not self._items else None
 
     def answer_bells(self) -> None:
@@ -112,17 +121,17 @@ class Traffic:
                 self.read(router, now(self._queue.collect(router.name)))
 
     def give_up(self) -> None:
-        """End what has not ended."""
+        """Count all requests that have not ended as unfinished."""
         for item in self._items.values():
-            self._outcome(self._lost(item, End.UNFINISHED))
+            self._outcome(self._lost(item, RequestEnd.UNFINISHED))
         self._items.clear()
         for request in ([self.coming] if self.coming is not None else []) + list(self._arrivals):
-            self._outcome(self._lost(Running("", request, "", request.arrival_s), End.UNFINISHED))
+            self._outcome(self._lost(SimRequest("", request, "", request.arrival_s), RequestEnd.UNFINISHED))
 
     # --- arrivals -----------------------------------------------------------------------------------------------------
 
     def next_arrival(self) -> None:
-        """Wait for the next request of the trace."""
+        """Schedule the arrival of the trace's next request."""
         self.coming = next(self._arrivals, None)
         if self.coming is not None:
             self._loop.at(self.coming.arrival_s, self._arrive, self.coming)
@@ -131,9 +140,9 @@ class Traffic:
         self.next_arrival()
         self.busy_at = self._loop.now
         router = self.routers[0] if len(self.routers) == 1 else self._random.choice(self.routers)
-        item = Running(f"q{request.number}", request, router.name, self._loop.now)
+        item = SimRequest(f"q{request.number}", request, router.name, self._loop.now)
         if request.prompt_tokens + request.output_tokens > self._context:
-            self._outcome(self._lost(item, End.REJECTED))
+            self._outcome(self._lost(item, RequestEnd.REJECTED))
             return
         self._watch.arrived(self._loop.now, self._class(request), request.prompt_tokens)
         expected = min(self._setup.expected_output_tokens, self._context - request.prompt_tokens)
@@ -155,7 +164,7 @@ class Traffic:
         except RequestError:
             self._watch.turned_away(entry.request_class)
             router.wishes.pop(item.request_id, None)
-            self._outcome(self._lost(item, End.REJECTED))
+            self._outcome(self._lost(item, RequestEnd.REJECTED))
             return
         self._items[item.request_id] = item
         self._watch.waits(item, self._class(request))
@@ -170,8 +179,8 @@ class Traffic:
         after_s = late_after_s(ClassSlo(self._setup.slo.ttft_s), router.estimate.first_token_s)
         return 0 if after_s is None else max(1, int(1000 * after_s))
 
-    def _check_in_time(self, router: Router, item: Running, entry: QueueEntry, ahead: int) -> None:
-        """Refuse a request that would wait for too long, as a router does once it is in line."""
+    def _check_in_time(self, router: Router, item: SimRequest, entry: QueueEntry, ahead: int) -> None:
+        """Refuse a request that would wait too long, as a router does once it is in line."""
         request_class, timeout_s = entry.request_class, self._setup.queue_timeout_s
         bounds = TimeBounds(
             timeout_s or None,
@@ -184,9 +193,9 @@ class Traffic:
         if error.bound == SHED:
             self._watch.turned_away(request_class)
         now(self._queue.withdraw(router.name, entry.request_id, None))
-        self._end(item, self._lost(item, End.REJECTED))
+        self._end(item, self._lost(item, RequestEnd.REJECTED))
 
-    def _wish(self, router: Router, item: Running, kv_tokens: int) -> tuple[str, ...]:
+    def _wish(self, router: Router, item: SimRequest, kv_tokens: int) -> tuple[str, ...]:
         if router.affinity is None:
             return ()
         request = item.request
@@ -214,7 +223,7 @@ class Traffic:
                     self.drive(member)
             elif order.kind == "expired":
                 self._queue_answers(router, self._queue.release(router.name, item.request_id, "", Settlement(0)))
-                self._end(item, self._lost(item, End.REJECTED))
+                self._end(item, self._lost(item, RequestEnd.REJECTED))
 
     def _queue_answers(self, router: Router, call: Coroutine[Any, Any, Mail]) -> None:
         for grant in now(call).grants:
@@ -240,7 +249,7 @@ class Traffic:
         member.replica.start(item, self._loop.now)
         self.drive(member)
 
-    def _where(self, item: Running) -> Member | None:
+    def _where(self, item: SimRequest) -> Member | None:
         for member in self._fleet.members.values():
             if item.request_id in member.replica.running:
                 return member
@@ -249,7 +258,7 @@ class Traffic:
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def drive(self, member: Member) -> None:
-        """Plan a replica's steps, and come back when they are over."""
+        """Plan a replica's steps, and schedule their end."""
         replica = member.replica
         replica.begin(self._loop.now)
         if replica.ends_at is not None and replica.ends_at != member.due_at:
@@ -260,7 +269,7 @@ class Traffic:
         member, at = due
         replica = member.replica
         if replica.ends_at != at:
-            # The plan was cut, and this is the old end.
+            # The plan was cut, and this is the end of the old one.
             return
         member.due_at = None
         end = replica.end()
@@ -275,7 +284,7 @@ class Traffic:
         else:
             self.drive(member)
 
-    def _finish(self, item: Running) -> None:
+    def _finish(self, item: SimRequest) -> None:
         router, request = self._by_name[item.router], item.request
         settlement = Settlement(request.output_tokens)
         self._queue_answers(router, self._queue.release(router.name, item.request_id, item.attempt, settlement))
@@ -287,14 +296,14 @@ class Traffic:
             router.estimate.ran(fresh, request.output_tokens, first_at - item.started_at, self._loop.now - first_at)
         self._end(item, outcome)
 
-    def again(self, item: Running) -> None:
-        """Put a request back in line, with what it has produced."""
+    def again(self, item: SimRequest) -> None:
+        """Put a request back in line, with its output so far."""
         router, attempt = self._by_name[item.router], item.attempt
         self._watch.waits(item, self._class(item.request))
         call = self._queue.requeue(router.name, item.request_id, attempt, Settlement(item.prior_tokens))
         self._queue_answers(router, call)
 
-    def _end(self, item: Running, outcome: Outcome) -> None:
+    def _end(self, item: SimRequest, outcome: Outcome) -> None:
         del self._items[item.request_id]
         self._watch.runs(item)
         self._by_name[item.router].wishes.pop(item.request_id, None)
@@ -304,7 +313,7 @@ class Traffic:
         self.busy_at = self._loop.now
         self.outcomes.append(outcome)
 
-    def _lost(self, item: Running, end: End) -> Outcome:
+    def _lost(self, item: SimRequest, end: RequestEnd) -> Outcome:
         request = item.request
         return Outcome(
             request.number, end, self._class(request), item.arrived_at, request.prompt_tokens, request.output_tokens

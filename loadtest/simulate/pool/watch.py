@@ -1,19 +1,19 @@
-"""Looks at a simulated pool: snapshots for policies, samples for the timeline."""
+"""Observation of a simulated pool: snapshots for policies, samples for the timeline."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from loadtest.simulate.autoscalers.contract import Arrival, Ended, PoolSnapshot, ReplicaSnapshot, StepColumns
-from loadtest.simulate.engine.replica import Running
+from loadtest.simulate.engine.replica import SimRequest
 from loadtest.simulate.pool.fleet import Fleet, Member
 from loadtest.simulate.pool.outcome import Outcome, Sample
 from loadtest.simulate.setup import Setup
 from penstock.models import ReplicaState, RequestClass
 
 
-class Watch:
-    """Collects between two looks what the leader would have heard from routers."""
+class PoolWatch:
+    """What the leader would hear from routers between two looks."""
 
     def __init__(self, setup: Setup, fleet: Fleet) -> None:
         self._setup = setup
@@ -25,23 +25,21 @@ class Watch:
         self.samples: list[Sample] = []
 
     def arrived(self, now: float, request_class: RequestClass, prompt_tokens: int) -> None:
-        """Note an arrival."""
         self._arrived.append(Arrival(now, request_class, prompt_tokens))
 
     def turned_away(self, request_class: RequestClass) -> None:
-        """Note a request that was refused for want of room."""
+        """Note a request that was refused because there was no room."""
         self._turned_away.append(request_class)
 
-    def waits(self, item: Running, request_class: RequestClass) -> None:
-        """Note that a request is in line."""
+    def waits(self, item: SimRequest, request_class: RequestClass) -> None:
         self._waiting[item.request_id] = (request_class, item.arrived_at)
 
-    def runs(self, item: Running) -> None:
-        """Note that a request is in line no more."""
+    def runs(self, item: SimRequest) -> None:
+        """Note that a request has left the line."""
         self._waiting.pop(item.request_id, None)
 
     def ended(self, now: float, outcome: Outcome) -> None:
-        """Note a request that ended well."""
+        """Note a request that was completed."""
         self._ended.append(
             Ended(
                 now,
@@ -56,7 +54,7 @@ class Watch:
         )
 
     def of_replica(self, member: Member, now: float, *, steps: bool = False) -> ReplicaSnapshot:
-        """Describe a replica; with `steps` those since the last such look."""
+        """Return a snapshot of a replica. With `steps` it has the steps since the last such look."""
         replica = member.replica
         core = replica.sync(now)
         columns, started, by_class = StepColumns(), [], Counter[RequestClass]()
@@ -91,12 +89,12 @@ class Watch:
             member.relief,
         )
 
-    def _class(self, item: Running) -> RequestClass:
+    def _class(self, item: SimRequest) -> RequestClass:
         request_class = item.request.request_class
         return self._setup.default_class if request_class is None else request_class
 
     def of_pool(self, now: float) -> PoolSnapshot:
-        """Describe the pool; what came and ended since the last look."""
+        """Return a snapshot of the pool, with the arrivals and ends since the last look."""
         arrived, self._arrived = self._arrived, []
         ended, self._ended = self._ended, []
         turned_away, self._turned_away = self._turned_away, []
@@ -116,7 +114,6 @@ class Watch:
         )
 
     def sample(self, now: float) -> None:
-        """Take a sample for the timeline."""
         fleet = self._fleet
         ready = [member.replica for member in fleet.members.values() if member.state is ReplicaState.READY]
         self.samples.append(

@@ -1,1 +1,1 @@
-"""What a run came to: figures, tables, pages, pictures."""
+"""Results of a run: figures, tables, pages, pictures."""

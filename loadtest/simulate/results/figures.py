@@ -1,4 +1,4 @@
-"""The figures of a run."""
+"""Figures of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from loadtest.simulate.pool.outcome import End, Outcome, Run
+from loadtest.simulate.pool.outcome import Outcome, RequestEnd, SimulatedRun
 from loadtest.simulate.setup import Slo
 from penstock.models import RequestClass
 
@@ -18,7 +18,7 @@ _WORST_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Is how a time is spread, in seconds; all None where nothing was measured."""
+    """Distribution of a time, in seconds. All are None where nothing was measured."""
 
     mean: float | None = None
     p50: float | None = None
@@ -28,54 +28,53 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Are the figures of a run; the fields of its JSON."""
+    """Figures of a run, and the fields of its JSON."""
 
     requests: int
     completed: int
     rejected: int
-    """Those refused by the estimate of their wait included."""
+    """With those refused because of their estimated wait."""
     unfinished: int
     ttft_s: Spread
-    """This, `itl_s`, `e2e_s` and `queue_s`: of completed requests only."""
+    """As `itl_s`, `e2e_s` and `queue_s`: of completed requests only."""
     itl_s: Spread
     """Of all gaps between tokens."""
     e2e_s: Spread
     queue_s: Spread
     attainment: float
-    """Part of all requests that were completed within their SLO; a rejected one is a miss."""
+    """Part of all requests that were completed within their SLO. A rejected one is a miss."""
     worst_5min_attainment: float
-    """Of the requests that came in any 5 minutes, in steps of one, with at least 20 requests."""
+    """Smallest attainment of the requests that came within 5 minutes, in steps of one minute, with at least 20."""
     replica_hours: float
-    """Those of starting and draining replicas included."""
+    """With those of starting and draining replicas."""
     preemptions: int
     """Sequences that started over because the KV cache was full."""
     scale_events: int
     reversals: int
-    """Changes of the replica count against the last one within 30 minutes."""
+    """Changes of the replica count in the other direction than the last one, within 30 minutes of it."""
     output_tokens: int
     cached_tokens: int
     virtual_s: float
     wall_s: float
     cpu_s: float
     classes: Mapping[str, Mapping[str, Any]]
-    """Requests, those completed and rejected, attainment, TTFT and output tokens per class; empty where there is one
-    class."""
+    """Requests, completed and rejected ones, attainment, TTFT and output tokens per class. Empty with one class."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `--json` prints."""
+        """Return the data of `--json`."""
         return asdict(self)
 
 
-def figures_of(run: Run, slos: Slos) -> Figures:
-    """Count a run's figures. `slos` has every class that occurs."""
-    done = [each for each in run.outcomes if each.end is End.COMPLETED]
+def figures_of(run: SimulatedRun, slos: Slos) -> Figures:
+    """Return the figures of a run. `slos` must have every class that occurs."""
+    done = [each for each in run.outcomes if each.end is RequestEnd.COMPLETED]
     members = [*run.fleet.gone, *run.fleet.members.values()]
     classes = sorted({each.request_class for each in run.outcomes})
     return Figures(
         requests=len(run.outcomes),
         completed=len(done),
-        rejected=sum(each.end is End.REJECTED for each in run.outcomes),
-        unfinished=sum(each.end is End.UNFINISHED for each in run.outcomes),
+        rejected=sum(each.end is RequestEnd.REJECTED for each in run.outcomes),
+        unfinished=sum(each.end is RequestEnd.UNFINISHED for each in run.outcomes),
         ttft_s=spread([each.ttft_s for each in done]),
         itl_s=_gaps(run),
         e2e_s=spread([each.e2e_s for each in done]),
@@ -96,14 +95,14 @@ def figures_of(run: Run, slos: Slos) -> Figures:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return mean and percentiles (by interpolation)."""
+    """Return mean and percentiles, the latter by interpolation."""
     if not values:
         return Spread()
     p50, p95, p99 = np.percentile(values, (50, 95, 99))
     return Spread(float(np.mean(values)), float(p50), float(p95), float(p99))
 
 
-def _gaps(run: Run) -> Spread:
+def _gaps(run: SimulatedRun) -> Spread:
     members = [*run.fleet.gone, *run.fleet.members.values()]
     logs = [member.replica.log for member in members]
     pauses = [np.asarray(member.replica.pauses) for member in members]
@@ -138,11 +137,11 @@ def _worst(outcomes: Sequence[Outcome], slos: Slos) -> float:
 
 def _of_class(outcomes: Sequence[Outcome], request_class: RequestClass, slos: Slos) -> dict[str, Any]:
     ours = [each for each in outcomes if each.request_class is request_class]
-    done = [each for each in ours if each.end is End.COMPLETED]
+    done = [each for each in ours if each.end is RequestEnd.COMPLETED]
     return {
         "requests": len(ours),
         "completed": len(done),
-        "rejected": sum(each.end is End.REJECTED for each in ours),
+        "rejected": sum(each.end is RequestEnd.REJECTED for each in ours),
         "attainment": _attainment(ours, slos),
         "ttft_s": asdict(spread([each.ttft_s for each in done])),
         "output_tokens": sum(each.output_tokens for each in done),

@@ -1,4 +1,4 @@
-"""The course of a run as one HTML file that needs nothing else."""
+"""The course of a run as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -6,29 +6,22 @@ from html import escape
 from pathlib import Path
 
 from cluster.plural import counted
-from loadtest.report.line_chart import chart
-from loadtest.simulate.pool.outcome import Run
+from loadtest.report.page import page
+from loadtest.report.svg import line_chart
+from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.results.figures import Figures, Spread
 from loadtest.simulate.results.timeline import timeline_of
 from loadtest.simulate.setup import Setup
 
-_STYLE = """
-:root{color-scheme:light dark}body{font:14px system-ui,sans-serif;max-width:940px;margin:2em auto;padding:0 1em}
-svg{width:100%;margin:.4em 0}text{font-size:12px;fill:currentColor}.title{font-weight:600}.end{text-anchor:end}
-.mid{text-anchor:middle}.grid{stroke:currentColor;opacity:.2}polyline{fill:none;stroke-width:1.5}
-table{border-collapse:collapse}td,th{padding:.2em 1em;text-align:right}td:first-child{text-align:left}
-"""
 
-
-def write_html(path: Path, run: Run, figures: Figures, setup: Setup, title: str) -> None:
+def write_html(path: Path, run: SimulatedRun, figures: Figures, setup: Setup, title: str) -> None:
     """Write the page.
 
     Raises:
         OSError: the file cannot be written.
     """
     body = [f"<h1>{escape(title)}</h1>", _table(figures), *_charts(run, setup)]
-    page = f'<!doctype html><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style>'
-    path.write_text(page + "\n".join(body) + "\n", encoding="utf-8")
+    path.write_text(page(title, body), encoding="utf-8")
 
 
 def _table(figures: Figures) -> str:
@@ -48,8 +41,8 @@ def _cells(each: Spread) -> str:
     return "".join("<td>-" if value is None else f"<td>{1e3 * value:,.1f}" for value in values)
 
 
-def _charts(run: Run, setup: Setup) -> list[str]:
+def _charts(run: SimulatedRun, setup: Setup) -> list[str]:
     timeline = timeline_of(run, setup)
     if timeline is None:
         return ["<p>The run was too short for a timeline.</p>"]
-    return [chart(each.title, each.unit, timeline.times_s, each.lines) for each in timeline.panels]
+    return [line_chart(each.title, each.unit, timeline.times_s, each.lines) for each in timeline.panels]

@@ -1,4 +1,4 @@
-"""The course of a run as a picture, to paste where a page can't go."""
+"""The course of a run as a picture, for places where a page can't go."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cluster.errors import SettingsError
-from loadtest.simulate.pool.outcome import Run
+from loadtest.simulate.pool.outcome import SimulatedRun
 from loadtest.simulate.results.timeline import timeline_of
 from loadtest.simulate.setup import Setup
 
 _WIDTH_IN, _PANEL_IN, _DPI = 10.0, 1.8, 120
 
 
-def write_png(path: Path, run: Run, setup: Setup, title: str) -> None:
+def write_png(path: Path, run: SimulatedRun, setup: Setup, title: str) -> None:
     """Draw the panels of the timeline below each other.
 
     Raises:
@@ -25,10 +25,10 @@ def write_png(path: Path, run: Run, setup: Setup, title: str) -> None:
     timeline = timeline_of(run, setup)
     if timeline is None:
         raise SettingsError(f"png must be of a run that lasts longer than 0 s, got {run.seconds:g} s")
-    # Not pyplot, which keeps every figure and asks for a display.
+    # Not pyplot, which keeps every figure and needs a display.
     figure = Figure(figsize=(_WIDTH_IN, _PANEL_IN * len(timeline.panels)), dpi=_DPI, layout="constrained")
     FigureCanvasAgg(figure)
-    # A file name is no formula, whatever dollars it has.
+    # A title with dollars is no formula.
     figure.suptitle(title, parse_math=False)
     all_axes = figure.subplots(len(timeline.panels), 1, sharex=True, squeeze=False)[:, 0]
     minutes = [each / 60 for each in timeline.times_s]

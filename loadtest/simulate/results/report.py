@@ -1,4 +1,4 @@
-"""Prints the figures of a run."""
+"""Tables of a run's figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadtest.simulate.results.figures import Figures, Spread
 
 
 def table_of(figures: Figures, title: str, slo: str) -> Group:
-    """Lay the figures out for a terminal. `slo`: what attainment is of, in words."""
+    """Return the figures for a terminal. `slo` is the SLO of the attainment in words."""
     times = Table(title=escape(title))
     add_columns(times, "", "mean", "p50", "p95", "p99", words=("",))
     rows = {"TTFT": figures.ttft_s, "ITL": figures.itl_s, "E2E": figures.e2e_s, "queue": figures.queue_s}
@@ -41,7 +41,7 @@ def table_of(figures: Figures, title: str, slo: str) -> Group:
 
 
 def error_table(errors: Errors, title: str) -> Table:
-    """Lay the errors of a prediction out for a terminal."""
+    """Return the errors of a prediction for a terminal."""
     table = Table(title=title)
     add_columns(table, "", "mean", "p99", "single requests", words=("",))
     rows = {

@@ -1,4 +1,4 @@
-"""The course of a run over time: what the page and the picture of a simulation show."""
+"""The course of a run over time, for the page and the picture of a simulation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtest.report.line_chart import Line
-from loadtest.simulate.pool.outcome import End, Run
+from loadtest.report.svg import Line
+from loadtest.simulate.pool.outcome import RequestEnd, SimulatedRun
 from loadtest.simulate.setup import Setup
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Is one chart of several over the same time."""
+    """One of several charts over the same time."""
 
     title: str
     unit: str
@@ -24,21 +24,21 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Is all of them."""
+    """All charts of a run."""
 
     times_s: Sequence[float]
     panels: Sequence[Panel]
 
 
-def timeline_of(run: Run, setup: Setup) -> Timeline | None:
-    """Draw up demand, replicas, batch limits, queue, TTFT and ITL; None where a run was too short for that."""
+def timeline_of(run: SimulatedRun, setup: Setup) -> Timeline | None:
+    """Return charts of demand, replicas, batch limits, queue, TTFT and ITL; None for a run that was too short."""
     times = [sample.at_s for sample in run.samples]
     if len(times) < 2:
         return None
     return Timeline(times, [*_demand(run, times), *_cluster(run), *_latency(run, setup, times)])
 
 
-def _demand(run: Run, times: Sequence[float]) -> list[Panel]:
+def _demand(run: SimulatedRun, times: Sequence[float]) -> list[Panel]:
     width = times[1] - times[0]
     arrivals = [each.arrival_s for each in run.outcomes]
     tokens = [float(each.prompt_tokens + each.output_tokens) for each in run.outcomes]
@@ -50,7 +50,7 @@ def _demand(run: Run, times: Sequence[float]) -> list[Panel]:
     ]
 
 
-def _cluster(run: Run) -> list[Panel]:
+def _cluster(run: SimulatedRun) -> list[Panel]:
     samples = run.samples
     replicas = [
         Line("ready", [sample.ready for sample in samples]),
@@ -70,8 +70,8 @@ def _cluster(run: Run) -> list[Panel]:
     ]
 
 
-def _latency(run: Run, setup: Setup, times: Sequence[float]) -> list[Panel]:
-    done = [each for each in run.outcomes if each.end is End.COMPLETED]
+def _latency(run: SimulatedRun, setup: Setup, times: Sequence[float]) -> list[Panel]:
+    done = [each for each in run.outcomes if each.end is RequestEnd.COMPLETED]
     started_at, ttft = [each.arrival_s + each.ttft_s for each in done], [each.ttft_s for each in done]
     decoded = [each for each in done if each.output_tokens > 1]
     ended_at = [each.arrival_s + each.e2e_s for each in decoded]

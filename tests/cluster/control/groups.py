@@ -1,4 +1,4 @@
-"""Groups as the slow loop sees them, in the units of its tests: replicas that are kept busy."""
+"""Groups as the replica policy sees them, in the units of its tests: replicas that are kept busy."""
 
 from __future__ import annotations
 

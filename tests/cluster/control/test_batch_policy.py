@@ -1,4 +1,4 @@
-"""The fast loop's policy, alone and closed around an engine in virtual time."""
+"""The batch policy, alone and closed around an engine in virtual time."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def reasons(decision: FastDecision) -> dict[str, str]:
     return {step.name: step.reason for step in decision.steps}
 
 
+@pytest.mark.slow
 @given(seen=snapshots, state=states, slo=st.floats(1e-4, 1), smallest=st.integers(1, 8), size=st.integers(0, 300))
 def test_no_limit_leaves_its_bounds(
     seen: BatchSnapshot, state: FastState, slo: float, smallest: int, size: int
@@ -64,6 +65,7 @@ def test_no_limit_leaves_its_bounds(
     assert decision.limit == decision.steps[-1].value or decision.steps[-1].name == "batch_class"
 
 
+@pytest.mark.slow
 @given(seen=snapshots, state=states, one=st.floats(1e-3, 1), other=st.floats(1e-3, 1))
 def test_a_looser_slo_never_gives_a_smaller_limit(
     seen: BatchSnapshot, state: FastState, one: float, other: float
@@ -73,6 +75,7 @@ def test_a_looser_slo_never_gives_a_smaller_limit(
     assert tight.limit <= loose.limit or tight.given_up
 
 
+@pytest.mark.slow
 @given(seen=snapshots, state=states, slo=st.floats(1e-4, 1))
 def test_one_tick_moves_the_limit_a_little(seen: BatchSnapshot, state: FastState, slo: float) -> None:
     limit = decide(slo, BOUNDS, seen, state).limit
@@ -202,6 +205,7 @@ def best_static(slo: float, prompt: int, output: int) -> tuple[int, float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slo", "prompt"), [(0.05, 400), (0.025, 100), (0.03, 200)])
 def test_overload_is_held_at_the_slo_with_nearly_all_of_the_best_throughput(slo: float, prompt: int) -> None:
     engine = VirtualEngine(MODEL, prompt=prompt, output=150)
@@ -218,6 +222,7 @@ def test_overload_is_held_at_the_slo_with_nearly_all_of_the_best_throughput(slo:
     assert usual[-1] - usual[0] <= max(3, 0.5 * best_limit)
 
 
+@pytest.mark.slow
 def test_a_looser_slo_gives_more_throughput_and_a_tighter_one_takes_it_back() -> None:
     engine = VirtualEngine(MODEL, prompt=100, output=150)
     fit = StepFit()
@@ -242,6 +247,7 @@ def test_without_a_model_the_loop_still_holds_the_slo() -> None:
     assert engine.take()[0] <= 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.7, 1.3])
 def test_a_model_that_is_wrong_by_a_third_holds_the_slo_too(factor: float) -> None:
     """What is measured at the present batch counts, whatever the model says of it."""
@@ -259,6 +265,7 @@ def test_a_model_that_is_wrong_by_a_third_holds_the_slo_too(factor: float) -> No
     assert throughput >= 0.85 * best_static(slo, 100, 150)[1]
 
 
+@pytest.mark.slow
 def test_a_longer_context_lowers_the_limit() -> None:
     engine = VirtualEngine(MODEL, prompt=200, output=150)
     fit = StepFit()
@@ -271,6 +278,7 @@ def test_a_longer_context_lowers_the_limit() -> None:
     assert engine.take()[0] <= 0.05
 
 
+@pytest.mark.slow
 def test_an_idle_replica_keeps_its_limit_and_its_trim() -> None:
     engine = VirtualEngine(MODEL, prompt=400, output=150)
     fit = StepFit()
@@ -283,6 +291,7 @@ def test_an_idle_replica_keeps_its_limit_and_its_trim() -> None:
     assert limits[0] == limits[-1]
 
 
+@pytest.mark.slow
 def test_prompts_that_are_slower_than_the_slo_do_not_starve_the_batch() -> None:
     """A step with a piece of a prompt takes 36 ms here in any batch, and the SLO is 25."""
     engine = VirtualEngine(MODEL, prompt=500, output=60)

@@ -77,6 +77,7 @@ def test_requests_twice_as_long_show_within_a_minute_and_a_half(seed: int) -> No
     assert seen[longer_at + 150.0] == pytest.approx(4.0, rel=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work_of", [alike, mixed])
 def test_chance_is_seldom_taken_for_a_change(work_of: Draw) -> None:
     looks = [

@@ -85,6 +85,7 @@ def square(regret_s: float) -> tuple[int, float]:
     return fewest, state.patience
 
 
+@pytest.mark.slow
 def test_who_removes_too_early_again_and_again_looks_back_further() -> None:
     assert (10, 6.0) == square(1800.0)
     fewest, patience = square(0.0)

@@ -1,4 +1,4 @@
-"""The slow loop never goes beyond its rails, nor faster than they let it."""
+"""The replica policy never goes beyond its rails, nor faster than they let it."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ def test_one_minute_at_most_doubles_and_five_take_a_quarter() -> None:
     assert "down_rate" in names(down)
 
 
+@pytest.mark.slow
 def test_longer_requests_may_double_a_group_with_every_tick() -> None:
     """They are no chance that a minute more would tell."""
     rules = (RULES, dataclasses.replace(RULES, load=LoadRules(lengths_s=0.0)))
@@ -110,6 +111,7 @@ groups = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(seen=groups, smallest=st.integers(0, 5), size=st.integers(0, 50))
 def test_no_decision_leaves_the_bounds(seen: GroupSnapshot, smallest: int, size: int) -> None:
     bounds = GroupBounds(smallest, smallest + size)

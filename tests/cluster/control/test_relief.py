@@ -1,4 +1,4 @@
-"""What the slow loop gives up for want of replicas, in which order, and for how long."""
+"""What the replica policy gives up for lack of replicas, in which order, and for how long."""
 
 from __future__ import annotations
 

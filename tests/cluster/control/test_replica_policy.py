@@ -1,4 +1,4 @@
-"""The slow loop's policy: how many replicas, and why."""
+"""The replica policy: how many replicas, and why."""
 
 from __future__ import annotations
 
@@ -239,6 +239,7 @@ def test_a_burst_counts_before_the_average_knows() -> None:
     assert "burst" not in names(decide(POINT, BOUNDS, group(4, few), SlowState(needs=lately(3.0, 3.0))))
 
 
+@pytest.mark.slow
 def test_longer_requests_count_before_the_average_knows() -> None:
     decision = changing(prompts=3.0, batch=64.0)
 
@@ -247,10 +248,12 @@ def test_longer_requests_count_before_the_average_knows() -> None:
     assert without["lengths"] < decision.replicas
 
 
+@pytest.mark.slow
 def test_smaller_batches_are_no_longer_requests() -> None:
     assert "lengths" not in names(changing(prompts=1.0, batch=40.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [0.7, 1.4])
 def test_a_wrong_model_is_found_out_by_what_runs(error: float) -> None:
     """Work is as much as in truth, however far the model is off."""
@@ -324,6 +327,7 @@ def test_more_than_a_seventh_too_many_go_after_the_look_back() -> None:
     assert "18 were enough for 95% of the last 300 s" == reason(more, "down")
 
 
+@pytest.mark.slow
 def test_removal_never_waits_for_more_than_is_remembered() -> None:
     """Three cold starts of an hour are more than two hours, and so is a look-back that was doubled again and again."""
     rules = dataclasses.replace(RULES, look_back_s=86_400.0)
@@ -380,6 +384,7 @@ def test_without_a_model_waiting_requests_and_kv_usage_decide() -> None:
     assert "no step model" in reason(decide(POINT, BOUNDS, blind, SlowState()), "fallback")
 
 
+@pytest.mark.slow
 def test_a_noisy_steady_load_moves_nothing_to_and_fro() -> None:
     draw = random.Random(4)
     state, have, changes = SlowState(), 6, []

@@ -38,6 +38,7 @@ def worst_error(fit: StepFit, model: StepModel = TRUE) -> float:
     return max(abs(fit.model.predict(*point) / model.predict(*point) - 1) for point in points)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     a=st.floats(1e-3, 0.05), b=st.floats(5e-6, 2e-4), g=st.floats(1e-8, 2e-7), seed=st.integers(0, 1000),

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from cluster.settings import AffinitySettings, SimSettings
-from loadtest.benchmarks.affinity.simulation import Load, Result, Simulation
+from loadtest.benchmarks.affinity.simulation import AffinityResult, AffinitySimulation, ArrivalPattern
 from loadtest.benchmarks.affinity.trace import BLOCK_TOKENS, TraceRequest, ideal_hit_rate, load_trace
 from router.affinity import Affinity
 
@@ -32,10 +32,10 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> list[TraceRequest]:
     return load_trace(path, 600, ENGINE.max_model_len)
 
 
-async def simulate(trace: list[TraceRequest], routers: int, **settings: bool) -> Result:
-    simulation = Simulation(
+async def simulate(trace: list[TraceRequest], routers: int, **settings: bool) -> AffinityResult:
+    simulation = AffinitySimulation(
         trace,
-        Load(waiting=24),
+        ArrivalPattern(waiting=24),
         replicas=4,
         routers=routers,
         settings=ENGINE,
@@ -54,6 +54,7 @@ def test_a_trace_becomes_prompts_that_share_what_it_says(trace: list[TraceReques
     assert 0.5 < ideal_hit_rate(trace) < 1
 
 
+@pytest.mark.slow
 async def test_affinity_finds_more_of_the_cache_than_chance_and_answers_sooner(trace: list[TraceRequest]) -> None:
     none = await simulate(trace, 2, prefix=False, session=False)
     both = await simulate(trace, 2)
@@ -66,6 +67,7 @@ async def test_affinity_finds_more_of_the_cache_than_chance_and_answers_sooner(t
     assert sorted(both.ttft)[len(both.ttft) // 2] < sorted(none.ttft)[len(none.ttft) // 2]
 
 
+@pytest.mark.slow
 async def test_four_routers_keep_most_of_what_one_achieves(trace: list[TraceRequest]) -> None:
     """They share nothing; the first guess by rendezvous is what they have in common."""
     one, four = await simulate(trace, 1), await simulate(trace, 4)

@@ -16,7 +16,7 @@ from rich.console import Console
 import loadtest.benchmarks.autoscaler.__main__ as bench
 from cluster.terminal.tables import print_table
 from loadtest.benchmarks.autoscaler.__main__ import jobs_of, tuned_as_ours
-from loadtest.benchmarks.autoscaler.contest import NOWCAST, ORACLE, POLICIES, TUNED, Policy, Result, contend
+from loadtest.benchmarks.autoscaler.contest import NOWCAST, ORACLE, POLICIES, TUNED, ContestResult, Policy, contend
 from loadtest.benchmarks.autoscaler.oracle import _kept, plan
 from loadtest.benchmarks.autoscaler.report import paired, rows, table_of
 from loadtest.benchmarks.autoscaler.scenarios import (
@@ -24,7 +24,7 @@ from loadtest.benchmarks.autoscaler.scenarios import (
     PEAK_FILL,
     PEAK_REPLICAS,
     SCENARIOS,
-    Scenario,
+    ContestScenario,
     Span,
     case,
     work_of,
@@ -44,7 +44,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def scenario(name: str) -> Scenario:
+def scenario(name: str) -> ContestScenario:
     return next(each for each in SCENARIOS if each.name == name)
 
 
@@ -69,7 +69,8 @@ def test_a_seed_draws_the_same_load_again_and_another_does_not(data: Path) -> No
 def test_the_oracle_orders_a_cold_start_ahead_and_keeps_what_is_wanted_again(data: Path) -> None:
     make, span = scenario("step x3").make, Span(480.0, lead_s=120.0)
     slow, quick = (
-        plan(case(Scenario("step x3", make, cold_start_s=cold), 1, span, data), 0.9).counts for cold in (120.0, 15.0)
+        plan(case(ContestScenario("step x3", make, cold_start_s=cold), 1, span, data), 0.9).counts
+        for cold in (120.0, 15.0)
     )
 
     step = int((120 + 0.3 * 480) // 15)
@@ -81,7 +82,7 @@ def test_the_oracle_orders_a_cold_start_ahead_and_keeps_what_is_wanted_again(dat
 def test_the_oracle_has_others_ready_when_replicas_die(data: Path) -> None:
     make, span = scenario("death").make, Span(480.0, lead_s=120.0)
     none, three = (
-        plan(case(Scenario("death", make, cold_start_s=60.0, deaths=deaths), 1, span, data), 0.9).counts
+        plan(case(ContestScenario("death", make, cold_start_s=60.0, deaths=deaths), 1, span, data), 0.9).counts
         for deaths in (0, 3)
     )
 
@@ -91,7 +92,7 @@ def test_the_oracle_has_others_ready_when_replicas_die(data: Path) -> None:
 
 def test_without_foresight_replicas_are_ordered_when_they_are_needed(data: Path) -> None:
     make, span = scenario("step x3").make, Span(480.0, lead_s=120.0)
-    drawn = case(Scenario("step x3", make, cold_start_s=60.0, deaths=3), 1, span, data)
+    drawn = case(ContestScenario("step x3", make, cold_start_s=60.0, deaths=3), 1, span, data)
     ahead, now = (plan(drawn, 0.9, foresight=foresight).counts for foresight in (True, False))
 
     step, ahead_of = int((120 + 0.3 * 480) // 15), 4
@@ -109,8 +110,10 @@ def test_without_foresight_a_replica_that_is_wanted_again_soon_is_kept() -> None
 
 
 def test_the_cheaper_family_is_the_one_that_is_cheaper_over_all_draws() -> None:
-    def family(*runs: tuple[float, float]) -> list[Result]:
-        return [Result("s", "p", n, 0.0, attained, hours, 0, 1.0, 0, 0.0) for n, (attained, hours) in enumerate(runs)]
+    def family(*runs: tuple[float, float]) -> list[ContestResult]:
+        return [
+            ContestResult("s", "p", n, 0.0, attained, hours, 0, 1.0, 0, 0.0) for n, (attained, hours) in enumerate(runs)
+        ]
 
     dear, cheap, bad = family((1.0, 5.0), (1.0, 5.0)), family((0.985, 3.0), (0.999, 6.0)), family((0.98, 1), (0.99, 1))
 
@@ -136,13 +139,14 @@ def test_the_oracle_may_take_prompts_to_be_needed_at_once(data: Path) -> None:
 
 
 def test_the_cheapest_of_those_that_attain_enough_is_the_measure() -> None:
-    found = [Result("s", "p", 1, 0.0, attained, hours, 0, 1.0, 0, 0.0)
+    found = [ContestResult("s", "p", 1, 0.0, attained, hours, 0, 1.0, 0, 0.0)
              for attained, hours in ((0.992, 4.0), (0.999, 3.0), (0.989, 1.0), (0.98, 0.5))]  # fmt: skip
 
     assert 3.0 == cheapest(found).gpu_hours
     assert 1.0 == cheapest(found[2:]).gpu_hours
 
 
+@pytest.mark.slow
 def test_a_fuller_plan_is_cheaper_and_attains_less(data: Path) -> None:
     drawn = case(scenario("azure"), 1, SPAN, data)
     generous, tight = (contend(drawn, POLICIES[ORACLE], dial) for dial in (0.7, 1.4))
@@ -155,9 +159,9 @@ def test_a_fuller_plan_is_cheaper_and_attains_less(data: Path) -> None:
 def test_a_dial_is_turned_to_the_cheapest_that_is_enough() -> None:
     asked: list[float] = []
 
-    def serve(dial: float, highest: float = 1.0) -> list[Result]:
+    def serve(dial: float, highest: float = 1.0) -> list[ContestResult]:
         asked.append(dial)
-        return [Result("s", "p", 1, dial, min(highest, dial / 10), 1.0, 0, 1.0, 0, 0.0)]
+        return [ContestResult("s", "p", 1, dial, min(highest, dial / 10), 1.0, 0, 1.0, 0, 0.0)]
 
     assert 10 == tune([float(n) for n in range(5, 15)], serve, enough=1.0)
     assert len(asked) <= 5
@@ -166,7 +170,7 @@ def test_a_dial_is_turned_to_the_cheapest_that_is_enough() -> None:
 
 def test_hours_are_in_percent_of_the_oracle_on_the_same_load() -> None:
     found = rows(
-        Result("s", policy, seed, 0.0, 1.0, hours, 0, 1.0, 0, 0.0)
+        ContestResult("s", policy, seed, 0.0, 1.0, hours, 0, 1.0, 0, 0.0)
         for policy, seed, hours in ((ORACLE, 1, 2.0), (ORACLE, 2, 4.0), ("penstock", 1, 3.0), ("penstock", 2, 5.0))
     )
 
@@ -176,11 +180,12 @@ def test_hours_are_in_percent_of_the_oracle_on_the_same_load() -> None:
             "batch_tokens"} <= found[0].keys()  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_goes_before_the_time_that_counts_is_not_counted(data: Path) -> None:
     span = Span(120.0, lead_s=120.0)
     settled = case(scenario("azure"), 1, span, data)
     found = contend(settled, POLICIES["static"], 20.0)
-    mixed = case(Scenario("even", scenario("death").make, batch_part=0.5), 1, span, data)
+    mixed = case(ContestScenario("even", scenario("death").make, batch_part=0.5), 1, span, data)
     batch = [each for each in mixed.trace if each.request_class and each.request_class.name == "BATCH"]
 
     assert found.gpu_hours == pytest.approx(20 * 120 / 3600)
@@ -202,7 +207,7 @@ def test_pairs_show_what_loads_of_different_size_hide() -> None:
 
 
 def test_classes_without_a_promise_count_as_tokens_only(data: Path) -> None:
-    mixed = case(Scenario("even", scenario("death").make, batch_part=0.3), 1, Span(60.0, lead_s=0.0), data)
+    mixed = case(ContestScenario("even", scenario("death").make, batch_part=0.3), 1, Span(60.0, lead_s=0.0), data)
     result = contend(mixed, POLICIES["penstock"], 0.0)
 
     outputs = sum(
@@ -226,7 +231,7 @@ def test_scenarios_that_are_the_same_to_a_policy_are_run_once() -> None:
 def test_each_scenario_is_tuned_to_what_ours_reaches_there() -> None:
     names = ["series", "series/cold 420 s", "series/cold 30 s"]
     found = [
-        Result(name, "penstock", seed, 0.0, attainment, 1.0, 0, 1.0, 0, 0.0)
+        ContestResult(name, "penstock", seed, 0.0, attainment, 1.0, 0, 1.0, 0, 0.0)
         for name, attainment in zip(names, (0.96, 0.92, 0.96), strict=True)
         for seed in (1, 2)
     ]
@@ -242,13 +247,14 @@ def test_each_scenario_is_tuned_to_what_ours_reaches_there() -> None:
 
 
 def test_ours_with_a_dial_is_tuned_to_the_whole_attainment() -> None:
-    found = [Result("series", "penstock", 1, 0.0, 0.96, 1.0, 0, 1.0, 0, 0.0)]
+    found = [ContestResult("series", "penstock", 1, 0.0, 0.96, 1.0, 0, 1.0, 0, 0.0)]
     tuned = jobs_of(["series"], [TUNED], (1,), 60.0, Path())
 
     assert tuned == [part for job in tuned for part in tuned_as_ours(job, found)]
     assert [0.99] == [job.enough for job in tuned]
 
 
+@pytest.mark.slow
 def test_the_dial_of_ours_is_how_full_replicas_are_planned(data: Path) -> None:
     load = case(scenario("azure"), 1, SPAN, data)
     fuller, emptier = (contend(load, POLICIES[TUNED], dial) for dial in (0.95, 0.35))
@@ -259,9 +265,9 @@ def test_the_dial_of_ours_is_how_full_replicas_are_planned(data: Path) -> None:
 def test_a_dial_that_cannot_reach_the_attainment_is_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[tuple[int, float]] = []
 
-    def contend(load: int, policy: Policy, dial: float) -> Result:
+    def contend(load: int, policy: Policy, dial: float) -> ContestResult:
         runs.append((load, dial))
-        return Result("s", policy.name, load, dial, 0.5 if dial < 3 else 1.0, 1.0, 0, 1.0, 0, 0.0)
+        return ContestResult("s", policy.name, load, dial, 0.5 if dial < 3 else 1.0, 1.0, 0, 1.0, 0, 0.0)
 
     monkeypatch.setattr(bench, "contend", contend)
     found = bench._tuned(Policy("p", (1.0, 2.0, 3.0, 4.0)), [1, 2, 3], 0.99)  # type: ignore[list-item]
@@ -272,7 +278,7 @@ def test_a_dial_that_cannot_reach_the_attainment_is_given_up_early(monkeypatch: 
 
 def test_the_table_of_a_scenario_is_whole_on_a_narrow_screen() -> None:
     found = rows(
-        Result("s", policy, seed, 0.74, 0.98765, hours, 3, 0.87654, 1_234_567 + seed, 0.0)
+        ContestResult("s", policy, seed, 0.74, 0.98765, hours, 3, 0.87654, 1_234_567 + seed, 0.0)
         for seed in (1, 2)
         for policy, hours in ((ORACLE, 2.0), ("penstock", 3.0 * seed), ("hpa slots", 12.0))
     )

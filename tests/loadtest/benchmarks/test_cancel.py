@@ -23,6 +23,7 @@ def ignore(_count: int) -> None:
     """Show no progress."""
 
 
+@pytest.mark.slow
 async def test_a_storm_of_cancels_leaves_nothing_behind(server: Server, tmp_path: Path) -> None:
     figures = await storm.run(tmp_path, server.url, 500, ignore)
 
@@ -32,6 +33,7 @@ async def test_a_storm_of_cancels_leaves_nothing_behind(server: Server, tmp_path
     assert figures["redis_keys"]["before"] == figures["redis_keys"]["after"]
 
 
+@pytest.mark.slow
 async def test_a_cancel_leaves_the_router_and_frees_the_slot_in_time(server: Server, tmp_path: Path) -> None:
     figures = await latency.run(tmp_path, server.url, 48, ignore)
 
@@ -42,6 +44,7 @@ async def test_a_cancel_leaves_the_router_and_frees_the_slot_in_time(server: Ser
         assert {"1"} == set(row["steps_to_free"])
 
 
+@pytest.mark.slow
 async def test_a_full_queue_refuses_with_a_time_to_come_back(server: Server, tmp_path: Path) -> None:
     figures = await overload.run(tmp_path, server.url, 20, ignore)
 

@@ -11,6 +11,8 @@ import pytest
 
 from loadtest.benchmarks.data import VARIABLE, data_folder
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

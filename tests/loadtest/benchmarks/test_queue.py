@@ -13,7 +13,8 @@ from loadtest.benchmarks.queue.cells import Ground
 from loadtest.benchmarks.queue.clients import SEQUENCES, entry
 from loadtest.benchmarks.queue.idle_path import RoundTrips, count_round_trips
 from loadtest.benchmarks.queue.meter import Meter
-from tests.cluster.queue.servers import KINDS, Server, running
+from tests.cluster.queue.servers import Server, running
+from tests.support.stores import KINDS
 
 
 @pytest.fixture(scope="module", params=KINDS[:2])

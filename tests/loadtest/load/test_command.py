@@ -17,8 +17,8 @@ from cluster.cli.main import main
 from cluster.errors import GeneratorError
 from loadtest.load import command
 from loadtest.load.command import _list, _print, _sweep_table
-from loadtest.load.results.record import Record
-from loadtest.load.results.sweep import Plan, Search, Trial
+from loadtest.load.results.record import RunRecord
+from loadtest.load.results.sweep import Search, SearchPlan, Trial
 from loadtest.load.results.tally import Window
 from loadtest.load.runner import _PATHS as PATHS
 from loadtest.load.schedule.plan import plan
@@ -27,7 +27,7 @@ from loadtest.load.schedule.scenario import SCENARIOS, Scenario
 
 def figures(good: int = 100, ttft_s: float = 22.7744) -> dict[str, Any]:
     """Return those of a run of 100 requests, overloaded unless told otherwise."""
-    record = Record()
+    record = RunRecord()
     for second in range(10):
         window = Window(second, last_s=second + 1.0)
         tally = window.of("chat")
@@ -147,14 +147,14 @@ def test_a_rate_without_all_its_trials_is_no_bound() -> None:
             raise KeyboardInterrupt
         return Trial(rate, repeat, rate < 2, True, 9, 10, {})
 
-    search = Search(Plan(1.0, 8.0, repeats=5), trial)
+    search = Search(SearchPlan(1.0, 8.0, repeats=5), trial)
     with pytest.raises(KeyboardInterrupt):
         search.run()
     found = search.so_far()
     assert found.holds is not None
     assert (1.0, None, 4) == (found.holds.rate, found.fails, len(found.trials))
 
-    nothing = Search(Plan(1.0, 8.0), trial)
+    nothing = Search(SearchPlan(1.0, 8.0), trial)
     with pytest.raises(KeyboardInterrupt):
         nothing.run()
     assert "neither bound is known" in nothing.so_far().sentence()
@@ -162,7 +162,7 @@ def test_a_rate_without_all_its_trials_is_no_bound() -> None:
 
 def test_trials_of_a_sweep_lose_nothing_on_a_narrow_screen() -> None:
     brief = {**figures(), "generator_lag_p99_s": 12.3456}
-    knee = Search(Plan(1.0, 2.0, 1), lambda rate, repeat: Trial(rate, repeat, True, True, 9, 10, brief)).run()
+    knee = Search(SearchPlan(1.0, 2.0, 1), lambda rate, repeat: Trial(rate, repeat, True, True, 9, 10, brief)).run()
     text = shown(lambda console: command.print_table(_sweep_table(knee), console))
     assert "12,345.6" in text
     assert "12,345,678" in text

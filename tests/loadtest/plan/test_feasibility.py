@@ -87,6 +87,7 @@ def test_more_clients_than_the_cache_holds_wait_and_bring_nothing() -> None:
     assert seen[4].tokens_per_s(500) == pytest.approx(seen[2].tokens_per_s(500))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "gpu", "rate", "prompt", "output"),
     [("llama-3.1-8b", "l40s", 6.0, 1000, 100), ("gpt-oss-20b", "h100", 20.0, 500, 150)],
@@ -107,6 +108,7 @@ def test_what_holds_in_the_plan_holds_on_other_draws_of_the_load(
     assert min(each.attainment for each in seen) >= promise.attainment - 0.02
 
 
+@pytest.mark.slow
 def test_a_full_step_keeps_the_itl_slo_where_prompts_scatter_and_answers_are_short() -> None:
     rnd = random.Random(1)
     pairs = [(rnd.choice([100, 300, 1000, 4000]), rnd.choice([10, 40, 400])) for _ in range(500)]

@@ -9,7 +9,7 @@ from loadtest.plan.engine.prior import StepPrior
 from loadtest.plan.least import Least, find_least
 from loadtest.plan.option import Engine, Operation, Promise, operate
 from loadtest.plan.traffic import Load, steady_load
-from loadtest.plan.trial import Seen, try_out
+from loadtest.plan.trial import TrialFigures, try_out
 from loadtest.traces import TraceRequest
 
 PROMISE = Promise(ttft_p99_s=1.0, itl_p95_s=0.1)
@@ -33,10 +33,10 @@ class Trials:
     def __init__(self, enough: int, far: bool = True) -> None:
         self.enough, self.far, self.made = enough, far, list[int]()
 
-    def __call__(self, replicas: int) -> Seen:
+    def __call__(self, replicas: int) -> TrialFigures:
         self.made.append(replicas)
         held = replicas >= self.enough
-        return Seen(0.1, 0.5 if held else 3.0, 0.02, 0.03, 1.0, 1.0 if held else 0.5 if self.far else 0.98)
+        return TrialFigures(0.1, 0.5 if held else 3.0, 0.02, 0.03, 1.0, 1.0 if held else 0.5 if self.far else 0.98)
 
 
 @pytest.mark.parametrize("far", [True, False])
@@ -68,6 +68,7 @@ def test_large_numbers_are_not_told_apart_one_by_one() -> None:
     assert len(trials.made) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_a_trial_is_long_enough_to_fill_a_large_batch(replicas: int) -> None:
     """A tenth too much takes several lifetimes of a request to show; 600 requests did not even fill this batch."""

@@ -51,6 +51,7 @@ def test_the_fast_loop_saves_the_slo_of_an_engine_slower_than_planned() -> None:
     assert moved.itl_mean_s <= 0.05 < fixed.itl_mean_s
 
 
+@pytest.mark.slow
 def test_the_way_and_prepared_steps_are_in_the_time_to_first_token() -> None:
     promise, load = Promise(10.0, 0.2), steady_load(0.2, 50, 20, 0.0)
     bare = try_out(ENGINE, operation(load, promise), load, promise, 1)
@@ -70,6 +71,7 @@ def write_trace(path: Path, seconds: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_autoscaler_needs_fewer_replicas_than_the_peak(tmp_path: Path) -> None:
     promise, load = Promise(30.0, 0.05), recorded_load(write_trace(tmp_path / "load.csv", 300))
     seen = elastic(Candidate(ENGINE, operation(load, promise), 2), load, promise, cold_start_s=20.0)
@@ -78,6 +80,7 @@ def test_the_autoscaler_needs_fewer_replicas_than_the_peak(tmp_path: Path) -> No
     assert seen.attainment > 0.6
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_trace_says_what_the_autoscaler_would_hold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from cluster.cli.main import main
 from cluster.errors import SettingsError
-from loadtest.plan.review import Book, Kind, figures_in
+from loadtest.plan.review import Book, EngineGroup, figures_in
 
-KIND = Kind("toy", "card", 2)
+KIND = EngineGroup("toy", "card", 2)
 PREDICTED = {"itl_mean_s": {"low": 0.009, "middle": 0.010, "high": 0.011}}
 
 
@@ -33,7 +33,7 @@ def test_too_few_observations_say_nothing(tmp_path: Path) -> None:
     book = Book(tmp_path)
     book.observe(book.predict(KIND, {}, PREDICTED), report(0.02))
     assert book.error(KIND) is None
-    assert book.error(Kind("toy", "card", 4)) is None
+    assert book.error(EngineGroup("toy", "card", 4)) is None
 
 
 def test_only_the_last_observations_count(tmp_path: Path) -> None:

@@ -17,17 +17,17 @@ from cluster.cli.main import main
 from cluster.control.step_model import Experts, Shape, StepModel
 from cluster.errors import SettingsError
 from loadtest.plan import trial
-from loadtest.plan.command import prices_of
 from loadtest.plan.engine.architectures import load_shape
 from loadtest.plan.engine.gpus import load_gpu
 from loadtest.plan.engine.prior import StepPrior
 from loadtest.plan.option import Engine, Impossible, Operation, Promise, operate
+from loadtest.plan.prices import prices_of
 from loadtest.plan.report import Plan, show, write_html
 from loadtest.plan.search import FOREIGN_ERROR, PRIOR_ERROR, engines, on_paper, plan, ranking
 from loadtest.plan.traffic import Load, load_of_lengths, steady_load
 from loadtest.plan.trial import ExpertTimes, try_out, without_lulls
 from loadtest.plan.what_if import what_ifs
-from loadtest.report.frontier import Mark, frontier
+from loadtest.report.svg import Mark, frontier
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.traces import TraceRequest
 
@@ -107,6 +107,7 @@ def test_candidates_are_sized_for_the_slowest_likely_engine() -> None:
     assert careful.operation.rate == pytest.approx(exact.operation.rate / 1.5, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_simulated_load_meets_the_step_model() -> None:
     """At almost no load a token takes a step, and the first one a step with the prompt."""
     calm = steady_load(0.1, 100, 20, 0.0)
@@ -121,6 +122,7 @@ def test_an_overloaded_replica_does_not_attain() -> None:
     assert seen.attainment < 0.5
 
 
+@pytest.mark.slow
 def test_one_request_an_hour_is_simulated_without_its_hours(monkeypatch: pytest.MonkeyPatch) -> None:
     """And is served as others on idle replicas are; its tokens per second are those of hours."""
     lasted: list[float] = []
@@ -192,6 +194,7 @@ def planned() -> Plan:
     return Plan("toy", LOAD, PROMISE, best, rest, lost, [])
 
 
+@pytest.mark.slow
 def test_a_plan_ranks_by_cost_and_gives_ranges(planned: Plan) -> None:
     (best,) = planned.planned
     assert planned.feasible
@@ -287,6 +290,7 @@ def test_the_infeasible_has_ways_out(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert found["l40s"] is None
 
 
+@pytest.mark.slow
 def test_other_choices_keep_the_tensor_parallel_size_and_the_kv_cache(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

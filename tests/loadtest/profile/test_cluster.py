@@ -17,7 +17,7 @@ from cluster.control.step_model import StepModel
 from cluster.errors import SettingsError
 from loadtest.profile.cluster import facts_of
 from loadtest.profile.command import served
-from loadtest.profile.drive import Cell, Late, Measured, _beside, _fit
+from loadtest.profile.drive import CellMeasurement, GridCell, Late, _beside, _fit
 from loadtest.profile.source import Told, steps_seen
 from loadtest.profile.stored import read_profile
 from penstock.client import ClusterStatus, ModelDescription
@@ -76,7 +76,9 @@ def test_the_way_to_the_engine_is_told_apart_from_its_steps() -> None:
     for batch in (1, 4, 16):
         for prompt in (16, 256):
             seen = told(batch, prompt, 48, overhead_s=0.03)
-            cells.append([Measured(Cell(batch, prompt, 48), steps_seen(seen, prompt), [t.ttft_s for t in seen])] * 2)
+            cells.append(
+                [CellMeasurement(GridCell(batch, prompt, 48), steps_seen(seen, prompt), [t.ttft_s for t in seen])] * 2
+            )
     model, error, overhead_s = _fit(cells)
     assert (TRUE.a, TRUE.b) == (pytest.approx(model.a, rel=0.02), pytest.approx(model.b, rel=0.05))
     assert 0.03 == pytest.approx(overhead_s, rel=0.02)

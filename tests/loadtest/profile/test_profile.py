@@ -16,7 +16,7 @@ from cluster.control.step_model import StepModel, StepSample
 from cluster.errors import EngineError, SettingsError
 from cluster.models import GenerationSpec, ModelInfo, SequenceEnd, Windows
 from deployments.engines.base import Engine, EngineIdentity, TokenSink
-from loadtest.plan.command import engine_of
+from loadtest.plan.profiled import engine_of
 from loadtest.profile.drive import PROMPTS, profile
 from loadtest.profile.fit import blocks_of, fit_blocks
 from loadtest.profile.stored import Profile, read_profile
@@ -210,6 +210,7 @@ def test_a_pool_that_is_not_there_is_not_made(
     assert f"penstock: --pool must be one of {known}, got 'typo'\n" == capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_load_is_planned_from_a_profile(found: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = found.save(tmp_path)
     flags = ["--rate", "2", "--prompt-tokens", "64", "--output-tokens", "32", "--draws", "2", "--json"]

@@ -84,6 +84,7 @@ def test_the_table_and_the_page_show_a_run(
     assert "http" not in text
 
 
+@pytest.mark.slow
 def test_the_picture_shows_the_panels_of_the_page_below_each_other(
     trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_the_picture_shows_the_panels_of_the_page_below_each_other(
 SHORT = "arrival_s,prompt_tokens,output_tokens\n0,100,10\n0.1,100,10\n"
 
 
+@pytest.mark.slow
 def test_a_run_of_less_than_a_second_has_a_picture_and_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_run_of_less_than_a_second_has_a_picture_and_a_page(
     assert 8 == page.read_text().count("<svg")
 
 
+@pytest.mark.slow
 def test_a_run_that_takes_no_time_has_figures_and_no_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +127,7 @@ def test_a_run_that_takes_no_time_has_figures_and_no_picture(
     assert "png must be of a run that lasts longer than 0 s, got 0 s" in err
 
 
+@pytest.mark.slow
 def test_a_picture_of_a_trace_whose_name_looks_like_a_formula(
     trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -133,6 +137,7 @@ def test_a_picture_of_a_trace_whose_name_looks_like_a_formula(
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--html", "--png"])
 def test_a_report_that_cannot_be_written_is_said(
     trace: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str

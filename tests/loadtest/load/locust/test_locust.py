@@ -21,6 +21,8 @@ from tests.support.ports import free_port
 from tests.support.stack import Stack, running_stack
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 if importlib.util.find_spec("locust") is None:  # To import it would put gevent under every other test.
     pytest.skip("Locust is not installed", allow_module_level=True)
 

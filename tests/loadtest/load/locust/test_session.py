@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loadtest.load.locust.options import add_load_flags
-from loadtest.load.schedule.plan import Planned
+from loadtest.load.schedule.plan import PlannedRequest
 from loadtest.load.schedule.scenario import Scenario
 
 gevent = pytest.importorskip("gevent")
@@ -41,7 +41,7 @@ class Driver:
         self.numbers = []
         return time.monotonic() - 1000.0
 
-    def arrive(self, planned: Planned) -> None:
+    def arrive(self, planned: PlannedRequest) -> None:
         self.numbers.append(planned.number)
 
     def drain(self, _seconds: float) -> int:

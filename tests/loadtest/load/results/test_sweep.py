@@ -9,7 +9,7 @@ import pytest
 
 from cluster.errors import SettingsError
 from loadtest.load.results.attainment import Course, attainment, course_of, majority, student, wilson
-from loadtest.load.results.sweep import END_TRIALS, SPARE_TRIALS, Plan, Trial, search
+from loadtest.load.results.sweep import END_TRIALS, SPARE_TRIALS, SearchPlan, Trial, search
 
 
 def trial_at(knee: float, noise: float = 0.0, trusted: bool = True) -> Any:
@@ -24,7 +24,7 @@ def trial_at(knee: float, noise: float = 0.0, trusted: bool = True) -> Any:
 
 @pytest.mark.parametrize("knee", [1.0, 1.3, 17.0, 63.9, 100.0])
 def test_the_knee_is_found_within_the_precision(knee: float) -> None:
-    found = search(Plan(1.0, 128.0, repeats=1, precision=0.05), trial_at(knee))
+    found = search(SearchPlan(1.0, 128.0, repeats=1, precision=0.05), trial_at(knee))
     assert found.holds is not None
     assert found.holds.rate <= knee
     assert found.fails is not None
@@ -35,7 +35,7 @@ def test_the_knee_is_found_within_the_precision(knee: float) -> None:
 
 
 def test_noise_is_met_with_more_trials_at_the_ends() -> None:
-    plan = Plan(1.0, 128.0, repeats=3, precision=0.05)
+    plan = SearchPlan(1.0, 128.0, repeats=3, precision=0.05)
     knees = []
     for seed in range(20):
         rnd = random.Random(seed)
@@ -60,7 +60,7 @@ def test_a_rate_that_broke_by_chance_is_no_end_of_the_search() -> None:
         unlucky = rate == 4.0 and repeat < 2
         return Trial(rate, repeat, rate <= 10.0 and not unlucky, True, 99, 100, {})
 
-    found = search(Plan(1.0, 64.0, repeats=3), trial)
+    found = search(SearchPlan(1.0, 64.0, repeats=3), trial)
     assert found.holds is not None
     assert found.fails is not None
     assert found.holds.rate <= 10.0 < found.fails.rate
@@ -71,14 +71,14 @@ def test_a_rate_that_held_by_chance_is_no_answer() -> None:
         lucky = rate == 8.0 and repeat < 2
         return Trial(rate, repeat, rate <= 3.0 or lucky, True, 99, 100, {})
 
-    found = search(Plan(1.0, 64.0, repeats=3), trial)
+    found = search(SearchPlan(1.0, 64.0, repeats=3), trial)
     assert found.holds is not None
     assert found.fails is not None
     assert found.holds.rate <= 3.0 < found.fails.rate
 
 
 def test_where_all_rates_hold_the_highest_is_sure() -> None:
-    found = search(Plan(1.0, 4.0, repeats=3), trial_at(100.0))
+    found = search(SearchPlan(1.0, 4.0, repeats=3), trial_at(100.0))
     ran = [(trial.rate, trial.repeat) for trial in found.trials]
     assert [(1.0, 0), (1.0, 1), (2.0, 0), (2.0, 1), (4.0, 0), (4.0, 1), (4.0, 2)] == ran
     assert found.holds is not None
@@ -95,7 +95,7 @@ def test_trials_that_a_late_generator_broke_are_run_again() -> None:
         late = repeat == 0
         return Trial(rate, repeat, rate <= 2 and not late, not late, 99, 100, {})
 
-    found = search(Plan(1.0, 4.0, repeats=1, precision=0.9, confidence=0.5), trial)
+    found = search(SearchPlan(1.0, 4.0, repeats=1, precision=0.9, confidence=0.5), trial)
     assert found.holds is not None
     assert found.fails is not None
     assert (2.0, pytest.approx(8**0.5)) == (found.holds.rate, found.fails.rate)
@@ -105,7 +105,7 @@ def test_trials_that_a_late_generator_broke_are_run_again() -> None:
 
 
 def test_a_cluster_that_holds_nothing_is_said_to() -> None:
-    found = search(Plan(1.0, 4.0, repeats=1, confidence=0.5), trial_at(0.5, trusted=False))
+    found = search(SearchPlan(1.0, 4.0, repeats=1, confidence=0.5), trial_at(0.5, trusted=False))
     assert found.fails is not None
     assert (None, 1.0) == (found.holds, found.fails.rate)
     assert 1 + SPARE_TRIALS == len(found.trials)
@@ -116,7 +116,7 @@ def test_a_cluster_that_holds_nothing_is_said_to() -> None:
 
 @pytest.mark.parametrize(("knee", "holds"), [(0.3, True), (0.01, False)])
 def test_below_the_first_rate_it_looks_down_to_the_floor(knee: float, holds: bool) -> None:
-    found = search(Plan(1.0, 4.0, repeats=1, floor=1 / 8), trial_at(knee))
+    found = search(SearchPlan(1.0, 4.0, repeats=1, floor=1 / 8), trial_at(knee))
     assert found.fails is not None
     if holds:
         assert found.holds is not None
@@ -131,7 +131,7 @@ def test_below_the_first_rate_it_looks_down_to_the_floor(knee: float, holds: boo
 )
 def test_a_search_that_makes_no_sense_is_refused(plan: tuple[float, float, int, float, float]) -> None:
     with pytest.raises(SettingsError, match="sweep"):
-        Plan(*plan)
+        SearchPlan(*plan)
 
 
 # --- how sure an attainment is ----------------------------------------------------------------------------------------
@@ -147,6 +147,7 @@ def bursts(rnd: random.Random, seconds: int) -> Course:
     return course
 
 
+@pytest.mark.slow
 def test_requests_of_one_burst_count_as_few() -> None:
     """The interval that takes requests to be independent almost never has the true value."""
     true = 0.9 * 5 / (0.9 * 5 + 0.1 * 15)

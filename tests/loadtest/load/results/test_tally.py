@@ -10,7 +10,7 @@ import pytest
 
 from loadtest.load.driver.frames import Unframer, frame
 from loadtest.load.results.histogram import GROWTH, Histogram
-from loadtest.load.results.record import LAG_BOUND_S, Record
+from loadtest.load.results.record import LAG_BOUND_S, RunRecord
 from loadtest.load.results.tally import Tally, Window
 
 
@@ -68,7 +68,7 @@ def window(second: int, kind: str, ttft: list[float], good: int, errors: int = 0
 
 def test_a_record_of_two_workers_is_that_of_one_process_with_all_requests() -> None:
     numbers = values(400)
-    alone, two = Record(), Record()
+    alone, two = RunRecord(), RunRecord()
     for second in range(4):
         part = numbers[100 * second : 100 * second + 100]
         alone.add(window(second, "chat", part, good=90, errors=2))
@@ -96,7 +96,7 @@ def test_a_failed_request_is_a_miss() -> None:
 
 
 def test_a_late_generator_is_named() -> None:
-    record = Record()
+    record = RunRecord()
     record.add(window(0, "chat", [0.1] * 50, good=50))
     assert [] == record.bottleneck()
     late = Window(1)

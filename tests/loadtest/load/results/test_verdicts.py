@@ -8,12 +8,12 @@ import pytest
 
 from cluster.errors import SettingsError
 from loadtest.load.results.asserts import check_kinds, failures, parse_bounds
-from loadtest.load.results.record import Record
+from loadtest.load.results.record import RunRecord
 from loadtest.load.results.tally import Window
 
 
 def figures() -> dict[str, Any]:
-    record = Record()
+    record = RunRecord()
     window = Window(0)
     tally = window.of("chat")
     tally.ended, tally.completed, tally.good = 100, 99, 98
@@ -46,7 +46,7 @@ def test_a_bound_in_percent_is_held_by_what_is_just_as_much(per_mille: int) -> N
     window = Window(0)
     tally = window.of("chat")
     tally.ended, tally.completed, tally.good = 1000, per_mille, per_mille
-    record = Record()
+    record = RunRecord()
     record.add(window)
     percent = f"{per_mille // 10}.{per_mille % 10}"
 

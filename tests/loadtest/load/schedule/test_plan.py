@@ -15,7 +15,7 @@ import pytest
 from cluster.errors import SettingsError
 from loadtest.load.driver.target import Target
 from loadtest.load.locust.options import add_load_flags, scenario_of
-from loadtest.load.runner import Run, _words
+from loadtest.load.runner import RunOptions, _words
 from loadtest.load.schedule.lengths import recorded
 from loadtest.load.schedule.plan import plan, plan_of_user
 from loadtest.load.schedule.prompts import Prompts
@@ -157,7 +157,7 @@ def test_locust_gets_a_scenario_as_it_is(name: str, tmp_path: Path) -> None:
     """Whatever its name and its files are called."""
     fields = {"name": name, "text": name, "mix": {"chat": 1.0, "rag": 0.5}, "lengths": str(tmp_path / name)}
 
-    _words(scenario_from(fields), Run(Target(("127.0.0.1:1",))), tmp_path)
+    _words(scenario_from(fields), RunOptions(Target(("127.0.0.1:1",))), tmp_path)
 
     assert scenario_from(fields) == find_scenario(str(tmp_path / "scenario.toml"))
 

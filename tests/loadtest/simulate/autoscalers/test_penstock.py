@@ -47,6 +47,7 @@ def test_longer_prompts_at_the_same_rate_bring_more_replicas() -> None:
     assert wanted(slow(), prompt=2000, ready=3) >= 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prompt", "output"), [(4_000, 200), (4_000, 20), (300, 200)])
 def test_replica_seconds_are_what_a_replica_that_is_full_takes(prompt: int, output: int) -> None:
     """Whether prompts fill its steps or its sequences bind."""
@@ -109,6 +110,7 @@ def test_a_tick_that_is_not_due_keeps_the_limit() -> None:
     assert limits[2] < 8
 
 
+@pytest.mark.slow
 def test_both_loops_serve_a_load_that_grows() -> None:
     engine = SimSettings(base_ms=100.0, per_token_us=1000.0, per_kv_token_us=0.1, kv_tokens=20_000, max_num_seqs=8,
                          max_num_batched_tokens=256)  # fmt: skip

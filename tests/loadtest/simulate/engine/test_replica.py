@@ -10,7 +10,7 @@ import pytest
 
 from cluster.settings import SimSettings
 from deployments.engines.sim import CoreLimits
-from loadtest.simulate.engine.replica import Running, SimReplica
+from loadtest.simulate.engine.replica import SimReplica, SimRequest
 from loadtest.simulate.engine.steps import StepTimes
 from loadtest.traces import TraceRequest
 from tests.loadtest.simulate.plain import Call, Seen, plain_run
@@ -52,7 +52,7 @@ class Fast:
 
     def __init__(self, engine: SimSettings) -> None:
         self.replica = SimReplica("r", engine, BLOCK)
-        self.items: dict[str, Running] = {}
+        self.items: dict[str, SimRequest] = {}
         self.ended: set[str] = set()
 
     def run(self, calls: list[Call]) -> dict[str, Seen]:
@@ -79,14 +79,14 @@ class Fast:
             request = TraceRequest(
                 0, call.at, call.prompt_tokens, call.output_tokens, block_ids=call.hashes, block_tokens=BLOCK
             )
-            item = self.items[call.name] = Running(call.name, request, "router", call.at)
+            item = self.items[call.name] = SimRequest(call.name, request, "router", call.at)
             self.replica.start(item, call.at)
         elif call.kind == "abort":
             self.replica.abort(call.name, call.at)
         else:
             self.replica.set_limit(call.limit, call.at)
 
-    def _seen(self, item: Running) -> Seen:
+    def _seen(self, item: SimRequest) -> Seen:
         tokens = [] if item.first_token_at is None else list(accumulate(item.gaps, initial=item.first_token_at))
         return Seen(tokens, item.preemptions, item.request_id in self.ended)
 
@@ -125,7 +125,7 @@ def test_a_run_is_the_same_as_its_steps_to_the_last_bit() -> None:
 
 def test_a_killed_replica_gives_back_what_was_delivered() -> None:
     replica = SimReplica("r", settings(100_000, 8))
-    item = Running("a", TraceRequest(0, 0.0, 64, 100), "router", 0.0)
+    item = SimRequest("a", TraceRequest(0, 0.0, 64, 100), "router", 0.0)
     replica.start(item, 0.0)
     replica.begin(0.0)
     at = replica.ends_at or 0.0
@@ -142,7 +142,7 @@ def test_a_killed_replica_gives_back_what_was_delivered() -> None:
 def test_a_request_that_went_on_elsewhere_does_not_end_here() -> None:
     replica = SimReplica("r", settings(100_000, 8))
     gone, stays = (
-        Running(name, TraceRequest(0, 0.0, 32, tokens), "router", 0.0)
+        SimRequest(name, TraceRequest(0, 0.0, 32, tokens), "router", 0.0)
         for name, tokens in zip("ab", (50, 80), strict=True)
     )
     replica.start(gone, 0.0)
@@ -156,7 +156,7 @@ def test_a_request_that_went_on_elsewhere_does_not_end_here() -> None:
     assert [gone] == replica.end().aborted
     # By chance its last token comes in the turn of the same number there.
     gone.ends_at_turn = turn
-    finished: list[Running] = []
+    finished: list[SimRequest] = []
     while replica.running:
         replica.begin(replica.ends_at or 2.0)
         finished += replica.end().finished

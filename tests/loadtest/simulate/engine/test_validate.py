@@ -53,6 +53,7 @@ def record(folder: Path, trace: list[TraceRequest], engine: SimSettings, times: 
     (folder / "meta.json").write_text(json.dumps(meta))
 
 
+@pytest.mark.slow
 def test_the_model_of_a_run_is_found_again(folder: Path) -> None:
     run = read_run(folder)
     found = fit(run, 1, 60)
@@ -65,6 +66,7 @@ def test_the_model_of_a_run_is_found_again(folder: Path) -> None:
     assert rest.e2e_request_error < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4, 5])
 def test_the_model_of_a_run_is_found_far_from_where_the_search_begins(tmp_path: Path, seed: int) -> None:
     """At the edge of what the engine carries a small change of the model moves the whole schedule."""

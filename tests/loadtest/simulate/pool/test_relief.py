@@ -17,7 +17,7 @@ from cluster.settings import SimSettings
 from loadtest.simulate.autoscalers.contract import Arrival, PoolSnapshot, ReplicaSnapshot
 from loadtest.simulate.autoscalers.penstock import PenstockSlow, model_of, penstock_slow, point_of
 from loadtest.simulate.pool.loop import now
-from loadtest.simulate.pool.outcome import End, Outcome, Run
+from loadtest.simulate.pool.outcome import Outcome, RequestEnd, SimulatedRun
 from loadtest.simulate.pool.relief import ReliefOrders, Relieving
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import Figures, figures_of
@@ -33,7 +33,7 @@ CAPACITY_PER_S = 12.5
 """Requests as they are drawn here that one replica serves."""
 SLO = Slo(2.0, 0.1)
 SETTLED_S = 25.0
-"""By then the slow loop has decided, and what had piled up before has gone."""
+"""By then the replica policy has decided, and what had piled up before has gone."""
 
 
 class Gives:
@@ -62,20 +62,21 @@ def fixed(**more: object) -> Setup:
     return replace(setup, **more)  # type: ignore[arg-type]
 
 
-def simulate(trace: Sequence[TraceRequest], setup: Setup) -> Run:
+def simulate(trace: Sequence[TraceRequest], setup: Setup) -> SimulatedRun:
     return Simulation(trace, setup, slow=penstock_slow(setup, point_of({RequestClass.STANDARD: SLO}))).run()
 
 
-def figures(run: Run) -> Figures:
+def figures(run: SimulatedRun) -> Figures:
     return figures_of(run, dict.fromkeys(RequestClass, SLO))
 
 
-def kept(run: Run) -> float:
+def kept(run: SimulatedRun) -> float:
     """Return which part of those that were let in, once things had settled, kept their SLO."""
-    let_in = [each for each in run.outcomes if each.arrival_s > SETTLED_S and each.end is End.COMPLETED]
+    let_in = [each for each in run.outcomes if each.arrival_s > SETTLED_S and each.end is RequestEnd.COMPLETED]
     return sum(each.attains(SLO) for each in let_in) / len(let_in)
 
 
+@pytest.mark.slow
 def test_under_twice_the_load_those_who_are_let_in_keep_their_slo() -> None:
     trace = draw_trace(2 * 2 * CAPACITY_PER_S)
     patient, run = simulate(trace, fixed(relief=False, late_last=False)), simulate(trace, fixed())
@@ -96,6 +97,7 @@ def test_under_twice_the_load_those_who_are_let_in_keep_their_slo() -> None:
     assert found.output_tokens / found.virtual_s > 0.97 * figures(patient).output_tokens / figures(patient).virtual_s
 
 
+@pytest.mark.slow
 def test_where_nobody_is_refused_late_ones_let_those_pass_that_can_still_be_in_time() -> None:
     trace = draw_trace(2 * 2 * CAPACITY_PER_S)
     by_arrival, late_last = (simulate(trace, fixed(relief=False, late_last=on)) for on in (False, True))
@@ -107,6 +109,7 @@ def test_where_nobody_is_refused_late_ones_let_those_pass_that_can_still_be_in_t
     assert figures(late_last).virtual_s == pytest.approx(figures(by_arrival).virtual_s, rel=0.02)
 
 
+@pytest.mark.slow
 def test_while_there_is_room_the_order_is_that_of_arrival() -> None:
     trace = draw_trace(0.9 * 2 * CAPACITY_PER_S)
     by_arrival, late_last = (simulate(trace, fixed(late_last=on)).outcomes for on in (False, True))
@@ -114,6 +117,7 @@ def test_while_there_is_room_the_order_is_that_of_arrival() -> None:
     assert by_arrival == late_last
 
 
+@pytest.mark.slow
 def test_long_prompts_are_refused_as_often_as_short_ones() -> None:
     run = simulate(draw_trace(2 * 2 * CAPACITY_PER_S), fixed())
 
@@ -124,10 +128,11 @@ def test_long_prompts_are_refused_as_often_as_short_ones() -> None:
 
 def split(outcomes: Sequence[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
     """Return those that were completed, and the others."""
-    done = [each for each in outcomes if each.end is End.COMPLETED]
-    return done, [each for each in outcomes if each.end is not End.COMPLETED]
+    done = [each for each in outcomes if each.end is RequestEnd.COMPLETED]
+    return done, [each for each in outcomes if each.end is not RequestEnd.COMPLETED]
 
 
+@pytest.mark.slow
 def test_refused_requests_are_misses_and_in_no_latency() -> None:
     run = simulate(draw_trace(2 * 2 * CAPACITY_PER_S), fixed())
 
@@ -135,16 +140,18 @@ def test_refused_requests_are_misses_and_in_no_latency() -> None:
     met = sum(each.attains(SLO) for each in run.outcomes)
     assert met / found.requests == found.attainment <= found.completed / found.requests
     assert found.ttft_s.mean == pytest.approx(
-        sum(each.ttft_s for each in run.outcomes if each.end is End.COMPLETED) / found.completed
+        sum(each.ttft_s for each in run.outcomes if each.end is RequestEnd.COMPLETED) / found.completed
     )
 
 
+@pytest.mark.slow
 def test_a_load_that_fits_is_served_whole() -> None:
     found = figures(simulate(draw_trace(0.7 * 2 * CAPACITY_PER_S), fixed()))
 
     assert (0, found.requests) == (found.rejected, found.completed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.3, 0.9, 1.1, 3.0])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_request_is_either_completed_or_refused(load: float, seed: int) -> None:
@@ -160,6 +167,7 @@ def test_every_request_is_either_completed_or_refused(load: float, seed: int) ->
     assert 0 == found.classes["batch"]["rejected"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relief", Relief)
 def test_only_the_last_step_refuses(relief: Relief) -> None:
     run = Simulation(draw_trace(60.0, 20.0), fixed(), slow=Gives(relief)).run()
@@ -167,6 +175,7 @@ def test_only_the_last_step_refuses(relief: Relief) -> None:
     assert (relief is Relief.SHED) == (figures(run).rejected > 0)
 
 
+@pytest.mark.slow
 def test_nobody_is_refused_while_replicas_are_to_come() -> None:
     setup = fixed(max_replicas=6, cold_start_s=30.0)
     slow = penstock_slow(setup, point_of({RequestClass.STANDARD: SLO}))
@@ -176,6 +185,7 @@ def test_nobody_is_refused_while_replicas_are_to_come() -> None:
     assert 0 == figures(run).rejected
 
 
+@pytest.mark.slow
 def test_batch_work_loses_its_reserved_share_before_anybody_is_refused() -> None:
     trace = draw_trace(60.0, 20.0)
     classes = (RequestClass.INTERACTIVE, RequestClass.BATCH)
@@ -221,6 +231,7 @@ def test_it_ends_by_itself_when_nothing_more_is_said() -> None:
     assert "none" == heard()
 
 
+@pytest.mark.slow
 def test_a_queue_timeout_that_the_estimate_exceeds_refuses_at_once() -> None:
     """Clients' own bounds hold under every policy, as routers need no autoscaler for them."""
     run = Simulation(draw_trace(2 * 2 * CAPACITY_PER_S, 30.0), fixed(queue_timeout_s=3.0)).run()

@@ -15,7 +15,7 @@ from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply
 from cluster.queue.memory.queue import MemoryQueue
 from cluster.settings import AffinitySettings, SimSettings
 from loadtest.simulate.autoscalers.contract import PoolSnapshot, ReplicaSnapshot, Static
-from loadtest.simulate.pool.outcome import End, Run
+from loadtest.simulate.pool.outcome import RequestEnd, SimulatedRun
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
 from loadtest.simulate.setup import Death, Setup, Slo
@@ -50,7 +50,7 @@ class Planned:
         return next((count for at, count in reversed(self._plan) if snapshot.now_s >= at), snapshot.desired)
 
 
-def ends(run: Run) -> dict[int, End]:
+def ends(run: SimulatedRun) -> dict[int, RequestEnd]:
     assert sorted(each.number for each in run.outcomes) == list(range(len(run.outcomes)))
     return {each.number: each.end for each in run.outcomes}
 
@@ -74,7 +74,7 @@ def test_every_request_ends_once_whatever_happens() -> None:
     found = ends(run)
     figures = figures_of(run, SLOS)
     assert len(trace) == len(found)
-    assert End.REJECTED is found[7]
+    assert RequestEnd.REJECTED is found[7]
     assert figures.completed + figures.rejected == figures.requests == 300
     assert 100 < figures.completed < 300
     assert set(figures.classes) == {"interactive", "standard", "batch"}
@@ -87,7 +87,7 @@ def test_a_request_that_no_engine_could_serve_is_no_demand() -> None:
     run = Simulation(trace, Setup(replace_engine(kv_tokens=4_000), slow_period_s=3.0), slow=policy).run()
 
     counted = [each.prompt_tokens for seen in policy.seen for each in seen.arrived]
-    assert End.REJECTED is ends(run)[7]
+    assert RequestEnd.REJECTED is ends(run)[7]
     assert len(counted) > 250
     assert max(counted) < 40_000
 
@@ -96,6 +96,7 @@ def replace_engine(**changes: object) -> SimSettings:
     return ENGINE.model_copy(update=changes)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:
     def simulate(seed: int) -> list[object]:
         setup = Setup(replace_engine(kv_tokens=4_000), replicas=2, routers=3, seed=seed)
@@ -190,12 +191,13 @@ def test_a_replica_drains_before_it_goes_and_then_costs_nothing() -> None:
         draw_trace(requests=600), Setup(ENGINE, replicas=3, slow_period_s=5.0), slow=Planned((10.0, 1))
     ).run()
 
-    assert {End.COMPLETED} == set(ends(run).values())
+    assert {RequestEnd.COMPLETED} == set(ends(run).values())
     assert ["r1", "r2"] == sorted(member.name for member in run.fleet.gone)
     assert all(10.0 <= (member.removed_at or 0) < 15.0 for member in run.fleet.gone)
     assert any((member.removed_at or 0) > 10.0 for member in run.fleet.gone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [(), ((4_000.0, 3), (9_000.0, 1))])
 def test_heartbeats_rest_while_nobody_comes(
     monkeypatch: pytest.MonkeyPatch, plan: tuple[tuple[float, int], ...]
@@ -212,7 +214,7 @@ def test_heartbeats_rest_while_nobody_comes(
     def ttfts(apart_s: float) -> list[float]:
         trace = [TraceRequest(n, apart_s * (n // 12) + n % 12 / 4, 500, 40) for n in range(72)]
         run = Simulation(trace, Setup(ENGINE, replicas=2, samples=10), slow=Planned(*plan)).run()
-        assert {End.COMPLETED} == {each.end for each in run.outcomes}
+        assert {RequestEnd.COMPLETED} == {each.end for each in run.outcomes}
         return [each.ttft_s for each in run.outcomes]
 
     close = ttfts(20.0)
@@ -223,6 +225,7 @@ def test_heartbeats_rest_while_nobody_comes(
     assert beats < 3_000 < 5 * 3_600
 
 
+@pytest.mark.slow
 def test_what_still_starts_goes_first_and_reversals_are_counted() -> None:
     policy = Planned((10.0, 4), (20.0, 2), (25.0, 3))
     run = Simulation(
@@ -236,13 +239,14 @@ def test_what_still_starts_goes_first_and_reversals_are_counted() -> None:
     assert [1, 1, 0] == [run.fleet.reversals(2, *times) for times in ((25.0,), (30.0, 21.0), (20.0,))]
 
 
+@pytest.mark.slow
 def test_a_dead_replica_is_replaced_and_its_requests_go_on_elsewhere() -> None:
     trace = draw_trace(requests=600)
     setup = Setup(ENGINE, replicas=2, cold_start_s=10.0)
     calm = Simulation(trace, setup).run()
     run = Simulation(trace, replace(setup, deaths=(Death(10.0),))).run()
 
-    assert {End.COMPLETED} == set(ends(run).values())
+    assert {RequestEnd.COMPLETED} == set(ends(run).values())
     assert ["r0"] == [member.name for member in run.fleet.gone]
     assert ["r1", "r2"] == list(run.fleet.members)
     assert figures_of(run, SLOS).output_tokens == figures_of(calm, SLOS).output_tokens
@@ -253,7 +257,7 @@ def test_a_replica_may_die_that_never_had_anything_to_do() -> None:
     setup = Setup(ENGINE, replicas=2, cold_start_s=10.0, deaths=(Death(5.0, 2),))
     run = Simulation([TraceRequest(0, 0.0, 10, 1), TraceRequest(1, 6.0, 10, 1)], setup).run()
 
-    assert {0: End.COMPLETED, 1: End.COMPLETED} == ends(run)
+    assert {0: RequestEnd.COMPLETED, 1: RequestEnd.COMPLETED} == ends(run)
     assert ["r0", "r1"] == [member.name for member in run.fleet.gone]
 
 
@@ -277,7 +281,7 @@ def test_batch_gives_way_to_interactive_and_goes_on_later() -> None:
 
     yields, waits = (Simulation([*long, *short], each).run() for each in (Setup(ENGINE), patient))
 
-    assert {End.COMPLETED} == set(ends(yields).values()) == set(ends(waits).values())
+    assert {RequestEnd.COMPLETED} == set(ends(yields).values()) == set(ends(waits).values())
     ttft = [next(each.ttft_s for each in run.outcomes if each.number == 8) for run in (yields, waits)]
     assert ttft[0] < 3.0 < 10.0 < ttft[1]
     # What gave way has every token once, and goes on from where it was.
@@ -288,7 +292,7 @@ def test_batch_gives_way_to_interactive_and_goes_on_later() -> None:
 def test_nobody_waits_for_ever_without_replicas() -> None:
     run = Simulation(draw_trace(requests=20), Setup(ENGINE, replicas=0, min_replicas=0, give_up_s=30.0)).run()
 
-    assert {End.UNFINISHED} == set(ends(run).values())
+    assert {RequestEnd.UNFINISHED} == set(ends(run).values())
     assert figures_of(run, SLOS).attainment == 0.0
 
 
@@ -296,7 +300,7 @@ def test_a_pool_at_zero_comes_back() -> None:
     setup = Setup(ENGINE, replicas=0, min_replicas=0, cold_start_s=30.0, give_up_s=20.0)
     run = Simulation(draw_trace(requests=20), setup, slow=Planned((0.0, 0), (15.0, 1))).run()
 
-    assert {End.COMPLETED} == set(ends(run).values())
+    assert {RequestEnd.COMPLETED} == set(ends(run).values())
     assert min(each.ttft_s for each in run.outcomes) > 30.0
 
 
@@ -344,4 +348,4 @@ def test_a_setup_that_makes_no_sense_is_refused(changes: dict[str, object], word
 def test_a_pause_in_the_load_is_not_its_end() -> None:
     trace = [TraceRequest(0, 0.0, 10, 2), TraceRequest(1, 300.0, 10, 2)]
     run = Simulation(trace, Setup(ENGINE, give_up_s=30.0)).run()
-    assert {End.COMPLETED} == set(ends(run).values())
+    assert {RequestEnd.COMPLETED} == set(ends(run).values())

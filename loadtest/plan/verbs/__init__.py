@@ -1,0 +1,1 @@
+"""Verbs of `penstock plan`, one per file. Flags choose between them."""

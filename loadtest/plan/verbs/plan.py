@@ -1,0 +1,182 @@
+"""`penstock plan`: plans for a load, prints the plan, and keeps it for a review."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from rich.markup import escape
+
+from cluster.errors import SettingsError
+from cluster.terminal.console import messages, screen
+from loadtest.plan.engine.architectures import load_shape
+from loadtest.plan.engine.gpus import GPUS, load_gpu
+from loadtest.plan.engine.precision import canonical
+from loadtest.plan.option import Engine, Promise
+from loadtest.plan.prices import check_prices, prices_of
+from loadtest.plan.profiled import engine_of, for_load
+from loadtest.plan.report import Plan, show, write_html
+from loadtest.plan.review import Book, EngineGroup
+from loadtest.plan.search import PARALLEL, Rejected, SimulatedCandidate, engines, plan
+from loadtest.plan.traffic import Load, load_of_lengths, recorded_load, steady_load
+from loadtest.plan.what_if import Choices, Listed, WhatIf, autoscaled, ways_out, what_ifs
+from loadtest.profile.stored import read_profile
+
+COMPARED = ("h100", "h200", "b200", "l40s")
+"""What-ifs look at these accelerators too."""
+INFEASIBLE = 3
+"""Exit status where nothing keeps the SLO."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model, and the choices to run it with."""
+
+    listed: Listed
+    asked: Choices
+    other: Choices
+    """Choices beside those that were asked for."""
+    freer: Listed | None
+    """The same as `listed` with all tensor parallel sizes; None where no size was asked for."""
+
+    def what_ifs(self, best: Sequence[SimulatedCandidate], load: Load, promise: Promise) -> list[WhatIf]:
+        if not best:
+            return ways_out(self.listed, load, promise, self.asked, self.other, self.freer)
+        precisions = sorted({*self.asked.precisions, *self.other.precisions})
+        gpus = [*self.asked.gpus, *self.other.gpus]
+        return what_ifs(self.listed, best[0].candidate, load, promise, precisions=precisions, gpus=gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """Engines to choose from."""
+
+    engines: list[Engine]
+    rejected: list[Rejected] = field(default_factory=list)
+    model: _Model | None = None
+    """None for a profile, which is of one engine."""
+
+
+def make_plan(options: argparse.Namespace, book: Book) -> int:
+    """Plan, print the plan and keep it. Return 0, or `INFEASIBLE`.
+
+    Raises:
+        SettingsError: a flag is missing or out of range, or the model or accelerator is unknown.
+        TraceError: a trace cannot be read.
+    """
+    if options.html and not Path(options.html).absolute().parent.is_dir():
+        raise SettingsError(f"html must name a file in a folder that exists, got {options.html}")
+    load = _load(options)
+    promise = Promise(options.slo_ttft, options.slo_itl, options.attainment)
+    offer = _from_profile(options, load) if options.profile else _from_model(options)
+    with messages().status("sizing") as status:
+        best, rest, lost = plan(
+            [_with_history(each, book) for each in offer.engines],
+            load,
+            promise,
+            simulated=options.simulate,
+            draws=options.draws,
+            seed=options.seed,
+            tell=lambda text: status.update(escape(text)),
+        )
+    changes = offer.model.what_ifs(best, load, promise) if offer.model else []
+    if best and load.trace:
+        changes.append(autoscaled(best[0].candidate, load, promise, options.cold_start))
+    name = offer.engines[0].model if offer.engines else str(options.model)
+    found = Plan(name, load, promise, best, rest, [*offer.rejected, *lost], changes)
+    ids = [_note(book, each, load) for each in best[:1]] if not options.no_store else []
+    _print(found, ids, options)
+    return 0 if found.feasible else INFEASIBLE
+
+
+def _from_profile(options: argparse.Namespace, load: Load) -> _Offer:
+    for flag in ("model", "precision", "tp"):
+        if getattr(options, flag):
+            raise SettingsError(f"--{flag} says what to look for, and --profile is of one engine that was measured")
+    profile = read_profile(Path(options.profile))
+    prices = prices_of(options.price, profile.hardware)
+    check_prices(prices, [profile.hardware])
+    return _Offer([for_load(engine_of(profile, prices), profile, load)])
+
+
+def _from_model(options: argparse.Namespace) -> _Offer:
+    prices = prices_of(options.price)
+    if not options.model:
+        raise SettingsError("one of model, profile, check-points, observe and review must be given")
+    shape = load_shape(options.model)
+    gpus = [load_gpu(name) for name in options.gpu.split(",")]
+    check_prices(prices, [*(gpu.name for gpu in gpus), *COMPARED])
+    precisions = [canonical(each) for each in (options.precision or shape.native).split(",")]
+    parallel = tuple(options.tp) if options.tp else PARALLEL
+    kv_bytes = 1.0 if options.kv_cache_dtype == "fp8" else 2.0
+    listed = partial(engines, shape, prices=prices, parallel=parallel, kv_element_bytes=kv_bytes)
+    narrower = () if shape.native == "mxfp4" else ("fp8", "int4")
+    asked = Choices(gpus, precisions)
+    other = Choices(
+        [GPUS[name] for name in COMPARED if GPUS[name] not in gpus],
+        [each for each in narrower if each not in precisions],
+    )
+    freer = partial(listed, parallel=PARALLEL) if options.tp else None
+    return _Offer(*listed(gpus, precisions), _Model(listed, asked, other, freer))
+
+
+def _load(options: argparse.Namespace) -> Load:
+    _check_load(options)
+    if options.trace:
+        return recorded_load(Path(options.trace), options.limit, options.scale_rate, tell=_note_line)
+    if not options.rate:
+        raise SettingsError("one of rate and trace must be given")
+    if options.lengths:
+        return load_of_lengths(options.rate, Path(options.lengths))
+    return steady_load(options.rate, options.prompt_tokens, options.output_tokens, options.spread)
+
+
+def _check_load(options: argparse.Namespace) -> None:
+    """Refuse flags without an effect: the user would take the plan for one of another load."""
+    if options.trace:
+        for name, value in (("rate", options.rate), ("lengths", options.lengths)):
+            if value is not None:
+                raise SettingsError(f"{name}: a trace has its own, got {value}; see scale-rate and limit")
+        return
+    for name, value, usual in (("limit", options.limit, None), ("scale-rate", options.scale_rate, 1.0)):
+        if value != usual:
+            raise SettingsError(f"{name} is for traces, got {value} without a trace; give a rate")
+
+
+def _note_line(text: str) -> None:
+    messages().print(f"[dim]{escape(text)}[/]", highlight=False, soft_wrap=True)
+
+
+def _with_history(engine: Engine, book: Book) -> Engine:
+    """Return the engine with at least the error that earlier plans of its group had."""
+    seen = book.error(EngineGroup(engine.model, engine.gpu, engine.tensor_parallel))
+    if seen is None or seen <= engine.error:
+        return engine
+    return replace(engine, error=seen, source=engine.source + ", reviewed")
+
+
+def _note(book: Book, best: SimulatedCandidate, load: Load) -> str:
+    """Keep the plan's prediction. Return its id."""
+    engine = best.engine
+    group = EngineGroup(engine.model, engine.gpu, engine.tensor_parallel)
+    facts = {"name": load.name, "rate": load.rate, "replicas": best.candidate.replicas, **asdict(load.shape)}
+    return book.predict(group, facts, asdict(best.ranges))
+
+
+def _print(found: Plan, ids: Sequence[str], options: argparse.Namespace) -> None:
+    if options.html:
+        write_html(Path(options.html), found)
+    if options.json:
+        sys.stdout.write(json.dumps({**found.as_json(), "prediction_ids": list(ids)}, indent=2) + "\n")
+        return
+    console = screen()
+    show(found, console)
+    if ids:
+        console.print(
+            f"Kept as {ids[0]}: `penstock plan --observe {ids[0]} REPORT.json` notes what happened.", highlight=False
+        )
