@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cluster.errors import ActuatorError, BootstrapError
-from cluster.ray_serve.api import ServeApi
+from cluster.ray_serve.client import ServeApi
 from cluster.ray_serve.config import app_name
 from cluster.trust.announcement import replica_name
 

@@ -47,7 +47,7 @@ async def _run(settings: Settings, options: argparse.Namespace, token_file: Path
     from cluster.lifecycle import stop_signals
     from cluster.queue.redis.queue import RedisQueue
     from cluster.queue.settings import limits_from
-    from cluster.ray_serve.api import ServeApi
+    from cluster.ray_serve.client import ServeApi
     from cluster.trust.secret import ClusterSecret
 
     redis, address = settings.redis, options.ray_address or settings.cluster.ray_address

@@ -8,7 +8,7 @@ import time
 
 from cluster.bootstrap.ready import POLL_S, Progress
 from cluster.errors import BootstrapError
-from cluster.ray_serve.api import ServeApi
+from cluster.ray_serve.client import ServeApi
 from cluster.ray_serve.config import STOP_MARGIN_S, app_name, serve_config
 from cluster.settings import Settings
 

@@ -29,7 +29,7 @@ from cluster.bootstrap.supervisor import supervise
 from cluster.errors import BootstrapError
 from cluster.lifecycle import side_by_side
 from cluster.plural import counted
-from cluster.ray_serve.api import ServeApi
+from cluster.ray_serve.client import ServeApi
 from cluster.ray_serve.config import app_name, serve_config
 from cluster.settings import EngineKind, Settings, access_of
 from cluster.trust.secret import ClusterSecret

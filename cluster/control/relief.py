@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster.control.demand import Demand
+from cluster.control.replica_seconds import Demand
 from penstock.values.steps import Relief, Step
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from cluster.control.demand import Demand, demand_of, mean_shape
 from cluster.control.length_shift import longer_work
 from cluster.control.load_forecast import Check, Need, burst_work, growth, steady_window_s, steady_work
 from cluster.control.replica_rules import SlowRules, SlowState
+from cluster.control.replica_seconds import Demand, demand_of, mean_shape
 from cluster.control.snapshot import GroupSnapshot
 from cluster.control.step_model import Shape, StepModel
 from cluster.plural import counted

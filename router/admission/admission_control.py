@@ -9,8 +9,8 @@ from cluster.settings import PoolSettings
 from penstock.models import RequestClass
 from penstock.values.steps import Relief
 from router.admission.demand import DemandCounter
-from router.admission.estimate import PoolEstimate
 from router.admission.shedding import late_after_s, shed_after_s
+from router.admission.wait_estimate import PoolEstimate
 from router.generation.choice import Choice
 from router.generation.metering import AttemptMetering
 

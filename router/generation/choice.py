@@ -23,7 +23,7 @@ from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.generation.attempt import Attempt
 from router.generation.choice_state import ChoiceEvent, ChoiceState, state_after
-from router.generation.dispatch import Dispatch
+from router.generation.dispatch_contract import Dispatch
 from router.generation.metering import AttemptMetering, Prices
 from router.generation.output import NO_END, Output
 from router.generation.recovery import Fit, Next, after_failure

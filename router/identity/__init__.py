@@ -2,8 +2,8 @@
 
 from router.identity.authenticator import Authenticator
 from router.identity.caller import ANONYMOUS, Caller, Role
-from router.identity.policies import TenantPolicies, TenantPolicy
 from router.identity.rights import may_use, minimum_role, require_class, require_model, require_role
+from router.identity.tenant_policies import TenantPolicies, TenantPolicy
 
 __all__ = [
     "ANONYMOUS",

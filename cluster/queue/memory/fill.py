@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from cluster.queue.memory.choice import batch_full, choose, fits, suits
 from cluster.queue.memory.keys import close_key
 from cluster.queue.memory.line import enter_line, know_router, leave_line, next_place, note_estimate, serve
+from cluster.queue.memory.quotas import leave_tenant
 from cluster.queue.memory.state import (
     GRANTS_PER_CALL,
     GRANTS_PER_REPLICA,
@@ -22,7 +23,6 @@ from cluster.queue.memory.state import (
     PoolState,
     remove_place,
 )
-from cluster.queue.memory.tenants import leave_tenant
 from penstock.models import ReplicaState, RequestClass
 
 _BATCH = int(RequestClass.BATCH)

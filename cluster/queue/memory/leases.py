@@ -6,8 +6,8 @@ from cluster.queue.memory.fill import forget, free_slot, order, withdraw
 from cluster.queue.memory.keys import tidy_keys
 from cluster.queue.memory.ledger import tidy_ledger
 from cluster.queue.memory.line import enter_line, leave_line
+from cluster.queue.memory.quotas import tidy_tenants
 from cluster.queue.memory.state import CHUNK, IN_FLIGHT, PARKED, Entry, PoolState, insert_place
-from cluster.queue.memory.tenants import tidy_tenants
 
 
 def tick(pool: PoolState, run_id: str) -> None:

@@ -49,8 +49,8 @@ from cluster.queue.memory.leases import drop_waiting, park, part_router, reap, r
 from cluster.queue.memory.ledger import enter_ledger, read_ledger
 from cluster.queue.memory.line import enter_line, know_router, next_place, position, serve
 from cluster.queue.memory.marks import add_mark, marks
+from cluster.queue.memory.quotas import note_output, return_part, settle_quota, take_quota
 from cluster.queue.memory.state import CHUNK, IN_FLIGHT, ORDERED, WAITING, Entry, Load, PoolState
-from cluster.queue.memory.tenants import note_output, return_part, settle_quota, take_quota
 
 
 class MemoryStore:

@@ -1,4 +1,5 @@
 """The vLLM engine. Only this package imports vllm, and only inside functions or in modules that the engine loads.
 
-Pinned to vLLM 0.32. Everything that relies on its internals is in `adapter.py` and `scheduler.py`.
+Pinned to vLLM 0.32. `adapter.py` lists the internals that it relies on, and checks them at start. The other users are
+`scheduler.py`, `pump.py`, `plugin.py` and `resume_penalties.py`.
 """

@@ -18,7 +18,7 @@ import pytest
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.process import ChildProcess
 from cluster.errors import BootstrapError
-from cluster.ray_serve.api import ServeApi
+from cluster.ray_serve.client import ServeApi
 from cluster.settings import load_settings
 
 
@@ -93,6 +93,7 @@ def cluster_on(address: str, folder: Path) -> Deploying:
     return made
 
 
+@pytest.mark.slow
 async def test_replicas_ask_for_the_gpus_that_there_are(dashboard: tuple[Dashboard, str], tmp_path: Path) -> None:
     state, address = dashboard
     cluster = cluster_on(address, tmp_path)
@@ -104,6 +105,7 @@ async def test_replicas_ask_for_the_gpus_that_there_are(dashboard: tuple[Dashboa
     await cluster.stop()
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_stops_takes_its_applications_with_it(
     dashboard: tuple[Dashboard, str], tmp_path: Path
 ) -> None:
@@ -119,6 +121,7 @@ async def test_a_cluster_that_stops_takes_its_applications_with_it(
     assert [2, 0] == [len(config["applications"]) for config in state.configs]
 
 
+@pytest.mark.slow
 async def test_applications_of_others_are_left_alone(dashboard: tuple[Dashboard, str], tmp_path: Path) -> None:
     state, address = dashboard
     state.apps["theirs"] = {}
@@ -131,6 +134,7 @@ async def test_applications_of_others_are_left_alone(dashboard: tuple[Dashboard,
     assert {"theirs"} == state.apps.keys()
 
 
+@pytest.mark.slow
 async def test_a_dashboard_that_lists_no_nodes_is_named(dashboard: tuple[Dashboard, str], tmp_path: Path) -> None:
     state, address = dashboard
     state.nodes = None
@@ -140,6 +144,7 @@ async def test_a_dashboard_that_lists_no_nodes_is_named(dashboard: tuple[Dashboa
     await cluster.stop()
 
 
+@pytest.mark.slow
 async def test_the_dashboard_is_not_asked_through_the_proxy_of_the_environment(
     dashboard: tuple[Dashboard, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +155,7 @@ async def test_the_dashboard_is_not_asked_through_the_proxy_of_the_environment(
     assert {} == await ServeApi(address, None).status()
 
 
+@pytest.mark.slow
 async def test_an_own_ray_that_has_ended_is_not_asked_to_let_go(
     dashboard: tuple[Dashboard, str], tmp_path: Path
 ) -> None:

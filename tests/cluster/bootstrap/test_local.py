@@ -18,7 +18,7 @@ from cluster.bootstrap.process import ChildProcess
 from cluster.bootstrap.state_dir import claimed, is_held
 from cluster.bootstrap.supervisor import supervise
 from cluster.errors import BootstrapError
-from cluster.ray_serve.api import ServeApi
+from cluster.ray_serve.client import ServeApi
 from cluster.settings import load_settings
 from tests.support.waiting import until
 
@@ -105,6 +105,7 @@ async def test_a_replaced_ray_stays_where_the_autoscaler_does_not_start(
     watching.cancel()
 
 
+@pytest.mark.slow
 async def test_an_autoscaler_that_hangs_as_it_starts_is_ended_and_tried_again(
     cluster: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from cluster.bootstrap import redis_server
 from cluster.bootstrap.redis_server import EmbeddedRedis, find_server
 from cluster.errors import BootstrapError
 
+pytestmark = pytest.mark.slow
+
 SERVER = """
 import asyncio, sys, time
 path, loads_s, speaks_s = sys.argv[sys.argv.index("--unixsocket") + 1], {loads_s}, {speaks_s}

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from cluster.control.demand import demand_of
 from cluster.control.load_forecast import Check, LoadRules, Need, burst_work
 from cluster.control.replica_rules import GroupBounds, SlowRules, SlowState
+from cluster.control.replica_seconds import demand_of
 from cluster.control.snapshot import ClassDemand
 from penstock.models import RequestClass
 from tests.cluster.control.groups import (

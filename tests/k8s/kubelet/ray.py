@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import BootstrapError
-from cluster.ray_serve.api import ServeApi
+from cluster.ray_serve.client import ServeApi
 from tests.k8s.charts import one
 from tests.k8s.kubelet.cluster import Kubelet
 from tests.k8s.kubelet.pod import Pod, PodError, http_ok

@@ -10,8 +10,8 @@ from cluster.queue.heartbeats import ReplicaRecord, RouterBeatReply
 from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo
 from penstock.values.steps import Relief
-from router.admission.estimate import EXPIRY_S, PoolEstimate
 from router.admission.shedding import SHED, WAIT_MARGIN, TimeBounds, late_after_s, refusal, shed_after_s
+from router.admission.wait_estimate import EXPIRY_S, PoolEstimate
 
 
 @pytest.mark.parametrize("relief", Relief)

@@ -29,7 +29,7 @@ KEY_DUE = 24 -- ZSET "tenant\0client key" whose request is over, by the time whe
 RESULTS = 25 -- HASH "tenant\0client key" -> stored result
 QUOTAS = 26 -- HASH tenant -> packed {tokens used, as of (ms), requests used, as of (ms), tokens per minute,
 --             requests per minute}; the use drains with time
-OUTPUTS = 27 -- HASH tenant -> packed histogram of output tokens, as in tenant.lua
+OUTPUTS = 27 -- HASH tenant -> packed histogram of output tokens, as in quota.lua
 OPEN_COUNTS = 28 -- HASH tenant -> entries that count against its concurrency
 TENANT_DUE = 29 -- ZSET tenants in QUOTAS or OUTPUTS, by the time when they are forgotten (ms)
 LEDGER = 30 -- HASH "day\0tenant" -> packed {requests, prompt, output, cached tokens, GPU-seconds, cost}

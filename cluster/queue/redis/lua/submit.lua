@@ -7,7 +7,7 @@
 --    request, late after (ms, 0: never), choices that it takes quota for
 -- Reply: {1, attempt, replica, marks} granted; {0, position, marks} waiting, marks as in quarantine.lua;
 --        {2, request id, result or nil, 1 while a choice of it waits or runs} the client key is known;
---        {-1} the queue is full; {-2, which, retry after (ms), limit} the quota does not allow it, as in tenant.lua;
+--        {-1} the queue is full; {-2, which, retry after (ms), limit} the quota does not allow it, as in quota.lua;
 --        {-3} too many entries of its tenant wait; {-4, request id} the client key belongs to another request;
 --        {-5} another router has the entry
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SCHEDULERS = "deployments.engines.vllm.scheduler"
-_RESUME_PENALTIES = "deployments.engines.vllm.resume:ResumePenalties"
+_RESUME_PENALTIES = "deployments.engines.vllm.resume_penalties:ResumePenalties"
 """Name by which vLLM loads the logits processor."""
 
 

@@ -1,4 +1,4 @@
-"""Quotas of tenants; mirrors redis/lua/tenant.lua, which has the reasons."""
+"""Quotas of tenants; mirrors redis/lua/quota.lua, which has the reasons."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import BootstrapError
-from cluster.ray_serve.api import ServeApi
+from cluster.ray_serve.client import ServeApi
 
 
 @pytest.mark.parametrize(
