@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from cluster.errors import BootstrapError
 from cluster.ray_serve.client import ServeApi
+from tests.support.waiting import settled_transports
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """Answer on a port of this machine; no connection is left behind."""
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+    await settled_transports()
 
 
 @pytest.mark.parametrize(
@@ -21,8 +34,7 @@ async def test_an_answer_that_breaks_off_is_an_error_of_the_dashboard(reply: byt
         writer.write(reply)
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+    async with serving(answer) as port:
         with pytest.raises(BootstrapError, match="GET /api/serve/applications/: "):
             await ServeApi(f"http://127.0.0.1:{port}", None, 5.0).status()
 
@@ -44,8 +56,7 @@ async def test_an_answer_of_another_form_is_an_error_of_the_dashboard(text: byte
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+    async with serving(answer) as port:
         with pytest.raises(BootstrapError, match="lists no applications"):
             await ServeApi(f"http://127.0.0.1:{port}", None, 5.0).status()
 
@@ -71,8 +82,8 @@ async def test_no_token_is_sent_to_a_ray_that_has_none(tmp_path: Path) -> None:
         writer.close()
 
     path = tmp_path / "token"
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        api = ServeApi(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", path, 5.0)
+    async with serving(answer) as port:
+        api = ServeApi(f"http://127.0.0.1:{port}", path, 5.0)
         await api.status()
         path.write_text("secret\n")
         await api.status()
