@@ -21,8 +21,8 @@ from loadtest.traces import TraceRequest
 from penstock.models import ReplicaState, RequestClass
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Relief
-from router.admission.estimate import PoolEstimate
 from router.admission.shedding import SHED, TimeBounds, late_after_s, refusal, shed_after_s
+from router.admission.wait_estimate import PoolEstimate
 from router.affinity import Affinity, Trail
 
 
