@@ -65,15 +65,15 @@ test test-fast test-quick check: export PYTHONDONTWRITEBYTECODE :=
 # The last step prints the slowest tests, and runs once more, alone, what failed only by a time-out: see tests/again.py.
 test: setup ## run the whole test suite (PENSTOCK_STORES=all: on every kind of Redis)
 	@rm -f $(NOTES); status=0; \
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --notes $(NOTES) -m "not ($(ALONE))" || status=$$?; \
-	$(BIN)/python -m pytest --notes $(NOTES) -m "$(ALONE)" || { code=$$?; [ $$status -ge $$code ] || status=$$code; }; \
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --notes=$(NOTES) -m "not ($(ALONE))" || status=$$?; \
+	$(BIN)/python -m pytest --notes=$(NOTES) -m "$(ALONE)" || { code=$$?; [ $$status -ge $$code ] || status=$$code; }; \
 	$(BIN)/python -m tests.again $(NOTES) $$status
 
 test-fast: setup ## run the tests that need no cluster and no engine
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not ($(ALONE))"
 
 test-quick: setup ## run the pure and in-memory tests, in less than a minute
-	$(BIN)/python -m pytest -q -n logical --dist worksteal -m quick
+	$(BIN)/python -m pytest -q -n logical --dist worksteal -m quick --ignore tests/meta
 
 check: setup proto-check k8s-check ## ruff, mypy, import rules, generated code, sizes, documents
 	$(BIN)/ruff check .

@@ -17,6 +17,8 @@ import pytest
 from cluster.telemetry.logs import PACKAGES
 from tests.cluster.queue.servers import Server, running
 
+pytest_plugins = ("tests.support.selection", "tests.support.notes")
+
 # How long an example takes says nothing on a machine that others use too.
 hypothesis.settings.register_profile("shared", deadline=None)
 hypothesis.settings.load_profile("shared")

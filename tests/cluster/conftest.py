@@ -7,7 +7,8 @@ import pytest
 from cluster.clock import ManualClock
 from cluster.queue.memory.queue import MemoryStore
 from tests.cluster.queue.backends import Backend, Scene, flush
-from tests.cluster.queue.servers import KINDS, Server
+from tests.cluster.queue.servers import Server
+from tests.support.stores import KINDS
 
 
 @pytest.fixture(params=["memory", *KINDS])

@@ -1,5 +1,6 @@
 """The tokenizer digest tells different files apart."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +9,7 @@ from cluster.digests import tokenizer_digest
 files = st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=4), st.binary(max_size=4))
 
 
+@pytest.mark.slow
 @given(files, files)
 def test_digests_are_equal_exactly_for_equal_files(one: dict[str, bytes], other: dict[str, bytes]):
     assert (one == other) == (tokenizer_digest(one) == tokenizer_digest(other))

@@ -46,6 +46,7 @@ async def test_a_loop_that_is_busy_for_less_than_the_lease_keeps_it() -> None:
     await keeper.stop()
 
 
+@pytest.mark.slow
 async def test_a_loop_that_stands_still_loses_the_lease_and_gets_it_back() -> None:
     beats = Beats()
     keeper = beats.keeper()

@@ -13,6 +13,7 @@ from cluster.lifecycle import slept_awake
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_process_that_stood_still_knows(loop: str) -> None:
     """Also in the sleep after it, which ends at once on a loop whose time is that of its last turn."""

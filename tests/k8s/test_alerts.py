@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from google.rpc import code_pb2  # type: ignore[import-untyped]  # no py.typed marker
 
@@ -34,6 +35,7 @@ def shown() -> Iterator[tuple[str, bool, set[str]]]:
             yield each["alertname"], bool(each.get("exp_alerts")), given
 
 
+@pytest.mark.slow
 def test_alerts_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
     """`alert_tests.yaml` has the series; what an alert says is not compared."""
     rules = [{key: value for key, value in rule.items() if key != "annotations"} for rule in alerts()]

@@ -66,6 +66,7 @@ import router.__main__, cluster.cli.main, router.commands.generate, penstock.cli
 """
 
 
+@pytest.mark.slow
 def test_the_router_images_pins_are_enough_and_slim() -> None:
     """Routers and the command line start where nothing but these pins is installed, and they bring no PyTorch."""
     there = pins("router.txt").keys() | {"penstock-llm", "penstock-client"}

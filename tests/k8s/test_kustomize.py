@@ -14,6 +14,8 @@ from router.identity.keys_file import read_keys_file
 from tests.k8s.charts import Object, parse
 from tests.k8s.rules import RULES
 
+pytestmark = pytest.mark.slow
+
 OWN = {"Namespace", "Secret"}
 """What an overlay has beside the chart's objects."""
 

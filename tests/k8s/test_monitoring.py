@@ -27,7 +27,7 @@ from tests.k8s.kubelet.serve import running_autoscalers
 from tests.k8s.kubelet.stack import endpoints, key_of, load
 from tests.k8s.rules.runtime import metrics_of_autoscalers
 from tests.support.stack import collect, stream_request
-from tests.support.waiting import until
+from tests.support.waiting import TimedOutError, until
 
 WINDOW = "[5s]"
 in_package = pytest.mark.asyncio(loop_scope="package")
@@ -67,6 +67,7 @@ def shipped_rules(*more: str) -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
+@pytest.mark.slow
 def test_the_chart_ships_rules_and_dashboards_unchanged() -> None:
     """Prometheus' own templates in the texts must survive Helm's."""
     own = ({**rule, "labels": {**rule["labels"], "namespace": RELEASE}} for rule in alerts())
@@ -123,8 +124,8 @@ async def test_every_name_is_a_metric_that_exists(busy: Kubelet) -> None:
     # Some come with a leader's first decisions, and with a step model that it trusts.
     try:
         await until(all_there, 60)
-    except AssertionError:
-        pytest.fail(f"no such metrics: {sorted(without)}")
+    except TimedOutError as error:
+        raise TimedOutError(f"no such metrics: {sorted(without)}") from error
     there = await asyncio.to_thread(exported, busy)
     assert {"penstock_router_open_cals"} == names("sum(penstock_router_open_cals)") - there
 
@@ -166,8 +167,8 @@ async def test_every_panel_finds_data(busy: Kubelet, tmp_path: Path) -> None:
     async with running_prometheus(busy, tmp_path) as prometheus:
         try:
             await until(all_there, 60)
-        except AssertionError:
-            pytest.fail("no data: " + "\n".join(without))
+        except TimedOutError as error:
+            raise TimedOutError("no data: " + "\n".join(without)) from error
         groups = (await prometheus.get("rules"))["groups"]
         assert {"ok"} == {rule["health"] for group in groups for rule in group["rules"]}
         assert [] == await prometheus.query("penstock_router_open_cals")

@@ -19,6 +19,8 @@ from tests.k8s.crds import CRD_DIR
 from tests.k8s.rules import runtime
 from tests.k8s.view import pods, serve_config, settings_toml
 
+pytestmark = pytest.mark.slow
+
 POOL = {"settings": {}, "device": "cpu", "workers": {"min": 1, "max": 1, "resources": {"requests": {}, "limits": {}}}}
 
 
@@ -377,7 +379,9 @@ def without_comment(text: str) -> list[str]:
 def test_every_value_has_a_comment() -> None:
     text = (CHART / "values.yaml").read_text(encoding="utf-8")
     assert [] == without_comment(text)
-    assert ["redis.storage"] == without_comment(text.replace("  # Of the volume for the append-only file.\n", "", 1))
+    assert ["redis.storage"] == without_comment(
+        text.replace("  # Size of the volume for the append-only file.\n", "", 1)
+    )
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,7 @@ def test_values_that_the_readme_names_exist() -> None:
                 node = node[part]
 
 
+@pytest.mark.slow
 def test_ray_takes_the_serve_config() -> None:
     from ray.serve.schema import ServeDeploySchema
 

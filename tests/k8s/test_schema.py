@@ -37,6 +37,7 @@ def complaints(each: Object, version: str) -> str:
     return f"{each['kind']}/{each['metadata']['name']}: {'; '.join(errors)}" if errors else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_takes_every_object(version: str) -> None:
     assert [] == [text for each in distinct().values() if not is_custom(each) if (text := complaints(each, version))]
@@ -51,6 +52,7 @@ def test_the_strict_check_finds_a_typo_and_a_wrong_type() -> None:
     assert "two" in complaints(deployment, "1.34")
 
 
+@pytest.mark.slow
 def test_operators_definitions_take_every_custom_resource() -> None:
     found = [each for each in distinct().values() if is_custom(each)]
     known = [each for each in found if each["apiVersion"].split("/")[0] not in crds.UNKNOWN_GROUPS]
@@ -60,6 +62,7 @@ def test_operators_definitions_take_every_custom_resource() -> None:
     assert [] == [f"{each['kind']}/{each['metadata']['name']}: {text}" for each in known for text in crds.check(each)]
 
 
+@pytest.mark.slow
 def test_envoys_policy_has_only_fields_that_its_definition_has() -> None:
     """Its definition is not among those in CRD_DIR; fields and values are as read there."""
     duration = r"([0-9]{1,5}(h|m|s|ms)){1,4}"
@@ -78,6 +81,7 @@ def test_envoys_policy_has_only_fields_that_its_definition_has() -> None:
     assert {"requestTimeout", "maxStreamDuration"} == plain.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "value", "complaint"),
     [
@@ -97,6 +101,7 @@ def test_the_definitions_find_planted_mistakes(path: str, value: Any, complaint:
     assert complaint in " ".join(crds.check(service))
 
 
+@pytest.mark.slow
 def test_nulls_and_defaults_come_before_the_check() -> None:
     """As in an API server; KubeRay's own samples need it."""
     service = one(render(), "RayService")
@@ -104,6 +109,7 @@ def test_nulls_and_defaults_come_before_the_check() -> None:
     assert [] == crds.check(service)
 
 
+@pytest.mark.slow
 def test_rules_in_cel_are_run() -> None:
     route = one(render("everything"), "GRPCRoute")
     del route["spec"]["rules"][0]["backendRefs"][0]["port"]

@@ -319,7 +319,7 @@ def test_a_suite_is_judged_by_what_pytest_noted(
     plugins = ("-p", "tests.support.notes", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "--rootdir", tmp_path)
 
     def pytest_run(tests: list[str], file: Path, *more: str) -> int:
-        command = [sys.executable, "-m", "pytest", "-q", *plugins, "--notes", file, *more, *tests]
+        command = [sys.executable, "-m", "pytest", "-q", *plugins, f"--notes={file}", *more, *tests]
         return subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL).returncode
 
     def run_again(tests: list[str], file: Path) -> None:

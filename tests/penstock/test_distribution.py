@@ -54,6 +54,7 @@ def run(program: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_it_holds_the_package_penstock_alone(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"penstock", wheel.name.replace("-py3-none-any.whl", ".dist-info")} == {name.split("/")[0] for name in names}

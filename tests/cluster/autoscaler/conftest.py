@@ -12,7 +12,8 @@ from cluster.clock import ManualClock
 from cluster.queue.memory.queue import MemoryQueue, MemoryStore
 from cluster.queue.redis.queue import RedisQueue
 from tests.cluster.queue.backends import POOL, flush
-from tests.cluster.queue.servers import KINDS, Server
+from tests.cluster.queue.servers import Server
+from tests.support.stores import KINDS
 
 
 @dataclass

@@ -39,6 +39,7 @@ async def without_routers(site: Site, seconds: float) -> None:
             await site.queue.heartbeat_replica(beat)
 
 
+@pytest.mark.slow
 @both
 async def test_a_router_that_comes_back_is_no_burst(backend: Backend) -> None:
     """Its counters are those since its start, not since it was last heard."""
@@ -68,6 +69,7 @@ def test_routers_that_are_gone_for_good_are_forgotten() -> None:
     assert f"r{3 * SILENT_ROUTERS - 2}" in meter.counters
 
 
+@pytest.mark.slow
 @both
 async def test_a_pool_without_requests_goes_to_zero_in_time(backend: Backend) -> None:
     site = Site(backend, min_replicas=0)
@@ -81,6 +83,7 @@ async def test_a_pool_without_requests_goes_to_zero_in_time(backend: Backend) ->
     assert 900 <= idle_s <= 960
 
 
+@pytest.mark.slow
 async def test_a_pool_that_nobody_ever_used_goes_to_zero_too() -> None:
     """Its replica had no steps to learn from, so there is no model."""
     site = Site(twin(), min_replicas=0)
@@ -90,6 +93,7 @@ async def test_a_pool_that_nobody_ever_used_goes_to_zero_too() -> None:
     assert 0 == last.replicas
 
 
+@pytest.mark.slow
 async def test_one_request_a_minute_keeps_a_replica() -> None:
     site = Site(twin(), min_replicas=0)
     scaler = site.scaler()

@@ -110,6 +110,7 @@ async def test_an_end_that_comes_with_the_platforms_answer_is_heard(twin: Backen
     assert ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["cluster.cli.main", "autoscaler"], ["router"]])
 async def test_a_settings_file_that_cannot_be_read_is_named_and_shows_no_password(
     command: list[str], tmp_path: Path

@@ -20,6 +20,7 @@ from tests.cluster.autoscaler.conftest import Backend
 from tests.cluster.autoscaler.scaled_pool import BEAT_S, MODEL, PROMPT, SECRET, Site, both, names
 
 
+@pytest.mark.slow
 @both
 async def test_load_brings_replicas_and_its_end_takes_them_away(backend: Backend) -> None:
     site = Site(backend)

@@ -110,6 +110,7 @@ async def test_who_was_deposed_does_not_go_on_saying_what_it_saw_last(twin: Back
     assert 0 == registry.get_sample_value("penstock_autoscaler_leading", {"pool": "demo"})
 
 
+@pytest.mark.slow
 async def test_replicas_of_the_cluster_that_takes_over_are_not_counted_as_ours(twin: Backend) -> None:
     """Both clusters' replicas are in the pool; what is decided is told to the old one."""
     site = Site(twin, replicas=4)

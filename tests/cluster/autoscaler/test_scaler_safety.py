@@ -49,6 +49,7 @@ async def test_advice_is_no_order_that_a_platform_without_an_answer_carries_out(
     assert {("does not answer",)} == {tuple(alarm.split(": ")[-1] for alarm in record.alarms) for record in records}
 
 
+@pytest.mark.slow
 async def test_advice_that_nobody_follows_stays_the_same(twin: Backend) -> None:
     site = Site(twin, replicas=8, mode="advisory")
     records = (await site.run(site.scaler(), 60, rate=1.0))[30:]
@@ -58,6 +59,7 @@ async def test_advice_that_nobody_follows_stays_the_same(twin: Backend) -> None:
     assert not [record.reason for record in records if "last change" in record.reason]
 
 
+@pytest.mark.slow
 async def test_a_removal_that_the_platform_refuses_is_tried_again_at_once(twin: Backend) -> None:
     site = Site(twin, replicas=8)
     site.platform.refuses = True
@@ -88,6 +90,7 @@ async def test_removal_waits_while_replicas_do_not_report(twin: Backend) -> None
     assert "stale" in names(record) or "keep" in names(record)
 
 
+@pytest.mark.slow
 async def test_removal_waits_while_a_router_reports_what_this_version_cannot_read(
     twin: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +121,7 @@ async def test_replicas_that_vanish_are_awaited_and_not_written_off(twin: Backen
     assert (1, 2, 3) == (record.ready, record.starting, record.replicas)
 
 
+@pytest.mark.slow
 async def test_starts_that_fail_are_not_asked_for_again_at_once(twin: Backend) -> None:
     site = Site(twin, start_timeout_s=60)
     scaler = site.scaler()
@@ -211,6 +215,7 @@ async def test_a_store_that_is_away_changes_nothing(twin: Backend) -> None:
     assert [] == site.platform.told
 
 
+@pytest.mark.slow
 async def test_a_night_without_anybody_is_no_cold_start(twin: Backend) -> None:
     site = Site(twin)
     site.cold_s = 60.0
@@ -228,6 +233,7 @@ async def test_a_night_without_anybody_is_no_cold_start(twin: Backend) -> None:
     assert not any(record.alarms for record in records)
 
 
+@pytest.mark.slow
 async def test_a_night_without_anybody_is_no_idleness(twin: Backend) -> None:
     site = Site(twin, min_replicas=0, idle_s=900.0)
     await site.run(scaler := site.scaler(), 40, rate=5.0)

@@ -17,6 +17,8 @@ from penstock.models import ReplicaState
 from penstock.values.steps import Relief
 from tests.cluster.autoscaler.conftest import Backend
 
+pytestmark = pytest.mark.every_store("scripts that no random walk runs")
+
 LEASE_S = 10.0
 
 

@@ -28,6 +28,7 @@ def test_every_command_describes_its_flags(name: str, capsys: pytest.CaptureFixt
     assert f"usage: penstock {name}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_list_of_commands_loads_none_of_them() -> None:
     code = f"""
 import sys
@@ -41,6 +42,7 @@ except SystemExit:
     assert "[]\n" == done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "found"),
     [

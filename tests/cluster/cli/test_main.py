@@ -133,6 +133,7 @@ def test_bytes_that_are_no_utf_8_are_said_in_a_line(words: tuple[str, ...], caps
     assert "penstock: arguments must be UTF-8, got 'caf\\udce9'" == capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [("--json",), ()])
 def test_who_has_read_enough_is_no_error(tmp_path: Path, flags: tuple[str, ...]) -> None:
     trace = tmp_path / "t.csv"
@@ -148,6 +149,7 @@ def test_who_has_read_enough_is_no_error(tmp_path: Path, flags: tuple[str, ...])
     assert (141, "") == (child.returncode, said.strip())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [("--json",), ()])
 def test_a_full_disk_is_said_in_a_line(tmp_path: Path, flags: tuple[str, ...]) -> None:
     trace = tmp_path / "t.csv"

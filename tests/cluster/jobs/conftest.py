@@ -12,7 +12,8 @@ from cluster.jobs.contract import JobLimits
 from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
 from cluster.jobs.redis.store import RedisJobStore
 from tests.cluster.queue.backends import flush
-from tests.cluster.queue.servers import KINDS, Server, running
+from tests.cluster.queue.servers import Server, running
+from tests.support.stores import KINDS
 
 POOL = "demo"
 

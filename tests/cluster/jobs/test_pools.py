@@ -8,6 +8,8 @@ from cluster.errors import QueueUnavailableError
 from cluster.jobs.pools import JobPools, MemoryJobPools, RedisJobPools
 from tests.cluster.jobs.conftest import Backend
 
+pytestmark = pytest.mark.every_store("keys of no pool, which have a slot of their own")
+
 
 def opened(backend: Backend, shared: set[str]) -> JobPools:
     server = backend.server

@@ -20,7 +20,10 @@ from cluster.jobs.redis.keys import shared_key
 from cluster.jobs.redis.store import RedisJobStore
 from tests.cluster.jobs.conftest import POOL
 from tests.cluster.queue.backends import flush
-from tests.cluster.queue.servers import KINDS, Server
+from tests.cluster.queue.servers import Server
+from tests.support.stores import KINDS
+
+pytestmark = pytest.mark.every_store("every script, in random walks")
 
 LIMITS = JobLimits(
     lease_ms=2_000,

@@ -17,6 +17,8 @@ from tests.cluster.queue import servers
 from tests.cluster.queue.backends import POOL, Backend, Scene, entry, turns
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.every_store("publishing, and its connections")
+
 ONE = Windows(sequences=1, kv_tokens=1000, prefill_tokens=1000)
 
 
@@ -139,6 +141,7 @@ async def test_the_bell_listens_again_after_its_connection_broke(redis_backend: 
     assert await asyncio.wait_for(ring, 10) == POOL
 
 
+@pytest.mark.slow
 async def test_a_bell_asks_less_and_less_often_for_a_server_that_stays_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from typing import Any
 
+import pytest
+
 from cluster.models import Windows
 from cluster.queue.entries import QueueLimits, Settlement
 from cluster.queue.redis.codec import pack
@@ -45,6 +47,7 @@ async def _retire_some(scene: Scene, *, keep: bool) -> None:
         assert await queue._call("retire", pack("A", "router", int(keep)))
 
 
+@pytest.mark.slow
 async def test_a_returning_routers_requests_come_back_in_pieces_and_in_order(backend: Backend) -> None:
     scene = await _crowd(backend)
     await scene.queue.retire_router("A", keep=True)
@@ -69,6 +72,7 @@ async def test_a_router_that_dies_on_its_return_leaves_all_of_them(backend: Back
     assert "parted" not in backend.sizes()
 
 
+@pytest.mark.slow
 async def test_a_heartbeat_takes_a_piece_of_what_dead_routers_left(backend: Backend) -> None:
     scene = await _crowd(backend, lease_ms=4000, attach_grace_ms=6000)
     waiting = [await _one_second(scene) for _ in range(8)]

@@ -8,6 +8,8 @@ from cluster.errors import QueueUnavailableError
 from cluster.queue.entries import Mark, QueueLimits, Settlement
 from tests.cluster.queue.backends import WIDE, Backend, Scene, entry
 
+pytestmark = pytest.mark.every_store("how refusals are worded")
+
 
 async def test_a_full_redis_lets_go_of_what_it_holds(redis_backend: Backend) -> None:
     scene = Scene(redis_backend.queue(QueueLimits(result_ms=60_000, attach_grace_ms=1000)), redis_backend.clock)

@@ -20,6 +20,7 @@ async def start(scene: Scene, windows: Windows = WIDE) -> None:
     await scene.start({"r1": windows}, ("A", "B"))
 
 
+@pytest.mark.slow
 async def test_strict_tokens_never_pass_the_bucket_and_its_rate(scene: Scene) -> None:
     """For any two moments, what is granted between them is at most C + r x T; two routers, one of which is reaped."""
     await start(scene)

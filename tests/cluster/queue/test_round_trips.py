@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import redis
 
 from cluster.queue.entries import Settlement
@@ -9,6 +10,8 @@ from cluster.queue.heartbeats import ReplicaBeat, RouterBeat
 from cluster.queue.redis.queue import RedisQueue
 from penstock.models import ReplicaState
 from tests.cluster.queue.backends import WIDE, Backend, entry
+
+pytestmark = pytest.mark.every_store("connections")
 
 
 class Counter:

@@ -39,6 +39,7 @@ async def test_any_weight_that_is_taken_serves_the_longest_prompt(
     assert backend.leftovers() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS.keys())
 async def test_tokens_served_are_equal_by_jains_index(scene: Scene, load: dict[str, tuple[int, int, int, int]]) -> None:
     await scene.start({"r1": WINDOWS}, ("A", "B"))

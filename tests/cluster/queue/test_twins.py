@@ -23,7 +23,10 @@ from cluster.queue.redis.queue import RedisQueue
 from cluster.redis.keys import pool_key
 from penstock.models import ReplicaState, RequestClass
 from tests.cluster.queue.backends import KEPT_WHEN_IDLE, POOL, flush, memory_sizes, redis_sizes
-from tests.cluster.queue.servers import KINDS, Server
+from tests.cluster.queue.servers import Server
+from tests.support.stores import KINDS
+
+pytestmark = pytest.mark.every_store("every script, in random walks")
 
 ROUTERS = ("A", "B", "C")
 REPLICAS = ("r1", "r2", "r3")

@@ -26,6 +26,8 @@ from tests.cluster.queue.backends import Backend, Scene, entry
 from tests.cluster.queue.servers import Server
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.every_store("connections")
+
 MANY = Windows(sequences=1000, kv_tokens=10**6, prefill_tokens=10**6)
 
 

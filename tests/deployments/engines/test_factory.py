@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cluster.settings import EngineKind, PoolSettings
 from deployments.engines.factory import build_engine, resolve_model
 from deployments.engines.sim import SimEngine
@@ -22,6 +24,7 @@ def test_settings_name_the_engine(tmp_path: Path) -> None:
     assert isinstance(build_engine(PoolSettings(engine=EngineKind.SIM, model=str(tmp_path))), SimEngine)
 
 
+@pytest.mark.slow
 def test_contract_and_simulated_engine_import_no_vllm() -> None:
     code = (
         "import sys, deployments.engines, deployments.engines.factory, deployments.engines.sim, "

@@ -71,6 +71,7 @@ def test_engine_dies_with_its_host(tiny_model: Path, tmp_path: Path, ranks: int,
         assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_starting_replica_reaps_what_a_dead_one_left() -> None:
     """SIGKILL of a host whose engine process had not asked yet to follow it; its living neighbour's stays."""
     script = "import os, subprocess, sys, time\n" + (

@@ -144,6 +144,7 @@ async def test_advisory_mode_decides_and_does_not_act() -> None:
     assert limit < SIM.max_num_seqs
 
 
+@pytest.mark.slow
 async def test_a_promise_that_is_taken_back_gives_the_whole_batch_back() -> None:
     site = Site(slo=0.02)
     await site.governor.start()
@@ -194,6 +195,7 @@ async def test_an_engine_that_gets_slower_is_followed() -> None:
     assert held <= 0.04
 
 
+@pytest.mark.slow
 async def test_every_change_is_explained() -> None:
     site = Site(slo=0.02)
     await site.governor.start()
@@ -205,6 +207,7 @@ async def test_every_change_is_explained() -> None:
     assert decision.limit == next(step.value for step in decision.steps if step.name == "limit")
 
 
+@pytest.mark.slow
 async def test_a_limit_that_the_engine_does_not_take_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     site = Site(period_s=0.1, start_batch=8)
     await site.governor.start()

@@ -14,10 +14,10 @@ from typing import Any
 from tests.k8s.charts import Object, of_kind, one
 from tests.k8s.kubelet.image import make_image
 from tests.k8s.kubelet.network import Loopback, Network
-from tests.k8s.kubelet.pod import Pod, PodError, Sandbox
+from tests.k8s.kubelet.pod import LatePodError, Pod, PodError, Sandbox
 from tests.k8s.kubelet.texts import Translation, expand
 from tests.k8s.view import PodSpec, serve_config
-from tests.support.waiting import until
+from tests.support.waiting import TimedOutError, until
 
 READY_S = 60.0
 SPREAD_S = 0.5
@@ -148,9 +148,9 @@ class Kubelet:
 
         try:
             await until(ready, seconds)
-        except (TimeoutError, AssertionError) as error:
+        except (TimeoutError, TimedOutError) as error:
             late = [pod for pod in pods if not pod.ready]
-            raise PodError(f"{late[0].name}: not ready: {late[0].log_tail()}") from error
+            raise LatePodError(f"{late[0].name}: not ready: {late[0].log_tail()}") from error
 
     async def close(self) -> None:
         """End everything."""

@@ -18,12 +18,17 @@ from typing import Any
 
 from tests.k8s.kubelet.texts import Translation, expand
 from tests.k8s.view import PodSpec
+from tests.support.waiting import TimedOutError
 
 LOG_TAIL = 1_500
 
 
 class PodError(Exception):
     """Says why a pod does not run, in the words that `kubectl get pods` has for it."""
+
+
+class LatePodError(PodError, TimedOutError):
+    """A pod that runs and is not ready in time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,7 @@ async def test_tokens_that_a_resumed_stream_repeats_are_an_error(client, fake):
 MODEL_CHANGED = cluster_errors.ModelChangedError("r")
 
 
+@pytest.mark.slow
 async def test_a_stream_that_waited_while_its_model_changed_starts_anew(client, fake):
     """It never ran, and its token leads nowhere."""
     fake.script = [pb.StreamGenerateResponse(queued=pb.Queued(request_id="r", resume_token=b"t")), MODEL_CHANGED]
@@ -117,6 +118,7 @@ async def test_a_stream_that_waited_while_its_model_changed_starts_anew(client, 
     assert stream.resume_point == ResumePoint(b"t2", (1,))
 
 
+@pytest.mark.slow
 async def test_a_unary_generation_whose_model_changed_is_asked_for_again(client, fake):
     fake.broken = MODEL_CHANGED
     fake.failures.extend([None, UNAVAILABLE])

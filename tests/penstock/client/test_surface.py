@@ -37,6 +37,7 @@ def test_values_are_frozen():
     assert [value for value in values if not value.__dataclass_params__.frozen] == []
 
 
+@pytest.mark.slow
 def test_the_client_imports_with_the_base_install_only():
     """A client machine has no engine, no queue and no tokenizer."""
     program = f"""

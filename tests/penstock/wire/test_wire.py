@@ -111,6 +111,7 @@ def test_a_constraint_without_content_is_none():
     assert wire.structured_from_wire(types_pb2.StructuredOutput()) is None
 
 
+@pytest.mark.slow
 @given(st.builds(PositionLogprobs, chosen=token_logprobs, top=st.lists(token_logprobs, max_size=5).map(tuple)))
 def test_log_probabilities_survive(position: PositionLogprobs):
     assert position == wire.logprobs_from_wire(wire.logprobs_to_wire(position))
@@ -125,6 +126,7 @@ def test_log_probabilities_stay_in_their_range(engine: float, sent: float):
     assert sent == position.chosen.logprob
 
 
+@pytest.mark.slow
 @given(st.builds(ResumeRecord, st.lists(ids).map(tuple), ids, st.text(string.hexdigits)))
 def test_resume_records_survive(record: ResumeRecord):
     sent = resume_record_to_wire(record).SerializeToString()

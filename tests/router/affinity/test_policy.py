@@ -73,6 +73,7 @@ def test_first_guesses_spread_evenly():
     assert min(guesses.values()) >= 60
 
 
+@pytest.mark.slow
 def test_a_replica_that_goes_or_comes_moves_only_its_own():
     affinity = policy()
     before = {seed: wished(affinity, prompt(seed), registry())[0] for seed in range(200)}

@@ -249,6 +249,7 @@ async def test_an_unknown_method_is_unimplemented(scene: Scene) -> None:
     assert grpc.StatusCode.UNIMPLEMENTED == (await failure(scene.channel.unary_unary("/other/echo")(b""))).code()
 
 
+@pytest.mark.slow
 async def test_a_request_that_is_too_large_is_refused_and_the_connection_lives(scene: Scene) -> None:
     error = await failure(scene.unary("echo")(bytes(17 * MEBIBYTE)))
 

@@ -183,6 +183,7 @@ def test_flags_that_do_not_fit_are_explained(
     assert (True, False) == (expected in said, "the-key" in said)
 
 
+@pytest.mark.slow
 async def test_who_waits_for_a_quota_or_sent_no_key_reads_why(capsys: Captured) -> None:
     fake = FakeRouter()
     async with serving(fake) as port:

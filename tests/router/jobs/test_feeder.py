@@ -190,6 +190,7 @@ async def test_what_is_left_of_a_job_is_told(
     await until(lambda: feeders[0].work("demo") == ())
 
 
+@pytest.mark.slow
 async def test_capacity_that_grows_is_used(store: FlakyStore, engine: Engine, feeders: list[JobFeeder]) -> None:
     await submit(store, 20)
     engine.open.clear()
@@ -261,6 +262,7 @@ async def test_a_bug_in_one_item_does_not_stop_the_job(
     assert "oops" not in failed.error.message
 
 
+@pytest.mark.slow
 async def test_a_feeder_that_vanished_is_followed_after_its_lease(
     store: FlakyStore, engine: Engine, clock: ManualClock, feeders: list[JobFeeder], shared: MemoryJobs
 ) -> None:
@@ -392,6 +394,7 @@ async def test_a_claim_that_arrives_while_draining_is_given_back(
     assert 0 == engine.executions.total()
 
 
+@pytest.mark.slow
 async def test_results_that_redis_lost_are_made_again(
     store: FlakyStore, engine: Engine, feeders: list[JobFeeder], shared: MemoryJobs
 ) -> None:

@@ -52,6 +52,7 @@ async def exhausted(call: Any) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["server", "client"])
 async def test_a_peer_that_vanished_is_found(end: str) -> None:
     ended = asyncio.Event()

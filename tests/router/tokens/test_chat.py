@@ -62,6 +62,7 @@ def test_a_continued_message_ends_the_prompt(content):
     assert text.endswith(f"assistant: {content}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["The answer is ", "The answer is", "  so:\n\n", "a <b> "])
 @pytest.mark.parametrize("trim", ["", " | trim", ".rstrip()"])
 def test_a_message_is_continued_as_in_transformers(trim, content):

@@ -10,6 +10,8 @@ import pytest
 
 from deployments.engines.vllm.plugin import REPLICA_PID_VARIABLE, register
 
+pytestmark = pytest.mark.slow
+
 PARENT = textwrap.dedent(
     """
     import multiprocessing, os, sys
@@ -49,7 +51,6 @@ def test_replica_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     register()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a Linux mechanism")
 def test_child_dies_with_a_killed_parent(tmp_path_factory: pytest.TempPathFactory) -> None:
     import psutil
@@ -86,7 +87,6 @@ TILES = textwrap.dedent(
 )
 
 
-@pytest.mark.slow
 def test_engine_processes_may_use_the_tile_registers(cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if not cpu._is_amx_tile_supported():
         pytest.skip("this CPU has no AMX")
@@ -98,7 +98,6 @@ def test_engine_processes_may_use_the_tile_registers(cpu: Any, monkeypatch: pyte
     assert ran.stdout.split() == ["False", "True"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [True, False])
 def test_where_the_kernel_refuses_the_tile_registers_vllm_takes_another_path(
     cpu: Any, monkeypatch: pytest.MonkeyPatch, allowed: bool
@@ -111,7 +110,6 @@ def test_where_the_kernel_refuses_the_tile_registers_vllm_takes_another_path(
     assert cpu._is_amx_tile_supported() is allowed
 
 
-@pytest.mark.slow
 def test_without_amx_nobody_asks(cpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked() -> bool:
         raise AssertionError
