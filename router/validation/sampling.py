@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from cluster.queue.entries import MAX_CHOICES
 from cluster.settings import LimitSettings
 from penstock.v1 import types_pb2
 from penstock.wire.sampling import RECENT, RECENT_BYTES
 from router.validation.structured import check_structured
 from router.validation.violations import Violations
-
-MAX_CHOICES_PER_REQUEST = MAX_CHOICES
-"""Most choices that the API allows; an operator may allow fewer."""
 
 _RANGES: tuple[tuple[str, float, float, bool], ...] = (
     ("temperature", 0, 2, False),

@@ -45,8 +45,6 @@ class _Moments:
     """Time at which the engine had freed the slot."""
     heard: float = 0.0
     """Time at which the client read the end."""
-    answered_s: float = 0.0
-    """Duration of the Cancel call at the client."""
     step_obeyed: int = 0
     step_freed: int = 0
 
@@ -132,13 +130,11 @@ async def _one(inferences: Sequence[Any], watch: _Watch, draw: random.Random, nu
         await asyncio.sleep(draw.uniform(0.0, STEP_MS / 1000))
     moments = watch.moments[request_id]
     moments.state, moments.elsewhere = state, bool(elsewhere)
-    began = time.monotonic()
     answer = asyncio.ensure_future(inferences[(home + elsewhere) % 2].Cancel(api.CancelRequest(request_id=request_id)))
     while not event.HasField("finished"):
         event = await call.read()
     moments.heard = time.monotonic()
     await answer
-    moments.answered_s = time.monotonic() - began
 
 
 def _figures(measured: Sequence[_Moments]) -> dict[str, Any]:

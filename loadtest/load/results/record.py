@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from loadtest.load.results.tally import Generator, Tally, Window
@@ -104,11 +103,3 @@ def point(window: Window) -> dict[str, Any]:
         "generator_cpu_s": window.generator.cpu_s,
         **times,
     }
-
-
-def merge_windows(windows: Iterable[Window]) -> dict[int, Window]:
-    """Add up windows of the same second. Their kinds stay separate."""
-    made: dict[int, Window] = {}
-    for window in windows:
-        made.setdefault(window.second, Window(window.second)).merge(window)
-    return made

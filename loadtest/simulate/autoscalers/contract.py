@@ -126,15 +126,5 @@ class SlowPolicy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Static:
-    """Policy that keeps a number, as a batch limit or as a replica count."""
-
-    number: int
-
-    def decide(self, snapshot: ReplicaSnapshot | PoolSnapshot) -> int:
-        return self.number
-
-
 FastFactory: TypeAlias = Callable[[], FastPolicy]
 """Factory of one batch policy per replica."""
