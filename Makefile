@@ -53,9 +53,9 @@ demo: setup ## start a cluster with a real vLLM engine, answer a prompt, stop it
 up: setup ## start a cluster and keep it until Ctrl-C
 	@$(BIN)/penstock up
 
-# Tests with a cluster or an engine take the whole machine, so they run alone. The others mostly wait, so more of them
-# run side by side than there are cores.
-ALONE := cluster or engine or node
+# Tests with a cluster or an engine take the whole machine, and some measure it, so these run alone. The others mostly
+# wait, so more of them run side by side than there are cores.
+ALONE := cluster or engine or node or alone
 SIDE_BY_SIDE := -n 4 --dist worksteal
 NOTES := out/test/notes.jsonl
 

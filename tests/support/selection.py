@@ -8,7 +8,7 @@ from tests.cluster.queue.servers import find_binary
 from tests.support.speed import patience
 from tests.support.stores import KINDS, all_stores, runs, store_of
 
-_NEVER_QUICK = frozenset({"slow", "cluster", "engine", "node"})
+_NEVER_QUICK = frozenset({"slow", "cluster", "engine", "node", "alone"})
 """Markers."""
 _STARTERS = frozenset({"redis_servers", "job_servers", "redis_backend", "kubelet"})
 """Fixtures that start processes. Where a parameter chooses the store, it decides."""

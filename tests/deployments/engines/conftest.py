@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,11 @@ def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def vllm_settings() -> VllmSettings:
     # Random weights make near ties, which batches of different shapes resolve differently in bfloat16.
-    return VllmSettings(max_num_seqs=64, kv_cache_memory_mb=64, dtype="float32")
+    settings = VllmSettings(max_num_seqs=64, kv_cache_memory_mb=64, dtype="float32")
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        # Its warm-up runs every kernel in Python, for as many sequences as there may be; see test_second_runner.py.
+        return settings.model_copy(update={"max_num_seqs": 4, "max_num_batched_tokens": 256})
+    return settings
 
 
 @pytest_asyncio.fixture(

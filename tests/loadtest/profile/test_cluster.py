@@ -158,6 +158,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
         yield running
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="Locust is not installed")
 async def test_from_a_profile_to_a_reviewed_plan(
     stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
