@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -14,7 +14,7 @@ from cluster.queue.entries import QueueLimits
 from cluster.queue.heartbeats import ReplicaBeat, ReplicaBeatReply
 from cluster.queue.memory.queue import MemoryQueue
 from cluster.settings import AffinitySettings, SimSettings
-from loadtest.simulate.autoscalers.contract import PoolSnapshot, ReplicaSnapshot, Static
+from loadtest.simulate.autoscalers.contract import PoolSnapshot, ReplicaSnapshot
 from loadtest.simulate.pool.outcome import RequestEnd, SimulatedRun
 from loadtest.simulate.pool.simulation import Simulation
 from loadtest.simulate.results.figures import figures_of
@@ -27,6 +27,16 @@ ENGINE = SimSettings(
     base_ms=10.0, per_token_us=40.0, per_kv_token_us=0.1, kv_tokens=30_000, max_num_seqs=8, max_num_batched_tokens=512
 )
 SLOS = dict.fromkeys(RequestClass, Slo())
+
+
+@dataclass(frozen=True)
+class Static:
+    """A policy that keeps a number, as a batch limit or as a replica count."""
+
+    number: int
+
+    def decide(self, _snapshot: object) -> int:
+        return self.number
 
 
 def draw_trace(requests: int = 300, per_s: float = 10.0, seed: int = 1, **more: object) -> list[TraceRequest]:
