@@ -15,7 +15,7 @@ import pytest
 
 from tests import again
 from tests.support.flakes import Known, load_known
-from tests.support.notes import Note, read_notes, timed_out
+from tests.support.notes import Note, is_left_over, read_notes, timed_out
 from tests.support.waiting import Deadline, TimedOutError, until, until_sync
 
 ROOT = Path(__file__).parents[2]
@@ -307,10 +307,13 @@ def test_wrong():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("chosen", "status", "runs"), [("late", 0, ["late", "late"]), ("late or wrong", 1, None)])
-@pytest.mark.parametrize("beside", [(), ("-n", "1")], ids=["alone", "side by side"])
+@pytest.mark.parametrize(
+    ("chosen", "beside", "status", "runs"),
+    [("late", (), 0, ["late", "late"]), ("late or wrong", ("-n", "1"), 1, ["late", "late", "wrong"])],
+    ids=["alone", "side by side"],
+)
 def test_a_suite_is_judged_by_what_pytest_noted(
-    tmp_path: Path, chosen: str, status: int, runs: list[str] | None, beside: tuple[str, ...]
+    tmp_path: Path, chosen: str, beside: tuple[str, ...], status: int, runs: list[str]
 ) -> None:
     suite = tmp_path / "test_suite.py"
     suite.write_text(SUITE)
@@ -329,8 +332,27 @@ def test_a_suite_is_judged_by_what_pytest_noted(
     assert 1 == first
     known = tmp_path / "flaky.toml"
     assert status == again.judge(notes, first, run_again, known_file=known, folder=tmp_path / "flakes")
-    expected = runs or ["late", "late", "wrong"]
-    assert expected == sorted((tmp_path / "runs.txt").read_text().split())
+    assert runs == sorted((tmp_path / "runs.txt").read_text().split())
     [record] = (tmp_path / "flakes").glob("*")
     assert "the condition did not hold" in record.read_text()
     assert {True} == {note.timed_out for note in read_notes(notes) if note.outcome == "failed" and "late" in note.test}
+
+
+def unraisable(cause: BaseException) -> BaseException:
+    error = pytest.PytestUnraisableExceptionWarning("Exception ignored in: ...")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (unraisable(ResourceWarning("unclosed transport <_SelectorSocketTransport fd=31>")), True),
+        (ExceptionGroup("two", [unraisable(ResourceWarning("unclosed <socket.socket fd=31>"))]), True),  # type: ignore[list-item]
+        (unraisable(ValueError("1 != 2")), False),
+        (unraisable(ResourceWarning("unclosed file")), False),
+        (AssertionError("1 != 2"), False),
+    ],
+)
+def test_only_sockets_of_an_earlier_test_are_left_over(error: BaseException, expected: bool) -> None:
+    assert expected is is_left_over(error)

@@ -31,6 +31,7 @@ class Note:
     """passed, failed or skipped."""
     seconds: float = 0.0
     timed_out: bool = False
+    """Whether it says nothing about content: a time-out, or sockets of an earlier test."""
     fixture: str = ""
     """The fixture that took most of the setup."""
     text: str = ""
@@ -50,6 +51,18 @@ def timed_out(error: BaseException) -> bool:
     """
     claims = (each for each in _chain(error) if isinstance(each, (AssertionError, pytest.fail.Exception)))
     return _is_timeout(error) and all(_is_timeout(each) for each in claims)
+
+
+def is_left_over(error: BaseException) -> bool:
+    """Return whether pytest found only sockets that an earlier test left to the garbage collector.
+
+    It reports them in the test that happens to run then. If that is the test that left them, it fails again alone.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_left_over(each) for each in error.exceptions)
+    cause = error.__cause__
+    left = isinstance(cause, ResourceWarning) and str(cause).startswith(("unclosed transport", "unclosed <socket"))
+    return isinstance(error, pytest.PytestUnraisableExceptionWarning) and left
 
 
 def _is_timeout(error: BaseException) -> bool:
@@ -102,7 +115,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     # Only properties reach the process that writes.
-    if call.excinfo is not None and timed_out(call.excinfo.value):
+    if call.excinfo is not None and (timed_out(call.excinfo.value) or is_left_over(call.excinfo.value)):
         report.user_properties.append(("timed_out", True))
     if call.when == "setup" and _longest:
         report.user_properties.append(("fixture", max(_longest)[1]))
