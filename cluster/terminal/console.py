@@ -35,10 +35,12 @@ def messages() -> Console:
     return _Console(stderr=True, emoji=False)
 
 
-def standard_input() -> TextIO:
-    """Return standard input, read as UTF-8 in any locale; other bytes raise UnicodeDecodeError when they are read."""
+def standard_input(errors: str = "strict") -> TextIO:
+    """Return standard input, read as UTF-8 in any locale. Other bytes raise UnicodeDecodeError when they are read,
+    unless `errors` names another way to treat them, as for `open`.
+    """
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
+        sys.stdin.reconfigure(encoding="utf-8", errors=errors)
     return sys.stdin
 
 

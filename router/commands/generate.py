@@ -72,6 +72,8 @@ def run_generate(options: argparse.Namespace) -> int:
     """Stream an answer to standard output; the receipt goes to standard error. The exit status is 0 for a complete
     answer.
     """
+    from penstock.values.fields import NotUnicodeError
+
     errors = messages()
     with report_call_errors(options.target) as outcome, open_client(options) as client:
         model = options.model or only_model(client)
@@ -79,7 +81,7 @@ def run_generate(options: argparse.Namespace) -> int:
             stream = client.stream(
                 model, prompt_from(options), sampling_from(options), options_from(options), timeout=options.timeout
             )
-        except UnicodeEncodeError:
+        except NotUnicodeError:
             raise  # The command line is not UTF-8; `report_call_errors` says so.
         except ValueError as error:
             raise SettingsError(str(error)) from error

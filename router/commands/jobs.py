@@ -41,7 +41,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     submit.add_argument("--key", default="", help="your own name: the same key and content give the same job")
     submit.add_argument("--class", dest="request_class", choices=_CLASSES, default="batch", help="default %(default)s")
     submit.add_argument("--run-within", type=time_of, metavar="SECONDS", help="the job expires after this time")
-    submit.add_argument("--ignore-unknown", action="store_true", help="leave out body fields that are not supported")
+    submit.add_argument(
+        "--ignore-unknown",
+        action="store_true",
+        help="leave out unsupported fields that do not change answers",
+    )
     submit.add_argument("--detach", action="store_true", help="return once the job is stored")
     submit.add_argument("--output", help="write results to this file as they come, in the OpenAI batch format")
     submit.set_defaults(run=run_submit)
@@ -102,7 +106,8 @@ def run_submit(options: argparse.Namespace) -> int:
                 run_within=options.run_within,
                 on_sent=lambda sent: progress.update(task, completed=sent),
             )
-        errors.print(f"[green]✓[/] job {escape(job.job_id)}: {counted(job.items, 'item')}", highlight=False)
+        found = " was there already under this key" if job.existed and options.key else ""
+        errors.print(f"[green]✓[/] job {escape(job.job_id)}{found}: {counted(job.items, 'item')}", highlight=False)
         if options.detach:
             sys.stdout.write(f"{job.job_id}\n")
         else:
@@ -185,17 +190,19 @@ def _read(options: argparse.Namespace) -> Batch | None:
     try:
         with _input(options.file) as lines:
             return read_batch(lines, ignore_unknown=options.ignore_unknown)
-    except (BatchFileError, OSError, UnicodeDecodeError) as error:
+    except (BatchFileError, OSError) as error:
         print_problem(f"{options.file}: {plain_reason(error)}")
         return None
 
 
 @contextlib.contextmanager
 def _input(name: str) -> Iterator[TextIO]:
+    from penstock.batch.encoding import ESCAPED
+
     if name == "-":
-        yield standard_input()
+        yield standard_input(ESCAPED)
     else:
-        with Path(name).open(encoding="utf-8") as file:
+        with Path(name).open(encoding="utf-8", errors=ESCAPED) as file:
             yield file
 
 
@@ -316,7 +323,9 @@ def _table(jobs: list[Job]) -> Table:
 
 
 def _fields(job: Job) -> dict[str, object]:
-    return {**dataclasses.asdict(job), "request_class": job.request_class.name.lower()}
+    fields = {**dataclasses.asdict(job), "request_class": job.request_class.name.lower()}
+    del fields["existed"]  # Of a submission alone.
+    return fields
 
 
 def _moment(seconds: float) -> str:

@@ -42,6 +42,7 @@ class Outcome:
 def report_call_errors(target: str) -> Iterator[Outcome]:
     """Print the error of a failed call instead of a traceback, and set the exit status."""
     from penstock.client import InvalidArgumentError, PenstockClientError, UnauthenticatedError, UnavailableError
+    from penstock.values.fields import NotUnicodeError
 
     outcome = Outcome()
     try:
@@ -61,13 +62,10 @@ def report_call_errors(target: str) -> Iterator[Outcome]:
     except PenstockClientError as error:
         outcome.status = 1
         print_problem(_said(error))
-    except UnicodeEncodeError as error:
-        # Python turns bytes of the command line that are not UTF-8 into halves of surrogate pairs, which no protobuf
-        # message takes.
-        if error.encoding != "utf-8":
-            raise
+    except NotUnicodeError as error:
+        # Python turns bytes of the command line that are not UTF-8 into halves of surrogate pairs.
         outcome.status = 2
-        print_problem(f"arguments must be UTF-8, got {error.object!r}")
+        print_problem(f"arguments must be UTF-8, got {error.text!r}")
 
 
 def _said(error: PenstockClientError) -> str:
@@ -97,6 +95,7 @@ def open_client(options: argparse.Namespace) -> Client:
         SettingsError: the flags contradict each other, or a file can't be read.
     """
     from penstock.client import Client, RetryPolicy
+    from penstock.values.fields import NotUnicodeError
 
     if _HOST_ALONE.fullmatch(options.target) and not (options.tls or options.tls_ca or options.tls_cert):
         raise SettingsError(f"--target must be host:port, such as {options.target}:50051, got {options.target!r}")
@@ -119,6 +118,8 @@ def open_client(options: argparse.Namespace) -> Client:
             allow_plaintext_key=options.allow_plaintext_key,
             retry=RetryPolicy(on_wait=_Waits()),
         )
+    except NotUnicodeError:
+        raise
     except ValueError as error:
         text = str(error).replace("allow_plaintext_key=True", "--allow-plaintext-key").replace("give tls", "give --tls")
         raise SettingsError(text) from error

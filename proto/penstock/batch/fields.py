@@ -6,8 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.batch.unsupported import Unsupported
+
 UINT32 = (0, (1 << 32) - 1)
 INT64 = (-(1 << 63), (1 << 63) - 1)
+_UNKNOWN = Unsupported(changes_answers=False)
+"""What a name that nobody knows does can't be told; the caller decides."""
+_NONE: Mapping[str, Unsupported] = {}
 
 
 class BatchFileError(ValueError):
@@ -96,15 +101,26 @@ class Fields:
         """Add the paths of ignored fields of an object below this one."""
         self._ignored.extend(paths)
 
-    def leftovers(self) -> tuple[str, ...]:
-        """Return the paths of ignored fields. Call it after all known fields are taken.
+    def leftovers(self, known: Mapping[str, Unsupported] = _NONE) -> tuple[str, ...]:
+        """Return the paths of ignored fields. Call it after all supported fields are taken.
+
+        Args:
+            known: unsupported fields about which more is known.
 
         Raises:
             BatchFileError: a field is left and may not be ignored.
         """
-        left = [name for name, value in self._left.items() if value is not None]
-        if left and not self._ignore_unknown:
-            raise self.wrong(left[0], "is not supported")
+        left = [name for name, value in self._left.items() if not known.get(name, _UNKNOWN).accepts(value)]
+        for name in left:
+            field = known.get(name, _UNKNOWN)
+            problem = "is not supported"
+            if field.neutral:
+                neutral = " or ".join(json.dumps(value) for value in field.neutral)
+                problem = f"must be {neutral} or absent, got {shown(self._left[name])}"
+            if not self._ignore_unknown:
+                raise self.wrong(name, problem)
+            if field.changes_answers:
+                raise self.wrong(name, f"{problem}, and can't be ignored because it changes answers")
         return (*self._ignored, *(self._name(name) for name in left))
 
 

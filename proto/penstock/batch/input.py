@@ -1,8 +1,9 @@
 """Reader of files in the OpenAI batch input format: one JSON object per line, {"custom_id", "method", "url", "body"}.
 
-Pure, and strict: a field that Penstock does not support is an error. The caller may have such fields ignored; they are
-then listed. Bodies may also use the names that vLLM's server adds: top_k, min_p, repetition_penalty, min_tokens,
-stop_token_ids, ignore_eos, and guided decoding by regex, choice and grammar.
+Pure, and strict: a field that Penstock does not support is an error, unless its value changes nothing. The caller may
+have such fields ignored where they do not change answers; they are then listed. Bodies may also use the names that
+vLLM's server adds: top_k, min_p, repetition_penalty, min_tokens, stop_token_ids, ignore_eos, session_id,
+continue_final_message, structured_outputs, and the older guided_json, guided_regex, guided_choice and guided_grammar.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.batch.encoding import encoding_problem, is_unicode
 from penstock.batch.fields import INT64, UINT32, BatchFileError, Fields, is_int, is_number, shown, within
+from penstock.batch.unsupported import CHAT, COMPLETION, MESSAGE, STRUCTURED_OUTPUTS, TEXT_PART
 from penstock.models import StructuredOutput
 from penstock.values.jobs import JobItem
 from penstock.values.requests import Message, Prompt, Sampling, grammar, json_schema, one_of, regex
@@ -23,9 +26,10 @@ COMPLETIONS_MAX_TOKENS = 16
 """max_tokens of a completion that gives none, as in OpenAI's API; a chat gets the rest of the context."""
 
 _FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-_COUNTS = ("n", "top_k", "min_tokens")
-_WITHOUT_EFFECT: Mapping[str, tuple[object, ...]] = {"stream": (False,), "echo": (False,), "best_of": (1,)}
-"""Fields that are accepted with these values, because they then change nothing."""
+_COUNTS = ("n", "min_tokens")
+_OFF = -1
+"""Value that vLLM's server also takes for no `top_k` and no `seed`."""
+_TEXT_PARTS = ("text", "input_text", "output_text")
 _MOST_DIGITS = len(str(UINT32[1]))
 
 
@@ -61,7 +65,7 @@ def read_batch(lines: Iterable[str], *, ignore_unknown: bool = False) -> Batch:
     ignored: dict[str, int] = {}
     number = 0
     for number, text in enumerate(lines, 1):
-        if not text.strip():
+        if not text.removeprefix("\ufeff").strip():
             continue
         line = read_line(text, number, ignore_unknown=ignore_unknown)
         model = model or line.model
@@ -92,6 +96,10 @@ def read_line(text: str, number: int, *, ignore_unknown: bool = False) -> BatchL
 
 
 def _read_line(text: str, number: int, ignore_unknown: bool) -> BatchLine:
+    # Editors and spreadsheets put a byte order mark at the beginning of a file.
+    text = text.removeprefix("\ufeff")
+    if (problem := encoding_problem(text)) is not None:
+        raise BatchFileError(number, "", problem)
     try:
         line = json.loads(text)
     except json.JSONDecodeError as error:
@@ -99,7 +107,7 @@ def _read_line(text: str, number: int, ignore_unknown: bool) -> BatchLine:
     except ValueError:
         # Python refuses to parse whole numbers of more than some thousand digits.
         raise BatchFileError(number, "", "has a number with too many digits") from None
-    if "\\ud" in text.lower() and not _is_unicode(line):
+    if "\\ud" in text.lower() and not is_unicode(line):
         raise BatchFileError(number, "", "has half of a surrogate pair, which is no character")
     if not isinstance(line, dict):
         raise BatchFileError(number, "", f"must be an object, got {shown(line)}")
@@ -118,17 +126,25 @@ def _read_line(text: str, number: int, ignore_unknown: bool) -> BatchLine:
     model = body.text("model")
     if not model:
         raise body.wrong("model", "is required")
-    prompt = _chat_prompt(body) if url == CHAT_URL else _completion_prompt(body)
-    sampling = _sampling(body, chat=url == CHAT_URL)
-    ignored = (*fields.leftovers(), *body.leftovers())
-    return BatchLine(model, JobItem(custom_id, prompt, sampling), ignored)
+    chat = url == CHAT_URL
+    prompt = _chat_prompt(body) if chat else _completion_prompt(body)
+    item = JobItem(
+        custom_id,
+        prompt,
+        _sampling(body, chat=chat),
+        session_id=body.text("session_id"),
+        continue_final_message=chat and _continues(body),
+    )
+    ignored = (*fields.leftovers(), *body.leftovers(CHAT if chat else COMPLETION))
+    return BatchLine(model, item, ignored)
 
 
-def _is_unicode(value: object) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
+def _continues(body: Fields) -> bool:
+    if not body.flag("continue_final_message"):
         return False
+    # vLLM's server asks for false together with it, and true is the default.
+    if body.take("add_generation_prompt"):
+        raise body.wrong("add_generation_prompt", "must be false or absent with continue_final_message, got true")
     return True
 
 
@@ -151,18 +167,25 @@ def _message(body: Fields, index: int, message: object) -> Message:
     if not role:
         raise fields.wrong("role", "is required")
     content = fields.take("content")
+    body.also_ignored(fields.leftovers(MESSAGE))
     if isinstance(content, list):
-        content = "".join(_text_part(fields, number, part) for number, part in enumerate(content))
+        # Joined as vLLM's server does.
+        content = "\n".join(_text_part(body, f"{where}.content[{number}]", part) for number, part in enumerate(content))
     if not isinstance(content, str):
         raise fields.wrong("content", f"must be text or a list of text parts, got {shown(content)}")
-    body.also_ignored(fields.leftovers())
     return Message(role, content)
 
 
-def _text_part(message: Fields, number: int, part: object) -> str:
-    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
-    raise message.wrong(f"content[{number}]", f'must be {{"type": "text", "text": ...}}, got {shown(part)}')
+def _text_part(body: Fields, where: str, part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS or not isinstance(part.get("text"), str):
+        raise body.wrong(where, f'must be {{"type": "text", "text": ...}}, got {shown(part)}')
+    fields = body.child(where, part)
+    fields.take("type")
+    text = fields.text("text")
+    body.also_ignored(fields.leftovers(TEXT_PART))
+    return text
 
 
 def _completion_prompt(body: Fields) -> Prompt:
@@ -182,14 +205,15 @@ def _completion_prompt(body: Fields) -> Prompt:
 def _sampling(body: Fields, *, chat: bool) -> Sampling:
     values: dict[str, Any] = {name: body.number(name) for name in _FLOATS}
     values |= {name: body.count(name) for name in _COUNTS}
-    for name, fine in _WITHOUT_EFFECT.items():
-        value = body.take(name)
-        if value is not None and value not in fine:
-            raise body.wrong(name, f"must be {json.dumps(fine[0])} or absent, got {shown(value)}")
+    best_of = body.take("best_of")
+    if best_of is not None and (not is_int(best_of) or best_of not in (1, values["n"])):
+        raise body.wrong("best_of", f"must be 1, n or absent, got {shown(best_of)}")
+    top_k, seed = body.count("top_k", (_OFF, UINT32[1])), body.count("seed", INT64)
     return Sampling(
         **values,
         max_tokens=_max_tokens(body, chat=chat),
-        seed=body.count("seed", INT64),
+        top_k=0 if top_k == _OFF else top_k,
+        seed=None if seed == _OFF else seed,
         stop=_stop(body),
         stop_token_ids=tuple(_ints(body, "stop_token_ids")),
         ignore_eos=body.flag("ignore_eos"),
@@ -269,10 +293,11 @@ def _structured(body: Fields) -> StructuredOutput | None:
         constraint
         for constraint in (
             _response_format(body),
-            _guided(body, "guided_json", dict, json_schema),
-            _guided(body, "guided_regex", str, regex),
-            _guided(body, "guided_grammar", str, grammar),
-            _guided_choice(body),
+            _guided(body, "guided_json", (dict, str), json_schema),
+            _guided(body, "guided_regex", (str,), regex),
+            _guided(body, "guided_grammar", (str,), grammar),
+            _choice(body, "guided_choice"),
+            _structured_outputs(body),
         )
         if constraint is not None
     ]
@@ -281,22 +306,55 @@ def _structured(body: Fields) -> StructuredOutput | None:
     return found[0] if found else None
 
 
-def _guided(body: Fields, name: str, kind: type, build: Callable[[Any], StructuredOutput]) -> StructuredOutput | None:
+def _guided(
+    body: Fields, name: str, kinds: tuple[type, ...], build: Callable[[Any], StructuredOutput]
+) -> StructuredOutput | None:
     value = body.take(name)
     if value is None:
         return None
-    if not isinstance(value, kind):
-        raise body.wrong(name, f"must be of type {kind.__name__}, got {shown(value)}")
-    return build(value)
+    if not isinstance(value, kinds):
+        expected = " or ".join("text" if kind is str else "an object" for kind in kinds)
+        raise body.wrong(name, f"must be {expected}, got {shown(value)}")
+    return _built(body, name, build, value)
 
 
-def _guided_choice(body: Fields) -> StructuredOutput | None:
-    values = body.take("guided_choice")
+def _built(fields: Fields, name: str, build: Callable[[Any], StructuredOutput], value: object) -> StructuredOutput:
+    try:
+        return build(value)
+    except ValueError as error:
+        raise fields.wrong(name, str(error).removeprefix("json_schema: ")) from None
+
+
+def _choice(body: Fields, name: str) -> StructuredOutput | None:
+    values = body.take(name)
     if values is None:
         return None
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise body.wrong("guided_choice", f"must be a list of texts, got {shown(values)}")
+        raise body.wrong(name, f"must be a list of texts, got {shown(values)}")
     return one_of(*values)
+
+
+def _structured_outputs(body: Fields) -> StructuredOutput | None:
+    wanted = body.object("structured_outputs")
+    if wanted is None:
+        return None
+    found = [
+        constraint
+        for constraint in (
+            _guided(wanted, "json", (dict, str), json_schema),
+            _guided(wanted, "regex", (str,), regex),
+            _guided(wanted, "grammar", (str,), grammar),
+            _choice(wanted, "choice"),
+            json_schema({"type": "object"}) if wanted.flag("json_object") else None,
+        )
+        if constraint is not None
+    ]
+    body.also_ignored(wanted.leftovers(STRUCTURED_OUTPUTS))
+    if len(found) != 1:
+        raise body.wrong(
+            "structured_outputs", f"must have one of json, regex, choice, grammar, json_object, got {len(found)}"
+        )
+    return found[0]
 
 
 def _response_format(body: Fields) -> StructuredOutput | None:
@@ -318,7 +376,7 @@ def _response_format(body: Fields) -> StructuredOutput | None:
                 # The output always follows the schema.
                 described.take(without_effect)
             wanted.also_ignored(described.leftovers())
-            constraint = json_schema(schema)
+            constraint = _built(described, "schema", json_schema, schema)
         case other:
             raise wanted.wrong("type", f"must be text, json_object or json_schema, got {shown(other)}")
     body.also_ignored(wanted.leftovers())

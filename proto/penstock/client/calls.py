@@ -11,6 +11,7 @@ from penstock.client.connection import Stubs
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2
 from penstock.values.decisions import DecisionList, point_from_proto, point_to_proto
 from penstock.values.durations import duration_field
+from penstock.values.fields import build, unfit
 from penstock.values.jobs import Job, JobPage, Upload
 from penstock.values.requests import GenerateOptions, Prompt, ResumePoint, Sampling, prompt_to_proto, request_to_proto
 from penstock.values.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
@@ -48,11 +49,8 @@ def cancel(request_id: str, idempotency_key: str) -> UnaryCall[str]:
     """
     if bool(request_id) == bool(idempotency_key):
         raise ValueError("give exactly one of request_id and idempotency_key")
-    request = (
-        inference_pb2.CancelRequest(request_id=request_id)
-        if request_id
-        else inference_pb2.CancelRequest(idempotency_key=idempotency_key)
-    )
+    names = {"request_id": request_id} if request_id else {"idempotency_key": idempotency_key}
+    request = build(inference_pb2.CancelRequest, **names)
     return UnaryCall(lambda stubs: stubs.inference.Cancel, request, lambda answer: str(answer.request_id))
 
 
@@ -67,13 +65,13 @@ def list_models() -> UnaryCall[tuple[ModelDescription, ...]]:
 def get_model(model: str) -> UnaryCall[ModelDescription]:
     return UnaryCall(
         lambda stubs: stubs.inference.GetModel,
-        inference_pb2.GetModelRequest(model=model),
+        build(inference_pb2.GetModelRequest, model=model),
         lambda answer: ModelDescription.from_proto(answer.model),
     )
 
 
 def count_tokens(model: str, prompt: Prompt) -> UnaryCall[TokenCount]:
-    request = inference_pb2.CountTokensRequest(model=model, prompt=prompt_to_proto(prompt))
+    request = build(inference_pb2.CountTokensRequest, model=model, prompt=prompt_to_proto(prompt))
     return UnaryCall(lambda stubs: stubs.inference.CountTokens, request, TokenCount.from_proto)
 
 
@@ -93,25 +91,27 @@ def usage(
     """
     if tenant and all_tenants:
         raise ValueError("give one of tenant and all_tenants")
-    request = admin_pb2.GetUsageRequest(
-        pool=pool,
-        first_day=first_day.isoformat() if first_day is not None else "",
-        last_day=last_day.isoformat() if last_day is not None else "",
-    )
-    if all_tenants:
-        request.all_tenants = True
-    elif tenant:
-        request.tenant = tenant
+    days = {"first_day": _day("first_day", first_day), "last_day": _day("last_day", last_day)}
+    scope: dict[str, Any] = {"all_tenants": True} if all_tenants else {"tenant": tenant or None}
+    request = build(admin_pb2.GetUsageRequest, pool=pool, **days, **scope)
     return UnaryCall(lambda stubs: stubs.admin.GetUsage, request, UsageReport.from_proto)
 
 
+def _day(name: str, day: datetime.date | None) -> str | None:
+    if day is None:
+        return None
+    if not isinstance(day, datetime.date):
+        raise unfit(name, "a datetime.date", day)
+    return day.isoformat()
+
+
 def list_decisions(pool: str, limit: int) -> UnaryCall[DecisionList]:
-    request = admin_pb2.ListDecisionsRequest(pool=pool, limit=limit)
+    request = build(admin_pb2.ListDecisionsRequest, pool=pool, limit=limit)
     return UnaryCall(lambda stubs: stubs.admin.ListDecisions, request, DecisionList.from_proto)
 
 
 def set_operating_point(pool: str, point: OperatingPoint | None) -> UnaryCall[OperatingPoint]:
-    request = admin_pb2.SetOperatingPointRequest(pool=pool)
+    request = build(admin_pb2.SetOperatingPointRequest, pool=pool)
     if point is not None:
         request.operating_point.CopyFrom(point_to_proto(point))
     return UnaryCall(
@@ -130,15 +130,17 @@ def stream_request(
     """Build the request of a stream. `flush_interval` is in seconds; None leaves it to the router.
 
     Raises:
-        TypeError: the prompt is neither text, nor messages, nor token ids.
-        ValueError: a number does not fit its type on the wire.
+        TypeError: the prompt is neither text, nor messages, nor token ids, or a value is of another type.
+        ValueError: a number is out of the range of its type on the wire, or text is not Unicode; names the field.
     """
     request = inference_pb2.StreamGenerateRequest(generate=request_to_proto(model, prompt, sampling, options))
     if flush_interval is not None:
         request.flush_interval.CopyFrom(duration_field("flush_interval", flush_interval))
     if resume is not None:
-        request.resume.resume_token = resume.token
-        request.resume.received_tokens.extend(resume.received_tokens)
+        if not isinstance(resume, ResumePoint):
+            raise unfit("resume", "a ResumePoint", resume)
+        point = {"resume_token": resume.token, "received_tokens": resume.received_tokens}
+        request.resume.CopyFrom(build(inference_pb2.Resume, "resume.", **point))
     return request
 
 
@@ -148,24 +150,24 @@ def submit_job(upload: Upload) -> UnaryCall[Job]:
         # An attempt needs an iterator of its own.
         return lambda request, **options: stubs.jobs.SubmitJob(iter(request), **options)
 
-    return UnaryCall(method, upload, lambda answer: Job.from_proto(answer.job))
+    return UnaryCall(method, upload, lambda answer: Job.from_proto(answer.job, existed=answer.existed))
 
 
 def get_job(job_id: str) -> UnaryCall[Job]:
-    request = jobs_pb2.GetJobRequest(job_id=job_id)
+    request = build(jobs_pb2.GetJobRequest, job_id=job_id)
     return UnaryCall(lambda stubs: stubs.jobs.GetJob, request, lambda answer: Job.from_proto(answer.job))
 
 
 def list_jobs(page_size: int, page_token: str) -> UnaryCall[JobPage]:
-    request = jobs_pb2.ListJobsRequest(page_size=page_size, page_token=page_token)
+    request = build(jobs_pb2.ListJobsRequest, page_size=page_size, page_token=page_token)
     return UnaryCall(lambda stubs: stubs.jobs.ListJobs, request, JobPage.from_proto)
 
 
 def cancel_job(job_id: str) -> UnaryCall[Job]:
-    request = jobs_pb2.CancelJobRequest(job_id=job_id)
+    request = build(jobs_pb2.CancelJobRequest, job_id=job_id)
     return UnaryCall(lambda stubs: stubs.jobs.CancelJob, request, lambda answer: Job.from_proto(answer.job))
 
 
 def delete_job(job_id: str) -> UnaryCall[None]:
-    request = jobs_pb2.DeleteJobRequest(job_id=job_id)
+    request = build(jobs_pb2.DeleteJobRequest, job_id=job_id)
     return UnaryCall(lambda stubs: stubs.jobs.DeleteJob, request, lambda _answer: None)

@@ -13,6 +13,7 @@ import grpc
 from penstock.client.credentials import ApiKey, Credentials, check_metadata, check_plaintext, is_local
 from penstock.client.retry import Attempts, RetryPolicy
 from penstock.v1 import admin_pb2_grpc, inference_pb2, inference_pb2_grpc, jobs_pb2_grpc
+from penstock.values.fields import check_text, unfit
 
 DEFAULT_TARGET = "127.0.0.1:50051"
 
@@ -53,6 +54,13 @@ class Tls:
     server_name: str = ""
     """Name in the router's certificate, where it differs from the target's."""
 
+    def __post_init__(self) -> None:
+        for name in ("root_certificates", "certificate_chain", "private_key"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, bytes):
+                # Without the value: it may be a private key.
+                raise TypeError(f"tls.{name}: must be bytes, got {type(value).__name__}")
+
     def credentials(self) -> grpc.ChannelCredentials:
         return grpc.ssl_channel_credentials(self.root_certificates, self.private_key, self.certificate_chain)
 
@@ -92,10 +100,17 @@ class Connection:
 
         Raises:
             ValueError: there is no target, or the key can't be sent, or would travel in the clear to another machine.
+            TypeError: an argument is of another type.
         """
+        if not isinstance(targets, Iterable):
+            raise unfit("targets", "text, or a sequence of texts", targets)
+        if not isinstance(retry, RetryPolicy | None):
+            raise unfit("retry", "a RetryPolicy", retry)
         names = (targets,) if isinstance(targets, str) else tuple(targets)
+        for name in names:
+            check_text("targets", name)
         if not names or not all(names):
-            raise ValueError(f"at least one target is needed and none may be empty, got {names}")
+            raise ValueError(f"targets: at least one is needed and none may be empty, got {names}")
         tls, key = access.tls, access.api_key
         if key is not None and tls is None and not access.allow_plaintext_key:
             check_plaintext(names)
@@ -105,7 +120,7 @@ class Connection:
         if tls is not None and tls.server_name:
             merged["grpc.ssl_target_name_override"] = tls.server_name
         credentials = Credentials(key) if key is not None else None
-        if credentials is not None and isinstance(key, str):
+        if credentials is not None and not callable(key):
             # A key from a function is checked at each call.
             credentials.metadata()
         return cls(names, tls, credentials, access.metadata, timeout, retry or RetryPolicy(), tuple(merged.items()))
@@ -123,7 +138,10 @@ class Connection:
         key = self.credentials.metadata() if self.credentials else ()
         if self.metadata is None:
             return key
-        added = tuple(self.metadata())
+        added = self.metadata()
+        if not isinstance(added, Iterable):
+            raise unfit("metadata", "pairs of a name and a value", added)
+        added = tuple(added)
         check_metadata(added)
         return (*key, *added)
 

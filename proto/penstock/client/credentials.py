@@ -26,9 +26,9 @@ class Credentials:
         Raises:
             ValueError: the key can't be sent.
         """
-        key = self.key if isinstance(self.key, str) else self.key()
+        key = self.key() if callable(self.key) else self.key
         # gRPC would print a value that it can't send, and this one is secret.
-        if not key or not key.isascii() or not key.isprintable() or " " in key:
+        if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or " " in key:
             raise ValueError("the API key must be printable ASCII without spaces or line ends, and not empty")
         return (("authorization", f"Bearer {key}"),)
 
@@ -39,11 +39,17 @@ def check_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> None:
 
     Raises:
         ValueError: a name or a value can't be sent.
+        TypeError: they are of another type.
     """
-    for name, value in metadata:
-        if not _HEADER.fullmatch(name):
+    for pair in metadata:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError("metadata: must be pairs of a name and a value")
+        name, value = pair
+        if not isinstance(name, str) or not _HEADER.fullmatch(name):
             raise ValueError(f"metadata: {name!r} must be lower case letters, digits, dots, dashes and underscores")
-        text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+        if not isinstance(value, str | bytes):
+            raise TypeError(f"metadata: the value of {name!r} must be text or bytes, got {type(value).__name__}")
+        text = value.decode("latin-1") if isinstance(value, bytes) else value
         if not (name.endswith("-bin") or (text.isascii() and text.isprintable())):
             raise ValueError(f"metadata: the value of {name!r} must be printable ASCII without line ends")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock.values.errors import PenstockClientError, QueueFullError, QuotaExceededError, UnavailableError
+from penstock.values.fields import check_seconds, unfit
 
 _LATER = UnavailableError | QueueFullError | QuotaExceededError
 """Errors after which the same call may succeed."""
@@ -37,6 +37,12 @@ class RetryPolicy:
     """Seconds for which the client tries to resume a broken stream; 0 leaves that to the caller."""
     on_wait: OnWait | None = field(default=None, compare=False)
     """Callback before each wait, such as for showing progress."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_attempts, int):
+            raise unfit("retry.max_attempts", "a whole number", self.max_attempts)
+        for name in ("base_delay", "max_delay", "max_retry_after", "resume_for"):
+            check_seconds(f"retry.{name}", getattr(self, name))
 
     def delay(self, failures: int, error: PenstockClientError, uniform: Uniform) -> float | None:
         """Return the seconds to wait after this number of failures, the router's own wait included; None to give up."""
@@ -87,7 +93,8 @@ class Attempts:
     """Retry state of one call: how often it failed and how long it may still take.
 
     Raises:
-        ValueError: the timeout is not a number.
+        ValueError: the timeout is NaN.
+        TypeError: the timeout is no number.
     """
 
     def __init__(
@@ -101,8 +108,8 @@ class Attempts:
         self._policy = policy
         self._now = now
         self._uniform = uniform
-        if timeout is not None and math.isnan(timeout):
-            raise ValueError(f"timeout must be seconds, got {timeout!r}; None waits for ever")
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         # With a longer timeout gRPC's clock overflows, which ends the call at once.
         self._deadline = None if timeout is None or timeout > _FOR_EVER_S else now() + timeout
         self._failures = 0

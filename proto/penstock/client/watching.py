@@ -8,6 +8,7 @@ from collections.abc import Callable
 from penstock.client.retry import OnWait, doubled
 from penstock.v1 import jobs_pb2
 from penstock.values.errors import PenstockClientError, UnavailableError, protocol_error
+from penstock.values.fields import build, check_seconds
 from penstock.values.jobs import Job, JobResult, JobUpdate
 
 _FIRST_WAIT_S = 0.1
@@ -30,6 +31,7 @@ class WatchState:
         on_wait: OnWait | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        check_seconds("patience", patience)
         self.ended = False
         """Whether the last update was returned."""
         self._job_id = job_id
@@ -44,8 +46,11 @@ class WatchState:
 
     def request(self) -> jobs_pb2.WatchJobRequest:
         """Build the request of the next connection."""
-        return jobs_pb2.WatchJobRequest(
-            job_id=self._job_id, resume_token=self._token, progress_only=self._progress_only
+        return build(
+            jobs_pb2.WatchJobRequest,
+            job_id=self._job_id,
+            resume_token=self._token,
+            progress_only=self._progress_only,
         )
 
     def accept(self, message: jobs_pb2.WatchJobResponse) -> JobUpdate:

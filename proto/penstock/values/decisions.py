@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from penstock.models import RequestClass
 from penstock.v1 import admin_pb2
 from penstock.values.durations import duration_field
+from penstock.values.fields import build, unfit
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Counterfactual, Relief, Step
 from penstock.wire import duration_from_wire, request_class_from_wire
@@ -156,17 +157,26 @@ def point_to_proto(point: OperatingPoint) -> admin_pb2.OperatingPoint:
     """Convert an operating point to the wire; the router checks it.
 
     Raises:
-        ValueError: a time does not fit its type on the wire.
+        ValueError: a value is outside the range of its type on the wire; names the field.
+        TypeError: a value is of another type; names the field.
     """
-    wire = admin_pb2.OperatingPoint(attainment=point.attainment, price_per_gpu_hour=point.price_per_gpu_hour)
-    if point.budget_per_hour is not None:
-        wire.budget_per_hour = point.budget_per_hour
+    if not isinstance(point, OperatingPoint):
+        raise unfit("operating_point", "an OperatingPoint or None", point)
+    wire = build(
+        admin_pb2.OperatingPoint,
+        "operating_point.",
+        attainment=point.attainment,
+        price_per_gpu_hour=point.price_per_gpu_hour,
+        budget_per_hour=point.budget_per_hour,
+    )
     for name in _CLASSES:
         slo, target = getattr(point, name), getattr(wire, name)
+        if not isinstance(slo, ClassSlo):
+            raise unfit(f"operating_point.{name}", "a ClassSlo", slo)
         if slo.ttft_p99_s is not None:
-            target.ttft_p99.CopyFrom(duration_field(f"{name}.ttft_p99_s", slo.ttft_p99_s))
+            target.ttft_p99.CopyFrom(duration_field(f"operating_point.{name}.ttft_p99_s", slo.ttft_p99_s))
         if slo.itl_p95_s is not None:
-            target.itl_p95.CopyFrom(duration_field(f"{name}.itl_p95_s", slo.itl_p95_s))
+            target.itl_p95.CopyFrom(duration_field(f"operating_point.{name}.itl_p95_s", slo.itl_p95_s))
     return wire
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from google.protobuf.duration_pb2 import Duration
 
+from penstock.values.fields import check_seconds, shown
 from penstock.wire import duration_to_wire
 
 LONGEST_S = 315_576_000_000
@@ -17,7 +16,9 @@ def duration_field(name: str, seconds: float) -> Duration:
 
     Raises:
         ValueError: they are not finite, or more than a duration holds; names the field.
+        TypeError: they are no number; names the field.
     """
-    if not math.isfinite(seconds) or abs(seconds) > LONGEST_S:
-        raise ValueError(f"{name} must be finite seconds, at most {LONGEST_S:g}, got {seconds!r}; None sets none")
+    check_seconds(name, seconds)
+    if abs(seconds) > LONGEST_S:
+        raise ValueError(f"{name}: must be finite seconds, at most {LONGEST_S:g}, got {shown(seconds)}; None sets none")
     return duration_to_wire(seconds)

@@ -12,9 +12,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from penstock.models import RequestClass
 from penstock.v1 import jobs_pb2
 from penstock.values.durations import duration_field
-from penstock.values.requests import GenerateOptions, Prompt, Sampling, request_to_proto
+from penstock.values.fields import below, build, unfit
+from penstock.values.requests import GenerateOptions, Prompt, Sampling, class_field, request_to_proto
 from penstock.values.results import Completion
-from penstock.wire import request_class_from_wire, request_class_to_wire
+from penstock.wire import request_class_from_wire
 
 CHUNK_ITEMS = 256
 CHUNK_BYTES = 512 << 10
@@ -65,17 +66,18 @@ class JobItem:
         """Convert to the wire.
 
         Raises:
-            TypeError: the prompt is neither text, nor messages, nor token ids.
-            ValueError: a number does not fit its type on the wire.
+            TypeError: the prompt is neither text, nor messages, nor token ids, or a value is of another type.
+            ValueError: a number is out of the range of its type on the wire, or text is not Unicode; names the field.
         """
         options = GenerateOptions(
             lora_adapter=self.lora_adapter,
             session_id=self.session_id,
             continue_final_message=self.continue_final_message,
         )
-        request = request_to_proto("", self.prompt, self.sampling, options)
+        with below("request"):
+            request = request_to_proto("", self.prompt, self.sampling, options)
         request.ClearField("request_class")
-        return jobs_pb2.JobItem(custom_id=self.custom_id, request=request)
+        return build(jobs_pb2.JobItem, custom_id=self.custom_id, request=request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,9 @@ class Job:
     usage: JobTotals
     router_id: str
     """Id of the router that feeds the job; empty when none does."""
+    existed: bool = False
+    """Whether `submit_job` found this job under its idempotency key instead of storing a new one. Also after an attempt
+    whose answer was lost."""
 
     @property
     def finished_items(self) -> int:
@@ -116,7 +121,7 @@ class Job:
         return self.succeeded_items + self.failed_items
 
     @classmethod
-    def from_proto(cls, wire: jobs_pb2.Job) -> Job:
+    def from_proto(cls, wire: jobs_pb2.Job, *, existed: bool = False) -> Job:
         usage = wire.usage
         return cls(
             job_id=wire.job_id,
@@ -135,6 +140,7 @@ class Job:
                 usage.prompt_tokens, usage.output_tokens, usage.cached_tokens, usage.gpu_seconds, usage.cost
             ),
             router_id=wire.router_id,
+            existed=existed,
         )
 
 
@@ -228,11 +234,14 @@ class Upload:
             on_sent: called with the number of items sent so far.
 
         Raises:
-            ValueError: a number does not fit its type on the wire.
+            ValueError: a number is out of the range of its type on the wire, or text is not Unicode; names the field.
+            TypeError: a value is of another type; names the field.
         """
-        header = jobs_pb2.JobHeader(
+        header = build(
+            jobs_pb2.JobHeader,
+            "header.",
             model=model,
-            request_class=request_class_to_wire(request_class),
+            request_class=class_field(request_class),
             idempotency_key=idempotency_key or f"auto-{secrets.token_hex(12)}",
         )
         if run_within is not None:
@@ -261,12 +270,16 @@ def chunks_of(items: Iterable[JobItem]) -> Iterator[jobs_pb2.JobItems]:
     """Convert items lazily, chunk by chunk; a chunk takes some milliseconds.
 
     Raises:
-        TypeError: a prompt is neither text, nor messages, nor token ids.
-        ValueError: a number does not fit its type on the wire.
+        TypeError: an item is no JobItem, or a value of it is of another type; names the item and the field.
+        ValueError: a number is out of the range of its type on the wire, or text is not Unicode; names both too.
     """
     chunk, size = jobs_pb2.JobItems(), 0
-    for item in items:
-        wire = item.to_proto()
+    for index, item in enumerate(items):
+        where = f"items[{index}]"
+        if not isinstance(item, JobItem):
+            raise unfit(where, "a JobItem", item)
+        with below(where):
+            wire = item.to_proto()
         if chunk.items and (len(chunk.items) == CHUNK_ITEMS or size + wire.ByteSize() > CHUNK_BYTES):
             yield chunk
             chunk, size = jobs_pb2.JobItems(), 0

@@ -10,6 +10,7 @@ from typing import Any
 from penstock.models import ConstraintKind, RequestClass, StructuredOutput
 from penstock.v1 import inference_pb2, types_pb2
 from penstock.values.durations import duration_field
+from penstock.values.fields import build, unfit
 from penstock.wire import request_class_to_wire, structured_to_wire
 
 
@@ -36,6 +37,7 @@ class Sampling:
     """0 is greedy; default 1."""
     top_p: float | None = None
     top_k: int | None = None
+    """0 and -1 are off."""
     min_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -57,31 +59,33 @@ class Sampling:
         """Convert to the wire.
 
         Raises:
-            ValueError: a number does not fit its type on the wire; names the field.
+            ValueError: a number is out of the range of its type on the wire, or text is not Unicode; names the field.
             TypeError: a value is of another type; names the field.
         """
         plain = {name: value for name in _PLAIN_FIELDS if (value := getattr(self, name)) is not None}
         if isinstance(self.stop, str):
             plain["stop"] = (self.stop,)
-        try:
-            wire = types_pb2.SamplingParams(**plain)
-        except (ValueError, TypeError):
-            for name, value in plain.items():
-                _check_fits(name, value)
-            raise
+        if self.top_k == -1:
+            # As vLLM writes that it is off.
+            plain["top_k"] = 0
+        wire = build(types_pb2.SamplingParams, "sampling.", **plain)
         if self.structured is not None:
-            wire.structured_output.CopyFrom(structured_to_wire(self.structured))
+            wire.structured_output.CopyFrom(_structured(self.structured))
         return wire
 
 
-def _check_fits(name: str, value: Any) -> None:
+def _structured(constraint: StructuredOutput) -> types_pb2.StructuredOutput:
+    if not isinstance(constraint, StructuredOutput):
+        raise unfit("sampling.structured", "what json_schema, regex, one_of or grammar returns", constraint)
     try:
-        types_pb2.SamplingParams(**{name: value})
-    except (ValueError, TypeError) as error:
-        # Protobuf's error names neither the field nor the numbers it allows. Its UnicodeEncodeError, a ValueError,
-        # cannot be built from a message alone.
-        kind = ValueError if isinstance(error, ValueError) else TypeError
-        raise kind(f"sampling.{name}: {value!r} is not possible: {error}") from None
+        return structured_to_wire(constraint)
+    except (TypeError, ValueError):
+        where = "sampling.structured_output."
+        if constraint.kind is ConstraintKind.CHOICE:
+            build(types_pb2.ChoiceConstraint, f"{where}choice.", values=constraint.choices)
+        else:
+            build(types_pb2.StructuredOutput, where, **{constraint.kind.value: constraint.text})
+        raise
 
 
 _PLAIN_FIELDS = tuple(f.name for f in fields(Sampling) if f.name != "structured")
@@ -113,8 +117,17 @@ class ResumePoint:
 
 
 def json_schema(schema: str | Mapping[str, Any]) -> StructuredOutput:
-    """Constrain output to JSON that a schema describes."""
-    text = schema if isinstance(schema, str) else json.dumps(schema)
+    """Constrain output to JSON that a schema describes.
+
+    Raises:
+        ValueError: the schema is no JSON.
+    """
+    try:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+    except RecursionError:
+        raise ValueError("json_schema: is nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"json_schema: must be JSON, as text or as a mapping: {error}") from None
     return StructuredOutput(ConstraintKind.JSON_SCHEMA, text)
 
 
@@ -138,21 +151,36 @@ def prompt_to_proto(prompt: Prompt, *, continue_final_message: bool = False) -> 
 
     Raises:
         TypeError: the prompt is neither text, nor messages only, nor ids only.
+        ValueError: an id is out of range, or text is not Unicode; names the field.
     """
     if isinstance(prompt, str):
-        return types_pb2.Prompt(text=prompt)
+        return build(types_pb2.Prompt, "prompt.", text=prompt)
     if isinstance(prompt, bytes | bytearray | memoryview):
         # Bytes are sequences of numbers and would pass for token ids.
-        raise TypeError(f"a prompt is text, not {type(prompt).__name__}: decode it")
+        raise TypeError(f"prompt: must be text, not {type(prompt).__name__}: decode it")
     messages = [item for item in prompt if isinstance(item, Message)]
     if messages and len(messages) == len(prompt):
-        turns = [types_pb2.ChatMessage(role=message.role, content=message.content) for message in messages]
+        turns = [
+            build(types_pb2.ChatMessage, f"prompt.chat.messages[{index}].", role=message.role, content=message.content)
+            for index, message in enumerate(messages)
+        ]
         chat = types_pb2.ChatPrompt(messages=turns, continue_final_message=continue_final_message)
         return types_pb2.Prompt(chat=chat)
     ids = [item for item in prompt if isinstance(item, int)]
     if len(ids) != len(prompt):
-        raise TypeError("a prompt is text, a sequence of Message, or a sequence of token ids")
-    return types_pb2.Prompt(tokens=types_pb2.TokenPrompt(ids=ids))
+        raise unfit("prompt", "text, a sequence of Message, or a sequence of token ids", prompt)
+    return types_pb2.Prompt(tokens=build(types_pb2.TokenPrompt, "prompt.tokens.", ids=ids))
+
+
+def class_field(request_class: RequestClass) -> types_pb2.RequestClass.ValueType:
+    """Convert a class to the wire.
+
+    Raises:
+        TypeError: the value is no class.
+    """
+    if not isinstance(request_class, RequestClass):
+        raise unfit("request_class", "a RequestClass", request_class)
+    return request_class_to_wire(request_class)
 
 
 def request_to_proto(
@@ -161,15 +189,18 @@ def request_to_proto(
     """Build a request.
 
     Raises:
-        TypeError: the prompt is neither text, nor messages, nor token ids.
-        ValueError: a number does not fit its type on the wire.
+        TypeError: the prompt is neither text, nor messages, nor token ids, or a value is of another type.
+        ValueError: a number is out of the range of its type on the wire, or text is not Unicode; names the field.
     """
     options = options or GenerateOptions()
-    request = inference_pb2.GenerateRequest(
+    if not isinstance(options, GenerateOptions):
+        raise unfit("options", "GenerateOptions", options)
+    request = build(
+        inference_pb2.GenerateRequest,
         model=model,
         prompt=prompt_to_proto(prompt, continue_final_message=options.continue_final_message),
         sampling=(sampling or Sampling()).to_proto(),
-        request_class=request_class_to_wire(options.request_class),
+        request_class=class_field(options.request_class),
         idempotency_key=options.idempotency_key,
         lora_adapter=options.lora_adapter,
         session_id=options.session_id,

@@ -275,7 +275,9 @@ def test_choices_are_shown_one_after_the_other(capsys: pytest.CaptureFixture[str
 def test_a_number_that_fits_no_field_is_named(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert 2 == main(["generate", "hi", "--model", "demo", flag, value])
     name = flag.removeprefix("--").replace("-", "_")
-    assert capsys.readouterr().err.startswith(f"penstock: sampling.{name}: {value} is not possible: ")
+    said = capsys.readouterr().err
+    assert said.startswith(f"penstock: sampling.{name}: must be a whole number, at least ")
+    assert said.endswith(f", got {value}\n")
 
 
 def test_what_takes_everything_back_goes_with_no_change(capsys: pytest.CaptureFixture[str]) -> None:

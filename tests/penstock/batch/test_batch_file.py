@@ -97,6 +97,16 @@ def test_every_sampling_field_finds_its_place() -> None:
         ({"guided_regex": "a+"}, Sampling(structured=regex("a+"))),
         ({"guided_grammar": "g"}, Sampling(structured=grammar("g"))),
         ({"guided_choice": ["a", "b"]}, Sampling(structured=one_of("a", "b"))),
+        ({"structured_outputs": {"json": {"a": 1}}}, Sampling(structured=json_schema({"a": 1}))),
+        ({"structured_outputs": {"json": '{"a": 1}'}}, Sampling(structured=json_schema({"a": 1}))),
+        ({"structured_outputs": {"regex": "a+"}}, Sampling(structured=regex("a+"))),
+        ({"structured_outputs": {"grammar": "g", "json": None}}, Sampling(structured=grammar("g"))),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, Sampling(structured=one_of("a", "b"))),
+        ({"structured_outputs": {"json_object": True}}, Sampling(structured=json_schema({"type": "object"}))),
+        ({"structured_outputs": {"json": {}, "whitespace_pattern": None}}, Sampling(structured=json_schema({}))),
+        ({"top_k": -1}, Sampling(top_k=0)),
+        ({"seed": -1}, Sampling()),
+        ({"n": 3, "best_of": 3}, Sampling(n=3)),
     ],
 )  # fmt: skip
 def test_forms_of_a_field(body: dict[str, Any], expected: Sampling) -> None:
@@ -110,10 +120,10 @@ def test_completions_take_text_or_ids_and_have_their_own_defaults() -> None:
     assert Sampling(max_tokens=9, logprobs=2) == sampling(TEXT, max_tokens=9, logprobs=2)
 
 
-def test_text_parts_are_joined() -> None:
-    parts = [{"type": "text", "text": "Hello "}, {"type": "text", "text": "world"}]
+def test_text_parts_are_joined_by_line_ends_as_vllm_joins_them() -> None:
+    parts = [{"type": "text", "text": "What is this?"}, {"type": "input_text", "text": "Context"}, "the end"]
     read = read_line(line(messages=[{"role": "user", "content": parts}]), 1)
-    assert [Message("user", "Hello world")] == read.item.prompt
+    assert [Message("user", "What is this?\nContext\nthe end")] == read.item.prompt
 
 
 @pytest.mark.parametrize(
@@ -147,13 +157,23 @@ def test_text_parts_are_joined() -> None:
         (line(logit_bias={"x": 1}), "body.logit_bias", 'must map token ids to numbers, got {"x": 1}'),
         (line(logit_bias={"7": 10**400}), "body.logit_bias", "must be numbers below 1.8e308, got"),
         (line(logit_bias={"7" * 5000: 1}), "body.logit_bias", "must map token ids to numbers, got"),
-        (line(tools=[]), "body.tools", "is not supported"),
+        (line(tools=[{}]), "body.tools", "must be [] or absent, got [{}]"),
+        (line(best_of=3, n=2), "body.best_of", "must be 1, n or absent, got 3"),
+        (line(stream=0), "body.stream", "must be false or absent, got 0"),
+        (line(top_k=-2), "body.top_k", "must be at least -1 and at most 4294967295, got -2"),
+        (line(structured_outputs={}), "body.structured_outputs", "must have one of json, regex, choice, grammar"),
+        (line(structured_outputs={"json": {}, "regex": "a"}), "body.structured_outputs", "must have one of json"),
+        (line(structured_outputs={"json": [1]}), "body.structured_outputs.json", "must be an object or text, got [1]"),
+        (line(structured_outputs={"json": {}, "structural_tag": "x"}), "body.structured_outputs.structural_tag", "is"),
+        (line(structured_outputs={"regex": "a"}, guided_regex="a"), "body.response_format", "only one constraint"),
+        (line(frobnicate=1), "body.frobnicate", "is not supported"),
         (line(response_format={"type": "xml"}), "body.response_format.type", "must be text, json_object or"),
         (line(response_format={"type": "json_schema"}), "body.response_format.json_schema.schema", "must be a JSON"),
         (line(guided_choice=["a", True]), "body.guided_choice", 'must be a list of texts, got ["a", true]'),
         (line(guided_choice="a"), "body.guided_choice", 'must be a list of texts, got "a"'),
         (line(guided_regex="a", guided_choice=["b"]), "body.response_format", "only one constraint"),
         (line().replace("Hi", "\\ud800"), "", "has half of a surrogate pair"),
+        ("\ud800" + line(), "", "has half of a surrogate pair, which is no character, at column 1"),
         (line(temperature=10**400), "body.temperature", "must be a number below 1.8e308, got 1000000"),
         (line(seed=0).replace('"seed": 0', '"seed": 1' + "0" * 5000), "", "has a number with too many digits"),
         ("[" * 100_000, "", "is nested too deeply"),
@@ -178,11 +198,11 @@ def test_no_depth_is_worse_than_an_error() -> None:
 
 def test_unknown_fields_are_ignored_only_on_request_and_then_listed() -> None:
     messages = [{"role": "user", "content": "x", "name": "n"}]
-    texts = [line("a", user="me", messages=messages), line("b", user="me", response_format={"type": "text", "x": 1})]
+    texts = [line("a", x="me", messages=messages), line("b", x="me", response_format={"type": "text", "x": 1})]
     with pytest.raises(BatchFileError, match=r"^line 1: body\.messages\[0\]\.name: is not supported$"):
         read_batch(texts)
     batch = read_batch(texts, ignore_unknown=True)
-    assert {"body.messages[0].name": 1, "body.user": 2, "body.response_format.x": 1} == batch.ignored
+    assert {"body.messages[0].name": 1, "body.x": 2, "body.response_format.x": 1} == batch.ignored
 
 
 def test_a_file_has_one_model_and_unique_ids() -> None:

@@ -146,5 +146,5 @@ def test_the_last_error_knows_what_the_call_was_waiting_for():
 def test_endless_timeouts_are_none_and_what_is_no_number_is_refused():
     assert Attempts(POLICY, float("inf")).time_left() is None
     assert Attempts(POLICY, 1e12).time_left() is None
-    with pytest.raises(ValueError, match="timeout must be seconds, got nan"):
+    with pytest.raises(ValueError, match="timeout: must be seconds, got nan"):
         Attempts(POLICY, float("nan"))

@@ -60,9 +60,9 @@ async def test_a_file_goes_in_and_a_file_comes_out(run: Any, tmp_path: Path) -> 
 
 
 async def test_a_detached_job_is_shown_and_its_results_are_fetched_later(run: Any, tmp_path: Path) -> None:
-    status, out, _messages = await run("submit", write(tmp_path / "in.jsonl", 10), "--detach", "--key", "mine")
+    status, out, messages = await run("submit", write(tmp_path / "in.jsonl", 10), "--detach", "--key", "mine")
     job_id = out.strip()
-    assert 0 == status
+    assert (0, False) == (status, "already" in messages)
     assert 0 == (await run("watch", job_id))[0]
 
     status, out, _messages = await run("results", job_id)
@@ -77,8 +77,9 @@ async def test_a_detached_job_is_shown_and_its_results_are_fetched_later(run: An
     listed = [json.loads(line) for line in (await run("list", "--json", "--limit", "500"))[1].splitlines()]
     assert job_id in [job["job_id"] for job in listed]
     assert job_id in (await run("list"))[1]
-    again = await run("submit", write(tmp_path / "in.jsonl", 10), "--detach", "--key", "mine")
-    assert job_id == again[1].strip()
+    _status, out, messages = await run("submit", write(tmp_path / "in.jsonl", 10), "--detach", "--key", "mine")
+    assert job_id == out.strip()
+    assert f"job {job_id} was there already under this key: 10 items" in messages
 
     assert 0 == (await run("delete", job_id))[0]
     status, _out, messages = await run("get", job_id)
@@ -112,13 +113,13 @@ async def test_cancelling(run: Any, tmp_path: Path) -> None:
 
 
 async def test_a_bad_file_is_refused_before_anything_is_sent(run: Any, tmp_path: Path) -> None:
-    file = write(tmp_path / "in.jsonl", 3, user="me")
+    file = write(tmp_path / "in.jsonl", 3, store=True)
     status, _out, messages = await run("submit", file)
     assert 2 == status
-    assert "line 1: body.user: is not supported" in messages
+    assert "line 1: body.store: must be false or absent, got true" in messages
     status, _out, messages = await run("submit", file, "--ignore-unknown")
     assert 0 == status
-    assert "ignored: body.user on 3 lines" in messages
+    assert "ignored: body.store on 3 lines" in messages
     assert 2 == (await run("submit", str(tmp_path / "missing.jsonl")))[0]
 
 
@@ -133,7 +134,31 @@ async def test_standard_input_that_is_no_utf_8_is_refused(
     status, _out, messages = await run("submit", "-")
 
     assert 2 == status
-    assert "-: 'utf-8' codec can't decode byte 0xff" in messages
+    assert "-: line 1: is not UTF-8: byte 0xff at column " in messages
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "-"])
+async def test_a_byte_order_mark_is_none(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    path = Path(write(tmp_path / "in.jsonl", 2))
+    marked = b"\xef\xbb\xbf" + (await asyncio.to_thread(path.read_bytes))
+    await asyncio.to_thread(path.write_bytes, marked)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(marked), encoding="latin-1"))
+    status, _out, messages = await run("submit", str(path) if name == "in.jsonl" else name)
+
+    assert 0 == status, messages
+    assert "2 of 2 items succeeded" in messages
+
+
+async def test_a_file_in_another_encoding_is_named_with_its_line(run: Any, tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "in.jsonl", 300))
+    lines = (await asyncio.to_thread(path.read_bytes)).splitlines(keepends=True)
+    lines[250] = lines[250].replace(b"Penstock", b"caf\xe9")
+    await asyncio.to_thread(path.write_bytes, b"".join(lines))
+    status, _out, messages = await run("submit", str(path))
+
+    assert 2 == status
+    assert "line 251: is not UTF-8: byte 0xe9 at column " in messages
+    assert "the file may be Latin-1 or Windows-1252" in messages
 
 
 async def test_results_that_nobody_waits_for_have_no_file(run: Any, tmp_path: Path) -> None:

@@ -1,0 +1,150 @@
+"""Fields that Penstock does not support: which values change nothing, and which fields change answers.
+
+A value that changes nothing is accepted. Any other value is an error. The caller may have it left out, but never where
+answers would differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A field that is not supported. Null always changes nothing."""
+
+    neutral: tuple[object, ...] = ()
+    """Values that change nothing."""
+    always_neutral: bool = False
+    """Whether no value changes anything."""
+    changes_answers: bool = True
+    """Whether other values change answers. Then the field is never left out."""
+
+    def accepts(self, value: object) -> bool:
+        """Return whether a value changes nothing."""
+        return value is None or self.always_neutral or any(_same(value, each) for each in self.neutral)
+
+
+def _same(value: object, other: object) -> bool:
+    # Python takes true for 1. In JSON they differ, and 1 and 1.0 do not.
+    return isinstance(value, bool) == isinstance(other, bool) and value == other
+
+
+def _when(*neutral: object, changes_answers: bool = True) -> Unsupported:
+    return Unsupported(neutral, changes_answers=changes_answers)
+
+
+_NEVER = Unsupported(always_neutral=True)
+_ALWAYS = Unsupported()
+_OFF = _when(False)
+_EMPTY = _when([], {})
+
+_BODY: Mapping[str, Unsupported] = {
+    # Names and hints for the operator of a server. A job has one answer per item and no stream.
+    "user": _NEVER,
+    "safety_identifier": _NEVER,
+    "metadata": _NEVER,
+    "prompt_cache_key": _NEVER,
+    "stream_options": _NEVER,
+    "stream_interval": _NEVER,
+    # They only make an answer faster, or say where it is kept.
+    "prediction": _NEVER,
+    "prompt_cache_retention": _when("in_memory", "in-memory", changes_answers=False),
+    "service_tier": _when("auto", "default", changes_answers=False),
+    "store": _when(False, changes_answers=False),
+    "priority": _when(0, changes_answers=False),
+    "request_id": Unsupported(changes_answers=False),
+    "cache_salt": Unsupported(changes_answers=False),
+    "kv_transfer_params": _when({}, changes_answers=False),
+    "ec_transfer_params": _when({}, changes_answers=False),
+    # Parts of an answer.
+    "stream": _when(False, changes_answers=False),
+    "return_token_ids": _when(False, changes_answers=False),
+    "return_token_offsets": _when(False, changes_answers=False),
+    "return_prompt_text": _when(False, changes_answers=False),
+    # Log probabilities name tokens by id, so true is what everybody gets.
+    "return_tokens_as_token_ids": _NEVER,
+    "routed_experts_prompt_start": _NEVER,
+    "mm_payload": _NEVER,
+    "return_mm_kwargs": _NEVER,
+    "prompt_logprobs": _ALWAYS,
+    "logprob_token_ids": _when([]),
+    "echo": _OFF,
+    "suffix": _when(""),
+    # Tools. Without any, a choice among them is empty.
+    "tools": _when([]),
+    "functions": _when([]),
+    "tool_choice": _when("none", "auto"),
+    "function_call": _when("none", "auto"),
+    "parallel_tool_calls": _NEVER,
+    "web_search_options": _ALWAYS,
+    # Reasoning, and what templates get.
+    "reasoning_effort": _ALWAYS,
+    "reasoning": _EMPTY,
+    "thinking": _EMPTY,
+    "enable_thinking": _ALWAYS,
+    "thinking_token_budget": _when(-1),
+    "include_reasoning": _when(True),
+    "verbosity": _when("medium"),
+    "chat_template": _ALWAYS,
+    "chat_template_kwargs": _when({}),
+    "documents": _when([]),
+    "add_generation_prompt": _when(True),
+    "mm_processor_kwargs": _when({}),
+    "media_io_kwargs": _when({}),
+    "modalities": _when(["text"]),
+    "audio": _ALWAYS,
+    "prompt_embeds": _ALWAYS,
+    # Sampling of vLLM's server that the API does not have.
+    "use_beam_search": _OFF,
+    "length_penalty": _when(1),
+    "include_stop_str_in_output": _OFF,
+    "skip_special_tokens": _when(True),
+    "spaces_between_special_tokens": _when(True),
+    "truncate_prompt_tokens": _ALWAYS,
+    "truncation_side": _NEVER,
+    "allowed_token_ids": _ALWAYS,
+    "bad_words": _when([]),
+    "repetition_detection": _ALWAYS,
+    "watermarking": _OFF,
+    "vllm_xargs": _when({}),
+    "guided_decoding_backend": _ALWAYS,
+    "guided_whitespace_pattern": _ALWAYS,
+}
+
+CHAT: Mapping[str, Unsupported] = {**_BODY, "add_special_tokens": _OFF}
+"""Fields of a chat's body. Its template adds special tokens."""
+COMPLETION: Mapping[str, Unsupported] = {**_BODY, "add_special_tokens": _when(True)}
+"""Fields of a completion's body. Its tokenizer adds special tokens."""
+
+MESSAGE: Mapping[str, Unsupported] = {
+    "id": _NEVER,
+    "annotations": Unsupported(([],), changes_answers=False),
+    "tool_calls": _when([]),
+    "function_call": _EMPTY,
+    "tool_call_id": _when(""),
+    "tools": _when([]),
+    "refusal": _when(""),
+    "audio": _EMPTY,
+    "reasoning": _when(""),
+    "reasoning_content": _when(""),
+    "prefix": _OFF,
+    "partial": _OFF,
+    "name": Unsupported(changes_answers=False),
+}
+"""Fields of a message."""
+
+TEXT_PART: Mapping[str, Unsupported] = {
+    "annotations": Unsupported(([],), changes_answers=False),
+    "cache_control": Unsupported(changes_answers=False),
+}
+"""Fields of a text part of a message."""
+
+STRUCTURED_OUTPUTS: Mapping[str, Unsupported] = {
+    "disable_any_whitespace": _OFF,
+    "disable_additional_properties": _OFF,
+    "whitespace_pattern": _ALWAYS,
+    "structural_tag": _ALWAYS,
+}
+"""Fields of vLLM's `structured_outputs` beside the constraint."""
