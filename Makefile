@@ -79,6 +79,7 @@ check: setup proto-check k8s-check ## ruff, mypy, import rules, generated code, 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typing/api.py
 	PYTHONPATH=.:proto $(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q tests/meta
 

@@ -17,7 +17,7 @@ INTRO = """All public names of the package `penstock`: `from penstock import Cli
 GROUPS = {
     "Clients": ("client.aio", "client.sync", "client.aio_stream", "client.sync_stream"),
     "Connections and credentials": ("client.connection", "client.credentials", "client.retry"),
-    "Requests": ("values.requests", "models"),
+    "Requests": ("values.messages", "values.requests", "values.sampling", "models"),
     "Events": ("values.events",),
     "Results": ("values.results",),
     "Jobs": ("values.jobs",),
@@ -144,6 +144,8 @@ class _Module:
             yield "*"
         for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
             yield self._argument(each, default)
+        if arguments.kwarg:
+            yield f"**{self._text(arguments.kwarg)}"
 
     def _argument(self, argument: ast.arg, default: ast.expr | None) -> str:
         return f"{self._text(argument)} = {self._text(default)}" if default else self._text(argument)

@@ -1,9 +1,9 @@
 """Penstock for its callers: the Python client, plain values, and the API's generated code (`penstock.v1`).
 
-from penstock import Client, Sampling
+from penstock import Client
 
 with Client("127.0.0.1:50051") as client:
-    print(client.generate("demo", "What is a KV cache?", Sampling(max_tokens=64)).text)
+    print(client.generate("demo", "What is a KV cache?", max_tokens=64).text)
 
 Names are loaded at their first use, so that servers import `penstock.v1` and `penstock.values` without the client.
 """

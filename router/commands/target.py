@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,11 +18,13 @@ from cluster.terminal.console import print_problem, print_wait
 if TYPE_CHECKING:
     from penstock.client import Client, PenstockClientError, Tls
 
-_HOST_ALONE = re.compile(r"\[[^]]*\]|[^:/,]+")
-"""A target without a port. gRPC would use port 443 without a message, which is likely right only with TLS."""
-_PORT = re.compile(r":0*(\d+)$")
-LAST_PORT = 65_535
-"""Largest port. Of a larger one gRPC would use only the low 16 bits."""
+_FLAGS = {
+    "allow_plaintext_key=True": "--allow-plaintext-key",
+    "give tls": "give --tls",
+    "with tls=Tls()": "with --tls",
+    "targets:": "--target:",
+}
+"""What the client calls its arguments, and what the commands call them."""
 SAID_S = 1.0
 """Shortest wait, seconds, that gets a line."""
 AGAIN_S = 10.0
@@ -58,7 +58,9 @@ def report_call_errors(target: str) -> Iterator[Outcome]:
         print_problem(f"{error}; this command takes the key from the variable {KEY_VARIABLE} or --api-key-file")
     except UnavailableError as error:
         outcome.status = 1
-        print_problem(f"{target} is not available: {_said(error)}")
+        # An error of a router that nobody reaches names its address itself.
+        place = "" if error.reason == "UNREACHABLE" else f"{target} is not available: "
+        print_problem(f"{place}{_said(error)}")
     except PenstockClientError as error:
         outcome.status = 1
         print_problem(_said(error))
@@ -97,16 +99,6 @@ def open_client(options: argparse.Namespace) -> Client:
     from penstock.client import Client, RetryPolicy
     from penstock.values.fields import NotUnicodeError
 
-    if _HOST_ALONE.fullmatch(options.target) and not (options.tls or options.tls_ca or options.tls_cert):
-        raise SettingsError(f"--target must be host:port, such as {options.target}:50051, got {options.target!r}")
-    if _is_ipv6(options.target):
-        raise SettingsError(f"--target must be host:port, such as [::1]:50051, got {options.target!r}")
-    if (
-        (port := _PORT.search(options.target))
-        and not options.target.startswith("unix")
-        and int(port[1][:6]) > LAST_PORT
-    ):
-        raise SettingsError(f"--target: a port is at most {LAST_PORT}, got {options.target!r}")
     key = os.environ.get(KEY_VARIABLE) or None
     if options.api_key_file:
         key = _read("--api-key-file", options.api_key_file).decode(errors="replace").strip()
@@ -121,16 +113,10 @@ def open_client(options: argparse.Namespace) -> Client:
     except NotUnicodeError:
         raise
     except ValueError as error:
-        text = str(error).replace("allow_plaintext_key=True", "--allow-plaintext-key").replace("give tls", "give --tls")
+        text = str(error)
+        for argument, flag in _FLAGS.items():
+            text = text.replace(argument, flag)
         raise SettingsError(text) from error
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
 
 
 class _Waits:

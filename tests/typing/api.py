@@ -34,6 +34,12 @@ def threads() -> None:
     with Client(["a:1", "b:1"], metadata=lambda: [("x-trace", "1")], api_key=lambda: "psk", timeout=5) as client:
         assert_type(client.generate("m", "text"), Completion)
         assert_type(client.generate("m", [Message("user", "hi")], Sampling(max_tokens=4)).text, str)
+        assert_type(client.generate("m", "text", max_tokens=4, temperature=0, stop="\n"), Completion)
+        assert_type(client.generate("m", {"role": "user", "content": "hi"}, {"max_tokens": 4}), Completion)
+        history: list[dict[str, str]] = [{"role": "user", "content": "hi"}]
+        assert_type(client.generate("m", history, max_tokens=4), Completion)
+        client.generate("m", "text", max_token=4)  # type: ignore[call-arg]  # a type checker names it as well
+        client.generate("m", "text", temperature="hot")  # type: ignore[arg-type]
         assert_type(client.count_tokens("m", [1, 2, 3]), TokenCount)
         assert_type(client.list_models(), tuple[ModelDescription, ...])
         assert_type(client.get_model("m"), ModelDescription)
@@ -59,6 +65,7 @@ async def loop() -> None:
         options = GenerateOptions(request_class=RequestClass.BATCH, queue_timeout=1.5)
         sampling = Sampling(structured=json_schema({"type": "object"}), logit_bias={1: 2.0}, stop=["\n"])
         assert_type(await client.generate("m", "text", sampling, options, timeout=2), Completion)
-        async with client.stream("m", "text", resume=ResumePoint(b"t", (3,))) as stream:
+        assert_type(await client.generate("m", "text", max_tokens=4), Completion)
+        async with client.stream("m", "text", max_tokens=4, resume=ResumePoint(b"t", (3,))) as stream:
             async for event in stream:
                 assert_type(event, Event)

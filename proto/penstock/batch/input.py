@@ -18,7 +18,9 @@ from penstock.batch.fields import INT64, UINT32, BatchFileError, Fields, is_int,
 from penstock.batch.unsupported import CHAT, COMPLETION, MESSAGE, STRUCTURED_OUTPUTS, TEXT_PART
 from penstock.models import StructuredOutput
 from penstock.values.jobs import JobItem
-from penstock.values.requests import Message, Prompt, Sampling, grammar, json_schema, one_of, regex
+from penstock.values.messages import Message
+from penstock.values.requests import Prompt, grammar, json_schema, one_of, regex
+from penstock.values.sampling import Sampling
 
 CHAT_URL = "/v1/chat/completions"
 COMPLETIONS_URL = "/v1/completions"

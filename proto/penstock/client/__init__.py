@@ -40,12 +40,11 @@ from penstock.values.errors import (
 )
 from penstock.values.events import ChoiceEnd, Delta, Event, Finished, Queued, Resumed, Started
 from penstock.values.jobs import Job, JobItem, JobItemError, JobPage, JobResult, JobState, JobTotals, JobUpdate
+from penstock.values.messages import Message
 from penstock.values.requests import (
     GenerateOptions,
-    Message,
     Prompt,
     ResumePoint,
-    Sampling,
     grammar,
     json_schema,
     one_of,
@@ -65,6 +64,7 @@ from penstock.values.results import (
     UsageLine,
     UsageReport,
 )
+from penstock.values.sampling import Sampling, SamplingFields
 from penstock.values.slo import ClassSlo, OperatingPoint
 from penstock.values.steps import Counterfactual, Relief, Step
 
@@ -131,6 +131,7 @@ __all__ = [
     "Resumed",
     "RetryPolicy",
     "Sampling",
+    "SamplingFields",
     "Started",
     "Step",
     "Stream",

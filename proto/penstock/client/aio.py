@@ -4,44 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import weakref
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
-
-import grpc
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, Unpack
 
 from penstock.client import calls
-from penstock.client.aio_stream import AsyncStream, task_is_cancelled
-from penstock.client.calls import Result, UnaryCall
-from penstock.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Stubs, Tls
+from penstock.client.aio_calls import AsyncCaller
+from penstock.client.aio_stream import AsyncStream
+from penstock.client.calls import Asked
+from penstock.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Tls
 from penstock.client.credentials import ApiKey
 from penstock.client.gather import Gathering
-from penstock.client.retry import Attempts, RetryPolicy
-from penstock.client.stream_state import StreamState
+from penstock.client.retry import RetryPolicy
 from penstock.client.watching import WatchState
 from penstock.models import RequestClass
-from penstock.v1 import inference_pb2
 from penstock.values.decisions import DecisionList
-from penstock.values.errors import (
-    BrokenCallError,
-    CancelledError,
-    PenstockClientError,
-    from_rpc_error,
-    resume_token_of,
-)
+from penstock.values.errors import BrokenCallError, PenstockClientError
 from penstock.values.jobs import Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
-from penstock.values.requests import GenerateOptions, Prompt, ResumePoint, Sampling
+from penstock.values.requests import GenerateOptions, Prompt, ResumePoint
 from penstock.values.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
+from penstock.values.sampling import Sampling, SamplingFields
 from penstock.values.slo import OperatingPoint
 
 
-class AsyncClient:
+class AsyncClient(AsyncCaller):
     """Client for one event loop. Connects at the first call; end with `close` or `async with`.
 
-    Every method raises PenstockClientError or a subclass. Calls are tried again only when nothing was delivered and the
-    cluster says that a retry is safe.
+    Every method raises PenstockClientError or a subclass, whose `reason` is a stable word such as QUEUE_FULL. Calls are
+    tried again only when nothing was delivered and the cluster says that a retry is safe.
     """
 
     def __init__(
@@ -69,46 +58,49 @@ class AsyncClient:
             channel_options: added to CHANNEL_OPTIONS, over which they win.
 
         Raises:
-            ValueError: there is no target, or the key can't be sent, or would travel in the clear to another machine.
+            ValueError: there is no target, one is not host:port, or the key can't be sent, or would travel in the clear
+                to another machine.
         """
         access = Access(tls, api_key, allow_plaintext_key, metadata)
-        self._connection = Connection.build(targets, access, timeout, retry, channel_options)
-        self._rotation = self._connection.rotation()
-        self._channels: list[grpc.aio.Channel] = []
-        self._stubs: list[Stubs] = []
-        # Closing a channel does not wake the readers of its streams, so the client ends every call itself.
-        self._running: set[Any] = set()
-        self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
-        self._closed = asyncio.Event()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        super().__init__(Connection.build(targets, access, timeout, retry, channel_options))
 
     async def close(self) -> None:
         """End running calls with CancelledError and close the connections. May be called twice."""
-        self._closed.set()
-        for running in (*self._running, *self._streams):
-            running.cancel()
-        channels, self._channels, self._stubs = self._channels, [], []
-        for channel in channels:
-            await channel.close(None)
+        await self._close()
+
+    # --- generations --------------------------------------------------------------------------------------------------
 
     async def generate(
         self,
         model: str,
         prompt: Prompt,
-        sampling: Sampling | None = None,
+        sampling: Sampling | Mapping[str, Any] | None = None,
         options: GenerateOptions | None = None,
         *,
         timeout: float | None = None,
+        **parameters: Unpack[SamplingFields],
     ) -> Completion:
-        """Generate and return everything at the end. A generation whose router fails continues at another one."""
-        call = calls.generate(model, prompt, sampling, options)
+        """Generate and return everything at the end. A generation whose router fails continues at another one.
+
+        Args:
+            model: as `list_models` names it.
+            prompt: text, messages or token ids. A message may be a dictionary: {"role": "user", "content": "Hi"}.
+            sampling: how tokens are drawn: Sampling, or a dictionary of its fields.
+            options: class, queue timeout, idempotency key, adapter and session of the request.
+            timeout: seconds for the whole call, retries included; default: the client's.
+            **parameters: sampling parameters by name, such as max_tokens=64; they win over `sampling`.
+
+        Raises:
+            InvalidArgumentError: fields are wrong (INVALID_REQUEST); `violations` names each.
+            NotFoundError: the cluster does not serve the model (MODEL_NOT_FOUND).
+            QueueFullError: the queue stayed full (QUEUE_FULL), or the request could not be done in time (NOT_IN_TIME).
+            QuotaExceededError: the tenant's quota stayed used up (QUOTA_EXCEEDED).
+            DeadlineExceededError: the timeout (DEADLINE) or the queue timeout (QUEUE_TIMEOUT) passed.
+            UnavailableError: no router answered (UNREACHABLE), or the pool has no replica (NO_REPLICA).
+            GenerationFailedError: the engine failed and the request could not continue (GENERATION_FAILED).
+            TypeError: there is no parameter of a name, or a value has another type.
+        """
+        call = calls.generate(Asked(model, prompt, sampling, options, parameters))
         attempts = self._connection.attempts(timeout)
         try:
             return await self._attempt(call, attempts)
@@ -117,52 +109,89 @@ class AsyncClient:
         whole = Gathering()
         async for event in stream:
             whole.add(event)
-        return whole.completion()
+        return whole.completion(attempts.timeout)
 
     def stream(
         self,
         model: str,
         prompt: Prompt,
-        sampling: Sampling | None = None,
+        sampling: Sampling | Mapping[str, Any] | None = None,
         options: GenerateOptions | None = None,
         *,
         flush_interval: float | None = None,
         resume: ResumePoint | None = None,
         timeout: float | None = None,
+        **parameters: Unpack[SamplingFields],
     ) -> AsyncStream:
-        """Generate and return events as they come; the call begins with the first `async for` step.
+        """Generate and return events as they come. The call begins with the first event that is read; leaving the loop,
+        as `break` does, cancels it.
 
         Args:
             model: as `list_models` names it.
-            prompt: text, messages or token ids; on resume the same as before.
-            sampling: on resume the same as before.
-            options: on resume the same as before.
+            prompt: text, messages or token ids; on resume the same as before. A message may be a dictionary:
+                {"role": "user", "content": "Hi"}.
+            sampling: how tokens are drawn: Sampling, or a dictionary of its fields; on resume the same as before.
+            options: class, queue timeout, idempotency key, adapter and session; on resume the same as before.
             flush_interval: seconds over which deltas are merged after a choice's first token; 0 sends each at once.
                 None leaves it to the router, which merges for up to 100 ms while it serves many streams.
             resume: position of a stream to continue instead of starting one; from `AsyncStream.resume_point`.
-            timeout: seconds for the whole stream.
+            timeout: seconds for the whole stream; default: the client's.
+            **parameters: sampling parameters by name, such as max_tokens=64; they win over `sampling`.
+
+        Raises:
+            TypeError: there is no parameter of a name, or a value has another type. Reading the stream raises the
+                errors of `generate`, and TakenOverError (TAKEN_OVER) when another call continues the request.
         """
-        request = calls.stream_request(model, prompt, sampling, options, flush_interval, resume)
+        asked = Asked(model, prompt, sampling, options, parameters)
+        request = calls.stream_request(asked, flush_interval, resume)
         return self._follow(request, self._connection.attempts(timeout))
 
     async def cancel(self, *, request_id: str = "", idempotency_key: str = "", timeout: float | None = None) -> str:
-        """Cancel a request by exactly one of its names; return the cluster's id of the request."""
+        """Cancel a request by exactly one of its names; return the cluster's id of the request.
+
+        Args:
+            request_id: the cluster's id, from `AsyncStream.request_id`.
+            idempotency_key: the caller's own name, from GenerateOptions.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            NotFoundError: no live request of the tenant has the name (REQUEST_NOT_FOUND).
+            ValueError: both names are given, or none.
+        """
         return await self._run(calls.cancel(request_id, idempotency_key), timeout)
 
+    # --- models -------------------------------------------------------------------------------------------------------
+
     async def list_models(self, *, timeout: float | None = None) -> tuple[ModelDescription, ...]:
-        """Return the models that the cluster serves, ordered by name."""
+        """Return the models that the cluster serves, ordered by name. `timeout` is in seconds."""
         return await self._run(calls.list_models(), timeout)
 
     async def get_model(self, model: str, *, timeout: float | None = None) -> ModelDescription:
-        """Return one model; NotFoundError when the cluster does not serve it."""
+        """Return one model. `timeout` is in seconds.
+
+        Raises:
+            NotFoundError: the cluster does not serve it (MODEL_NOT_FOUND).
+        """
         return await self._run(calls.get_model(model), timeout)
 
     async def count_tokens(self, model: str, prompt: Prompt, *, timeout: float | None = None) -> TokenCount:
-        """Tokenize a prompt as `generate` would."""
+        """Tokenize a prompt as `generate` would.
+
+        Args:
+            model: as `list_models` names it.
+            prompt: text, messages or token ids.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            NotFoundError: the cluster does not serve the model (MODEL_NOT_FOUND).
+            InvalidArgumentError: the prompt can't be rendered (INVALID_REQUEST).
+        """
         return await self._run(calls.count_tokens(model, prompt), timeout)
 
+    # --- operation ----------------------------------------------------------------------------------------------------
+
     async def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
-        """Return the state of the cluster as one router sees it."""
+        """Return the state of the cluster as one router sees it. For operators; `timeout` is in seconds."""
         return await self._run(calls.cluster_status(), timeout)
 
     async def usage(
@@ -183,9 +212,10 @@ class AsyncClient:
             pool: default: all.
             first_day: UTC; default: as far back as the ledger is kept.
             last_day: UTC, itself included; default: today.
-            timeout: seconds.
+            timeout: seconds; default: the client's.
 
         Raises:
+            PermissionDeniedError: the caller may not see another tenant (PERMISSION_DENIED).
             ValueError: both a tenant and all tenants are asked for.
         """
         return await self._run(calls.usage(tenant, all_tenants, pool, first_day, last_day), timeout)
@@ -196,7 +226,7 @@ class AsyncClient:
         Args:
             pool: default: the only one.
             limit: 1 to 1000.
-            timeout: seconds.
+            timeout: seconds; default: the client's.
         """
         return await self._run(calls.list_decisions(pool, limit), timeout)
 
@@ -208,9 +238,11 @@ class AsyncClient:
         Args:
             pool: name of the pool.
             point: the whole new operating point; None returns to the settings.
-            timeout: seconds.
+            timeout: seconds; default: the client's.
         """
         return await self._run(calls.set_operating_point(pool, point), timeout)
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
 
     async def submit_job(
         self,
@@ -233,7 +265,12 @@ class AsyncClient:
             run_within: seconds after which the job expires; default: the cluster's bound.
             on_sent: called with the number of items sent; a repeated attempt begins again at 0. May be called on
                 another thread.
-            timeout: seconds for the upload.
+            timeout: seconds for the upload; default: the client's.
+
+        Raises:
+            InvalidArgumentError: an item is wrong (INVALID_REQUEST); `violations` names item and field.
+            AlreadyExistsError: the key belongs to a job with other items (JOB_KEY_REUSED).
+            PenstockClientError: a bound on stored jobs is reached (JOB_LIMIT).
         """
         chunks = []
         for chunk in chunks_of(items):
@@ -256,22 +293,40 @@ class AsyncClient:
             raise
 
     async def get_job(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """Return one job of the caller's tenant."""
+        """Return one job of the caller's tenant. `timeout` is in seconds.
+
+        Raises:
+            NotFoundError: the tenant has no job of this id (JOB_NOT_FOUND).
+        """
         return await self._run(calls.get_job(job_id), timeout)
 
     async def list_jobs(self, *, page_size: int = 50, page_token: str = "", timeout: float | None = None) -> JobPage:
-        """List jobs, newest first."""
+        """List jobs, newest first.
+
+        Args:
+            page_size: most jobs to return.
+            page_token: `next_page_token` of the page before; default: the first page.
+            timeout: seconds; default: the client's.
+        """
         return await self._run(calls.list_jobs(page_size, page_token), timeout)
 
     async def cancel_job(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """End a job; results that exist are kept."""
+        """End a job; results that exist are kept. `timeout` is in seconds.
+
+        Raises:
+            NotFoundError: the tenant has no job of this id (JOB_NOT_FOUND).
+        """
         return await self._run(calls.cancel_job(job_id), timeout)
 
     async def delete_job(self, job_id: str, *, timeout: float | None = None) -> None:
-        """Delete a job with its bodies and results; a running job is ended first."""
+        """Delete a job with its bodies and results; a running job is ended first. `timeout` is in seconds.
+
+        Raises:
+            NotFoundError: the tenant has no job of this id (JOB_NOT_FOUND).
+        """
         await self._run(calls.delete_job(job_id), timeout)
 
-    async def watch_job(
+    def watch_job(
         self, job_id: str, *, resume_token: bytes = b"", progress_only: bool = False, patience: float = 60.0
     ) -> AsyncIterator[JobUpdate]:
         """Yield a job's results in the order of their completion, and its progress, until it has ended.
@@ -283,97 +338,9 @@ class AsyncClient:
             resume_token: token of the update after which to continue; default: from the first result.
             progress_only: whether to leave the results out.
             patience: seconds of failed connections after which UnavailableError is raised.
-        """
-        on_wait = self._connection.retry.on_wait
-        state = WatchState(job_id, resume_token, progress_only, patience, on_wait=on_wait)
-        while not state.ended:
-            call = self._next().jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
-            self._running.add(call)
-            try:
-                async for message in call:
-                    yield state.accept(message)
-                state.closed()
-                return
-            except grpc.RpcError as error:
-                failure = from_rpc_error(error)
-                wait = state.failed(failure)
-                if wait is None:
-                    raise failure from error
-            except asyncio.CancelledError:
-                if task_is_cancelled():
-                    raise
-                raise CancelledError("the watch was cancelled here", grpc.StatusCode.CANCELLED) from None
-            finally:
-                self._running.discard(call)
-                call.cancel()
-            await self._pause(wait)
-
-    def _follow(self, request: inference_pb2.StreamGenerateRequest, attempts: Attempts) -> AsyncStream:
-        stream = AsyncStream(self._open_stream, StreamState(request, attempts))
-        self._streams.add(stream)
-        return stream
-
-    async def _run(self, call: UnaryCall[Result], timeout: float | None) -> Result:
-        return await self._attempt(call, self._connection.attempts(timeout))
-
-    async def _attempt(self, call: UnaryCall[Result], attempts: Attempts) -> Result:
-        while True:
-            running = call.method(self._next())(
-                call.request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
-            )
-            self._running.add(running)
-            try:
-                return call.convert(await running)
-            except grpc.RpcError as error:
-                failure = from_rpc_error(error)
-                if token := resume_token_of(error, failure):
-                    # It may still be running: to ask again would run it twice.
-                    raise BrokenCallError(token) from error
-                wait = attempts.wait_after(failure)
-                if wait is None:
-                    raise failure from error
-            except asyncio.CancelledError:
-                if task_is_cancelled():
-                    raise
-                raise CancelledError("the call was cancelled here", grpc.StatusCode.CANCELLED) from None
-            finally:
-                self._running.discard(running)
-                running.cancel()
-            await self._pause(wait)
-
-    def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
-        if again:
-            self._check_open()
-        return self._next().inference.StreamGenerate(
-            request, timeout=timeout, metadata=self._connection.call_metadata()
-        )
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait for the next attempt; a close of the client ends the wait.
 
         Raises:
-            CancelledError: the client was closed.
+            NotFoundError: the tenant has no job of this id (JOB_NOT_FOUND).
         """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._closed.wait()
-        self._check_open()
-
-    def _check_open(self) -> None:
-        """Raise CancelledError if the client was closed meanwhile."""
-        if self._closed.is_set():
-            raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
-
-    def _next(self) -> Stubs:
-        if self._closed.is_set():
-            raise RuntimeError("the client is closed")
-        if not self._channels:
-            # Not in __init__, because a channel belongs to the loop that runs when it is made.
-            self._channels = [self._channel(target) for target in self._connection.targets]
-            self._stubs = [Stubs(channel) for channel in self._channels]
-        return self._stubs[next(self._rotation)]
-
-    def _channel(self, target: str) -> grpc.aio.Channel:
-        if self._connection.tls is None:
-            return grpc.aio.insecure_channel(target, options=self._connection.options)
-        return grpc.aio.secure_channel(target, self._connection.tls.credentials(), options=self._connection.options)
+        on_wait = self._connection.retry.on_wait
+        return self._watch(WatchState(job_id, resume_token, progress_only, patience, on_wait=on_wait))

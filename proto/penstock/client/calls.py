@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from penstock.client.connection import Stubs
@@ -13,8 +13,9 @@ from penstock.values.decisions import DecisionList, point_from_proto, point_to_p
 from penstock.values.durations import duration_field
 from penstock.values.fields import build, unfit
 from penstock.values.jobs import Job, JobPage, Upload
-from penstock.values.requests import GenerateOptions, Prompt, ResumePoint, Sampling, prompt_to_proto, request_to_proto
+from penstock.values.requests import GenerateOptions, Prompt, ResumePoint, prompt_to_proto, request_to_proto
 from penstock.values.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
+from penstock.values.sampling import Sampling, sampling_of
 from penstock.values.slo import OperatingPoint
 
 Result = TypeVar("Result")
@@ -29,10 +30,44 @@ class UnaryCall(Generic[Result]):
     convert: Callable[[Any], Result]
 
 
-def generate(
-    model: str, prompt: Prompt, sampling: Sampling | None, options: GenerateOptions | None
-) -> UnaryCall[Completion]:
-    request = request_to_proto(model, prompt, sampling, options)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a caller asks to be generated."""
+
+    model: str
+    prompt: Prompt
+    sampling: Sampling | Mapping[str, Any] | None
+    options: GenerateOptions | None
+    keywords: Mapping[str, Any]
+    """Sampling parameters by name; they win over `sampling`."""
+
+    def request(self, *others: str) -> inference_pb2.GenerateRequest:
+        """Build the request.
+
+        Args:
+            others: further arguments of the client's method, which a misspelt keyword may mean.
+
+        Raises:
+            TypeError: a value is of another type, or there is no parameter of a name; names it.
+            ValueError: a number is out of the range of its type on the wire, or text is not Unicode; names the field.
+        """
+        sampling = sampling_of(self.sampling, self.keywords, {**_ELSEWHERE, **{name: name for name in others}})
+        return request_to_proto(self.model, self.prompt, sampling, self.options)
+
+
+_ELSEWHERE = {
+    **{each.name: f"options=GenerateOptions({each.name}=...)" for each in fields(GenerateOptions)},
+    "messages": "the messages as `prompt`",
+    "max_completion_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "response_format": "structured=json_schema(...)",
+    **{name: name for name in ("prompt", "sampling", "options", "timeout")},
+}
+"""Names that a caller may take for sampling parameters, and what an error says instead."""
+
+
+def generate(asked: Asked) -> UnaryCall[Completion]:
+    request = asked.request()
     return UnaryCall(lambda stubs: stubs.inference.Generate, request, Completion.from_proto)
 
 
@@ -120,20 +155,15 @@ def set_operating_point(pool: str, point: OperatingPoint | None) -> UnaryCall[Op
 
 
 def stream_request(
-    model: str,
-    prompt: Prompt,
-    sampling: Sampling | None,
-    options: GenerateOptions | None,
-    flush_interval: float | None,
-    resume: ResumePoint | None,
+    asked: Asked, flush_interval: float | None, resume: ResumePoint | None
 ) -> inference_pb2.StreamGenerateRequest:
     """Build the request of a stream. `flush_interval` is in seconds; None leaves it to the router.
 
     Raises:
-        TypeError: the prompt is neither text, nor messages, nor token ids, or a value is of another type.
+        TypeError: a value is of another type, or there is no parameter of a name; names it.
         ValueError: a number is out of the range of its type on the wire, or text is not Unicode; names the field.
     """
-    request = inference_pb2.StreamGenerateRequest(generate=request_to_proto(model, prompt, sampling, options))
+    request = inference_pb2.StreamGenerateRequest(generate=asked.request("flush_interval", "resume"))
     if flush_interval is not None:
         request.flush_interval.CopyFrom(duration_field("flush_interval", flush_interval))
     if resume is not None:

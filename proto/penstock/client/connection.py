@@ -11,11 +11,13 @@ from typing import Any, Protocol
 import grpc
 
 from penstock.client.credentials import ApiKey, Credentials, check_metadata, check_plaintext, is_local
+from penstock.client.explain import Attempt
 from penstock.client.retry import Attempts, RetryPolicy
+from penstock.client.targets import DEFAULT_PORT, checked_targets
 from penstock.v1 import admin_pb2_grpc, inference_pb2, inference_pb2_grpc, jobs_pb2_grpc
-from penstock.values.fields import check_text, unfit
+from penstock.values.fields import unfit
 
-DEFAULT_TARGET = "127.0.0.1:50051"
+DEFAULT_TARGET = f"127.0.0.1:{DEFAULT_PORT}"
 
 CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     # Long outputs with log probabilities pass gRPC's 4 MiB.
@@ -99,19 +101,14 @@ class Connection:
         """Normalise a client's arguments.
 
         Raises:
-            ValueError: there is no target, or the key can't be sent, or would travel in the clear to another machine.
+            ValueError: there is no target, one is not host:port, or the key can't be sent, or would travel in the clear
+                to another machine.
             TypeError: an argument is of another type.
         """
-        if not isinstance(targets, Iterable):
-            raise unfit("targets", "text, or a sequence of texts", targets)
         if not isinstance(retry, RetryPolicy | None):
             raise unfit("retry", "a RetryPolicy", retry)
-        names = (targets,) if isinstance(targets, str) else tuple(targets)
-        for name in names:
-            check_text("targets", name)
-        if not names or not all(names):
-            raise ValueError(f"targets: at least one is needed and none may be empty, got {names}")
         tls, key = access.tls, access.api_key
+        names = checked_targets(targets, tls=tls is not None)
         if key is not None and tls is None and not access.allow_plaintext_key:
             check_plaintext(names)
         # A proxy that the environment names is for other hosts; it would get a key that travels in the clear.
@@ -128,6 +125,10 @@ class Connection:
     def attempts(self, timeout: float | None) -> Attempts:
         """Return the retry state of a new call; its own timeout, in seconds, wins over the client's."""
         return Attempts(self.retry, self.timeout if timeout is None else timeout)
+
+    def attempt(self, target: str, timeout: float | None) -> Attempt:
+        """Return what errors of an attempt are explained with; `timeout` is the whole call's, in seconds."""
+        return Attempt(target, self.tls is not None, timeout)
 
     def call_metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the metadata of one attempt.
@@ -154,14 +155,18 @@ class Connection:
 class OpenStream(Protocol):
     """Function that opens a stream at the next router."""
 
-    def __call__(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
-        """Open it; `timeout` is in seconds, `again` is true after the stream's first call."""
+    def __call__(
+        self, request: inference_pb2.StreamGenerateRequest, attempts: Attempts, *, again: bool
+    ) -> tuple[Any, Attempt]:
+        """Return the call and what its errors are explained with; `again` is true after the stream's first call."""
 
 
 class Stubs:
     """Stubs of all services over one channel, of either stack."""
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, target: str = "") -> None:
+        """`target`: address of the channel's router, for errors."""
+        self.target = target
         self.inference: Any = inference_pb2_grpc.InferenceServiceStub(channel)
         self.jobs: Any = jobs_pb2_grpc.JobServiceStub(channel)
         self.admin: Any = admin_pb2_grpc.AdminServiceStub(channel)

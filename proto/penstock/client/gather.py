@@ -36,8 +36,8 @@ class Gathering:
             case Finished():
                 self._finished = event
 
-    def completion(self) -> Completion:
-        """Return the result of a stream that ended with OK.
+    def completion(self, timeout: float | None) -> Completion:
+        """Return the result of a stream that ended with OK. `timeout`: seconds that the call had.
 
         Raises:
             DeadlineExceededError, CancelledError: the generation was stopped; a partial answer must not look complete.
@@ -48,8 +48,12 @@ class Gathering:
             raise ValueError("the stream has not ended")
         reasons = {end.finish_reason for end in finished.choices}
         if FinishReason.DEADLINE in reasons:
-            details = ErrorDetails(reason="DEADLINE")
-            raise DeadlineExceededError("the deadline passed", grpc.StatusCode.DEADLINE_EXCEEDED, details)
+            limit = "the deadline" if timeout is None else f"timeout: {timeout:g} s"
+            raise DeadlineExceededError(
+                f"{limit} passed before the output was complete",
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+                ErrorDetails(reason="DEADLINE"),
+            )
         if FinishReason.CANCELLED in reasons:
             raise CancelledError(
                 "the request was cancelled", grpc.StatusCode.CANCELLED, ErrorDetails(reason="CANCELLED")

@@ -110,6 +110,8 @@ class Attempts:
         self._uniform = uniform
         if timeout is not None:
             check_seconds("timeout", timeout)
+        self.timeout = timeout
+        """Seconds that the whole call has; None without a limit."""
         # With a longer timeout gRPC's clock overflows, which ends the call at once.
         self._deadline = None if timeout is None or timeout > _FOR_EVER_S else now() + timeout
         self._failures = 0

@@ -8,6 +8,9 @@ from penstock.values.errors import MODEL_CHANGED, PenstockClientError, protocol_
 from penstock.values.events import Delta, Event, Finished, Queued, Resumed, Started, event_from_proto
 from penstock.values.requests import ResumePoint
 
+LEFT = "the stream was left before its end, as `break` does, which cancels its request"
+"""Message for a reader that comes back."""
+
 
 class StreamState:
     """State of one stream over all its calls: its names, the progress of each choice, and what to do when a call fails.
@@ -16,11 +19,11 @@ class StreamState:
 
     def __init__(self, request: inference_pb2.StreamGenerateRequest, attempts: Attempts) -> None:
         """Begin with `request`, which starts a stream or continues one."""
+        self.attempts = attempts
         self.request_id = ""
         self.resume_token = request.resume.resume_token
         self._request = request
-        self._attempts = attempts
-        self._begun = False
+        self.begun = False
         """Whether an event was delivered; the call must then not be repeated from the start."""
         self._received = dict(enumerate(request.resume.received_tokens))
         self._finished = False
@@ -32,7 +35,7 @@ class StreamState:
 
     def request(self) -> inference_pb2.StreamGenerateRequest:
         """Return the request of the next call: the whole stream, or the rest of it."""
-        if not self._begun:
+        if not self.begun:
             return self._request
         rest = inference_pb2.StreamGenerateRequest()
         rest.CopyFrom(self._request)
@@ -40,19 +43,15 @@ class StreamState:
         rest.resume.received_tokens[:] = self.received_tokens
         return rest
 
-    def time_left(self) -> float | None:
-        """Return the seconds until the stream's deadline; None without one."""
-        return self._attempts.time_left()
-
     def failed(self, error: PenstockClientError) -> float | None:
         """Note that a call failed; return the seconds until the next one, or None when the error is final."""
         # The request waited and never ran, so it is sent anew.
         if error.reason == MODEL_CHANGED and not any(self._received.values()):
             self._request.ClearField("resume")
-            self._begun, self.resume_token = False, b""
+            self.begun, self.resume_token = False, b""
         if self.resume_token:
-            return self._attempts.wait_to_resume(error)
-        return None if self._begun else self._attempts.wait_after(error)
+            return self.attempts.wait_to_resume(error)
+        return None if self.begun else self.attempts.wait_after(error)
 
     @property
     def received_tokens(self) -> tuple[int, ...]:
@@ -86,8 +85,8 @@ class StreamState:
             case _:
                 pass
         if event is not None:
-            self._begun = True
-            self._attempts.progressed()
+            self.begun = True
+            self.attempts.progressed()
         return event
 
     def end(self) -> None:

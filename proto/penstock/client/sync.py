@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import datetime
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
-
-import grpc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Unpack
 
 from penstock.client import calls
-from penstock.client.calls import Result, UnaryCall
-from penstock.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Stubs, Tls
+from penstock.client.calls import Asked
+from penstock.client.connection import DEFAULT_TARGET, Access, Connection, MetadataHook, Tls
 from penstock.client.credentials import ApiKey
 from penstock.client.gather import Gathering
-from penstock.client.retry import Attempts, RetryPolicy
-from penstock.client.stream_state import StreamState
+from penstock.client.retry import RetryPolicy
+from penstock.client.sync_calls import Caller
 from penstock.client.sync_stream import Stream
 from penstock.client.watching import WatchState
 from penstock.models import RequestClass
-from penstock.v1 import inference_pb2
 from penstock.values.decisions import DecisionList
-from penstock.values.errors import (
-    BrokenCallError,
-    CancelledError,
-    PenstockClientError,
-    from_rpc_error,
-    resume_token_of,
-)
+from penstock.values.errors import BrokenCallError, PenstockClientError
 from penstock.values.jobs import Job, JobItem, JobPage, JobUpdate, Upload, chunks_of
-from penstock.values.requests import GenerateOptions, Prompt, ResumePoint, Sampling
+from penstock.values.requests import GenerateOptions, Prompt, ResumePoint
 from penstock.values.results import ClusterStatus, Completion, ModelDescription, TokenCount, UsageReport
+from penstock.values.sampling import Sampling, SamplingFields
 from penstock.values.slo import OperatingPoint
 
 
-class Client:
+class Client(Caller):
     """Client for threads; may be used from any of them. Connects at the first call; end with `close` or `with`.
 
-    Methods, arguments and errors are those of AsyncClient.
+    Every method raises PenstockClientError or a subclass, whose `reason` is a stable word such as QUEUE_FULL. Calls are
+    tried again only when nothing was delivered and the cluster says that a retry is safe.
     """
 
     def __init__(
@@ -55,47 +44,62 @@ class Client:
         retry: RetryPolicy | None = None,
         channel_options: Sequence[tuple[str, Any]] = (),
     ) -> None:
-        """Prepare a client. The arguments are those of AsyncClient."""
+        """Prepare a client.
+
+        Args:
+            targets: one or more routers, host:port; attempts use them in turn.
+            tls: None connects in the clear.
+            api_key: the key, or a function that returns the current one; called before every attempt.
+            allow_plaintext_key: whether the key may travel in the clear to other machines.
+            metadata: function that returns the metadata to send; called before every attempt.
+            timeout: seconds for a whole call, retries included, unless the call gives its own; None is no limit.
+            retry: bounds of retries.
+            channel_options: added to CHANNEL_OPTIONS, over which they win.
+
+        Raises:
+            ValueError: there is no target, one is not host:port, or the key can't be sent, or would travel in the clear
+                to another machine.
+        """
         access = Access(tls, api_key, allow_plaintext_key, metadata)
-        self._connection = Connection.build(targets, access, timeout, retry, channel_options)
-        self._rotation = self._connection.rotation()
-        self._channels = [self._channel(target) for target in self._connection.targets]
-        self._stubs = [Stubs(channel) for channel in self._channels]
-        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
-        self._lock = threading.RLock()
-        """Lock held while streams are added or listed."""
-        self._closed = threading.Event()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        super().__init__(Connection.build(targets, access, timeout, retry, channel_options))
 
     def close(self) -> None:
         """End running calls with CancelledError and close the connections. May be called twice."""
-        self._closed.set()
-        for channel in self._channels:
-            channel.close()
-        with self._lock:
-            streams = list(self._streams)
-        for stream in streams:
-            # The channels do not end a stream that waits for its next attempt.
-            stream.cancel()
+        self._close()
+
+    # --- generations --------------------------------------------------------------------------------------------------
 
     def generate(
         self,
         model: str,
         prompt: Prompt,
-        sampling: Sampling | None = None,
+        sampling: Sampling | Mapping[str, Any] | None = None,
         options: GenerateOptions | None = None,
         *,
         timeout: float | None = None,
+        **parameters: Unpack[SamplingFields],
     ) -> Completion:
-        """Generate and return everything at the end. A generation whose router fails continues at another one."""
-        call = calls.generate(model, prompt, sampling, options)
+        """Generate and return everything at the end. A generation whose router fails continues at another one.
+
+        Args:
+            model: as `list_models` names it.
+            prompt: text, messages or token ids. A message may be a dictionary: {"role": "user", "content": "Hi"}.
+            sampling: how tokens are drawn: Sampling, or a dictionary of its fields.
+            options: class, queue timeout, idempotency key, adapter and session of the request.
+            timeout: seconds for the whole call, retries included; default: the client's.
+            **parameters: sampling parameters by name, such as max_tokens=64; they win over `sampling`.
+
+        Raises:
+            InvalidArgumentError: fields are wrong (INVALID_REQUEST); `violations` names each.
+            NotFoundError: the cluster does not serve the model (MODEL_NOT_FOUND).
+            QueueFullError: the queue stayed full (QUEUE_FULL), or the request could not be done in time (NOT_IN_TIME).
+            QuotaExceededError: the tenant's quota stayed used up (QUOTA_EXCEEDED).
+            DeadlineExceededError: the timeout (DEADLINE) or the queue timeout (QUEUE_TIMEOUT) passed.
+            UnavailableError: no router answered (UNREACHABLE), or the pool has no replica (NO_REPLICA).
+            GenerationFailedError: the engine failed and the request could not continue (GENERATION_FAILED).
+            TypeError: there is no parameter of a name, or a value has another type.
+        """
+        call = calls.generate(Asked(model, prompt, sampling, options, parameters))
         attempts = self._connection.attempts(timeout)
         try:
             return self._attempt(call, attempts)
@@ -104,41 +108,89 @@ class Client:
         whole = Gathering()
         for event in stream:
             whole.add(event)
-        return whole.completion()
+        return whole.completion(attempts.timeout)
 
     def stream(
         self,
         model: str,
         prompt: Prompt,
-        sampling: Sampling | None = None,
+        sampling: Sampling | Mapping[str, Any] | None = None,
         options: GenerateOptions | None = None,
         *,
         flush_interval: float | None = None,
         resume: ResumePoint | None = None,
         timeout: float | None = None,
+        **parameters: Unpack[SamplingFields],
     ) -> Stream:
-        """Generate and return events as they come. The arguments are those of AsyncClient.stream."""
-        request = calls.stream_request(model, prompt, sampling, options, flush_interval, resume)
+        """Generate and return events as they come. The call begins with the first event that is read; leaving the loop,
+        as `break` does, cancels it.
+
+        Args:
+            model: as `list_models` names it.
+            prompt: text, messages or token ids; on resume the same as before. A message may be a dictionary:
+                {"role": "user", "content": "Hi"}.
+            sampling: how tokens are drawn: Sampling, or a dictionary of its fields; on resume the same as before.
+            options: class, queue timeout, idempotency key, adapter and session; on resume the same as before.
+            flush_interval: seconds over which deltas are merged after a choice's first token; 0 sends each at once.
+                None leaves it to the router, which merges for up to 100 ms while it serves many streams.
+            resume: position of a stream to continue instead of starting one; from `Stream.resume_point`.
+            timeout: seconds for the whole stream; default: the client's.
+            **parameters: sampling parameters by name, such as max_tokens=64; they win over `sampling`.
+
+        Raises:
+            TypeError: there is no parameter of a name, or a value has another type. Reading the stream raises the
+                errors of `generate`, and TakenOverError (TAKEN_OVER) when another call continues the request.
+        """
+        asked = Asked(model, prompt, sampling, options, parameters)
+        request = calls.stream_request(asked, flush_interval, resume)
         return self._follow(request, self._connection.attempts(timeout))
 
     def cancel(self, *, request_id: str = "", idempotency_key: str = "", timeout: float | None = None) -> str:
-        """Cancel a request by exactly one of its names; return the cluster's id of the request."""
+        """Cancel a request by exactly one of its names; return the cluster's id of the request.
+
+        Args:
+            request_id: the cluster's id, from `Stream.request_id`.
+            idempotency_key: the caller's own name, from GenerateOptions.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            NotFoundError: no live request of the tenant has the name (REQUEST_NOT_FOUND).
+            ValueError: both names are given, or none.
+        """
         return self._run(calls.cancel(request_id, idempotency_key), timeout)
 
+    # --- models -------------------------------------------------------------------------------------------------------
+
     def list_models(self, *, timeout: float | None = None) -> tuple[ModelDescription, ...]:
-        """Return the models that the cluster serves, ordered by name."""
+        """Return the models that the cluster serves, ordered by name. `timeout` is in seconds."""
         return self._run(calls.list_models(), timeout)
 
     def get_model(self, model: str, *, timeout: float | None = None) -> ModelDescription:
-        """Return one model; NotFoundError when the cluster does not serve it."""
+        """Return one model. `timeout` is in seconds.
+
+        Raises:
+            NotFoundError: the cluster does not serve it (MODEL_NOT_FOUND).
+        """
         return self._run(calls.get_model(model), timeout)
 
     def count_tokens(self, model: str, prompt: Prompt, *, timeout: float | None = None) -> TokenCount:
-        """Tokenize a prompt as `generate` would."""
+        """Tokenize a prompt as `generate` would.
+
+        Args:
+            model: as `list_models` names it.
+            prompt: text, messages or token ids.
+            timeout: seconds; default: the client's.
+
+        Raises:
+            NotFoundError: the cluster does not serve the model (MODEL_NOT_FOUND).
+            InvalidArgumentError: the prompt can't be rendered (INVALID_REQUEST).
+        """
         return self._run(calls.count_tokens(model, prompt), timeout)
 
+    # --- operation ----------------------------------------------------------------------------------------------------
+
     def cluster_status(self, *, timeout: float | None = None) -> ClusterStatus:
-        """Return the state of the cluster as one router sees it."""
+        """Return the state of the cluster as one router sees it. For operators; `timeout` is in seconds."""
         return self._run(calls.cluster_status(), timeout)
 
     def usage(
@@ -159,9 +211,10 @@ class Client:
             pool: default: all.
             first_day: UTC; default: as far back as the ledger is kept.
             last_day: UTC, itself included; default: today.
-            timeout: seconds.
+            timeout: seconds; default: the client's.
 
         Raises:
+            PermissionDeniedError: the caller may not see another tenant (PERMISSION_DENIED).
             ValueError: both a tenant and all tenants are asked for.
         """
         return self._run(calls.usage(tenant, all_tenants, pool, first_day, last_day), timeout)
@@ -172,7 +225,7 @@ class Client:
         Args:
             pool: default: the only one.
             limit: 1 to 1000.
-            timeout: seconds.
+            timeout: seconds; default: the client's.
         """
         return self._run(calls.list_decisions(pool, limit), timeout)
 
@@ -184,9 +237,11 @@ class Client:
         Args:
             pool: name of the pool.
             point: the whole new operating point; None returns to the settings.
-            timeout: seconds.
+            timeout: seconds; default: the client's.
         """
         return self._run(calls.set_operating_point(pool, point), timeout)
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
 
     def submit_job(
         self,
@@ -199,7 +254,23 @@ class Client:
         on_sent: Callable[[int], None] | None = None,
         timeout: float | None = None,
     ) -> Job:
-        """Store a job of generations that run in the background, as AsyncClient.submit_job does."""
+        """Store a job of generations that run in the background; return once it is queued.
+
+        Args:
+            model: as `list_models` names it.
+            items: generations with names that are unique in the job.
+            request_class: urgency of all items.
+            idempotency_key: the same key with the same items gives the same job; default: a random one.
+            run_within: seconds after which the job expires; default: the cluster's bound.
+            on_sent: called with the number of items sent; a repeated attempt begins again at 0. May be called on
+                another thread.
+            timeout: seconds for the upload; default: the client's.
+
+        Raises:
+            InvalidArgumentError: an item is wrong (INVALID_REQUEST); `violations` names item and field.
+            AlreadyExistsError: the key belongs to a job with other items (JOB_KEY_REUSED).
+            PenstockClientError: a bound on stored jobs is reached (JOB_LIMIT).
+        """
         upload = Upload(
             model,
             tuple(chunks_of(items)),
@@ -216,101 +287,54 @@ class Client:
             raise
 
     def get_job(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """Return one job of the caller's tenant."""
+        """Return one job of the caller's tenant. `timeout` is in seconds.
+
+        Raises:
+            NotFoundError: the tenant has no job of this id (JOB_NOT_FOUND).
+        """
         return self._run(calls.get_job(job_id), timeout)
 
     def list_jobs(self, *, page_size: int = 50, page_token: str = "", timeout: float | None = None) -> JobPage:
-        """List jobs, newest first."""
+        """List jobs, newest first.
+
+        Args:
+            page_size: most jobs to return.
+            page_token: `next_page_token` of the page before; default: the first page.
+            timeout: seconds; default: the client's.
+        """
         return self._run(calls.list_jobs(page_size, page_token), timeout)
 
     def cancel_job(self, job_id: str, *, timeout: float | None = None) -> Job:
-        """End a job; results that exist are kept."""
+        """End a job; results that exist are kept. `timeout` is in seconds.
+
+        Raises:
+            NotFoundError: the tenant has no job of this id (JOB_NOT_FOUND).
+        """
         return self._run(calls.cancel_job(job_id), timeout)
 
     def delete_job(self, job_id: str, *, timeout: float | None = None) -> None:
-        """Delete a job with its bodies and results; a running job is ended first."""
+        """Delete a job with its bodies and results; a running job is ended first. `timeout` is in seconds.
+
+        Raises:
+            NotFoundError: the tenant has no job of this id (JOB_NOT_FOUND).
+        """
         self._run(calls.delete_job(job_id), timeout)
 
     def watch_job(
         self, job_id: str, *, resume_token: bytes = b"", progress_only: bool = False, patience: float = 60.0
     ) -> Iterator[JobUpdate]:
-        """Yield a job's results and progress until it has ended, as AsyncClient.watch_job does."""
+        """Yield a job's results in the order of their completion, and its progress, until it has ended.
+
+        A connection that breaks is opened again, at any router; each result comes once.
+
+        Args:
+            job_id: from `submit_job`.
+            resume_token: token of the update after which to continue; default: from the first result.
+            progress_only: whether to leave the results out.
+            patience: seconds of failed connections after which UnavailableError is raised.
+
+        Raises:
+            NotFoundError: the tenant has no job of this id (JOB_NOT_FOUND).
+        """
         on_wait = self._connection.retry.on_wait
-        state = WatchState(job_id, resume_token, progress_only, patience, on_wait=on_wait)
-        while not state.ended:
-            with self._beginning():
-                call = self._next().jobs.WatchJob(state.request(), metadata=self._connection.call_metadata())
-            try:
-                for message in call:
-                    yield state.accept(message)
-                state.closed()
-                return
-            except grpc.RpcError as error:
-                failure = from_rpc_error(error)
-                wait = state.failed(failure)
-                if wait is None:
-                    raise failure from error
-            finally:
-                call.cancel()
-            self._closed.wait(wait)
-            self._check_open()
-
-    def _follow(self, request: inference_pb2.StreamGenerateRequest, attempts: Attempts) -> Stream:
-        stream = Stream(self._open_stream, StreamState(request, attempts))
-        with self._lock:
-            self._streams.add(stream)
-        return stream
-
-    def _run(self, call: UnaryCall[Result], timeout: float | None) -> Result:
-        return self._attempt(call, self._connection.attempts(timeout))
-
-    def _attempt(self, call: UnaryCall[Result], attempts: Attempts) -> Result:
-        while True:
-            try:
-                with self._beginning():
-                    answer = call.method(self._next())(
-                        call.request, timeout=attempts.time_left(), metadata=self._connection.call_metadata()
-                    )
-                return call.convert(answer)
-            except grpc.RpcError as error:
-                failure = from_rpc_error(error)
-                if token := resume_token_of(error, failure):
-                    # It may still be running: to ask again would run it twice.
-                    raise BrokenCallError(token) from error
-                wait = attempts.wait_after(failure)
-                if wait is None:
-                    raise failure from error
-            self._closed.wait(wait)
-            self._check_open()
-
-    def _open_stream(self, request: inference_pb2.StreamGenerateRequest, timeout: float | None, *, again: bool) -> Any:
-        if again:
-            self._check_open()
-        with self._beginning():
-            return self._next().inference.StreamGenerate(
-                request, timeout=timeout, metadata=self._connection.call_metadata()
-            )
-
-    @contextmanager
-    def _beginning(self) -> Iterator[None]:
-        """Raise CancelledError, and not gRPC's ValueError, where another thread closes the channel meanwhile."""
-        try:
-            yield
-        except ValueError:
-            self._check_open()
-            raise
-
-    def _check_open(self) -> None:
-        """Raise CancelledError if the client was closed meanwhile."""
-        if self._closed.is_set():
-            raise CancelledError("the client was closed", grpc.StatusCode.CANCELLED)
-
-    def _next(self) -> Stubs:
-        if self._closed.is_set():
-            raise RuntimeError("the client is closed")
-        return self._stubs[next(self._rotation)]
-
-    def _channel(self, target: str) -> grpc.Channel:
-        if self._connection.tls is None:
-            return grpc.insecure_channel(target, options=self._connection.options)
-        return grpc.secure_channel(target, self._connection.tls.credentials(), options=self._connection.options)
+        return self._watch(WatchState(job_id, resume_token, progress_only, patience, on_wait=on_wait))

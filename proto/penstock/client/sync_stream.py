@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
 
 from penstock.client.connection import OpenStream
-from penstock.client.stream_state import StreamState
-from penstock.values.errors import (
-    CancelledError,
-    from_rpc_error,
-)
+from penstock.client.explain import Attempt
+from penstock.client.stream_state import LEFT, StreamState
+from penstock.values.errors import CancelledError, from_rpc_error
 from penstock.values.events import Event
 from penstock.values.requests import ResumePoint
 
 
 class Stream:
-    """Iterator over a stream's events. Closing it, or leaving its `with`, cancels the request.
+    """Iterator over a stream's events. Leaving its `for` loop, its `with` block or `close` cancels the request.
+
+    `break`, `return` and exceptions leave a loop. To stop reading and go on later, take events with `next(stream)`, or
+    keep the iterator: `events = iter(stream)`.
 
     A stream that ends without an error gave every token once and in order, and `Finished` last; this is checked. When
     its router fails, it continues at another one (see `RetryPolicy.resume_for`), with a further `Queued` or `Started`.
@@ -29,9 +31,12 @@ class Stream:
         self._open_call = open_call
         self._state = state
         self._call: Any = None
+        self._attempt: Attempt | None = None
         self._opened = False
         self._cancelled = threading.Event()
         self._closed = threading.Event()
+        self._left = False
+        """Whether a loop over it was left before its end."""
 
     @property
     def request_id(self) -> str:
@@ -51,8 +56,11 @@ class Stream:
     ) -> None:
         self.close()
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[Event]:
+        return _Loop(self)
+
+    def __del__(self) -> None:
+        self._leave()
 
     def __next__(self) -> Event:
         try:
@@ -66,7 +74,7 @@ class Stream:
         raise StopIteration
 
     def close(self) -> None:
-        """Cancel the request unless it has ended. May be called twice, and from another thread."""
+        """Cancel the request unless it has ended. May be called twice, and while the stream is read."""
         self._closed.set()
         self.cancel()
 
@@ -78,7 +86,15 @@ class Stream:
         if call is not None:
             call.cancel()
 
+    def _leave(self) -> None:
+        """Cancel the request if it has not ended, as `break` does. A later reader gets CancelledError."""
+        if not self._closed.is_set():
+            self._left = True
+            self.cancel()
+
     def _read(self) -> Event | None:
+        if self._left:
+            raise CancelledError(LEFT, grpc.StatusCode.CANCELLED)
         if self._call is None:
             if self._closed.is_set():
                 return None
@@ -86,7 +102,7 @@ class Stream:
                 # Cancelled while there was no call: before the first one, or between two.
                 raise CancelledError("the call was cancelled here", grpc.StatusCode.CANCELLED)
             again, self._opened = self._opened, True
-            self._call = self._open_call(self._state.request(), self._state.time_left(), again=again)
+            self._call, self._attempt = self._open_call(self._state.request(), self._state.attempts, again=again)
             if self._cancelled.is_set():
                 self._call.cancel()  # Another thread cancelled the stream while the call was being made.
         try:
@@ -104,8 +120,26 @@ class Stream:
         if self._closed.is_set():
             return
         failure = from_rpc_error(error)
+        if self._attempt is not None:
+            failure = self._attempt.explained(failure, begun=self._state.begun)
         wait = self._state.failed(failure)
         if wait is None:
             raise failure from error
         self._call = None
         self._cancelled.wait(wait)
+
+
+class _Loop:
+    """Iterator of one loop over a stream. Python drops it when the loop is left, which cancels the request."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        return next(self._stream)
+
+    def __del__(self) -> None:
+        self._stream._leave()

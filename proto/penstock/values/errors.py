@@ -42,7 +42,8 @@ class ErrorDetails:
     """Content of a status beside its code."""
 
     reason: str = ""
-    """A stable word, such as QUEUE_FULL; empty when the error did not come from a router."""
+    """A stable word, such as QUEUE_FULL. The client's own words are UNREACHABLE (no router answered), DEADLINE (as
+    routers say it) and PROTOCOL; empty for other errors that did not come from a router."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     violations: tuple[FieldViolation, ...] = ()
     retry_after: float | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -13,8 +14,9 @@ from penstock.models import RequestClass
 from penstock.v1 import jobs_pb2
 from penstock.values.durations import duration_field
 from penstock.values.fields import below, build, unfit
-from penstock.values.requests import GenerateOptions, Prompt, Sampling, class_field, request_to_proto
+from penstock.values.requests import GenerateOptions, Prompt, class_field, request_to_proto
 from penstock.values.results import Completion
+from penstock.values.sampling import Sampling
 from penstock.wire import request_class_from_wire
 
 CHUNK_ITEMS = 256
@@ -56,7 +58,8 @@ class JobItem:
     custom_id: str
     """The caller's name for it, unique in the job."""
     prompt: Prompt
-    sampling: Sampling | None = None
+    sampling: Sampling | Mapping[str, Any] | None = None
+    """Sampling parameters, or a dictionary of them."""
     lora_adapter: str = ""
     session_id: str = ""
     """Name of a group of items that share a long prefix; they prefer the same replica."""

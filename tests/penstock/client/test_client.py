@@ -396,7 +396,7 @@ def test_a_client_needs_targets(targets):
 
 
 async def test_a_prompt_of_mixed_items_is_refused(client):
-    with pytest.raises(TypeError, match="prompt: must be text, a sequence of Message"):
+    with pytest.raises(TypeError, match="prompt: must be text, messages"):
         await client.generate("demo", [Message("user", "hi"), 3])
 
 

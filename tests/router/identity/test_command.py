@@ -246,10 +246,10 @@ async def test_a_schema_comes_from_the_line_or_from_a_file(capsys: Captured, tmp
 @pytest.mark.parametrize(("host", "better"), [("localhost",) * 2, ("[::1]",) * 2, ("::1", "[::1]")])
 def test_a_target_without_a_port_is_named(host: str, better: str, capsys: Captured) -> None:
     assert 2 == run("status", host)
-    assert f"--target must be host:port, such as {better}:50051, got '{host}'" in capsys.readouterr().err
+    assert f"--target: must be host:port, such as {better}:50051, got '{host}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["localhost:65536", "[::1]:150051", "dns:///localhost:99999999999"])
 def test_a_port_that_is_none_is_not_dialled_as_another_one(host: str, capsys: Captured) -> None:
     assert 2 == run("status", host)
-    assert f"--target: a port is at most 65535, got '{host}'" in capsys.readouterr().err
+    assert f"--target: a port must be 1 to 65535, got '{host}'" in capsys.readouterr().err

@@ -11,7 +11,6 @@ import pytest
 
 from penstock.client import (
     AsyncClient,
-    AsyncStream,
     Delta,
     Event,
     Finished,
@@ -87,7 +86,8 @@ async def test_a_router_that_ends_before_its_streams_leaves_them_to_others(tmp_p
             plain = [(await read(other, number))[0] for number in range(2)]
         async with AsyncClient(ports[:1], retry=RetryPolicy(resume_for=0.0)) as alone, AsyncClient(ports) as client:
             lonely = alone.stream("demo", "Prompt 0", LONG)
-            before = [event async for event in first_of(lonely)]
+            events = aiter(lonely)
+            before = [event async for event in first_of(events)]
             streams = [asyncio.ensure_future(read(client, number % 2)) for number in range(8)]
             keyed = [asyncio.ensure_future(read(client, n, idempotency_key=f"key-{n}")) for n in range(2)]
             unary = [asyncio.ensure_future(client.generate("demo", f"Prompt {n}", LONG)) for n in range(2)]
@@ -97,7 +97,7 @@ async def test_a_router_that_ends_before_its_streams_leaves_them_to_others(tmp_p
             await first.stop(drain_s=0.1)
 
             with pytest.raises(UnavailableError) as told:
-                [event async for event in lonely]
+                [event async for event in events]
             assert told.value.reason == "SHUTTING_DOWN"
             assert before
             resumed = client.stream("demo", "Prompt 0", LONG, resume=lonely.resume_point)
@@ -113,9 +113,9 @@ async def test_a_router_that_ends_before_its_streams_leaves_them_to_others(tmp_p
         await until(lambda: held.sequences == 0)
 
 
-async def first_of(stream: AsyncStream) -> AsyncIterator[Event]:
+async def first_of(events: AsyncIterator[Event]) -> AsyncIterator[Event]:
     """Read a stream until its first output."""
-    async for event in stream:
+    async for event in events:
         yield event
         if isinstance(event, Delta):
             return

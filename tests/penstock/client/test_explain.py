@@ -1,0 +1,110 @@
+"""A call that reaches no router says why and what to do; one that ran out of time names its time. Real sockets."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from penstock import DeadlineExceededError, RetryPolicy, Tls, UnavailableError
+from penstock import client as api
+from penstock.client.explain import Attempt
+from penstock.values.errors import ErrorDetails
+from tests.penstock.client.events import collect
+from tests.penstock.client.fake_router import FakeRouter, serving
+from tests.support.certificates import LOOPBACK, Authority
+from tests.support.ports import free_port
+
+ONCE = RetryPolicy(max_attempts=1, resume_for=0.0)
+
+
+def certified() -> grpc.ServerCredentials:
+    pair = Authority().issue("router", *LOOPBACK)
+    return grpc.ssl_server_credentials([(pair.key, pair.certificate)])
+
+
+async def failure(client, streamed: bool) -> api.PenstockClientError:
+    with pytest.raises(api.PenstockClientError) as told:
+        await (collect(client.stream("demo", "x")) if streamed else client.list_models())
+    return told.value
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "unary"])
+async def test_where_nobody_listens_it_asks_whether_the_cluster_is_up(connect, streamed) -> None:
+    target = f"127.0.0.1:{free_port()}"
+    told = await failure(connect(target, retry=ONCE), streamed)
+    assert (UnavailableError, "UNREACHABLE") == (type(told), told.reason)
+    assert str(told).startswith(
+        f"{target}: no router listens there. Is the cluster up (`penstock up`), and is this its"
+    )
+    assert "Connection refused" in str(told)
+    assert "connections to all backends" not in str(told)
+
+
+async def test_a_host_without_an_address_is_said_to_be_none(connect) -> None:
+    told = await failure(connect("no-such-host.invalid:50051", retry=ONCE), streamed=False)
+    assert "no-such-host.invalid:50051: there is no host of this name" in str(told)
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "unary"])
+async def test_a_router_that_expects_tls_is_told_from_one_that_is_down(connect, streamed) -> None:
+    async with serving(FakeRouter(), credentials=certified()) as port:
+        told = await failure(connect(f"127.0.0.1:{port}", retry=ONCE), streamed)
+    assert "if it expects TLS, give `tls=Tls(...)`" in str(told)
+    assert "UNREACHABLE" == told.reason
+
+
+async def test_a_router_without_tls_is_told_from_one_that_is_down(connect, port) -> None:
+    told = await failure(connect(f"127.0.0.1:{port}", tls=Tls(), retry=ONCE), streamed=False)
+    assert "it does not speak TLS; leave `tls` out" in str(told)
+
+
+async def test_a_certificate_that_does_not_fit_is_named(connect) -> None:
+    async with serving(FakeRouter(), credentials=certified()) as port:
+        told = await failure(connect(f"127.0.0.1:{port}", tls=Tls(), retry=ONCE), streamed=False)
+    assert "its certificate is not signed by an authority of tls.root_certificates" in str(told)
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.generate("demo", "hi", timeout=0.05),
+        lambda client: collect(client.stream("demo", "hi", timeout=0.05)),
+    ],
+    ids=["unary", "stream"],
+)
+async def test_a_timeout_that_passes_is_named(client, fake, call) -> None:
+    fake.hold_after = 1
+    with pytest.raises(
+        DeadlineExceededError, match=r"^timeout: 0\.05 s passed before 127\.0\.0\.1:\d+ answered$"
+    ) as told:
+        await call(client)
+    assert "DEADLINE" == told.value.reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("", "timeout: 2.5 s passed before a:1 answered"),
+        ("DEADLINE", "timeout: 2.5 s passed before the output was complete"),
+        ("QUEUE_TIMEOUT", "what the router says"),
+        ("NOT_IN_TIME", "what the router says"),
+    ],
+)
+def test_only_the_callers_own_deadline_is_called_a_timeout(reason: str, message: str) -> None:
+    error = DeadlineExceededError("what the router says", grpc.StatusCode.DEADLINE_EXCEEDED, ErrorDetails(reason))
+    assert message == str(Attempt("a:1", tls=False, timeout=2.5).explained(error))
+
+
+def test_what_a_router_says_stays_as_it_is() -> None:
+    error = UnavailableError("draining", grpc.StatusCode.UNAVAILABLE, ErrorDetails("SHUTTING_DOWN", retry_after=1.0))
+    assert Attempt("a:1", tls=False, timeout=None).explained(error) is error
+
+
+def test_a_connection_that_worked_and_broke_is_not_taken_for_a_wrong_setting() -> None:
+    error = UnavailableError("Socket closed", grpc.StatusCode.UNAVAILABLE)
+    attempt = Attempt("a:1", tls=False, timeout=None)
+    assert "TLS" in str(attempt.explained(error))
+    assert "a:1: the connection was lost. gRPC says: Socket closed" == str(attempt.explained(error, begun=True))
