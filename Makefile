@@ -108,6 +108,7 @@ proto: setup ## regenerate the code of the .proto files
 
 proto-check: setup
 	$(BIN)/python proto/generate.py --check
+	cd proto && ../$(BIN)/buf lint
 
 lock: setup ## recompile requirements/cpu.txt from pyproject.toml
 	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip compile --quiet pyproject.toml --extra cpu --extra loadtest --group dev --python-version 3.11 \

@@ -45,6 +45,7 @@ CONTENTS = {
     "Reference": {
         "API": "proto/reference/api",
         "Python client": "proto/reference/client",
+        "Errors": "proto/reference/errors",
         "Settings": "cluster/reference/settings",
         "Metrics": "cluster/reference/metrics",
         "Commands": "cluster/reference/cli",

@@ -14,13 +14,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "proto"
-PACKAGE = Path("penstock/v1")
+PACKAGES = (Path("penstock/v1"), Path("penstock/internal/v1"))
 PATTERNS = ("*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py", "*_pb2_grpc.pyi")
 
 
 def generate(out: Path) -> None:
     """Write the generated files below `out`."""
-    protos = sorted(str(path.relative_to(SOURCES)) for path in (SOURCES / PACKAGE).glob("*.proto"))
+    protos = [
+        str(path.relative_to(SOURCES)) for package in PACKAGES for path in sorted((SOURCES / package).glob("*.proto"))
+    ]
     flags = [f"--{plugin}_out={out}" for plugin in ("python", "grpc_python", "mypy", "mypy_grpc")]
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{SOURCES}", *flags, *protos]
     # protoc looks for its plugins on PATH; they were installed beside this interpreter.
@@ -31,10 +33,16 @@ def generate(out: Path) -> None:
 def stale_files() -> list[str]:
     """List generated files that are missing, different or left over."""
     with tempfile.TemporaryDirectory() as folder:
-        generate(Path(folder))
-        fresh, kept = Path(folder) / PACKAGE, SOURCES / PACKAGE
-        names = {path.name for base in (fresh, kept) for pattern in PATTERNS for path in base.glob(pattern)}
-        return sorted(name for name in names if not _same(fresh / name, kept / name))
+        fresh = Path(folder)
+        generate(fresh)
+        names = {
+            path.relative_to(base)
+            for base in (fresh, SOURCES)
+            for package in PACKAGES
+            for pattern in PATTERNS
+            for path in (base / package).glob(pattern)
+        }
+        return sorted(str(name) for name in names if not _same(fresh / name, SOURCES / name))
 
 
 def _same(one: Path, other: Path) -> bool:

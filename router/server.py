@@ -22,8 +22,6 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
-from grpc_reflection.v1alpha import reflection
-from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
 from cluster.addresses import host_port
 from cluster.errors import BootstrapError, QueueUnavailableError, UnavailableError
@@ -40,7 +38,7 @@ from router.admin.servicer import AdminServicer
 from router.affinity import CacheSalts
 from router.catalog import Catalog
 from router.dispatch.pool import Pool
-from router.grpc_server import CallServer, open_server
+from router.grpc_server import CallServer, open_server, reflection_handlers
 from router.handlers import service_handler
 from router.identity import Authenticator, TenantPolicies
 from router.inference.admit import Admission
@@ -208,8 +206,8 @@ def _build_server(
     server.add_generic_rpc_handlers(tuple(handlers))
     add_HealthServicer_to_server(health_service, server)
     if settings.reflection:
-        names = (*(service.full_name for service in _SERVICES), "grpc.health.v1.Health", reflection.SERVICE_NAME)
-        add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(names), server)  # type: ignore[attr-defined]  # missing in the stubs
+        names = (*(service.full_name for service in _SERVICES), "grpc.health.v1.Health")
+        server.add_generic_rpc_handlers(reflection_handlers(names))
     return server
 
 

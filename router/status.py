@@ -54,6 +54,35 @@ _MAX_DETAIL_BYTES = 3_072
 """Largest list of violations. Clients may drop a response with trailers above 8 KiB; base64 and the message, which is
 sent twice, take the rest."""
 
+CODES: Mapping[type[PenstockError], int] = {
+    InvalidRequestError: code_pb2.INVALID_ARGUMENT,
+    EngineRequestError: code_pb2.INVALID_ARGUMENT,
+    UnauthenticatedError: code_pb2.UNAUTHENTICATED,
+    PermissionDeniedError: code_pb2.PERMISSION_DENIED,
+    ModelNotFoundError: code_pb2.NOT_FOUND,
+    RequestNotFoundError: code_pb2.NOT_FOUND,
+    JobNotFoundError: code_pb2.NOT_FOUND,
+    KeyReusedError: code_pb2.ALREADY_EXISTS,
+    JobExistsError: code_pb2.ALREADY_EXISTS,
+    QueueFullError: code_pb2.RESOURCE_EXHAUSTED,
+    QuotaExceededError: code_pb2.RESOURCE_EXHAUSTED,
+    NotInTimeError: code_pb2.RESOURCE_EXHAUSTED,
+    JobLimitError: code_pb2.RESOURCE_EXHAUSTED,
+    SlowReaderError: code_pb2.RESOURCE_EXHAUSTED,
+    UnavailableError: code_pb2.UNAVAILABLE,
+    QueueTimeoutError: code_pb2.DEADLINE_EXCEEDED,
+    DeadlineError: code_pb2.DEADLINE_EXCEEDED,
+    # Not UNAVAILABLE: clients retry that without a check, and output may have been delivered.
+    GenerationFailedError: code_pb2.ABORTED,
+    TakenOverError: code_pb2.ABORTED,
+    QuarantinedError: code_pb2.FAILED_PRECONDITION,
+    CancelledError: code_pb2.CANCELLED,
+    PenstockError: code_pb2.INTERNAL,
+}
+"""gRPC status of each error. One that is not named has that of the class it derives from."""
+TOO_LATE_CODE: int = code_pb2.DEADLINE_EXCEEDED
+"""Status of a NotInTimeError to which no wait would help."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -78,99 +107,85 @@ async def abort(
     raise AssertionError("abort_with_status returned")  # pragma: no cover
 
 
+def code_of(kind: type[BaseException]) -> int:
+    """Return the gRPC status of a class of errors."""
+    return next((CODES[each] for each in kind.__mro__ if each in CODES), code_pb2.INTERNAL)
+
+
 def to_rpc_status(error: BaseException) -> status_pb2.Status:
     """Build the message for the trailers."""
     match error:
-        case RequestError():
-            return _request_status(error)
         case UnavailableError():
-            return _status(code_pb2.UNAVAILABLE, error, {}, _retry_after(error.retry_after_s))
+            return _status(error, {}, _retry_after(error.retry_after_s))
         case GenerationFailedError():
-            # Not UNAVAILABLE: clients retry that without a check, and output may have been delivered.
             facts = {
                 "request_id": error.request_id,
                 "delivered_tokens": str(error.delivered_tokens),
                 "prompt_tokens": str(error.prompt_tokens),
                 "attempts": str(error.attempts),
             }
-            return _status(code_pb2.ABORTED, error, facts)
+            return _status(error, facts)
+        case RequestError() if code_of(type(error)) != code_pb2.INTERNAL:
+            return _request_status(error)
         case EngineRequestError():
-            return _hidden(code_pb2.INVALID_ARGUMENT, error, "the engine refuses this request")
+            return _hidden(error, "the engine refuses this request")
         case _:
-            return _hidden(code_pb2.INTERNAL, error, "internal error")
+            return _hidden(error, "internal error")
 
 
-def _request_status(error: RequestError) -> status_pb2.Status:  # noqa: C901 - one line per error
+def _request_status(error: RequestError) -> status_pb2.Status:
     match error:
         case InvalidRequestError():
             return _invalid(error)
-        case UnauthenticatedError() | PermissionDeniedError():
-            return _not_admitted(error)
-        case ModelNotFoundError():
-            return _status(code_pb2.NOT_FOUND, error, {"model": error.model})
-        case RequestNotFoundError():
-            return _status(code_pb2.NOT_FOUND, error, {"target": error.target})
-        case JobNotFoundError() | JobExistsError() | JobLimitError():
-            return _job_status(error)
+        case PermissionDeniedError():
+            return _status(error, {"tenant": error.tenant, error.subject: error.value})
+        case JobLimitError():
+            # No RetryInfo: waiting does not help until a job is deleted.
+            quota = error_details_pb2.QuotaFailure()
+            quota.violations.add(subject=error.what, description=str(error))
+            return _status(error, {"bound": error.what, "limit": str(error.limit)}, quota)
         case QueueFullError():
             facts = {"pool": error.pool, "limit": str(error.limit)}
             if error.tenant:
                 facts["tenant"] = error.tenant
-            return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, _retry_after(error.retry_after_s))
+            return _status(error, facts, _retry_after(error.retry_after_s))
         case QuotaExceededError():
             facts = {"pool": error.pool, "quota": error.quota, "limit": str(error.limit)}
             if error.retry_after_s is None:
                 facts["asked"] = str(error.asked)
-            return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, *_quota_details(error))
+            return _status(error, facts, *_quota_details(error))
         case NotInTimeError():
             facts = {"bound": error.bound, "estimate_s": f"{error.wait_s:.3f}"}
             if error.retry_after_s is None:
-                return _status(code_pb2.DEADLINE_EXCEEDED, error, facts)
-            return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts, _retry_after(error.retry_after_s))
-        case KeyReusedError():
-            return _status(code_pb2.ALREADY_EXISTS, error, {"request_id": error.request_id})
-        case TakenOverError():
-            return _status(code_pb2.ABORTED, error, {"request_id": error.request_id})
-        case SlowReaderError():
-            facts = {"unread_bytes": str(error.unread_bytes), "limit_bytes": str(error.limit_bytes)}
-            return _status(code_pb2.RESOURCE_EXHAUSTED, error, facts)
-        case QuarantinedError():
-            return _status(code_pb2.FAILED_PRECONDITION, error, {"incident": error.incident})
-        case QueueTimeoutError():
-            facts = {"waited_s": f"{error.waited_s:.3f}"}
-            if error.limit_s is not None:
-                facts["limit_s"] = f"{error.limit_s:.3f}"
-            return _status(code_pb2.DEADLINE_EXCEEDED, error, facts)
-        case DeadlineError():
-            return _status(code_pb2.DEADLINE_EXCEEDED, error)
-        case CancelledError():
-            return _status(code_pb2.CANCELLED, error)
+                return _pack(TOO_LATE_CODE, str(error), error.reason, facts, ())
+            return _status(error, facts, _retry_after(error.retry_after_s))
         case _:
-            return _hidden(code_pb2.INTERNAL, error, "internal error")
+            return _status(error, _facts(error))
 
 
-def _job_status(error: JobNotFoundError | JobExistsError | JobLimitError) -> status_pb2.Status:
+def _facts(error: RequestError) -> Mapping[str, str]:
     match error:
-        case JobNotFoundError():
-            return _status(code_pb2.NOT_FOUND, error, {"job_id": error.job_id})
-        case JobExistsError():
-            return _status(code_pb2.ALREADY_EXISTS, error, {"job_id": error.job_id})
-    # No RetryInfo: waiting does not help until a job is deleted.
-    quota = error_details_pb2.QuotaFailure()
-    quota.violations.add(subject=error.what, description=str(error))
-    return _status(code_pb2.RESOURCE_EXHAUSTED, error, {"bound": error.what, "limit": str(error.limit)}, quota)
+        case ModelNotFoundError():
+            return {"model": error.model}
+        case RequestNotFoundError():
+            return {"target": error.target}
+        case JobNotFoundError() | JobExistsError():
+            return {"job_id": error.job_id}
+        case KeyReusedError() | TakenOverError():
+            return {"request_id": error.request_id}
+        case SlowReaderError():
+            return {"unread_bytes": str(error.unread_bytes), "limit_bytes": str(error.limit_bytes)}
+        case QuarantinedError():
+            return {"incident": error.incident}
+        case QueueTimeoutError():
+            limit = {} if error.limit_s is None else {"limit_s": f"{error.limit_s:.3f}"}
+            return {"waited_s": f"{error.waited_s:.3f}", **limit}
+        case _:
+            return {}
 
 
-def _status(
-    code: code_pb2.Code.ValueType, error: PenstockError, facts: Mapping[str, str] | None = None, *details: Message
-) -> status_pb2.Status:
-    return _pack(code, str(error), error.reason, facts or {}, details)
-
-
-def _not_admitted(error: UnauthenticatedError | PermissionDeniedError) -> status_pb2.Status:
-    if isinstance(error, UnauthenticatedError):
-        return _status(code_pb2.UNAUTHENTICATED, error)
-    return _status(code_pb2.PERMISSION_DENIED, error, {"tenant": error.tenant, error.subject: error.value})
+def _status(error: PenstockError, facts: Mapping[str, str], *details: Message) -> status_pb2.Status:
+    return _pack(code_of(type(error)), str(error), error.reason, facts, details)
 
 
 def _invalid(error: InvalidRequestError) -> status_pb2.Status:
@@ -182,20 +197,20 @@ def _invalid(error: InvalidRequestError) -> status_pb2.Status:
         )
     while bad.ByteSize() > _MAX_DETAIL_BYTES:
         bad.field_violations.pop()
-    return _status(code_pb2.INVALID_ARGUMENT, error, {}, bad)
+    return _status(error, {}, bad)
 
 
-def _hidden(code: code_pb2.Code.ValueType, error: BaseException, text: str) -> status_pb2.Status:
+def _hidden(error: BaseException, text: str) -> status_pb2.Status:
     incident = secrets.token_hex(8)
     reason = error.reason if isinstance(error, PenstockError) else PenstockError.reason
     _log.error(
         "router.incident", exc_info=error, extra={"incident": incident, "reason": reason, "error": type(error).__name__}
     )
-    return _pack(code, f"{text}, incident {incident}", reason, {"incident": incident}, ())
+    return _pack(code_of(type(error)), f"{text}, incident {incident}", reason, {"incident": incident}, ())
 
 
 def _pack(
-    code: code_pb2.Code.ValueType, message: str, reason: str, facts: Mapping[str, str], details: tuple[Message, ...]
+    code: int, message: str, reason: str, facts: Mapping[str, str], details: tuple[Message, ...]
 ) -> status_pb2.Status:
     metadata = {key: _cut(value, _MAX_FACT_BYTES) for key, value in facts.items()}
     info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)

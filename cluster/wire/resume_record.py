@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cluster.models import ResumeRecord
-from penstock.v1 import replica_pb2
+from penstock.internal.v1 import replica_pb2
 
 
 def resume_record_to_wire(record: ResumeRecord) -> replica_pb2.ResumeRecord:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from cluster.models import SequenceEnd
 from deployments.replica.output_log import Entry, Outlet, OutputLog
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import FinishReason, PositionLogprobs
-from penstock.v1 import replica_pb2 as pb
 from penstock.wire import finish_reason_to_wire, logprobs_to_wire
 
 MAX_FRAME_TOKENS = 65_536

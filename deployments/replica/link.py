@@ -12,8 +12,8 @@ from cluster.wire.resume_record import resume_record_from_wire
 from deployments.replica.attempts import AttemptTable, Refused
 from deployments.replica.frames import fill_frame
 from deployments.replica.output_log import OutputLog
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import FinishReason
-from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from penstock.wire import sampling_from_wire
 

@@ -32,6 +32,7 @@ from cluster.telemetry import MetricsServer
 from cluster.trust.announcement import Announcement
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import TlsFiles
+from cluster.wire.former_name import FormerNameServer
 from deployments.engines.base import Engine, EngineIdentity
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.first_token import first_token
@@ -39,8 +40,8 @@ from deployments.replica.governor import Governor
 from deployments.replica.group_fit import GroupFit
 from deployments.replica.metrics import ReplicaMetrics
 from deployments.replica.service import ReplicaServicer
+from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
 from penstock.models import ReplicaState
-from penstock.v1 import replica_pb2_grpc as pb_grpc
 from penstock.values.steps import Relief
 
 _LOG = logging.getLogger(__name__)
@@ -201,6 +202,7 @@ class Replica:
             options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_INNER_MESSAGE), ("grpc.so_reuseport", 0)]
         )
         pb_grpc.add_ReplicaServiceServicer_to_server(servicer, self._server)
+        pb_grpc.add_ReplicaServiceServicer_to_server(servicer, FormerNameServer(self._server))  # type: ignore[arg-type]
         address, tls = host_port(self.plan.settings.host, self.plan.settings.port), self.plan.settings.tls
         port: int = (
             self._server.add_secure_port(address, TlsFiles.of_link(tls).server_credentials())

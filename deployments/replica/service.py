@@ -13,8 +13,8 @@ from cluster.trust.secret import ClusterSecret
 from deployments.engines.base import Engine
 from deployments.replica.attempts import AttemptTable
 from deployments.replica.link import PROTOCOL_VERSIONS, LinkSession
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import replica_pb2_grpc as pb_grpc
+from penstock.internal.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
 
 _LOG = logging.getLogger(__name__)
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from penstock.client import *  # noqa: F403 - the public names are the client's
 else:
+    _ROOMS = ("batch", "client", "internal", "v1", "values", "wire")
 
     def __getattr__(name: str) -> object:
         # The import of a submodule asks here first, and must not load the client.
-        if name == "__all__" or not (name.startswith("_") or name in ("batch", "client", "v1", "values", "wire")):
+        if name == "__all__" or not (name.startswith("_") or name in _ROOMS):
             client = importlib.import_module("penstock.client")
             if name == "__all__" or name in client.__all__:
                 return getattr(client, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.generation.metering import FinishedAttempt
 from router.links.placement import Placement

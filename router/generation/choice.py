@@ -19,7 +19,7 @@ from cluster.errors import (
 from cluster.plural import counted
 from cluster.queue.entries import Grant, QueueEntry
 from cluster.trust.resume_token import ResumeTokenChoice
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.generation.attempt import Attempt
 from router.generation.choice_state import ChoiceEvent, ChoiceState, state_after

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import chain
 
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 
 _DELTAS = 16
 """Deltas that are packed together. One by one would cost more; until then a delta takes some 210 bytes."""

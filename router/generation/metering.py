@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cluster.queue.entries import Settlement
 from cluster.settings import PoolSettings
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from penstock.wire import duration_to_wire
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cluster.errors import InvalidRequestError
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
-from penstock.v1 import replica_pb2 as pb
 from router.generation.history import History
 from router.generation.unread import Dropped, Unread
 

@@ -9,7 +9,7 @@ from functools import partial
 from cluster.queue.entries import QueueEntry
 from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.wire import request_class_to_wire, sampling_to_wire
 from router.generation.choice import Choice
 from router.generation.generation import Generation

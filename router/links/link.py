@@ -18,8 +18,9 @@ from cluster.lifecycle import TaskOwner, slept_awake
 from cluster.trust.link_proof import caller_metadata
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import replica_pb2_grpc as pb_grpc
+from cluster.wire.former_name import FormerNameChannel
+from penstock.internal.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
 from router.links.failure import Failure
 from router.links.outbox import Outbox
 from router.links.receiver import Receiver
@@ -96,6 +97,8 @@ class ReplicaLink:
         self._grace_s = attach_grace_s
         self._on_change = on_change
         self._dialer = dialer
+        self._former_name = False
+        """Whether the replica is of the former release, which has another name for its service."""
         self._dial()
         self._outbox = Outbox()
         self._sinks = Sinks(replica_id, self._outbox, safeguards)
@@ -112,7 +115,11 @@ class ReplicaLink:
     def _dial(self) -> None:
         self._dialled_with = self._dialer.version
         self._channel = self._dialer.dial(self.address, INNER_CHANNEL_OPTIONS)
-        self._stub: Any = pb_grpc.ReplicaServiceStub(self._channel)
+        self._stub = self._service()
+
+    def _service(self) -> Any:
+        channel: Any = FormerNameChannel(self._channel) if self._former_name else self._channel
+        return pb_grpc.ReplicaServiceStub(channel)
 
     async def wait_up(self, seconds: float) -> bool:
         """Wait until the link is up; return False when it is not within this time."""
@@ -257,6 +264,7 @@ class ReplicaLink:
                 self._deliver(frame)
             raise LinkLostError(f"{self.replica_id} closed the link: {await call.code()}")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
+            self._try_other_name(error)
             raise LinkLostError(f"{self.replica_id}: {error}") from error
         except asyncio.CancelledError:
             # gRPC raises this also when the ping or the writer cancelled the call. Only the cancellation of this task
@@ -268,6 +276,11 @@ class ReplicaLink:
         finally:
             call.cancel()
             await tasks.close()
+
+    def _try_other_name(self, error: Exception) -> None:
+        if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            self._former_name = not self._former_name
+            self._stub = self._service()
 
     async def _shake_hands(self, call: Any) -> Any:
         hello = pb.LinkCommand(hello=pb.Hello(protocol_versions=PROTOCOL_VERSIONS, router_id=self._router_id))

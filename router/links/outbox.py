@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 
 LEISURE_S = 0.1
 """How long a command without urgency waits for others: a message with one command costs as much as one with ten."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from router.links.failure import Failure
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from router.links.failure import Failure
 from router.links.outbox import Outbox
 from router.links.receiver import Receiver

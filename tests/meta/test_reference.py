@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock.client
+from cluster import errors
 from k8s.render import dashboards
 from penstock.v1 import admin_pb2, inference_pb2, jobs_pb2, types_pb2
 from tests.k8s.alerts import alerts, names
@@ -45,6 +46,25 @@ def test_every_metric_of_dashboards_and_alerts_has_an_entry() -> None:
 
 def test_every_public_name_of_the_client_has_an_entry() -> None:
     assert set() == set(penstock.client.__all__) - headings("proto/reference/client.md")
+
+
+def test_every_error_has_a_word_a_meaning_and_a_remedy_of_its_own_on_the_page() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", text("proto/reference/errors.md"), re.MULTILINE)
+    described = {reason: cells.split(" | ") for reason, cells in rows}
+    kinds = {kind for kind in vars(errors).values() if isinstance(kind, type)} - {errors.RequestError, errors.LinkError}
+    assert len(rows) == len(described) == len(kinds)
+    for kind in kinds:
+        assert {"reason", "remedy", "__doc__"} <= set(vars(kind)), kind
+        assert kind.remedy == described[kind.reason][-1]
+
+
+def test_every_reason_that_a_document_names_exists() -> None:
+    reasons = {kind.reason for kind in vars(errors).values() if isinstance(kind, type)}
+    (table,) = re.findall(r"^\| status \| reasons .*?\n\n", text("router/README.md"), re.MULTILINE | re.DOTALL)
+    cells = [line.split("|")[2] for line in table.strip().splitlines()[2:]]
+    named = {word for cell in cells for word in re.findall(r"`([A-Z_]+)`", cell)}
+    assert set() == named - reasons
+    assert {errors.QueueFullError.reason, errors.NotInTimeError.reason} <= named
 
 
 def test_every_message_and_service_has_an_entry() -> None:

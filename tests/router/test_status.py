@@ -11,6 +11,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from cluster import errors
+from penstock.models import FieldViolation
 from penstock.v1 import inference_pb2 as pb
 from penstock.v1 import inference_pb2_grpc as services
 from router.status import DOMAIN, abort, to_rpc_status
@@ -117,7 +118,7 @@ CASES = [
         None,
     ),
 ]
-HUGE = errors.InvalidRequestError([errors.FieldViolation("é" * 500, "ß" * 2_000)] * 16)
+HUGE = errors.InvalidRequestError([FieldViolation("é" * 500, "ß" * 2_000)] * 16)
 HIDDEN = [
     (errors.EngineRequestError("secret"), "INVALID_ARGUMENT", "ENGINE_REQUEST"),
     (errors.EngineDeadError("secret"), "INTERNAL", "ENGINE_DEAD"),
@@ -180,9 +181,7 @@ def test_incidents_differ():
 
 
 def test_violations_are_listed_by_field():
-    status = to_rpc_status(
-        errors.InvalidRequestError([errors.FieldViolation("a", "bad"), errors.FieldViolation("b[1]", "worse")])
-    )
+    status = to_rpc_status(errors.InvalidRequestError([FieldViolation("a", "bad"), FieldViolation("b[1]", "worse")]))
 
     [bad] = details(status, error_details_pb2.BadRequest)
     assert [(v.field, v.description) for v in bad.field_violations] == [("a", "bad"), ("b[1]", "worse")]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from cluster.models import SequenceEnd
 from deployments.replica.frames import MAX_FRAME_TOKENS, fill_frame
 from deployments.replica.output_log import OutputLog
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import FinishReason, PositionLogprobs, TokenLogprob
-from penstock.v1 import replica_pb2 as pb
 
 
 class Outlet:

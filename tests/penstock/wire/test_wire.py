@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from cluster.models import ResumeRecord
 from cluster.wire.resume_record import resume_record_from_wire, resume_record_to_wire
 from penstock import wire
+from penstock.internal.v1 import replica_pb2
 from penstock.models import (
     Capabilities,
     ConstraintKind,
@@ -21,7 +22,7 @@ from penstock.models import (
     StructuredOutput,
     TokenLogprob,
 )
-from penstock.v1 import replica_pb2, types_pb2
+from penstock.v1 import types_pb2
 
 ids = st.integers(0, 2**32 - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"]))

@@ -11,8 +11,8 @@ import pytest
 from cluster.autoscaler.router_report import unpack_report
 from cluster.errors import PenstockError, QuarantinedError, QueueTimeoutError, SlowReaderError
 from cluster.queue.entries import Grant
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import RequestClass
-from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from penstock.values.slo import ClassSlo, OperatingPoint
 from router.admission.demand import DemandCounter, Verdict

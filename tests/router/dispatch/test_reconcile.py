@@ -13,7 +13,7 @@ import pytest
 from cluster.errors import QueueUnavailableError
 from cluster.queue.entries import Adopted, Grant, Holding, Holdings, Mail, Where
 from deployments.replica.attempts import Refused
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.dispatch.pool_context import PoolContext
 from router.dispatch.reconcile import Finding, Reconciler, Remedy, differences

@@ -11,7 +11,7 @@ from cluster.models import Windows
 from cluster.queue.entries import QueueLimits, Quota
 from cluster.queue.heartbeats import RouterBeat
 from cluster.queue.memory.queue import MemoryQueue, MemoryStore
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from router.dispatch.pool_context import PoolContext
 from router.dispatch.resubmit import Resubmit
 from router.generation.choice import Choice

@@ -7,7 +7,7 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.generation import attempt as module
 from router.generation.attempt import Attempt

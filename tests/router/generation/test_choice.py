@@ -8,7 +8,7 @@ import pytest
 
 from cluster.errors import GenerationFailedError
 from cluster.queue.entries import Grant
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState

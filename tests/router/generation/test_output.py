@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from cluster.errors import InvalidRequestError
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.generation.output import Output
 

@@ -15,7 +15,7 @@ from cluster.models import GenerationSpec
 from deployments.engines.base import TokenSink
 from deployments.engines.sim.engine import SimEngine
 from penstock.client import AsyncClient, Finished, Sampling
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from router.links.replicas import ReplicaSet
 from tests.support.stack import Stack, collect, ids_of, request, running_stack, stream_request
 from tests.support.tiny_model import make_tokenizer

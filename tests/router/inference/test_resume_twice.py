@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.v1 import inference_pb2 as api
-from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.dispatch.pool import Pool
 from router.generation.choice import Choice

@@ -15,9 +15,9 @@ from cluster.queue.entries import Grant, QueueEntry
 from cluster.settings import MergingSettings
 from cluster.trust.resume_token import ResumeToken
 from cluster.trust.secret import ClusterSecret
+from penstock.internal.v1 import replica_pb2 as pb
 from penstock.models import RequestClass
 from penstock.v1 import inference_pb2 as api
-from penstock.v1 import replica_pb2 as pb
 from penstock.v1 import types_pb2 as types
 from router.generation.choice import Choice
 from router.generation.choice_state import ChoiceState

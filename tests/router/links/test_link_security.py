@@ -19,8 +19,8 @@ from cluster.trust.announcement import Announcement
 from cluster.trust.link_proof import caller_metadata, check_caller
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import replica_pb2_grpc as pb_grpc
+from penstock.internal.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
 from router.links.link import ReplicaLink
 from router.links.orphaned_output import OrphanedOutput
 from router.links.safeguards import LinkSafeguards

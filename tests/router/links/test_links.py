@@ -14,9 +14,9 @@ import pytest
 from cluster.trust.link_proof import caller_metadata
 from cluster.trust.secret import ClusterSecret
 from cluster.trust.tls import LinkDialer
+from penstock.internal.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2_grpc as pb_grpc
 from penstock.v1 import inference_pb2 as api
-from penstock.v1 import replica_pb2 as pb
-from penstock.v1 import replica_pb2_grpc as pb_grpc
 from penstock.v1 import types_pb2 as types
 from router.links.link import ReplicaLink
 from router.links.orphaned_output import OrphanedOutput

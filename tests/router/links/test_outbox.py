@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.v1 import replica_pb2 as pb
+from penstock.internal.v1 import replica_pb2 as pb
 from router.links import outbox as module
 from router.links.outbox import Outbox
 

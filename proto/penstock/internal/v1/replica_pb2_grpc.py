@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from penstock.v1 import replica_pb2 as penstock_dot_v1_dot_replica__pb2
+from penstock.internal.v1 import replica_pb2 as penstock_dot_internal_dot_v1_dot_replica__pb2
 
 GRPC_GENERATED_VERSION = '1.82.3'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in penstock/v1/replica_pb2_grpc.py depends on'
+        + ' but the generated code in penstock/internal/v1/replica_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,19 +36,19 @@ class ReplicaServiceStub:
             channel: A grpc.Channel.
         """
         self.Link = channel.stream_stream(
-                '/penstock.v1.ReplicaService/Link',
-                request_serializer=penstock_dot_v1_dot_replica__pb2.LinkRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_replica__pb2.LinkResponse.FromString,
+                '/penstock.internal.v1.ReplicaService/Link',
+                request_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.LinkRequest.SerializeToString,
+                response_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.LinkResponse.FromString,
                 _registered_method=True)
         self.GetStats = channel.unary_unary(
-                '/penstock.v1.ReplicaService/GetStats',
-                request_serializer=penstock_dot_v1_dot_replica__pb2.GetStatsRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_replica__pb2.GetStatsResponse.FromString,
+                '/penstock.internal.v1.ReplicaService/GetStats',
+                request_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsRequest.SerializeToString,
+                response_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsResponse.FromString,
                 _registered_method=True)
         self.GetTokenizer = channel.unary_unary(
-                '/penstock.v1.ReplicaService/GetTokenizer',
-                request_serializer=penstock_dot_v1_dot_replica__pb2.GetTokenizerRequest.SerializeToString,
-                response_deserializer=penstock_dot_v1_dot_replica__pb2.GetTokenizerResponse.FromString,
+                '/penstock.internal.v1.ReplicaService/GetTokenizer',
+                request_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerRequest.SerializeToString,
+                response_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerResponse.FromString,
                 _registered_method=True)
 
 
@@ -83,24 +83,24 @@ def add_ReplicaServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Link': grpc.stream_stream_rpc_method_handler(
                     servicer.Link,
-                    request_deserializer=penstock_dot_v1_dot_replica__pb2.LinkRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_replica__pb2.LinkResponse.SerializeToString,
+                    request_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.LinkRequest.FromString,
+                    response_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.LinkResponse.SerializeToString,
             ),
             'GetStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStats,
-                    request_deserializer=penstock_dot_v1_dot_replica__pb2.GetStatsRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_replica__pb2.GetStatsResponse.SerializeToString,
+                    request_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsRequest.FromString,
+                    response_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsResponse.SerializeToString,
             ),
             'GetTokenizer': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTokenizer,
-                    request_deserializer=penstock_dot_v1_dot_replica__pb2.GetTokenizerRequest.FromString,
-                    response_serializer=penstock_dot_v1_dot_replica__pb2.GetTokenizerResponse.SerializeToString,
+                    request_deserializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerRequest.FromString,
+                    response_serializer=penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'penstock.v1.ReplicaService', rpc_method_handlers)
+            'penstock.internal.v1.ReplicaService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('penstock.v1.ReplicaService', rpc_method_handlers)
+    server.add_registered_method_handlers('penstock.internal.v1.ReplicaService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -122,9 +122,9 @@ class ReplicaService:
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/penstock.v1.ReplicaService/Link',
-            penstock_dot_v1_dot_replica__pb2.LinkRequest.SerializeToString,
-            penstock_dot_v1_dot_replica__pb2.LinkResponse.FromString,
+            '/penstock.internal.v1.ReplicaService/Link',
+            penstock_dot_internal_dot_v1_dot_replica__pb2.LinkRequest.SerializeToString,
+            penstock_dot_internal_dot_v1_dot_replica__pb2.LinkResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -149,9 +149,9 @@ class ReplicaService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/penstock.v1.ReplicaService/GetStats',
-            penstock_dot_v1_dot_replica__pb2.GetStatsRequest.SerializeToString,
-            penstock_dot_v1_dot_replica__pb2.GetStatsResponse.FromString,
+            '/penstock.internal.v1.ReplicaService/GetStats',
+            penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsRequest.SerializeToString,
+            penstock_dot_internal_dot_v1_dot_replica__pb2.GetStatsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -176,9 +176,9 @@ class ReplicaService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/penstock.v1.ReplicaService/GetTokenizer',
-            penstock_dot_v1_dot_replica__pb2.GetTokenizerRequest.SerializeToString,
-            penstock_dot_v1_dot_replica__pb2.GetTokenizerResponse.FromString,
+            '/penstock.internal.v1.ReplicaService/GetTokenizer',
+            penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerRequest.SerializeToString,
+            penstock_dot_internal_dot_v1_dot_replica__pb2.GetTokenizerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,7 +5,7 @@ The inner API between routers and replicas. Not for clients."""
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from penstock.v1 import replica_pb2 as _replica_pb2
+from penstock.internal.v1 import replica_pb2 as _replica_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -1,0 +1,274 @@
+"""Errors of requests that their client can correct or repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cluster.errors.root import PenstockError
+from cluster.plural import counted
+from penstock.models import FieldViolation
+
+
+class RequestError(PenstockError):
+    """A request that is wrong or cannot be served as asked."""
+
+    reason = "BAD_REQUEST"
+    remedy = "Correct the request."
+
+
+class InvalidRequestError(RequestError):
+    """Fields that are missing, out of range, or ask for a feature that the pool's engines do not have."""
+
+    reason = "INVALID_REQUEST"
+    remedy = "Correct the fields that the error names; it has each one's limit and value."
+
+    def __init__(self, violations: Sequence[FieldViolation]) -> None:
+        self.violations = tuple(violations)
+        super().__init__("; ".join(f"{v.field}: {v.description}" for v in self.violations))
+
+    @classmethod
+    def of(cls, field: str, description: str) -> InvalidRequestError:
+        return cls([FieldViolation(field, description)])
+
+
+class UnauthenticatedError(RequestError):
+    """A call without credentials, or with some that are not valid now. Never contains the credentials."""
+
+    reason = "UNAUTHENTICATED"
+    remedy = (
+        "Send `authorization: Bearer <key>` with a key that is valid now, or a client certificate that the router "
+        "knows."
+    )
+
+    def __init__(self, detail: str) -> None:
+        self.detail = detail
+        super().__init__(detail)
+
+
+class PermissionDeniedError(RequestError):
+    """A request of a known caller for something that it may not use."""
+
+    reason = "PERMISSION_DENIED"
+    remedy = "Use what the error lists as allowed, or ask your operator for a key that may do this."
+
+    def __init__(self, tenant: str, subject: str, value: str, allowed: Sequence[str]) -> None:
+        """`subject` is the kind of restriction ("model", "class", "method"), `value` the requested one."""
+        self.tenant = tenant
+        self.subject = subject
+        self.value = value
+        self.allowed = tuple(allowed)
+        super().__init__(
+            f"{subject} {value!r} is not allowed for this caller (tenant {tenant!r}); "
+            f"allowed: {', '.join(allowed) or 'none'}"
+        )
+
+
+class ModelNotFoundError(RequestError):
+    """A model name that no pool has."""
+
+    reason = "MODEL_NOT_FOUND"
+    remedy = "Use a name that the error lists. `ListModels` lists them too."
+
+    def __init__(self, model: str, known: Sequence[str]) -> None:
+        self.model = model
+        self.known = tuple(known)
+        super().__init__(f"model {model!r} is not served here; known models: {', '.join(known) or 'none'}")
+
+
+class RequestNotFoundError(RequestError):
+    """An id or key that no live request of this tenant has."""
+
+    reason = "REQUEST_NOT_FOUND"
+    remedy = "Check the id or key. If the request has ended, send it anew."
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        super().__init__(f"no live request {target!r}")
+
+
+class JobNotFoundError(RequestError):
+    """An id that no job of this tenant has."""
+
+    reason = "JOB_NOT_FOUND"
+    remedy = "Check the id. `ListJobs` lists your jobs; a job is deleted `jobs.ttl_s` after its end."
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"no job {job_id!r}")
+
+
+class JobExistsError(RequestError):
+    """A job submitted under a key that belongs to a job with other content."""
+
+    reason = "JOB_KEY_REUSED"
+    remedy = "Use another key for other content, or read the job that the error names."
+
+    def __init__(self, key: str, job_id: str) -> None:
+        self.key = key
+        self.job_id = job_id
+        super().__init__(f"idempotency_key {key!r} belongs to job {job_id}, whose content is not the same")
+
+
+class JobLimitError(RequestError):
+    """A submission that would exceed a bound on stored jobs, items or bytes."""
+
+    reason = "JOB_LIMIT"
+    remedy = "Delete jobs that have ended, or submit less at once."
+
+    def __init__(self, what: str, limit: int) -> None:
+        self.what = what
+        self.limit = limit
+        super().__init__(f"the job would exceed {what} = {limit:,} of what is stored; delete jobs that have ended")
+
+
+class QueueFullError(RequestError):
+    """Refusal of a request because the pool's queue, or the tenant's part of it, is full."""
+
+    reason = "QUEUE_FULL"
+    remedy = "Wait for the time in the error's `RetryInfo`, then try again."
+
+    def __init__(self, pool: str, limit: int, retry_after_s: float, tenant: str = "") -> None:
+        """`tenant` is set where only this tenant's part of the queue is full."""
+        self.pool = pool
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+        self.tenant = tenant
+        whose = f" of tenant {tenant!r}" if tenant else ""
+        waiting = counted(limit, f"request{whose} already waits", f"requests{whose} already wait")
+        super().__init__(f"{waiting} for {pool!r}; retry in {retry_after_s:.1f} s")
+
+
+class QuotaExceededError(RequestError):
+    """A request that the tenant's quota does not allow."""
+
+    reason = "QUOTA_EXCEEDED"
+    remedy = (
+        "Wait for the time in the error's `RetryInfo`. Without one, this request alone exceeds the quota: ask for less."
+    )
+
+    def __init__(
+        self, pool: str, tenant: str, quota: str, limit: int, retry_after_s: float | None, asked: int = 0
+    ) -> None:
+        """`quota` names the setting. `retry_after_s` is None for a request that the quota can never allow; `asked` is
+        then the amount that the request needs.
+        """
+        self.pool = pool
+        self.asked = asked
+        self.tenant = tenant
+        self.quota = quota
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+        when = f"this one alone asks for {asked}" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
+        super().__init__(f"tenant {tenant!r} may use {limit} {quota.replace('_', ' ')} of {pool!r}; {when}")
+
+
+class NotInTimeError(RequestError):
+    """A request that would not start, or not end, in the time that its client gives it."""
+
+    reason = "NOT_IN_TIME"
+    remedy = (
+        "Wait for the time in the error's `RetryInfo`. Without one, allow more time: the request would be too late "
+        "whenever it starts."
+    )
+
+    def __init__(self, bound: str, wait_s: float, bound_s: float, retry_after_s: float | None) -> None:
+        """`bound`: "queue_timeout" or "deadline"; "ttft_p99_s" in a pool that sheds load because it can't have more
+        replicas. `retry_after_s`: None where a later start would not help.
+        """
+        self.bound = bound
+        self.wait_s = wait_s
+        self.bound_s = bound_s
+        self.retry_after_s = retry_after_s
+        when = "whenever it starts" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
+        super().__init__(f"{bound}: {_seconds(bound_s)} is less than the estimated {_seconds(wait_s)}; {when}")
+
+
+class KeyReusedError(RequestError):
+    """An idempotency key that was first used with another request."""
+
+    reason = "IDEMPOTENCY_KEY_REUSED"
+    remedy = "Use a new key for a different request."
+
+    def __init__(self, key: str, request_id: str) -> None:
+        self.key = key
+        self.request_id = request_id
+        super().__init__(f"idempotency_key {key!r} belongs to another request, {request_id}")
+
+
+class TakenOverError(RequestError):
+    """A call whose request another call of the same client took over."""
+
+    reason = "TAKEN_OVER"
+    remedy = "Read the call that took over. If it is not yours, look for a second client with the same key or token."
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        super().__init__(f"another call with the same idempotency key or resume token took over {request_id}")
+
+
+class SlowReaderError(RequestError):
+    """A call whose client reads so slowly that its output would fill the router's memory."""
+
+    reason = "SLOW_READER"
+    remedy = "Read the stream faster, or set `flush_interval` for fewer events."
+
+    def __init__(self, unread_bytes: int, limit_bytes: int) -> None:
+        """Both numbers of bytes are estimates; `limit_bytes` is the exceeded bound, of one stream or of all."""
+        self.unread_bytes = unread_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(
+            f"the client left {unread_bytes >> 10} KiB of its output unread; at most {limit_bytes >> 10} KiB are kept"
+        )
+
+
+class QuarantinedError(RequestError):
+    """A request that killed engines, or a repeat of it while it is refused."""
+
+    reason = "QUARANTINED"
+    remedy = "Do not repeat the request: this content has killed engines. Tell your operator the incident id."
+
+    def __init__(self, incident: str, retry_after_s: float) -> None:
+        """`incident` is the id of the finding in the router's log."""
+        self.incident = incident
+        self.retry_after_s = retry_after_s
+        super().__init__(
+            f"engines died under this request, so it is turned away for {retry_after_s:.0f} s; incident {incident}"
+        )
+
+
+class QueueTimeoutError(RequestError):
+    """A request that could not start within its queue_timeout."""
+
+    reason = "QUEUE_TIMEOUT"
+    remedy = "Allow a longer `queue_timeout`, or try again when the cluster has less to do."
+
+    def __init__(self, waited_s: float, limit_s: float | None = None) -> None:
+        """`limit_s`: None where another call of the request set the limit."""
+        self.waited_s = waited_s
+        self.limit_s = limit_s
+        within = "in time" if limit_s is None else f"within {_seconds(limit_s)}"
+        super().__init__(f"queue_timeout: the request waited {_seconds(waited_s)} and could not start {within}")
+
+
+class DeadlineError(RequestError):
+    """A call whose deadline passed before the end of the output."""
+
+    reason = "DEADLINE"
+    remedy = "Set a later deadline, or ask for fewer tokens."
+
+    def __init__(self) -> None:
+        super().__init__("the deadline passed before the output was complete")
+
+
+class CancelledError(RequestError):
+    """A request that was cancelled by its client or an operator."""
+
+    reason = "CANCELLED"
+    remedy = "Nothing. The client or an operator ended the request."
+
+    def __init__(self) -> None:
+        super().__init__("the request was cancelled")
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s" if value >= 1.0 else f"{value:.2g} s"

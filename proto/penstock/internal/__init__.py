@@ -1,0 +1,1 @@
+"""What Penstock's own processes say to each other. Not for callers: it changes with any release."""
