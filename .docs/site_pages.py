@@ -30,12 +30,13 @@ LARGEST = 200_000
 """Bytes of a file that gets a page."""
 _NAVIGATION: dict[int, str] = {}
 """List of documents as pages of a depth have it."""
-HIDDEN = ("__pycache__", "_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
+HIDDEN = ("__pycache__", "node_modules", "_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
 
 CONTENTS = {
     "Manuals": {
         "API and client": "proto/README",
         "Using a cluster": "router/README",
+        "Examples": "proto/examples/README",
         "Running a cluster": "cluster/README",
         "Engines and models": "deployments/README",
         "Kubernetes": "k8s/README",

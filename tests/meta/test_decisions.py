@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 INDEX = ROOT / "DECISIONS.md"
 BODIES = sorted(ROOT.glob("*/DECISIONS.md"))
 ROOMS = [path.parent for path in BODIES]
-DOCUMENTS = sorted({*ROOT.glob("*.md"), *(page for room in ROOMS for page in room.rglob("*.md"))})
+DOCUMENTS = sorted(
+    {*ROOT.glob("*.md"), *(page for room in ROOMS for page in room.rglob("*.md") if "node_modules" not in page.parts)}
+)
 MOST_WORDS = 14
 """Words of a title, which is also the line in the index."""
 

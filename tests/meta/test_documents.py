@@ -26,6 +26,7 @@ DOCUMENTS = (
         path.relative_to(ROOT).as_posix()
         for room in ("cluster", "deployments", "k8s", "loadtest", "proto", "router")
         for path in (ROOT / room).rglob("README.md")
+        if "node_modules" not in path.parts
     ),
 )
 SERVICES = inference_pb2.DESCRIPTOR.services_by_name

@@ -33,7 +33,7 @@ before(() => {
   });
   const { InferenceService } = grpc.loadPackageDefinition(definition).penstock.v1;
   client = new InferenceService(target, grpc.credentials.createInsecure());
-  rpc = protobuf.loadSync(path.join(here, "google_rpc.proto"));
+  rpc = protobuf.loadSync(path.join(protoRoot, "examples/node/google_rpc.proto"));
 });
 
 after(() => client?.close());

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -78,3 +82,16 @@ async def test_a_file_is_found_by_its_name(stack: Stack) -> None:
 async def test_an_unknown_symbol_is_not_found(stack: Stack) -> None:
     answer = await ask(stack, V1, file_containing_symbol="penstock.v1.Nothing")
     assert grpc.StatusCode.NOT_FOUND.value[0] == answer.error_response.error_code
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["grpc-v1", "grpc-v1alpha"])
+async def test_a_tool_calls_the_api_without_its_files(stack: Stack, protocol: str) -> None:
+    url = f"http://127.0.0.1:{stack.routers[0].port}/penstock.v1.InferenceService/ListModels"
+    flags = ("--protocol", "grpc", "--http2-prior-knowledge", "--reflect-protocol", protocol, "--data", "{}")
+    child = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name("buf"), "curl", *flags, url, stdout=-1, stderr=-1
+    )
+    out, errors = await child.communicate()
+    assert (0, b"") == (child.returncode, errors)
+    assert ["demo"] == [model["name"] for model in json.loads(out)["models"]]
