@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from cluster.cli.main import build_parser
+from cluster.terminal.command import EXAMPLES
 from reference.markdown import code, page, prose, slug, table
 
 INTRO = """All commands and their flags. `penstock COMMAND --help` shows the same. Settings can also come from a file
@@ -36,12 +37,18 @@ def _commands(parser: argparse.ArgumentParser, text: str) -> Iterator[str]:
         head = ["argument", "meaning"] if plain else ["argument", "default", "meaning"]
         words.append(table(head, [[row[0], row[2]] for row in rows] if plain else rows))
     if parser.epilog:
-        words.append(prose(parser.epilog))
+        words.append(_examples(parser.epilog))
     yield f"## {parser.prog}\n\n" + "\n\n".join(word for word in words if word)
     for action in inner:
         texts = {choice.dest: choice.help or "" for choice in action._choices_actions}
         for name, command in action.choices.items():
             yield from _commands(command, texts.get(name, ""))
+
+
+def _examples(text: str) -> str:
+    """Return the end of a help as a block of shell lines."""
+    lines = (line.strip() for line in text.removeprefix(EXAMPLES).strip().splitlines())
+    return "\n".join(("```console", *(f"$ {line}" for line in lines), "```"))
 
 
 def _sentence(text: str) -> str:

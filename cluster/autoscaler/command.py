@@ -9,17 +9,24 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.terminal.command import show_examples
+
 if TYPE_CHECKING:
     from cluster.autoscaler.autoscaler import Autoscaler
     from cluster.settings import Settings
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--settings", type=Path, help="TOML file with the settings tree")
-    parser.add_argument("--settings-json", type=Path, help="a whole settings tree as JSON; wins over --settings")
-    parser.add_argument("--ray-address", help="dashboard of the Ray cluster (default: the setting cluster.ray_address)")
-    parser.add_argument("--token-file", type=Path, help="bearer token of the dashboard (default: ~/.ray/auth_token)")
-    parser.add_argument("--ready-file", type=Path, help="written as JSON once it runs")
+    parser.add_argument("--settings", type=Path, metavar="FILE", help="TOML file with the settings")
+    parser.add_argument("--settings-json", type=Path, metavar="FILE", help="all settings as JSON; wins over --settings")
+    parser.add_argument(
+        "--ray-address", metavar="URL", help="dashboard of the Ray cluster (default: the setting cluster.ray_address)"
+    )
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="bearer token of the dashboard (default: ~/.ray/auth_token)"
+    )
+    parser.add_argument("--ready-file", type=Path, metavar="FILE", help="file to write as JSON once it runs")
+    show_examples(parser, "penstock autoscaler --settings cluster.toml --ray-address http://head:8265")
     parser.set_defaults(run=run_autoscaler)
 
 

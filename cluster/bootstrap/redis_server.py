@@ -135,7 +135,11 @@ async def _version(program: str) -> tuple[int, int] | None:
     """Return the program's major and minor version; None where it does not print one."""
     try:
         process = await asyncio.create_subprocess_exec(
-            program, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+            program,
+            "--version",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
         )
     except OSError:
         # Starting the server will report the problem.

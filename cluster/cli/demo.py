@@ -14,20 +14,12 @@ from rich.markup import escape
 
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.state_dir import claimed
-from cluster.cli.options import add_cluster_flags
 from cluster.settings import Settings, load_settings
 from cluster.terminal.console import screen
 from cluster.terminal.progress import StepDisplay
 from cluster.terminal.receipt import print_receipt
 
 MODEL = "demo"
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    add_cluster_flags(parser)
-    parser.add_argument("--engine", choices=("vllm", "sim"), default="vllm")
-    parser.add_argument("--prompt", default="What is Penstock?")
-    parser.set_defaults(run=run_demo)
 
 
 def run_demo(options: argparse.Namespace) -> int:

@@ -13,31 +13,13 @@ from rich.markup import escape
 from cluster.addresses import bare_host, host_port
 from cluster.bootstrap.local import LocalCluster
 from cluster.bootstrap.state_dir import claimed
-from cluster.cli.options import add_cluster_flags, settings_from
+from cluster.cli.options import settings_from
 from cluster.lifecycle import stop_signals
 from cluster.settings import Settings
 from cluster.telemetry.logs import configure_logging
 from cluster.terminal.command import KEY_VARIABLE
 from cluster.terminal.console import screen
 from cluster.terminal.progress import StepDisplay
-from cluster.terminal.values import word
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    add_cluster_flags(parser)
-    parser.add_argument("--engine", choices=("vllm", "sim"), help="engine of the pool")
-    parser.add_argument("--model", type=word, help="local folder, hub id, or demo")
-    parser.add_argument(
-        "--pool",
-        type=word,
-        help="pool that the flags describe; its name is the model's name in requests (default: the only one)",
-    )
-    parser.add_argument("--tp", type=int, help="tensor parallel size")
-    parser.add_argument("--replicas", type=int, help="number of replicas")
-    parser.add_argument("--redis-url", type=word, help="an existing Redis instead of the embedded one")
-    parser.add_argument("--port", type=int, help="gRPC port (default 50051)")
-    parser.add_argument("--routers", type=int, help="router processes that share the port")
-    parser.set_defaults(run=run_up)
 
 
 def run_up(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.errors import SettingsError
+from cluster.nearest import nearest
 
 ENV_PREFIX = "PENSTOCK_"
 FILE_VARIABLE = "PENSTOCK_SETTINGS"
@@ -46,10 +47,9 @@ class Environment:
             environ: all variables.
             known: the tree of files and flags, whose names are matched.
             sections: names of the tree's own fields.
-
-        Raises:
-            SettingsError: a variable sets nothing, or what another one sets; names it.
         """
+        self.problems: list[str] = []
+        """One sentence per variable that sets nothing, or what another one sets, too."""
         self.tree: dict[str, Any] = {}
         self.variables: dict[tuple[str, ...], str] = {}
         """Variable that gave the value, by path."""
@@ -57,13 +57,19 @@ class Environment:
         names = [name for name, text in environ.items() if name.startswith(ENV_PREFIX) and not _is_other(name, text)]
         # Whole sections first, so that variables of single keys match the names within them.
         for name in sorted(names, key=lambda each: (each.count("__"), each)):
-            parts = name.removeprefix(ENV_PREFIX).split("__")
-            if parts[0].lower() not in sections:
-                raise SettingsError(f"{name}: unknown variable{_suggestion(name, sections)}")
-            value = _parse(environ[name])
-            if len(parts) == 1 and not isinstance(value, dict):
-                raise SettingsError(f"{name}: must be a JSON object; a single key of it is {name}__<KEY>")
-            self._set(self._path(name, parts), value, name)
+            try:
+                self._read(name, environ[name], sections)
+            except SettingsError as error:
+                self.problems.append(str(error))
+
+    def _read(self, name: str, text: str, sections: Collection[str]) -> None:
+        parts = name.removeprefix(ENV_PREFIX).split("__")
+        if parts[0].lower() not in sections:
+            raise SettingsError(f"{name}: unknown variable{_suggestion(name, sections)}")
+        value = _parse(text)
+        if len(parts) == 1 and not isinstance(value, dict):
+            raise SettingsError(f"{name}: must be a JSON object; a single key of it is {name}__<KEY>")
+        self._set(self._path(name, parts), value, name)
 
     def _path(self, name: str, parts: list[str]) -> tuple[str, ...]:
         path: list[str] = []
@@ -115,6 +121,9 @@ def _suggestion(name: str, sections: Collection[str]) -> str:
     for section in sorted(sections, key=len, reverse=True):
         if rest.lower().startswith(f"{section}_"):
             return f"; did you mean {ENV_PREFIX}{rest[: len(section)]}__{rest[len(section) + 1 :].lstrip('_')}?"
+    section, mark, key = rest.partition("__")
+    if mark and (near := nearest(section.lower(), sections)):
+        return f"; did you mean {ENV_PREFIX}{near.upper()}{mark}{key}?"
     return f"; settings are {ENV_PREFIX}<SECTION>__<KEY>"
 
 

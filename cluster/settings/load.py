@@ -6,6 +6,7 @@ import copy
 import os
 import tomllib
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from cluster.errors import SettingsError, plain_reason
 from cluster.settings.environment import FILE_VARIABLE, Environment
+from cluster.settings.near import near_setting
 from cluster.settings.tree import Settings
 
 SECRETS = ("url", "redis")
@@ -20,6 +22,54 @@ SECRETS = ("url", "redis")
 it by mistake."""
 NO_SECTION = ("model_type", "model_attributes_type", "dict_type", "json_invalid")
 """Pydantic's errors for a value where a section should be, which may be anything. `json_invalid` is of a whole file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Settings as they were given, before they are checked."""
+
+    file: Path | None
+    """TOML file, if there is one."""
+    from_file: Mapping[str, Any]
+    environment: Environment
+    flags: Mapping[str, Any]
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """All sources together; later ones win."""
+        merged = copy.deepcopy(dict(self.from_file))
+        _merge(merged, self.environment.tree)
+        _merge(merged, self.flags)
+        return merged
+
+
+def read_sources(
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Sources:
+    """Read what is given. The arguments are those of `load_settings`.
+
+    Raises:
+        SettingsError: the file can't be read, or is not TOML.
+    """
+    environ = os.environ if environ is None else environ
+    path = file or (Path(environ[FILE_VARIABLE]) if environ.get(FILE_VARIABLE) else None)
+    tree: dict[str, Any] = {} if path is None else _read_toml(path)
+    given = _given(flags or {})
+    known = copy.deepcopy(tree)
+    _merge(known, given)
+    return Sources(path, tree, Environment(environ, known, Settings.model_fields), given)
+
+
+def check_sources(sources: Sources) -> Settings | list[str]:
+    """Build the tree; where that is not possible, return all problems, a sentence each."""
+    problems = list(sources.environment.problems)
+    try:
+        settings = Settings.model_validate(sources.tree)
+    except ValidationError as error:
+        return problems + list_errors(error, SECRETS, sources.environment.variables, Settings)
+    return problems or settings
 
 
 def load_settings(
@@ -35,21 +85,12 @@ def load_settings(
         environ: default os.environ. PENSTOCK_ROUTER__PORT=1 sets router.port; values are JSON where they parse as JSON.
 
     Raises:
-        SettingsError: names every unknown key and every value out of range, or a variable that sets nothing.
+        SettingsError: names every unknown key, every value out of range, and every variable that sets nothing.
     """
-    environ = os.environ if environ is None else environ
-    path = file or (Path(environ[FILE_VARIABLE]) if environ.get(FILE_VARIABLE) else None)
-    tree: dict[str, Any] = {} if path is None else _read_toml(path)
-    given = _given(flags or {})
-    known = copy.deepcopy(tree)
-    _merge(known, given)
-    environment = Environment(environ, known, Settings.model_fields)
-    _merge(tree, environment.tree)
-    _merge(tree, given)
-    try:
-        return Settings.model_validate(tree)
-    except ValidationError as error:
-        raise SettingsError(describe_errors(error, SECRETS, environment.variables)) from error
+    found = check_sources(read_sources(file, flags, environ))
+    if isinstance(found, list):
+        raise SettingsError("; ".join(found))
+    return found
 
 
 def dump_settings(settings: Settings) -> str:
@@ -66,7 +107,7 @@ def parse_settings(text: str) -> Settings:
     try:
         return Settings.model_validate_json(text)
     except ValidationError as error:
-        raise SettingsError(describe_errors(error, SECRETS)) from error
+        raise SettingsError(describe_errors(error, SECRETS, Settings)) from error
 
 
 def read_settings(json_file: Path | None, toml_file: Path | None) -> Settings:
@@ -112,15 +153,24 @@ def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
             _merge(into[key], value)
 
 
-def describe_errors(
-    error: ValidationError, hide: Collection[str] = (), variables: Mapping[tuple[str, ...], str] | None = None
-) -> str:
-    """Describe all wrong settings in one line.
+def describe_errors(error: ValidationError, hide: Collection[str] = (), root: type[BaseModel] | None = None) -> str:
+    """Describe all wrong settings in one line. The arguments are those of `list_errors`."""
+    return "; ".join(list_errors(error, hide, root=root))
+
+
+def list_errors(
+    error: ValidationError,
+    hide: Collection[str] = (),
+    variables: Mapping[tuple[str, ...], str] | None = None,
+    root: type[BaseModel] | None = None,
+) -> list[str]:
+    """Describe all wrong settings, a sentence each.
 
     Args:
         error: pydantic's error.
         hide: fields whose values are not shown. A value given for a whole section is not shown either.
         variables: environment variable that gave the value, by path.
+        root: class of the whole tree, to suggest names from.
     """
     lines = []
     for item in error.errors():
@@ -128,10 +178,11 @@ def describe_errors(
         if (name := (variables or {}).get(tuple(str(part) for part in item["loc"]))) is not None:
             where = f"{where} ({name})"
         if item["type"] == "extra_forbidden":
-            lines.append(f"{where}: unknown setting")
+            near = "" if root is None else near_setting(root, item["loc"])
+            lines.append(f"{where}: unknown setting{near}")
         else:
             whole = item["type"] in NO_SECTION or isinstance(item["input"], Mapping | BaseModel)
             hidden = whole or bool(item["loc"] and item["loc"][-1] in hide)
             shown = "" if hidden else f", got {item['input']!r}"
             lines.append(f"{where}: {item['msg']}{shown}")
-    return "; ".join(lines)
+    return lines

@@ -14,6 +14,8 @@ from typing import TextIO
 from rich.console import Console
 from rich.markup import escape
 
+from cluster.errors import SettingsError
+
 WIDE = 160
 """Columns of output that is no terminal: a file or a pipe has room, and text that is cut there is lost."""
 
@@ -38,7 +40,12 @@ def messages() -> Console:
 def standard_input(errors: str = "strict") -> TextIO:
     """Return standard input, read as UTF-8 in any locale. Other bytes raise UnicodeDecodeError when they are read,
     unless `errors` names another way to treat them, as for `open`.
+
+    Raises:
+        SettingsError: it is closed.
     """
+    if sys.stdin is None:
+        raise SettingsError("standard input is closed, so there is nothing to read")
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors=errors)
     return sys.stdin

@@ -27,6 +27,8 @@ from loadtest.load.watch import ClusterWatch
 _LOCUSTFILE = Path(__file__).resolve().parents[1] / "locustfile.py"
 _POLL_S = 0.2
 _STARTING_S = 60.0
+_SILENT_S = 30.0
+"""Seconds without a line of progress after which a run that has begun counts as hung. Locust writes one a second."""
 _TAIL = 12
 _REFUSED = 2
 """Locust's status if our users could not begin."""
@@ -68,6 +70,8 @@ def run_scenario(
             with log.open("wb") as file:
                 child = subprocess.Popen(
                     _words(scenario, run, folder),
+                    # Locust reads keys from a terminal. The kernel stops a process group in the background for that.
+                    stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     env=_environ(run.target),
@@ -181,27 +185,37 @@ class _Follow:
         self._progress = progress
         self._read = 0
         self._bound = time.monotonic() + scenario.duration_s + run.drain_s + 2 * _STARTING_S
+        self._silent_at = time.monotonic() + 2 * _STARTING_S
+        """Time at which the run counts as hung."""
         self._hurried = False
 
     def to_end(self) -> bool:
         """Return True at the end. Return False after an interrupt; then call it again.
 
         Raises:
-            GeneratorError: Locust does not end in time.
+            GeneratorError: Locust does not end in time, or shows no progress.
             KeyboardInterrupt: the second interrupt.
         """
         try:
             while self._child.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
                     self._child.wait(timeout=_POLL_S)
-                if self._child.poll() is None and time.monotonic() > self._bound:
-                    raise GeneratorError("Locust did not end in time")
                 self._tell()
+                if self._child.poll() is None:
+                    self._check_time()
         except KeyboardInterrupt:
             if self._hurried:
                 raise
             return False
         return True
+
+    def _check_time(self) -> None:
+        now = time.monotonic()
+        if now > self._bound:
+            raise GeneratorError("Locust did not end in time")
+        if now > self._silent_at:
+            limit = 2 * _STARTING_S if self.begun_at is None else _SILENT_S
+            raise GeneratorError(f"Locust, process {self._child.pid}, has shown no progress for {limit:g} s")
 
     def hurry(self) -> None:
         """Tell Locust to send no more requests."""
@@ -221,6 +235,7 @@ class _Follow:
             told = json.loads(line)
             if self.begun_at is None:
                 self.begun_at = time.monotonic() - told["elapsed_s"]
+            self._silent_at = time.monotonic() + _SILENT_S
             self._progress(told)
 
 
@@ -228,8 +243,11 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is not None:
         return
     child.send_signal(signal.SIGTERM)
+    # A process that was stopped takes no other signal before this one.
+    child.send_signal(signal.SIGCONT)
     try:
         child.wait(timeout=10)
     except subprocess.TimeoutExpired:
-        child.kill()
+        # The group has Locust's workers and drivers, too.
+        os.killpg(child.pid, signal.SIGKILL)
         child.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from cluster.terminal.command import show_examples
 from cluster.terminal.values import above_zero, folder, from_zero, whole
 
 
@@ -11,50 +12,115 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("model")
     what.add_argument("--model", help="a folder, a config.json, demo, or a well-known name such as llama-3.1-70b")
     what.add_argument(
-        "--precision", metavar="A,B", help="of the weights: bf16, fp8, fp4, int4 (default: the model's own)"
+        "--precision", metavar="A,B", help="precisions of the weights: bf16, fp8, fp4, int4 (default: the model's own)"
     )
-    what.add_argument("--kv-cache-dtype", choices=("bf16", "fp8"), default="bf16", help="default %(default)s")
-    what.add_argument("--gpu", metavar="A,B", default="h100", help="accelerators to look at (default %(default)s)")
+    what.add_argument(
+        "--kv-cache-dtype",
+        choices=("bf16", "fp8"),
+        default="bf16",
+        help="data type of the KV cache (default %(default)s)",
+    )
+    what.add_argument("--gpu", metavar="A,B", default="h100", help="accelerators to compare (default %(default)s)")
     what.add_argument(
         "--tp", type=whole(1), action="append", metavar="N", help="tensor parallel size; may be given again"
     )
-    what.add_argument("--price", action="append", default=[], metavar="GPU=X", help="per accelerator and hour")
-    what.add_argument("--profile", metavar="FILE", help="of `penstock profile`, instead of model and GPUs")
+    what.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        metavar="GPU=X",
+        help="price of an accelerator per hour, such as h100=2.5",
+    )
+    what.add_argument("--profile", metavar="FILE", help="a file of `penstock profile`, instead of --model and --gpu")
     load = parser.add_argument_group("load")
-    load.add_argument("--rate", type=above_zero, help="requests per second")
-    load.add_argument("--prompt-tokens", type=above_zero, default=1000.0, help="mean (default %(default)g)")
-    load.add_argument("--output-tokens", type=above_zero, default=250.0, help="mean (default %(default)g)")
+    load.add_argument("--rate", type=above_zero, metavar="N", help="requests per second")
     load.add_argument(
-        "--spread", type=from_zero, default=0.5, help="deviation of lengths over mean (default %(default)g)"
+        "--prompt-tokens",
+        type=above_zero,
+        metavar="N",
+        default=1000.0,
+        help="mean length of prompts (default %(default)g)",
+    )
+    load.add_argument(
+        "--output-tokens",
+        type=above_zero,
+        metavar="N",
+        default=250.0,
+        help="mean length of outputs (default %(default)g)",
+    )
+    load.add_argument(
+        "--spread",
+        type=from_zero,
+        metavar="X",
+        default=0.5,
+        help="standard deviation of lengths, as a part of the mean (default %(default)g)",
     )
     load.add_argument("--lengths", metavar="FILE", help="draw lengths from a trace or CSV, as for `penstock loadtest`")
     load.add_argument("--trace", metavar="FILE", help="a recorded load instead, as for `penstock simulate`")
-    load.add_argument("--limit", type=whole(1), help="only the trace's first requests")
-    load.add_argument("--scale-rate", type=above_zero, default=1.0, help="let them come so many times as fast")
+    load.add_argument("--limit", type=whole(1), metavar="N", help="only the trace's first N requests")
+    load.add_argument(
+        "--scale-rate", type=above_zero, metavar="FACTOR", default=1.0, help="speed the trace up by this factor"
+    )
     load.add_argument(
         "--cold-start",
         type=from_zero,
+        metavar="SECONDS",
         default=180.0,
-        help="of a replica, for the autoscaler on a trace (default %(default)g s)",
+        help="how long a replica's start takes, for the autoscaler on a trace (default %(default)g)",
     )
     slo = parser.add_argument_group("SLO")
-    slo.add_argument("--slo-ttft", type=above_zero, default=2.0, help="p99, seconds (default %(default)g)")
-    slo.add_argument("--slo-itl", type=above_zero, default=0.1, help="p95, seconds (default %(default)g)")
-    slo.add_argument("--attainment", type=_part, default=0.99, help="part that keeps both (default %(default)g)")
-    search = parser.add_argument_group("search")
-    search.add_argument("--simulate", type=whole(1), default=3, help="candidates to simulate (default %(default)s)")
-    search.add_argument(
-        "--draws", type=whole(1), default=5, help="of the engine's speed, for ranges (default %(default)s)"
+    slo.add_argument(
+        "--slo-ttft",
+        type=above_zero,
+        metavar="SECONDS",
+        default=2.0,
+        help="time to first token, 99th percentile (default %(default)g)",
     )
-    search.add_argument("--seed", type=int, default=1, help="default %(default)s")
-    error = parser.add_argument_group("the planner's error")
-    error.add_argument("--check-points", metavar="CSV", help="score the prior on measured points instead")
-    error.add_argument("--observe", nargs=2, metavar=("ID", "REPORT"), help="note what a load test measured of a plan")
-    error.add_argument("--review", action="store_true", help="show how earlier plans did")
-    error.add_argument("--no-store", action="store_true", help="don't keep this plan for a review")
-    parser.add_argument("--state-dir", type=folder, help="where plans and profiles are kept (default ~/.penstock)")
+    slo.add_argument(
+        "--slo-itl",
+        type=above_zero,
+        metavar="SECONDS",
+        default=0.1,
+        help="time between tokens, 95th percentile (default %(default)g)",
+    )
+    slo.add_argument(
+        "--attainment",
+        type=_part,
+        metavar="PART",
+        default=0.99,
+        help="part of the requests that must meet both (default %(default)g)",
+    )
+    search = parser.add_argument_group("search")
+    search.add_argument(
+        "--simulate", type=whole(1), metavar="N", default=3, help="candidates to simulate (default %(default)s)"
+    )
+    search.add_argument(
+        "--draws",
+        type=whole(1),
+        metavar="N",
+        default=5,
+        help="random draws of the engine's speed, which give the ranges (default %(default)s)",
+    )
+    search.add_argument(
+        "--seed", type=int, metavar="N", default=1, help="seed of all random draws (default %(default)s)"
+    )
+    error = parser.add_argument_group("check the planner")
+    error.add_argument("--check-points", metavar="CSV", help="compare its predictions with measured points")
+    error.add_argument(
+        "--observe", nargs=2, metavar=("ID", "REPORT"), help="record what a load test measured of a plan"
+    )
+    error.add_argument("--review", action="store_true", help="compare earlier plans with what was measured")
+    error.add_argument("--no-store", action="store_true", help="do not keep this plan for --review")
+    parser.add_argument(
+        "--state-dir", type=folder, metavar="DIR", help="where plans and profiles are kept (default ~/.penstock)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--html", metavar="FILE", help="write a page with the plot of cost and latency")
+    show_examples(
+        parser,
+        "penstock plan --model llama-3.1-70b --gpu h100,h200 --rate 5",
+        "penstock plan --model /models/llama-8b --rate 20 --slo-ttft 1 --slo-itl 0.05 --html plan.html",
+    )
     parser.set_defaults(run=_plan)
 
 

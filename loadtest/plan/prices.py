@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cluster.errors import SettingsError
+from cluster.nearest import did_you_mean
 from loadtest.plan.engine.gpus import GPUS, find_gpu
 
 
@@ -35,7 +36,8 @@ def prices_of(texts: Sequence[str], hardware: str | None = None) -> dict[str, fl
             prices[gpu.name] = price
         else:
             known = sorted({*GPUS, *([] if hardware is None else [hardware])})
-            raise SettingsError(f"price: {name.strip()!r} is no known accelerator; known: {', '.join(known)}")
+            near = did_you_mean(name.strip(), known)
+            raise SettingsError(f"price: {name.strip()!r} is no known accelerator; known: {', '.join(known)}{near}")
     return prices
 
 

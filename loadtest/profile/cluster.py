@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from cluster.errors import SettingsError
+from cluster.nearest import did_you_mean
 from cluster.plural import counted
 from deployments.engines.limits import PREFILL_WINDOW_STEPS
 from loadtest.profile.drive import Facts, Tell, measure
@@ -32,7 +33,8 @@ async def profile_cluster(client: AsyncClient, model: str, *, rounds: int, tell:
     """
     models = {each.name: each for each in await client.list_models()}
     if model not in models and (model or len(models) != 1):
-        raise SettingsError(f"model must be one of {', '.join(models) or 'none that is served'}, got {model or 'none'}")
+        known = ", ".join(models) or "none that is served"
+        raise SettingsError(f"model must be one of {known}, got {model or 'none'}{did_you_mean(model, models)}")
     chosen = models[model] if model else next(iter(models.values()))
     facts = facts_of(chosen, await client.cluster_status())
     return await measure(RouterSource(client, chosen.name), facts, rounds=rounds, tell=tell)

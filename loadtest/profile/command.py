@@ -20,6 +20,7 @@ from rich.table import Table
 from cluster.bootstrap.ahead import check_model
 from cluster.cli.options import settings_from
 from cluster.errors import SettingsError
+from cluster.nearest import did_you_mean
 from cluster.settings import PoolSettings, Settings, load_settings
 from cluster.terminal.console import messages, screen
 from cluster.terminal.tables import add_columns, print_table
@@ -46,7 +47,7 @@ def run_profile(options: argparse.Namespace) -> int:
     console = messages()
     if options.target:
         state_dir = Path(options.state_dir or "~/.penstock")
-        with report_call_errors(options.target) as outcome:
+        with report_call_errors(options) as outcome:
             found = asyncio.run(_profile_target(options, console))
         if outcome.status:
             return outcome.status
@@ -72,7 +73,8 @@ def _check_pool(options: argparse.Namespace) -> None:
     """Refuse a name that no pool has. The flags would make a pool of it, which is right only for `penstock up`."""
     pools = load_settings(Path(options.settings) if options.settings else None).pools
     if options.pool and options.pool not in pools:
-        raise SettingsError(f"--pool must be one of {', '.join(pools)}, got {options.pool!r}")
+        near = did_you_mean(options.pool, pools)
+        raise SettingsError(f"--pool must be one of {', '.join(pools)}, got {options.pool!r}{near}")
 
 
 def _only_pool(settings: Settings) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from cluster.terminal.command import show_examples
 from cluster.terminal.values import above_zero, span, time_from_zero, up_to, whole
 
 MOST_REPLICAS, MOST_ROUTERS = 10_000, 1_000
@@ -14,68 +15,109 @@ POLICIES = ("static", "hpa", "ray", "dynamo", "wva", "penstock", "penstock-fast"
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     load = parser.add_argument_group("load")
-    load.add_argument("--trace", help="a file with the fields of an Azure, BurstGPT, Mooncake, CSV or JSONL trace")
-    load.add_argument("--limit", type=whole(1), help="only the first requests")
-    load.add_argument("--scale-rate", type=above_zero, default=1.0, help="let them come so many times as fast")
+    load.add_argument(
+        "--trace", metavar="FILE", help="the recorded load: an Azure, BurstGPT, Mooncake, CSV or JSONL trace"
+    )
+    load.add_argument("--limit", type=whole(1), metavar="N", help="only the first N requests")
+    load.add_argument(
+        "--scale-rate", type=above_zero, metavar="FACTOR", default=1.0, help="speed the trace up by this factor"
+    )
     load.add_argument(
         "--class",
         dest="request_class",
         choices=("interactive", "standard", "batch"),
         default="standard",
-        help="of requests without one (default %(default)s)",
+        help="class of requests that have none (default %(default)s)",
     )
     pool = parser.add_argument_group("cluster")
     count = whole(0, MOST_REPLICAS)
-    pool.add_argument("--replicas", type=count, default=1, help="ready at the beginning (default %(default)s)")
-    pool.add_argument("--routers", type=whole(1, MOST_ROUTERS), default=1, help="default %(default)s")
-    pool.add_argument("--affinity", action="store_true", help="prefer replicas that know the beginning of a prompt")
-    pool.add_argument("--no-prefix-cache", action="store_true", help="engines compute every prompt as a whole")
+    pool.add_argument(
+        "--replicas", type=count, metavar="N", default=1, help="replicas at the beginning (default %(default)s)"
+    )
+    pool.add_argument(
+        "--routers", type=whole(1, MOST_ROUTERS), metavar="N", default=1, help="routers (default %(default)s)"
+    )
+    pool.add_argument(
+        "--affinity", action="store_true", help="prefer replicas that have the beginning of a prompt in their cache"
+    )
+    pool.add_argument("--no-prefix-cache", action="store_true", help="engines compute every prompt from its beginning")
     pool.add_argument(
         "--queue-timeout",
         type=time_from_zero,
+        metavar="SECONDS",
         default=0.0,
-        help="start within so many seconds, or be refused: at once when the estimated wait is longer (0: no bound)",
+        help="refuse requests that can't start in this time, at once where the estimated wait is longer (0: never)",
     )
-    pool.add_argument("--seed", type=int, default=1, help="of all that is drawn (default %(default)s)")
-    engine = parser.add_argument_group("engine", "a step takes base + per-token * tokens + per-kv-token * context read")
+    pool.add_argument("--seed", type=int, metavar="N", default=1, help="seed of all random draws (default %(default)s)")
+    engine = parser.add_argument_group(
+        "engine", "a step takes base + per-token * tokens + per-kv-token * tokens of context that it reads"
+    )
     for flag, kind, default, text in ENGINE_FLAGS:
-        engine.add_argument(f"--{flag}", type=kind, default=default, help=f"{text} (default %(default)s)")
+        engine.add_argument(f"--{flag}", type=kind, metavar="N", default=default, help=f"{text} (default %(default)s)")
     scaling = parser.add_argument_group("scaling")
     scaling.add_argument(
         "--policy",
         choices=POLICIES,
         default="static",
-        help="default %(default)s; penstock and penstock-slow do as autoscale.mode = active does: where no replicas are"
-        " to come they give up latency, then batch work, then requests that by estimate would miss --slo-ttft, which "
-        "count as rejected",
+        help="what sets the number of replicas (default %(default)s). penstock and penstock-slow do what "
+        "autoscale.mode = active does: where no more replicas can come, they give up latency, then batch work, and "
+        "then reject requests that would miss --slo-ttft",
     )
     scaling.add_argument(
-        "--metric", choices=("queue", "slots", "kv"), default="slots", help="what hpa looks at (default %(default)s)"
+        "--metric",
+        choices=("queue", "slots", "kv"),
+        default="slots",
+        help="what the policy hpa looks at (default %(default)s)",
     )
     scaling.add_argument(
         "--target",
         type=above_zero,
-        help="of hpa's metric, ray's ongoing requests per replica, dynamo's load or wva's KV usage",
+        metavar="X",
+        help="target of a policy: of hpa's metric, ray's running requests per replica, dynamo's load or wva's KV usage",
     )
-    scaling.add_argument("--min-replicas", type=count, default=1, help="default %(default)s")
+    scaling.add_argument(
+        "--min-replicas", type=count, metavar="N", default=1, help="fewest replicas (default %(default)s)"
+    )
     most = whole(1, MOST_REPLICAS)
-    scaling.add_argument("--max-replicas", type=most, help="default 64, or --replicas if that is more")
-    scaling.add_argument("--cold-start", type=time_from_zero, default=180.0, help="seconds (default %(default)s)")
-    check = parser.add_argument_group("validation", "instead of a trace: hold the engine against a recorded run")
+    scaling.add_argument(
+        "--max-replicas", type=most, metavar="N", help="most replicas (default 64, or --replicas if that is more)"
+    )
+    scaling.add_argument(
+        "--cold-start",
+        type=time_from_zero,
+        metavar="SECONDS",
+        default=180.0,
+        help="how long a replica's start takes (default %(default)g)",
+    )
+    check = parser.add_argument_group(
+        "validation", "instead of a trace: compare the simulated engine with a recorded run"
+    )
     check.add_argument("--validate", metavar="DIR", help="a folder with requests.jsonl and meta.json")
-    check.add_argument("--fit", type=span, metavar="A-B", help="requests to fit on (default 1-100)")
+    check.add_argument(
+        "--fit", type=span, metavar="A-B", help="numbers of the requests to fit the engine to (default 1-100)"
+    )
     _add_report(parser)
+    show_examples(
+        parser,
+        "penstock simulate --trace trace.csv --replicas 4",
+        "penstock simulate --trace trace.csv --policy penstock --max-replicas 16 --html run.html",
+    )
     parser.set_defaults(run=_simulate)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    report = parser.add_argument_group("report", "a rejected request is in no latency and misses its SLO")
-    report.add_argument("--slo-ttft", type=above_zero, default=2.0, help="seconds (default %(default)s)")
+    report = parser.add_argument_group(
+        "report", "a rejected request counts as one that missed its SLO, and has no latency"
+    )
+    report.add_argument(
+        "--slo-ttft", type=above_zero, metavar="SECONDS", default=2.0, help="time to first token (default %(default)g)"
+    )
     report.add_argument(
         "--slo-itl",
         type=above_zero,
+        metavar="SECONDS",
         default=0.1,
-        help="seconds, of a request's own 95th percentile (default %(default)s)",
+        help="time between tokens, 95th percentile within a request (default %(default)g)",
     )
     report.add_argument("--json", action="store_true", help="print JSON")
     report.add_argument("--html", metavar="FILE", help="write a page with the course of the run")

@@ -83,8 +83,6 @@ class ControlApi:
             PermissionDeniedError: the caller may not use the pool's model.
             QueueUnavailableError: the store does not answer.
         """
-        if not request.pool:
-            raise InvalidRequestError.of("pool", "must be set")
         name = self._pool(request.pool, caller)
         point = point_from_wire(request.operating_point) if request.HasField("operating_point") else None
         store = self._store(name)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from cluster.terminal.command import Command
+from cluster.terminal.command import Command, Extra, Purpose
 
 COMMANDS = (
-    Command("generate", "send a prompt and stream the answer", "router.commands.generate"),
-    Command("jobs", "run files of requests in the background", "router.commands.jobs"),
-    Command("status", "show pools, replicas and routers", "router.commands.status"),
-    Command("usage", "show tokens, accelerator time and cost by day, pool and tenant", "router.commands.usage"),
-    Command("keys", "make and check API keys", "router.identity.command"),
-    Command("decisions", "show what the autoscaler decided, and why", "router.commands.decisions"),
+    Command("generate", "send a prompt and stream the answer", "router.commands.generate", Purpose.CALL),
+    Command("chat", "talk with a model, message by message", "router.commands.chat", Purpose.CALL),
+    Command("jobs", "run files of requests in the background", "router.commands.jobs", Purpose.CALL),
+    Command("status", "show pools, replicas and routers", "router.commands.status", Purpose.LOOK_AFTER),
+    Command(
+        "usage",
+        "show tokens, accelerator time and cost by day, pool and tenant",
+        "router.commands.usage",
+        Purpose.LOOK_AFTER,
+    ),
+    Command("keys", "make, list and check API keys", "router.commands.keys", Purpose.LOOK_AFTER, Extra.ROUTER),
+    Command("decisions", "show what the autoscaler decided, and why", "router.commands.decisions", Purpose.LOOK_AFTER),
     Command(
         "operating-point",
         "show or change what a running pool promises, and what it may cost",
         "router.commands.operating_point",
+        Purpose.LOOK_AFTER,
     ),
 )

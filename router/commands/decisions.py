@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cluster.plural import counted
+from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import whole
@@ -25,19 +26,24 @@ if TYPE_CHECKING:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    add_target_flags(parser)
     parser.add_argument("--pool", default="", help="the pool (default: the only one)")
     parser.add_argument(
-        "--limit", type=whole(1, 1000), default=20, help="newest decisions, 1 to 1000 (default %(default)s)"
+        "--limit",
+        type=whole(1, 1000),
+        default=20,
+        metavar="N",
+        help="number of decisions, newest first, 1 to 1000 (default %(default)s)",
     )
-    parser.add_argument("--all", action="store_true", help="show decisions that changed nothing one by one, too")
+    parser.add_argument("--all", action="store_true", help="also list decisions that changed nothing")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_target_flags(parser)
+    show_examples(parser, "penstock decisions", "penstock decisions --pool large --limit 100 --all")
     parser.set_defaults(run=run_decisions)
 
 
 def run_decisions(options: argparse.Namespace) -> int:
     """Show a pool's decisions, the newest one in full."""
-    with report_call_errors(options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
         found = client.decisions(options.pool, limit=options.limit, timeout=10.0)
         if options.json:
             sys.stdout.write(json.dumps(_fields(found), indent=2) + "\n")

@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from cluster.errors import SettingsError, plain_reason
+from cluster.terminal.command import show_examples
 from cluster.terminal.console import messages, standard_input
-from cluster.terminal.receipt import print_receipt
 from cluster.terminal.values import time_of
+from router.commands.answer import Shown
 from router.commands.target import add_target_flags, open_client, report_call_errors
 
 if TYPE_CHECKING:
@@ -27,44 +26,78 @@ _PLAIN_FLAGS = (
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    add_target_flags(parser)
-    parser.add_argument("prompt", help="the prompt; - reads it from standard input")
-    parser.add_argument("--model", help="model name (default: the only one)")
+    parser.description = (
+        "Send a prompt and stream the answer. The answer goes to standard output, all else to standard error."
+    )
+    parser.add_argument("prompt", metavar="PROMPT", help="the prompt; - reads it from standard input")
+    parser.add_argument("--model", metavar="NAME", help="name of the model (default: the only one)")
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's chat message")
-    parser.add_argument("--system", help="system message; implies --chat")
-    parser.add_argument("--lora-adapter", default="", metavar="NAME", help="one of the model's adapters")
+    parser.add_argument("--system", metavar="TEXT", help="system message; implies --chat")
+    add_request_flags(parser)
+    parser.add_argument("--n", type=int, metavar="N", help="number of answers to the same prompt")
+    parser.add_argument(
+        "--logprobs", type=int, metavar="N", help="alternatives per token, 0 to 20; they are shown with --json"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object per event")
+    constraint = parser.add_argument_group("form of the answer", "one of these").add_mutually_exclusive_group()
+    constraint.add_argument(
+        "--json-schema", metavar="JSON", help="the answer must fit this JSON Schema, or that of @FILE"
+    )
+    constraint.add_argument("--regex", metavar="PATTERN", help="the answer must match this regular expression")
+    constraint.add_argument(
+        "--choice", action="append", default=[], metavar="TEXT",
+        help="the answer must be this text; give it again for more texts to choose from",
+    )  # fmt: skip
+    add_sampling_flags(parser)
+    add_target_flags(parser)
+    show_examples(
+        parser,
+        'penstock generate "What is the KV cache?"',
+        'penstock generate --chat --temperature 0 --max-tokens 64 "What is tensor parallelism?"',
+        "penstock generate --choice yes --choice no - < question.txt",
+    )
+    parser.set_defaults(run=run_generate)
+
+
+def add_request_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how a request is served."""
+    parser.add_argument("--lora-adapter", default="", metavar="NAME", help="one of the model's LoRA adapters")
     parser.add_argument(
         "--class", dest="request_class", choices=("interactive", "standard", "batch"), default="standard",
         help="how urgent it is (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object per event")
-    parser.add_argument("--timeout", type=time_of, default=120.0, help="deadline in seconds (default %(default)s)")
+    parser.add_argument(
+        "--timeout", type=time_of, default=120.0, metavar="SECONDS",
+        help="time for the whole answer (default %(default)g)",
+    )  # fmt: skip
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how tokens are drawn."""
+    sampling = parser.add_argument_group("sampling", "how tokens are drawn; what is not given is the model's default")
     for flag, kind, text in SAMPLING_FLAGS:
-        parser.add_argument(f"--{flag}", type=kind, help=text)
-    parser.add_argument("--stop", action="append", default=[], help="stop string; may be given several times")
-    parser.add_argument("--ignore-eos", action="store_true", help="go on past the end-of-sequence token")
-    constraint = parser.add_mutually_exclusive_group()
-    constraint.add_argument(
-        "--json-schema", metavar="JSON", help="constrain the output to this JSON Schema, or to that of @FILE"
+        sampling.add_argument(f"--{flag}", type=kind, metavar="N" if kind is int else "X", help=text)
+    sampling.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be given several times"
     )
-    constraint.add_argument("--regex", help="constrain the output to this regular expression")
-    constraint.add_argument("--choice", action="append", default=[], help="allowed answer; may be given several times")
-    parser.set_defaults(run=run_generate)
+    sampling.add_argument("--ignore-eos", action="store_true", help="continue after the end-of-sequence token")
 
 
 SAMPLING_FLAGS: tuple[tuple[str, type, str], ...] = (
-    ("max-tokens", int, "most output tokens"),
-    ("min-tokens", int, "fewest output tokens"),
-    ("temperature", float, "0 is greedy"),
-    ("top-p", float, "nucleus sampling"),
-    ("top-k", int, "keep the k most likely tokens"),
-    ("min-p", float, "drop tokens less likely than this times the most likely"),
-    ("presence-penalty", float, "-2 to 2"),
-    ("frequency-penalty", float, "-2 to 2"),
-    ("repetition-penalty", float, "above 0 to 2"),
-    ("seed", int, "seeds the draws"),
-    ("logprobs", int, "alternatives per token, 0 to 20; shown with --json"),
-    ("n", int, "number of choices"),
+    ("max-tokens", int, "largest number of output tokens"),
+    ("min-tokens", int, "smallest number of output tokens"),
+    ("temperature", float, "0 always takes the most likely token; higher values vary more, up to 2"),
+    ("top-p", float, "draw from the most likely tokens that have this probability together"),
+    ("top-k", int, "draw from this number of most likely tokens"),
+    ("min-p", float, "leave out tokens less likely than this part of the most likely one"),
+    ("presence-penalty", float, "-2 to 2; above 0 makes tokens that occurred less likely"),
+    ("frequency-penalty", float, "-2 to 2; the same, growing with each occurrence"),
+    (
+        "repetition-penalty",
+        float,
+        "above 0 to 2; above 1 makes tokens that occurred less likely, those of the prompt too",
+    ),
+    ("seed", int, "the same seed draws the same tokens, on an unchanged engine and batch"),
 )
 
 
@@ -74,8 +107,8 @@ def run_generate(options: argparse.Namespace) -> int:
     """
     from penstock.values.fields import NotUnicodeError
 
-    errors = messages()
-    with report_call_errors(options.target) as outcome, open_client(options) as client:
+    shown = Shown(messages(), labels=(options.n or 1) > 1, is_json=bool(options.json_schema))
+    with report_call_errors(options, f"{options.timeout:g} s (--timeout)") as outcome, open_client(options) as client:
         model = options.model or only_model(client)
         try:
             stream = client.stream(
@@ -85,13 +118,12 @@ def run_generate(options: argparse.Namespace) -> int:
             raise  # The command line is not UTF-8; `report_call_errors` says so.
         except ValueError as error:
             raise SettingsError(str(error)) from error
-        others: dict[int, str] = {}
         for event in stream:
             if options.json:
                 sys.stdout.write(json.dumps(event_fields(event)) + "\n")
                 sys.stdout.flush()
             else:
-                show_event(event, errors, others)
+                shown.add(event)
             if not _whole(event):
                 outcome.status = 1
     return outcome.status
@@ -109,13 +141,13 @@ def only_model(client: Client) -> str:
     """Return the name of the only model.
 
     Raises:
-        SystemExit: there is none, or there are several.
+        SettingsError: there is none, or there are several.
     """
     models = client.list_models(timeout=10.0)
     if not models:
-        raise SystemExit("penstock: none of the models here may be used with this key")
+        raise SettingsError("none of the models here may be used with this key")
     if len(models) != 1:
-        raise SystemExit(f"penstock: choose a model with --model: {', '.join(model.name for model in models)}")
+        raise SettingsError(f"choose a model with --model: {', '.join(model.name for model in models)}")
     return models[0].name
 
 
@@ -145,16 +177,22 @@ def options_from(options: argparse.Namespace) -> GenerateOptions:
 
 
 def sampling_from(options: argparse.Namespace) -> Sampling:
+    """Return the sampling parameters.
+
+    Raises:
+        SettingsError: the file of a schema can't be read.
+    """
     from penstock.client import Sampling, json_schema, one_of, regex
 
     structured = None
-    if options.json_schema:
-        structured = json_schema(_schema(options.json_schema))
-    elif options.regex:
-        structured = regex(options.regex)
-    elif options.choice:
-        structured = one_of(*options.choice)
-    plain = {name: getattr(options, name) for name in _PLAIN_FLAGS}
+    # `penstock chat` has none of these flags.
+    if schema := getattr(options, "json_schema", None):
+        structured = json_schema(_schema(schema))
+    elif pattern := getattr(options, "regex", None):
+        structured = regex(pattern)
+    elif choices := getattr(options, "choice", None):
+        structured = one_of(*choices)
+    plain: dict[str, Any] = {name: getattr(options, name, None) for name in _PLAIN_FLAGS}
     return Sampling(**plain, stop=options.stop, ignore_eos=options.ignore_eos, structured=structured)
 
 
@@ -165,28 +203,6 @@ def _schema(text: str) -> str:
         return Path(text[1:]).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"--json-schema: {text[1:]} cannot be read: {plain_reason(error)}") from error
-
-
-def show_event(event: Event, errors: Console, others: dict[int, str]) -> None:
-    """Print an event for a person. The text of choice 0 is printed as it comes; `others` collects that of other
-    choices, which is printed at the end.
-    """
-    from penstock.client import Delta, Finished, Queued, Resumed
-
-    if isinstance(event, Delta):
-        if event.choice_index:
-            others[event.choice_index] = others.get(event.choice_index, "") + event.text
-        else:
-            sys.stdout.write(event.text)
-            sys.stdout.flush()
-    elif isinstance(event, Queued):
-        errors.print(f"[dim]waiting, {event.position} ahead[/]", highlight=False)
-    elif isinstance(event, Resumed):
-        errors.print("[dim]resumed[/]", highlight=False)
-    elif isinstance(event, Finished):
-        sys.stdout.write("".join(["\n", *(f"[{index}] {others[index]}\n" for index in sorted(others))]))
-        sys.stdout.flush()
-        print_receipt(event, errors)
 
 
 def event_fields(event: Event) -> dict[str, Any]:

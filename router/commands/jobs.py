@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -20,7 +20,7 @@ from rich.text import Text
 
 from cluster.errors import SettingsError, plain_reason
 from cluster.plural import counted
-from cluster.terminal.command import Subcommands
+from cluster.terminal.command import Subcommands, add_action, show_examples
 from cluster.terminal.console import messages, print_problem, screen, standard_input
 from cluster.terminal.tables import add_columns, print_table
 from cluster.terminal.values import time_of, whole
@@ -36,10 +36,16 @@ _CLASSES = ("interactive", "standard", "batch")
 def add_flags(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    submit = _action(actions, "submit", "store a file in the OpenAI batch format as a job and follow it")
-    submit.add_argument("file", help="JSON lines; - reads standard input")
+    submit = add_action(actions, "submit", "store a file in the OpenAI batch format as a job and follow it")
+    submit.add_argument("file", metavar="FILE", help="JSON lines; - reads standard input")
     submit.add_argument("--key", default="", help="your own name: the same key and content give the same job")
-    submit.add_argument("--class", dest="request_class", choices=_CLASSES, default="batch", help="default %(default)s")
+    submit.add_argument(
+        "--class",
+        dest="request_class",
+        choices=_CLASSES,
+        default="batch",
+        help="how urgent it is (default %(default)s)",
+    )
     submit.add_argument("--run-within", type=time_of, metavar="SECONDS", help="the job expires after this time")
     submit.add_argument(
         "--ignore-unknown",
@@ -47,33 +53,48 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="leave out unsupported fields that do not change answers",
     )
     submit.add_argument("--detach", action="store_true", help="return once the job is stored")
-    submit.add_argument("--output", help="write results to this file as they come, in the OpenAI batch format")
-    submit.set_defaults(run=run_submit)
+    submit.add_argument(
+        "--output", metavar="FILE", help="write results to this file as they come, in the OpenAI batch format"
+    )
+    _finish(submit, run_submit)
 
-    watch = _action(actions, "watch", "follow a job to its end", job=True)
-    watch.add_argument("--output", help="write results to this file, from the first one on; - is standard output")
-    watch.set_defaults(run=run_watch)
+    watch = _of_job(actions, "watch", "follow a job to its end")
+    watch.add_argument(
+        "--output", metavar="FILE", help="write results to this file, from the first one on; - is standard output"
+    )
+    _finish(watch, run_watch)
 
-    results = _action(actions, "results", "write the results that a job has now", job=True)
-    results.add_argument("--output", default="-", help="default: standard output")
-    results.set_defaults(run=run_results)
+    results = _of_job(actions, "results", "write the results that a job has now")
+    results.add_argument("--output", metavar="FILE", default="-", help="file to write to (default: standard output)")
+    _finish(results, run_results)
 
-    listing = _action(actions, "list", "list jobs, newest first")
-    listing.add_argument("--limit", type=whole(1), default=50, help="most jobs shown (default %(default)s)")
+    listing = add_action(actions, "list", "list jobs, newest first")
+    listing.add_argument(
+        "--limit", type=whole(1), metavar="N", default=50, help="largest number of jobs shown (default %(default)s)"
+    )
     listing.add_argument("--json", action="store_true", help="print one JSON object per job")
-    listing.set_defaults(run=run_list)
+    _finish(listing, run_list)
 
-    _action(actions, "get", "describe a job as JSON", job=True).set_defaults(run=run_get)
-    _action(actions, "cancel", "end a job; results that exist are kept", job=True).set_defaults(run=run_cancel)
-    _action(actions, "delete", "delete a job with its bodies and results", job=True).set_defaults(run=run_delete)
+    _finish(_of_job(actions, "get", "describe a job as JSON"), run_get)
+    _finish(_of_job(actions, "cancel", "end a job; results that exist are kept"), run_cancel)
+    _finish(_of_job(actions, "delete", "delete a job with its bodies and results"), run_delete)
+    show_examples(
+        parser,
+        "penstock jobs submit requests.jsonl --output results.jsonl",
+        "penstock jobs submit requests.jsonl --detach --key nightly",
+        "penstock jobs list",
+    )
 
 
-def _action(actions: Subcommands, name: str, text: str, *, job: bool = False) -> argparse.ArgumentParser:
-    parser = actions.add_parser(name, help=text)
-    add_target_flags(parser)
-    if job:
-        parser.add_argument("job", help="the job's id")
+def _of_job(actions: Subcommands, name: str, text: str) -> argparse.ArgumentParser:
+    parser = add_action(actions, name, text)
+    parser.add_argument("job", metavar="JOB", help="the job's id")
     return parser
+
+
+def _finish(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
+    add_target_flags(parser)
+    parser.set_defaults(run=run)
 
 
 def run_submit(options: argparse.Namespace) -> int:
@@ -93,7 +114,7 @@ def run_submit(options: argparse.Namespace) -> int:
     with (
         # Opened first: once the job is stored, an error of this command can't take it back.
         _output(options.output) as output,
-        report_call_errors(options.target) as outcome,
+        report_call_errors(options) as outcome,
         open_client(options) as client,
     ):
         with _progress(errors) as progress:
@@ -120,7 +141,7 @@ def run_watch(options: argparse.Namespace) -> int:
     errors = messages()
     with (
         _output(options.output) as output,
-        report_call_errors(options.target) as outcome,
+        report_call_errors(options) as outcome,
         open_client(options) as client,
     ):
         outcome.status = _follow(client, options.job, output, errors)
@@ -130,7 +151,7 @@ def run_watch(options: argparse.Namespace) -> int:
 def run_results(options: argparse.Namespace) -> int:
     """Write the results that the job has now."""
     with (
-        report_call_errors(options.target) as outcome,
+        report_call_errors(options) as outcome,
         open_client(options) as client,
         _output(options.output) as output,
     ):
@@ -143,7 +164,7 @@ def run_results(options: argparse.Namespace) -> int:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    with report_call_errors(options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options) as outcome, open_client(options) as client:
         jobs: list[Job] = []
         token = ""
         while len(jobs) < options.limit:
@@ -161,21 +182,21 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_get(options: argparse.Namespace) -> int:
-    with report_call_errors(options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options) as outcome, open_client(options) as client:
         sys.stdout.write(json.dumps(_fields(client.get_job(options.job)), indent=2) + "\n")
     return outcome.status
 
 
 def run_cancel(options: argparse.Namespace) -> int:
     console = messages()
-    with report_call_errors(options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options) as outcome, open_client(options) as client:
         _report(client.cancel_job(options.job), console)
     return outcome.status
 
 
 def run_delete(options: argparse.Namespace) -> int:
     console = messages()
-    with report_call_errors(options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options) as outcome, open_client(options) as client:
         client.delete_job(options.job)
         console.print(f"[green]✓[/] job {escape(options.job)} deleted", highlight=False)
     return outcome.status

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from cluster.errors import SettingsError
+from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
 from cluster.terminal.values import from_zero, time_from_zero, up_to
 from router.commands.decisions import point_text
@@ -24,22 +25,42 @@ _CHANGES = ("ttft_p99_s", "itl_p95_ms", "attainment", "price_per_gpu_hour", "bud
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    add_target_flags(parser)
+    parser.description = (
+        "Show or change what a running pool promises, and what it may cost. Without a flag that changes something it "
+        "shows what is in force."
+    )
     parser.add_argument("--pool", default="", help="the pool (default: the only one)")
     classes = ("interactive", "standard", "batch")
     parser.add_argument(
         "--class", dest="request_class", choices=classes, default=classes[0],
         help="class that the next two flags apply to (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--ttft-p99-s", type=time_from_zero, help="time to first token, seconds; 0 promises nothing")
     parser.add_argument(
-        "--itl-p95-ms", type=time_from_zero, help="time between tokens, milliseconds; 0 promises nothing"
+        "--ttft-p99-s", type=time_from_zero, metavar="SECONDS",
+        help="time to first token, 99th percentile; 0 promises nothing",
+    )  # fmt: skip
+    parser.add_argument(
+        "--itl-p95-ms", type=time_from_zero, metavar="MS",
+        help="milliseconds between tokens, 95th percentile; 0 promises nothing",
+    )  # fmt: skip
+    parser.add_argument(
+        "--attainment", type=up_to(1), metavar="PART", help="part of the requests that must meet it, 0 to 1"
     )
-    parser.add_argument("--attainment", type=up_to(1), help="part of the requests that must meet it, 0 to 1")
-    parser.add_argument("--price-per-gpu-hour", type=from_zero, help="price of an accelerator, in any currency")
-    parser.add_argument("--budget-per-hour", type=from_zero, help="most that the pool may cost; 0 is no bound")
-    parser.add_argument("--from-settings", action="store_true", help="drop what was set at run time; use the settings")
+    parser.add_argument(
+        "--price-per-gpu-hour", type=from_zero, metavar="X", help="price of an accelerator, in any currency"
+    )
+    parser.add_argument(
+        "--budget-per-hour", type=from_zero, metavar="X", help="most that the pool may cost; 0 is no bound"
+    )
+    parser.add_argument("--from-settings", action="store_true", help="go back to the settings of the cluster")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_target_flags(parser)
+    show_examples(
+        parser,
+        "penstock operating-point",
+        "penstock operating-point --class interactive --itl-p95-ms 40",
+        "penstock operating-point --pool large --from-settings",
+    )
     parser.set_defaults(run=run_operating_point)
 
 
@@ -48,7 +69,7 @@ def run_operating_point(options: argparse.Namespace) -> int:
     changes = [f"--{name.replace('_', '-')}" for name in _CHANGES if getattr(options, name) is not None]
     if options.from_settings and changes:
         raise SettingsError(f"--from-settings takes back everything, so {', '.join(changes)} can't go with it")
-    with report_call_errors(options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
         point: OperatingPoint | None = client.decisions(options.pool, limit=1, timeout=10.0).operating_point
         if options.from_settings:
             point = client.set_operating_point(options.pool, None, timeout=10.0)

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from cluster.terminal.command import show_examples
 from cluster.terminal.console import screen
 from cluster.terminal.tables import add_columns, print_table
 from router.commands.target import add_target_flags, open_client, report_call_errors
@@ -22,14 +23,15 @@ if TYPE_CHECKING:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    add_target_flags(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_target_flags(parser)
+    show_examples(parser, "penstock status", "penstock status --target router.example.com:50051 --tls --json")
     parser.set_defaults(run=run_status)
 
 
 def run_status(options: argparse.Namespace) -> int:
     """Show pools, replicas and routers as one router sees them."""
-    with report_call_errors(options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options, "10 s") as outcome, open_client(options) as client:
         status = client.cluster_status(timeout=10.0)
         if options.json:
             sys.stdout.write(json.dumps(dataclasses.asdict(status), indent=2) + "\n")

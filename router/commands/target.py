@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.errors import SettingsError
+from cluster.nearest import did_you_mean
 from cluster.terminal.command import KEY_VARIABLE
 from cluster.terminal.console import print_problem, print_wait
 
 if TYPE_CHECKING:
-    from penstock.client import Client, PenstockClientError, Tls
+    from penstock.client import Client, DeadlineExceededError, NotFoundError, PenstockClientError, Tls
 
 _FLAGS = {
     "allow_plaintext_key=True": "--allow-plaintext-key",
@@ -25,6 +26,7 @@ _FLAGS = {
     "targets:": "--target:",
 }
 """What the client calls its arguments, and what the commands call them."""
+DEFAULT_TARGET = "127.0.0.1:50051"
 SAID_S = 1.0
 """Shortest wait, seconds, that gets a line."""
 AGAIN_S = 10.0
@@ -39,9 +41,21 @@ class Outcome:
 
 
 @contextmanager
-def report_call_errors(target: str) -> Iterator[Outcome]:
-    """Print the error of a failed call instead of a traceback, and set the exit status."""
-    from penstock.client import InvalidArgumentError, PenstockClientError, UnauthenticatedError, UnavailableError
+def report_call_errors(options: argparse.Namespace, deadline: str = "") -> Iterator[Outcome]:
+    """Print the error of a failed call instead of a traceback, and set the exit status.
+
+    Args:
+        options: with the flags of `add_target_flags`.
+        deadline: the calls' deadline in words, such as "10 s"; empty where they have several, or none.
+    """
+    from penstock.client import (
+        DeadlineExceededError,
+        InvalidArgumentError,
+        NotFoundError,
+        PenstockClientError,
+        UnauthenticatedError,
+        UnavailableError,
+    )
     from penstock.values.fields import NotUnicodeError
 
     outcome = Outcome()
@@ -58,9 +72,13 @@ def report_call_errors(target: str) -> Iterator[Outcome]:
         print_problem(f"{error}; this command takes the key from the variable {KEY_VARIABLE} or --api-key-file")
     except UnavailableError as error:
         outcome.status = 1
-        # An error of a router that nobody reaches names its address itself.
-        place = "" if error.reason == "UNREACHABLE" else f"{target} is not available: "
-        print_problem(f"{place}{_said(error)}")
+        print_problem(_unavailable(options, error))
+    except DeadlineExceededError as error:
+        outcome.status = 1
+        print_problem(_late(error, deadline))
+    except NotFoundError as error:
+        outcome.status = 1
+        print_problem(f"{_said(error)}{_near_model(error)}")
     except PenstockClientError as error:
         outcome.status = 1
         print_problem(_said(error))
@@ -76,18 +94,69 @@ def _said(error: PenstockClientError) -> str:
     return str(error) if waited_for == str(error) else f"{error}; it was waiting for: {waited_for}"
 
 
-def add_target_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for the router to call and the credentials."""
-    parser.add_argument("--target", default="127.0.0.1:50051", help="host:port of a router (default %(default)s)")
-    parser.add_argument("--api-key-file", help="file with the API key (default: the variable PENSTOCK_API_KEY)")
-    parser.add_argument(
-        "--allow-plaintext-key", action="store_true", help="send the key without TLS to another machine"
+def _unavailable(options: argparse.Namespace, error: PenstockClientError) -> str:
+    if error.reason and error.reason != "UNREACHABLE":
+        # A router said so.
+        return f"{options.target} is not available: {_said(error)}"
+    if why := why_unreachable(options, str(error)):
+        return f"{options.target} is not available: {why}"
+    # The error names the address.
+    return _said(error)
+
+
+def why_unreachable(options: argparse.Namespace, said: str) -> str:
+    """Return why the router of --target, or the first of several, can't be reached; empty where that is not known.
+
+    `said` is gRPC's own text.
+    """
+    # Imported late: most calls reach a router.
+    from router.commands.diagnosis import Tried, diagnose
+
+    tried = Tried(
+        options.target.partition(",")[0],
+        tls=bool(options.tls or options.tls_ca or options.tls_cert),
+        ca=_read("--tls-ca", options.tls_ca) if options.tls_ca else None,
+        server_name=options.tls_server_name or "",
+        shows_certificate=bool(options.tls_cert),
     )
-    parser.add_argument("--tls", action="store_true", help="use TLS and trust the public authorities")
-    parser.add_argument("--tls-ca", metavar="FILE", help="use TLS and trust these authorities (PEM)")
-    parser.add_argument("--tls-cert", metavar="FILE", help="use TLS and show this certificate (PEM); needs --tls-key")
-    parser.add_argument("--tls-key", metavar="FILE", help="the certificate's private key (PEM)")
-    parser.add_argument("--tls-server-name", metavar="NAME", help="the router's name in its certificate")
+    return diagnose(tried, said)
+
+
+def _late(error: DeadlineExceededError, deadline: str) -> str:
+    if error.reason not in ("", "DEADLINE") or not deadline:
+        return _said(error)
+    text = f"there was no complete answer within {deadline}"
+    return text if error.waited_for is None else f"{text}; it was waiting for: {error.waited_for}"
+
+
+def _near_model(error: NotFoundError) -> str:
+    """Return a suggestion for the name of a model that is not served."""
+    _, found, known = str(error).partition("known models: ")
+    return did_you_mean(error.details.metadata.get("model", ""), known.split(", ")) if found else ""
+
+
+def add_target_flags(parser: argparse.ArgumentParser, default: str | None = DEFAULT_TARGET, text: str = "") -> None:
+    """Add the flags for the router to call and the credentials. They are a group of their own: the last one in the help
+    where this is called last.
+
+    Args:
+        parser: parser of the command.
+        default: router that is called without --target; None where the command then calls none.
+        text: what --target says in the help, where it differs.
+    """
+    group = parser.add_argument_group("cluster, key and TLS")
+    group.add_argument(
+        "--target", metavar="HOST:PORT", default=default, help=text or "a router of the cluster (default %(default)s)"
+    )
+    group.add_argument(
+        "--api-key-file", metavar="FILE", help=f"file with the API key (default: the variable {KEY_VARIABLE})"
+    )
+    group.add_argument("--allow-plaintext-key", action="store_true", help="send the key without TLS to another machine")
+    group.add_argument("--tls", action="store_true", help="use TLS and trust the public authorities")
+    group.add_argument("--tls-ca", metavar="FILE", help="use TLS and trust these authorities (PEM)")
+    group.add_argument("--tls-cert", metavar="FILE", help="use TLS and show this certificate (PEM); needs --tls-key")
+    group.add_argument("--tls-key", metavar="FILE", help="the certificate's private key (PEM)")
+    group.add_argument("--tls-server-name", metavar="NAME", help="the router's name in its certificate")
 
 
 def open_client(options: argparse.Namespace) -> Client:

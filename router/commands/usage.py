@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from cluster.terminal.command import show_examples
 from cluster.terminal.console import messages, screen
 from cluster.terminal.tables import add_columns, print_table
 from router.commands.target import add_target_flags, open_client, report_call_errors
@@ -24,7 +25,6 @@ _KEYS = ("day", "pool", "tenant")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    add_target_flags(parser)
     whose = parser.add_mutually_exclusive_group()
     whose.add_argument("--tenant", default="", help="another tenant, for operators (default: the key's own)")
     whose.add_argument("--all-tenants", action="store_true", help="every tenant, for operators")
@@ -32,6 +32,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for flag, default in (("--first-day", "as far back as it is kept"), ("--last-day", "today")):
         parser.add_argument(flag, type=_day, metavar="DAY", help=f"such as 2026-01-31 (default: {default})")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_target_flags(parser)
+    show_examples(parser, "penstock usage", "penstock usage --all-tenants --first-day 2026-01-01 --json")
     parser.set_defaults(run=run_usage)
 
 
@@ -44,7 +46,7 @@ def _day(text: str) -> datetime.date:
 
 def run_usage(options: argparse.Namespace) -> int:
     """Print the usage of tenants; the totals are in the footer."""
-    with report_call_errors(options.target) as outcome, open_client(options) as client:
+    with report_call_errors(options, "30 s") as outcome, open_client(options) as client:
         report = client.usage(
             tenant=options.tenant,
             all_tenants=options.all_tenants,

@@ -132,4 +132,4 @@ def parse_keys_file(text: str) -> KeysFile:
         raise SettingsError(f"is not valid TOML: {error}") from None
     except ValidationError as error:
         # Without the cause, because it quotes the file, which may have a key in the wrong place.
-        raise SettingsError(redact(describe_errors(error, hide=("sha256",)))) from None
+        raise SettingsError(redact(describe_errors(error, ("sha256",), KeysFile))) from None

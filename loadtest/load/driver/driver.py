@@ -20,6 +20,7 @@ import grpc
 from cluster.errors import PenstockError, SettingsError
 from cluster.gc_tuning import settle_heap
 from cluster.lifecycle import TaskOwner
+from cluster.nearest import did_you_mean
 from loadtest.load.driver.frames import Unframer, frame
 from loadtest.load.driver.stream import StreamObservation, follow
 from loadtest.load.driver.target import Target
@@ -306,7 +307,8 @@ async def _open(body: Any) -> _Run:
         models = {model.name: model for model in await client.list_models()}
     if target.model not in models and (target.model or len(models) != 1):
         asked = target.model or "none"
-        raise SettingsError(f"model must be one of {', '.join(models) or 'none that is served'}, got {asked}")
+        known = ", ".join(models) or "none that is served"
+        raise SettingsError(f"model must be one of {known}, got {asked}{did_you_mean(asked, models)}")
     model = models[target.model] if target.model else next(iter(models.values()))
     prompts = Prompts(model.vocabulary_size, model.max_context_tokens, body["seed"])
     run = _Run(body, target, connection, model.name, prompts)

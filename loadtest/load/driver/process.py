@@ -57,7 +57,8 @@ class DriverProcess:
         words = [sys.executable, "-c", code, "--socket", str(theirs.fileno())]
         # Locust puts the folder of its file first. The driver must find our packages without that.
         path = os.pathsep.join([str(_ROOT), str(_ROOT / "proto"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self._child = subprocess.Popen(words, pass_fds=[theirs.fileno()], env={**os.environ, "PYTHONPATH": path})
+        environ = {**os.environ, "PYTHONPATH": path}
+        self._child = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environ)
         theirs.close()
         self._reading = gevent.spawn(self._read)
 

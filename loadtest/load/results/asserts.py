@@ -10,6 +10,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from cluster.errors import SettingsError
+from cluster.nearest import did_you_mean
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -100,8 +101,9 @@ def _parse(text: str) -> Bound:
     if is_time and figure not in _FIGURES:
         raise SettingsError(f"assert: {text!r}: {time} has the figures {', '.join(_FIGURES)}, not {figure!r}")
     if not is_time and metric not in _PLAIN:
-        known = ", ".join((*_PLAIN, *(f"{each}_p99" for each in _TIMES)))
-        raise SettingsError(f"assert: {text!r}: unknown metric {metric!r}; known: {known}")
+        known = (*_PLAIN, *(f"{each}_p99" for each in _TIMES))
+        near = did_you_mean(metric, known)
+        raise SettingsError(f"assert: {text!r}: unknown metric {metric!r}; known: {', '.join(known)}{near}")
     if match["kind"] and time == "generator_lag":
         raise SettingsError(f"assert: {text!r}: the generator's lag is not kept by kind")
     try:

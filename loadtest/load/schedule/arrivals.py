@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from cluster.errors import SettingsError
+from cluster.nearest import did_you_mean
 
 _DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "constant": {},
@@ -62,7 +63,8 @@ class Pattern:
         """
         name, _, rest = text.strip().partition(":")
         if name not in _DEFAULTS:
-            raise SettingsError(f"arrivals must be one of {', '.join(PATTERNS)}, got {name!r}")
+            near = did_you_mean(name, PATTERNS)
+            raise SettingsError(f"arrivals must be one of {', '.join(PATTERNS)}, got {name!r}{near}")
         values = dict(_DEFAULTS[name])
         for part in filter(None, rest.split(",")):
             key, _, value = (word.strip() for word in part.partition("="))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.errors import SettingsError, plain_reason
+from cluster.nearest import did_you_mean
 from loadtest.load.schedule.arrivals import Pattern
 from loadtest.load.schedule.kinds import KINDS, RequestKind
 from loadtest.load.schedule.lengths import Fixed, recorded
@@ -130,7 +131,8 @@ def find_scenario(name: str) -> Scenario:
         return SCENARIOS[name]
     path = Path(name)
     if path.suffix != ".toml":
-        raise SettingsError(f"scenario must be one of {', '.join(SCENARIOS)}, or a .toml file, got {name!r}")
+        near = did_you_mean(name, SCENARIOS)
+        raise SettingsError(f"scenario must be one of {', '.join(SCENARIOS)}, or a .toml file, got {name!r}{near}")
     try:
         fields = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

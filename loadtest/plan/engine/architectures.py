@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cluster.errors import SettingsError
+from cluster.nearest import did_you_mean
 from loadtest.plan.engine.shapes import ModelShape, read_config, shape_of
 
 _COLUMNS = (
@@ -150,7 +151,9 @@ def load_shape(model: str) -> ModelShape:
         return read_config(path)
     shape = find_shape(model)
     if shape is None:
+        near = did_you_mean(model, KNOWN)
         raise SettingsError(
-            f"model: {model!r} is no local folder, no config.json and no known model; known: {', '.join(sorted(KNOWN))}"
+            f"model: {model!r} is no local folder, no config.json and no known model; known: "
+            f"{', '.join(sorted(KNOWN))}{near}"
         )
     return shape

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from cluster.errors import SettingsError
+from cluster.nearest import did_you_mean
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -96,5 +97,6 @@ def load_gpu(name: str) -> Gpu:
     """
     gpu = find_gpu(name)
     if gpu is None:
-        raise SettingsError(f"gpu: {name!r} is not in the table; known: {', '.join(sorted(GPUS))}")
+        near = did_you_mean(name, GPUS)
+        raise SettingsError(f"gpu: {name!r} is not in the table; known: {', '.join(sorted(GPUS))}{near}")
     return gpu

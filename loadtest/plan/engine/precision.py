@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.errors import SettingsError
+from cluster.nearest import did_you_mean
 from loadtest.plan.engine.shapes import ModelShape
 
 _BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5625, "int4": 0.55, "mxfp4": 0.53125}
@@ -72,5 +73,6 @@ def canonical(precision: str) -> str:
     plain = precision.strip().lower()
     plain = _ALIASES.get(plain, plain)
     if plain not in _BYTES:
-        raise SettingsError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+        near = did_you_mean(precision, PRECISIONS)
+        raise SettingsError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}{near}")
     return plain

@@ -236,7 +236,7 @@ class AsyncClient(AsyncCaller):
         """Change a pool's operating point and return the one in force. For admins.
 
         Args:
-            pool: name of the pool.
+            pool: name of the pool; empty: the only one.
             point: the whole new operating point; None returns to the settings.
             timeout: seconds; default: the client's.
         """

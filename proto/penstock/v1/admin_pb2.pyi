@@ -531,7 +531,7 @@ class SetOperatingPointRequest(_message.Message):
     POOL_FIELD_NUMBER: _builtins.int
     OPERATING_POINT_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
-    """Name of the pool. Required."""
+    """Name of the pool. Empty: the only one; INVALID_ARGUMENT where there are several."""
     @_builtins.property
     def operating_point(self) -> Global___OperatingPoint:
         """The whole new operating point: a field that it leaves out is no longer promised. Absent: return to the settings."""

@@ -24,9 +24,14 @@ from cluster.clock import ManualClock
 from cluster.errors import BootstrapError, SettingsError
 from cluster.settings import load_settings
 from cluster.terminal.console import WIDE, screen
-from penstock.client import DeadlineExceededError, Delta, UnavailableError
+from penstock.client import DeadlineExceededError, Delta, Finished, UnavailableError
+from penstock.models import FinishReason
+from penstock.v1 import types_pb2
+from penstock.values.events import ChoiceEnd
+from penstock.values.results import Receipt, Usage
 from router.commands import target
-from router.commands.generate import prompt_from, show_event
+from router.commands.answer import Shown
+from router.commands.generate import prompt_from
 from router.commands.target import report_call_errors
 from tests.support.certificates import Authority
 
@@ -265,10 +270,34 @@ async def test_a_log_is_quoted_from_where_its_process_began(tmp_path: Path) -> N
 
 
 def test_choices_are_shown_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
-    others: dict[int, str] = {}
+    shown = Shown(Console(stderr=True), labels=True)
     for index, text in ((0, "a"), (1, "x"), (0, "b"), (1, "y")):
-        show_event(Delta(index, text, (1,), (), 0), Console(stderr=True), others)
-    assert ("ab", {1: "xy"}) == (capsys.readouterr().out, others)
+        shown.add(Delta(index, text, (1,), (), 0))
+    shown.add(finished("stop", "stop"))
+    assert "[0] ab\n[1] xy\n" == capsys.readouterr().out
+
+
+def finished(*reasons: str) -> Finished:
+    ends = tuple(ChoiceEnd(index, FinishReason(reason), "", 3) for index, reason in enumerate(reasons))
+    return Finished(ends, Usage.from_proto(types_pb2.Usage()), Receipt.from_proto(types_pb2.Receipt()), "r1")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "said"),
+    [
+        ('{"answer"', "length", "the JSON is not complete: it reached the largest number of tokens"),
+        ('{"answer": 1}', "length", ""),
+        ('{"answer": 1}', "stop", ""),
+    ],
+)
+def test_json_that_was_cut_off_is_no_success_in_silence(
+    text: str, reason: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Shown(Console(stderr=True, width=200), is_json=True, receipt=False)
+    shown.add(Delta(0, text, (1,), (), 0))
+    shown.add(finished(reason))
+    found = capsys.readouterr()
+    assert (f"{text}\n", said) == (found.out, found.err.strip().partition(";")[0])
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--max-tokens", "-1"), ("--top-k", "-5"), ("--seed", str(2**64))])
@@ -328,9 +357,13 @@ def test_a_deadline_says_what_the_time_was_spent_on(capsys: pytest.CaptureFixtur
     away = UnavailableError("the queue [demo] is not reachable", grpc.StatusCode.UNAVAILABLE)
     late = DeadlineExceededError("Deadline Exceeded", grpc.StatusCode.DEADLINE_EXCEEDED)
     late.waited_for = away
-    with report_call_errors("h:1") as outcome:
+    options = build_parser(whole=True).parse_args(["status", "--target", "h:1"])
+    with report_call_errors(options, "9 s (--timeout)") as outcome:
         raise late
-    said = "penstock: Deadline Exceeded; it was waiting for: the queue [demo] is not reachable\n"
+    said = (
+        "penstock: there was no complete answer within 9 s (--timeout); it was waiting for: the queue [demo] is not "
+        "reachable\n"
+    )
     assert (1, said) == (outcome.status, capsys.readouterr().err)
 
 

@@ -8,7 +8,6 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import grpc
 import pytest
 import pytest_asyncio
 
@@ -17,11 +16,15 @@ from cluster.autoscaler.autoscaler import Autoscaler, AutoscalerStores
 from cluster.autoscaler.operating_point import PointRecord
 from cluster.autoscaler.store import Commit
 from cluster.cli.main import main
+from cluster.errors import InvalidRequestError
+from cluster.settings import PoolSettings
 from penstock.client import AsyncClient, ClassSlo, InvalidArgumentError, OperatingPoint, PermissionDeniedError
 from penstock.models import RequestClass
 from penstock.v1 import admin_pb2 as api
 from penstock.v1 import types_pb2 as types
 from penstock.values.steps import Relief
+from router.admin.control import ControlApi
+from router.identity import ANONYMOUS
 from tests.cluster.queue.servers import running
 from tests.support.keys import Keys, bearer
 from tests.support.stack import SECRET, Stack, request, running_stack, sim_pool
@@ -124,9 +127,6 @@ async def test_every_wrong_field_is_named(stack: Stack, keys: Keys) -> None:
         for name in ("interactive.ttft_p99", "standard.ttft_p99", "batch.itl_p95", "attainment", "price_per_gpu_hour")
     } == {violation.field for violation in refused.value.violations}
     assert "at most 3600 s, got 3600.001" in str(refused.value)
-    with pytest.raises(grpc.aio.AioRpcError) as missing:
-        await stack.admin().SetOperatingPoint(api.SetOperatingPointRequest(), metadata=bearer(keys.admin))
-    assert missing.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_an_autoscaler_decides_on_what_routers_count_and_says_why(
@@ -199,3 +199,19 @@ async def test_relief_is_acted_on_in_routers_and_replicas(stack: Stack) -> None:
     assert pool.admission.shed_after_s(RequestClass.INTERACTIVE) is None
     await store.set_point(PointRecord(None).to_bytes())
     await store.close()
+
+
+async def test_a_pool_must_be_named_only_where_there_are_several(stack: Stack, keys: Keys) -> None:
+    tight = OperatingPoint(interactive=ClassSlo(itl_p95_s=FAST_S))
+    async with client(stack, keys.admin) as admin:
+        assert tight == await admin.set_operating_point("", tight)
+        await admin.set_operating_point("", None)
+
+    pools = {name: PoolSettings() for name in ("small", "large")}
+    several = ControlApi(pools, lambda _pool: pytest.fail("nothing is opened"))
+    for call, asked in (
+        (several.set_operating_point, api.SetOperatingPointRequest()),
+        (several.list_decisions, api.ListDecisionsRequest()),
+    ):
+        with pytest.raises(InvalidRequestError, match="pool: must be one of large, small"):
+            await call(asked, ANONYMOUS)

@@ -1,4 +1,4 @@
-"""`penstock keys new` and `penstock keys check`."""
+"""`penstock keys`: new keys, the list of them, and checks."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from cluster.errors import SettingsError
 from cluster.plural import counted
-from cluster.terminal.console import messages, standard_input
+from cluster.terminal.command import add_action, show_examples
+from cluster.terminal.console import messages, screen, standard_input
+from cluster.terminal.tables import add_columns, print_table
 
 if TYPE_CHECKING:
+    from router.identity.caller import Caller
     from router.identity.table import Entry
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    new = actions.add_parser("new", help="print a new key and add its hash to the keys file")
-    check = actions.add_parser("check", help="check the keys file, or one key")
-    for action in (new, check):
-        action.add_argument("--file", help="the keys file (default: the setting auth.keys_file)")
-        action.add_argument("--settings", help="TOML file with the settings tree")
-    new.add_argument("--tenant", required=True, help="tenant that the key's calls belong to")
-    new.add_argument("--role", choices=("user", "operator", "admin"), default="user", help="default %(default)s")
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    new = add_action(actions, "new", "print a new key and add its hash to the keys file")
+    new.add_argument("--tenant", required=True, metavar="NAME", help="tenant that the key's calls belong to")
+    new.add_argument(
+        "--role", choices=("user", "operator", "admin"), default="user", help="what it may do (default %(default)s)"
+    )
     new.add_argument("--models", metavar="A,B", help="models it may use (default: all)")
     new.add_argument(
         "--classes", metavar="A,B", help="request classes it may use: interactive, standard, batch (default: all)"
@@ -41,8 +44,24 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--expires", metavar="WHEN", help="when it expires, such as 90d or 2027-01-31T12:00 (default: never)"
     )
     new.set_defaults(run=run_new)
-    check.add_argument("--stdin", action="store_true", help="read one key from standard input and look it up")
+    listing = add_action(actions, "list", "list the keys and certificates of the keys file")
+    listing.set_defaults(run=run_list)
+    check = add_action(actions, "check", "check the keys file, or say what one key may do")
+    check.add_argument(
+        "--stdin",
+        action="store_true",
+        help="look up the key on standard input; the exit status is 0 only if it is valid",
+    )
     check.set_defaults(run=run_check)
+    for action in (new, listing, check):
+        action.add_argument("--file", metavar="FILE", help="the keys file (default: the setting auth.keys_file)")
+        action.add_argument("--settings", metavar="FILE", help="TOML file with the settings")
+    show_examples(
+        parser,
+        "penstock keys new --file keys.toml --tenant acme --expires 90d",
+        "penstock keys list --file keys.toml",
+        "penstock keys check --file keys.toml --stdin < key.txt",
+    )
 
 
 def run_new(options: argparse.Namespace) -> int:
@@ -65,6 +84,23 @@ def run_new(options: argparse.Namespace) -> int:
         highlight=False,
         soft_wrap=True,
     )
+    return 0
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Print a table of the file's entries. It never shows a key: the file has hashes only."""
+    from router.identity.keys_file import read_keys_file
+    from router.identity.table import KeyTable
+
+    now_ms = _now_ms()
+    table = Table()
+    columns = ("name", "state", "tenant", "role", "models", "classes", "valid")
+    add_columns(table, *columns, words=("name", "tenant", "models", "classes", "valid"), left=("state", "role"))
+    for entry in KeyTable(read_keys_file(keys_path(options))).entries().values():
+        caller = entry.caller
+        cells = (caller.tenant, caller.role.name.lower(), _all_or(caller.models), _all_or(_classes(caller)))
+        table.add_row(*map(Text, (entry.name, entry.validity(now_ms).value, *cells, ", ".join(_bounds(entry)))))
+    print_table(table, screen())
     return 0
 
 
@@ -142,16 +178,25 @@ def moment(text: str | None, now: datetime, flag: str) -> datetime | None:
 def describe(entry: Entry, now_ms: int) -> str:
     """Return one line: whether an entry is valid, and for whom and what."""
     caller, validity = entry.caller, entry.validity(now_ms)
-    classes = None if caller.classes is None else [one.name.lower() for one in sorted(caller.classes)]
     parts = [
         f"tenant {caller.tenant}",
         f"role {caller.role.name.lower()}",
         f"models {_all_or(caller.models)}",
-        f"classes {_all_or(classes)}",
+        f"classes {_all_or(_classes(caller))}",
+        *_bounds(entry),
+    ]
+    return f"{validity.value}: {entry.name}: {'; '.join(parts)}"
+
+
+def _classes(caller: Caller) -> list[str] | None:
+    return None if caller.classes is None else [one.name.lower() for one in sorted(caller.classes)]
+
+
+def _bounds(entry: Entry) -> list[str]:
+    return [
         *([f"not before {_time(entry.not_before_ms)}"] if math.isfinite(entry.not_before_ms) else []),
         *([f"expires {_time(entry.expires_ms)}"] if math.isfinite(entry.expires_ms) else []),
     ]
-    return f"{validity.value}: {entry.name}: {'; '.join(parts)}"
 
 
 def _all_or(names: Iterable[str] | None) -> str:

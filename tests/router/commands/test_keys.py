@@ -253,3 +253,15 @@ def test_a_target_without_a_port_is_named(host: str, better: str, capsys: Captur
 def test_a_port_that_is_none_is_not_dialled_as_another_one(host: str, capsys: Captured) -> None:
     assert 2 == run("status", host)
     assert f"--target: a port must be 1 to 65535, got '{host}'" in capsys.readouterr().err
+
+
+def test_the_list_shows_every_entry_and_no_hash(file: Path, capsys: Captured) -> None:
+    key = new(file, capsys, "--tenant", "acme", "--role", "admin", "--models", "a,b", "--expires", "2020-01-01").strip()
+    file.write_text(file.read_text() + '\n[[certificates]]\nuri = "spiffe://x"\ntenant = "other"\n')
+
+    assert 0 == main(["keys", "list", "--file", str(file)])
+    said = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if "│" in line]
+    assert [key_id(key), "expired", "acme", "admin", "a, b", "all", "expires 2020-01-01 00:00:00+00:00"] in rows
+    assert ["uri spiffe://x", "valid", "other", "user", "all", "all", ""] in rows
+    assert read_keys_file(file).keys[0].sha256 not in said

@@ -1,0 +1,34 @@
+"""Files that settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from cluster.bootstrap.ahead import check_model
+from cluster.errors import SettingsError
+from cluster.settings import Settings
+from cluster.trust.file_watch import read_bytes
+from cluster.trust.tls import TlsFiles
+
+
+def missing_files(settings: Settings) -> list[str]:
+    """Return a sentence for each model, keys file and certificate that is missing or does not fit."""
+    problems = []
+    for check in _checks(settings):
+        try:
+            check()
+        except SettingsError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _checks(settings: Settings) -> Iterator[Callable[[], object]]:
+    for name, pool in settings.pools.items():
+        yield partial(check_model, name, pool)
+    if settings.auth.keys_file is not None:
+        yield partial(read_bytes, settings.auth.keys_file, "auth.keys_file")
+    if settings.router.tls is not None:
+        yield partial(TlsFiles.of_router, settings.router.tls)
+    if settings.replica.tls is not None:
+        yield partial(TlsFiles.of_link, settings.replica.tls)

@@ -1,0 +1,27 @@
+"""Flags of `penstock up`. What it runs is imported when it runs."""
+
+from __future__ import annotations
+
+import argparse
+
+from cluster.cli.options import add_cluster_flags, add_pool_flags
+from cluster.terminal.command import show_examples
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add_cluster_flags(parser)
+    add_pool_flags(parser)
+    show_examples(
+        parser,
+        "penstock up",
+        "penstock up --model /models/llama-8b --tp 2 --replicas 2",
+        "penstock up --engine sim --port 50060 --state-dir /tmp/second",
+        "penstock up --settings cluster.toml",
+    )
+    parser.set_defaults(run=_up)
+
+
+def _up(options: argparse.Namespace) -> int:
+    from cluster.cli.up import run_up
+
+    return run_up(options)
