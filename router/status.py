@@ -26,6 +26,7 @@ from cluster.errors import (
     JobExistsError,
     JobLimitError,
     JobNotFoundError,
+    JobResultsLostError,
     KeyReusedError,
     ModelNotFoundError,
     NotInTimeError,
@@ -62,6 +63,7 @@ CODES: Mapping[type[PenstockError], int] = {
     ModelNotFoundError: code_pb2.NOT_FOUND,
     RequestNotFoundError: code_pb2.NOT_FOUND,
     JobNotFoundError: code_pb2.NOT_FOUND,
+    JobResultsLostError: code_pb2.DATA_LOSS,
     KeyReusedError: code_pb2.ALREADY_EXISTS,
     JobExistsError: code_pb2.ALREADY_EXISTS,
     QueueFullError: code_pb2.RESOURCE_EXHAUSTED,
@@ -169,7 +171,7 @@ def _facts(error: RequestError) -> Mapping[str, str]:
             return {"model": error.model}
         case RequestNotFoundError():
             return {"target": error.target}
-        case JobNotFoundError() | JobExistsError():
+        case JobNotFoundError() | JobExistsError() | JobResultsLostError():
             return {"job_id": error.job_id}
         case KeyReusedError() | TakenOverError():
             return {"request_id": error.request_id}

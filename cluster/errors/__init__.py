@@ -8,6 +8,7 @@ PenstockError
 │   ├── ModelNotFoundError          no pool has this name
 │   ├── RequestNotFoundError        no request has this id or key, or it is another tenant's
 │   ├── JobNotFoundError            no job has this id, or it is another tenant's
+│   ├── JobResultsLostError         Redis lost results of the job
 │   ├── JobExistsError              the tenant's key belongs to a job with other content
 │   ├── JobLimitError               a bound on stored jobs is reached; names it
 │   ├── QueueFullError              the queue, or the tenant's part of it, is full; carries when to retry
@@ -53,6 +54,7 @@ from cluster.errors.requests import (
     JobExistsError,
     JobLimitError,
     JobNotFoundError,
+    JobResultsLostError,
     KeyReusedError,
     ModelNotFoundError,
     NotInTimeError,
@@ -111,6 +113,7 @@ __all__ = [
     "JobLeaseLostError",
     "JobLimitError",
     "JobNotFoundError",
+    "JobResultsLostError",
     "KeyReusedError",
     "LeadershipLostError",
     "LinkError",

@@ -109,6 +109,19 @@ class JobExistsError(RequestError):
         super().__init__(f"idempotency_key {key!r} belongs to job {job_id}, whose content is not the same")
 
 
+class JobResultsLostError(RequestError):
+    """Results of a job that the store lost, by an eviction or a deletion."""
+
+    reason = "JOB_RESULTS_LOST"
+    remedy = "Submit the job again. Redis should have `maxmemory-policy noeviction`."
+
+    def __init__(self, job_id: str, results: int, left: int) -> None:
+        self.job_id = job_id
+        self.results = results
+        self.left = left
+        super().__init__(f"Redis lost results of job {job_id}: {left:,} of {results:,} are left; submit it again")
+
+
 class JobLimitError(RequestError):
     """A submission that would exceed a bound on stored jobs, items or bytes."""
 

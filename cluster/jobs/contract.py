@@ -4,6 +4,9 @@ While a job is UPLOADING, its items are written in blocks. `seal` ends the uploa
 time feeds an open job: it holds the job's lease under a random token, which fences all that it does to the job by
 equality. An item is pending until it has a result, and at most one result is ever stored for it. Only the feeder knows
 what is in flight. So a feeder that disappears leaves nothing behind: its items are still pending.
+
+A store may lose a part of a job: Redis evicts keys, and people delete them. An open job that lacks a part ends as
+FAILED, at the latest when it is claimed, renewed or swept. The results that are left can be read.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ class JobState(enum.StrEnum):
     SUCCEEDED = "succeeded"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
+    FAILED = "failed"
+    """A part of it is lost, so that it can't go on."""
 
     @property
     def open(self) -> bool:
@@ -33,7 +38,7 @@ class JobState(enum.StrEnum):
     @property
     def ended(self) -> bool:
         """Whether the job can no longer change."""
-        return self in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.EXPIRED)
+        return self in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.EXPIRED, JobState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,8 @@ class JobRecord:
     holder: str = ""
     """Router that feeds it; empty for none."""
     usage: JobUsage = JobUsage()
+    lost: str = ""
+    """Part that the store lost, for a job that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +175,7 @@ class JobStore(Protocol):
         the upload as it is.
 
         Raises:
-            JobNotFoundError: the upload was dropped.
+            JobNotFoundError: the upload was dropped, or lacks a part.
         """
         ...
 
@@ -246,7 +253,9 @@ class JobStore(Protocol):
         ...
 
     async def sweep(self) -> int:
-        """Expire jobs, delete jobs and drop uploads that are due, some dozens per call; return how many."""
+        """Expire jobs, delete jobs and drop uploads that are due, some dozens per call; return how many. Also look
+        whether some others are whole.
+        """
         ...
 
     async def close(self) -> None:

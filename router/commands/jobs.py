@@ -316,6 +316,8 @@ def _progress(console: Console) -> Progress:
 def _report(job: Job, console: Console) -> None:
     usage = job.usage
     mark = "[green]✓[/]" if job.succeeded_items == job.items else "[yellow]![/]"
+    if job.failure:
+        print_problem(f"job {job.job_id}: {job.failure}")
     console.print(
         f"{mark} job {escape(job.job_id)} {job.state}: {job.succeeded_items:,} of {counted(job.items, 'item')} "
         f"succeeded, {job.failed_items:,} failed; "

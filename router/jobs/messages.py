@@ -23,6 +23,7 @@ _STATES = {
     JobState.SUCCEEDED: api.JOB_STATE_SUCCEEDED,
     JobState.CANCELLED: api.JOB_STATE_CANCELLED,
     JobState.EXPIRED: api.JOB_STATE_EXPIRED,
+    JobState.FAILED: api.JOB_STATE_FAILED,
 }
 
 
@@ -46,6 +47,7 @@ def job_message(record: JobRecord) -> api.Job:
             cost=record.usage.cost,
         ),
         router_id=record.holder,
+        failure=f"Redis lost the job's {record.lost}, by an eviction or a deletion" if record.lost else "",
     )
     for field, milliseconds in (
         (job.created_at, record.created_ms),

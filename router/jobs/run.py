@@ -146,7 +146,7 @@ class JobRun:
             if not bodies:
                 bodies = await self._insist(lambda: self._store.block(self._job_id, block.number))
                 if not bodies:
-                    # The job has ended meanwhile. The next pass finds that out.
+                    # The job has ended meanwhile, or lost its bodies. The next renewal of the lease finds that out.
                     await self._tools.sleep(STORE_RETRY_S)
                     return
             task = self._owner.spawn(self._item(index, bodies[index - block.first]), "item")

@@ -11,6 +11,7 @@ from cluster.errors import (
     InvalidRequestError,
     JobExistsError,
     JobNotFoundError,
+    JobResultsLostError,
     ModelNotFoundError,
     QueueUnavailableError,
     ShuttingDownError,
@@ -148,6 +149,8 @@ class JobServicer:
                 # The counts must not be older than the results.
                 store, record = await self._find(request.job_id, caller)
             behind = not request.progress_only and (rewound or place.offset < record.results)
+            if behind and record.state.ended and not (news or rewound):
+                raise JobResultsLostError(record.job_id, record.results, place.offset)
             if news or rewound or sent is None or (sent.state, sent.results) != (record.state, record.results):
                 job = job_message(record)
                 if behind and record.state.ended:

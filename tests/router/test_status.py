@@ -30,6 +30,7 @@ CASES = [
     (errors.RequestNotFoundError("r"), "NOT_FOUND", "REQUEST_NOT_FOUND", {"target": "r"}, None),
     (errors.JobNotFoundError("j"), "NOT_FOUND", "JOB_NOT_FOUND", {"job_id": "j"}, None),
     (errors.JobExistsError("k", "j"), "ALREADY_EXISTS", "JOB_KEY_REUSED", {"job_id": "j"}, None),
+    (errors.JobResultsLostError("j", 3, 1), "DATA_LOSS", "JOB_RESULTS_LOST", {"job_id": "j"}, None),
     (
         errors.JobLimitError("max_jobs", 9),
         "RESOURCE_EXHAUSTED",

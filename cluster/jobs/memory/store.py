@@ -83,7 +83,7 @@ class MemoryJobStore:
 
     async def seal(self, job_id: str, key: str, digest: str, run_within_ms: int) -> JobRecord:
         job = self._jobs.get(job_id)
-        if job is None or job.record.state is not JobState.UPLOADING:
+        if job is None or job.record.state is not JobState.UPLOADING or _lost_part(job):
             raise JobNotFoundError(job_id)
         if key and (other := await self.find(job.record.tenant, key)) is not None:
             return other
@@ -127,6 +127,8 @@ class MemoryJobStore:
             job for job in self._jobs.values() if job.record.state.open and not 0 < job.claimable_ms - now <= far_ms
         ]
         for job in sorted(waiting, key=lambda job: (job.claimable_ms, job.record.job_id)):
+            if self._end_if_torn(job):
+                continue
             if job.record.holder:
                 if not takeover:
                     continue
@@ -144,7 +146,7 @@ class MemoryJobStore:
         return sum(bool(job.record.holder) for job in self._jobs.values() if job.record.tenant == tenant)
 
     async def renew(self, claim: JobClaim) -> JobRecord:
-        job = self._held(claim)
+        job = self._whole(claim)
         job.claimable_ms = self._now() + self.limits.lease_ms
         return job.record
 
@@ -169,7 +171,7 @@ class MemoryJobStore:
         return [] if job is None or number >= len(job.blocks) else unpack_block(job.blocks[number])
 
     async def store(self, claim: JobClaim, item: int, result: ItemResult) -> bool:
-        job = self._held(claim)
+        job = self._whole(claim)
         if item in job.done:
             return False
         blob = pack_blob(result.body)
@@ -215,6 +217,8 @@ class MemoryJobStore:
                 self._finish(job, JobState.EXPIRED)
             else:
                 del self._jobs[job.record.job_id]
+        for job in self._jobs.values():
+            self._end_if_torn(job)
         return len(due)
 
     async def close(self) -> None:
@@ -231,6 +235,19 @@ class MemoryJobStore:
             raise JobLeaseLostError(claim.record.job_id)
         return job
 
+    def _whole(self, claim: JobClaim) -> _Job:
+        job = self._held(claim)
+        if self._end_if_torn(job):
+            raise JobLeaseLostError(claim.record.job_id)
+        return job
+
+    def _end_if_torn(self, job: _Job) -> bool:
+        part = _lost_part(job) if job.record.state.open else ""
+        if part:
+            self._finish(job, JobState.FAILED)
+            job.record = replace(job.record, lost=part)
+        return bool(part)
+
     def _finish(self, job: _Job, state: JobState) -> None:
         now = self._now()
         job.token = ""
@@ -244,3 +261,16 @@ class MemoryJobStore:
         limit = int(getattr(self.limits, what))
         if value > limit:
             raise JobLimitError(what, limit)
+
+
+def _lost_part(job: _Job) -> str:
+    record = job.record
+    if len(job.results) != record.results:
+        return "results"
+    if record.state.ended:
+        return ""
+    if len(job.blocks) != record.blocks:
+        return "bodies"
+    if len(job.sizes) != record.blocks:
+        return "sizes of blocks"
+    return "list of finished items" if record.results and not job.done else ""

@@ -23,6 +23,9 @@ SCRIPTS = (
     "cancel",
     "delete",
     "expire",
+    "check",
+    "unname",
+    "recount",
 )
 
 

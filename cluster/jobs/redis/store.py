@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -19,12 +20,18 @@ from cluster.redis.connections import ConnectionSource, RedisTarget
 from cluster.redis.pipeline import ScriptPipeline
 from cluster.redis.script import PLAIN, pack
 
+_LOG = logging.getLogger(__name__)
+
 DEFAULT_TIMEOUT_S = 2.0
 _LOOKED_AT = 64
 """Most jobs that one call of redis/lua/look.lua names, for a `claim` or `sweep`."""
 _LOOKS = 16
 """Most calls of look.lua in one `claim`. A second call is needed if all named jobs are of tenants that are fed enough;
 these jobs are put off for a second."""
+_TORN = 2
+"""Reply for a job that was ended because Redis lost a part of it."""
+_ENDED, _FORGOTTEN = 1, 2
+"""Replies of redis/lua/check.lua; the second one also of those that delete."""
 _LARGE = 32 << 10
 """Bytes that take a good part of a millisecond to compress."""
 
@@ -56,6 +63,8 @@ class RedisJobStore:
         self.limits = limits or JobLimits()
         self._clock = clock
         self._steps = ClockSteps(self.limits.lease_ms)
+        self._checked = 0
+        """Rank of the next job to check."""
         self._pipeline = ScriptPipeline(ConnectionSource(target, timeout_s, shared_key(pool, "open")), timeout_s)
         self._scripts = load_job_scripts()
 
@@ -80,11 +89,16 @@ class RedisJobStore:
         _bounded(reply)
 
     async def seal(self, job_id: str, key: str, digest: str, run_within_ms: int) -> JobRecord:
-        winner = await self._run("seal", job_id, key, digest, run_within_ms)
-        record = None if winner is None else await self.get(winner.decode())
-        if record is None:
-            raise JobNotFoundError(job_id)
-        return record
+        for _ in range(2):
+            winner = await self._run("seal", job_id, key, digest, run_within_ms)
+            if winner is None:
+                break
+            if (record := await self.get(winner.decode())) is not None:
+                return record
+            # Redis lost the record of the job that has the key.
+            upload = await self.get(job_id)
+            await self._run("unname", winner.decode(), upload.tenant if upload else "", key)
+        raise JobNotFoundError(job_id)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -101,7 +115,7 @@ class RedisJobStore:
         found: list[JobRecord] = []
         while (left := limit - len(found)) > 0:
             members = await self._command("ZREVRANGEBYLEX", index, start, f"[{tenant}\0", "LIMIT", 0, left)
-            ids = [member.decode().rsplit("\0", 1)[1] for member in members]
+            ids = [_id_of(member) for member in members]
             records = await asyncio.gather(*(self.get(job_id) for job_id in ids))
             found += [record for record in records if record is not None]
             if len(members) < left:
@@ -122,14 +136,16 @@ class RedisJobStore:
         token = secrets.token_hex(12)
         before: list[bytes] = []
         for _ in range(_LOOKS):
-            candidates, _due, now = await self._run("look", "", _LOOKED_AT, self.limits.lease_ms)
+            candidates, _due, now, *_ = await self._run("look", "", _LOOKED_AT, self.limits.lease_ms, 0)
             takeover &= self._steps.believes(now, (self._clock or SystemClock()).monotonic())
             for candidate in candidates:
                 job_id = candidate.decode()
-                options = (self.limits.lease_ms, int(takeover), self.limits.tenant_feeding)
-                if await self._run("claim", job_id, holder, token, *options) == 1:
+                options = (self.limits.lease_ms, int(takeover), self.limits.tenant_feeding, self.limits.ttl_ms)
+                reply = await self._run("claim", job_id, holder, token, *options)
+                if reply == 1:
                     record = await self.get(job_id)
                     return None if record is None else JobClaim(record, token)
+                self._note_torn(job_id, reply)
             if len(candidates) < _LOOKED_AT or candidates == before:
                 break
             before = candidates
@@ -139,8 +155,9 @@ class RedisJobStore:
         job_id = claim.record.job_id
         # Both go out in one pipeline, in this order.
         renewed, record = await asyncio.gather(
-            self._run("renew", job_id, claim.token, self.limits.lease_ms), self.get(job_id)
+            self._run("renew", job_id, claim.token, self.limits.lease_ms, self.limits.ttl_ms), self.get(job_id)
         )
+        self._note_torn(job_id, renewed)
         if renewed != 1 or record is None:
             raise JobLeaseLostError(job_id)
         return record
@@ -179,6 +196,8 @@ class RedisJobStore:
         )
         if isinstance(stored, list):
             _bounded(stored)
+        else:
+            self._note_torn(job_id, -stored)
         return bool(_held(job_id, stored))
 
     async def count_failure(self, claim: JobClaim, item: int) -> int:
@@ -191,12 +210,31 @@ class RedisJobStore:
         await self._run("cancel", job_id, self.limits.ttl_ms)
 
     async def delete(self, job_id: str) -> None:
-        await self._run("delete", job_id)
+        if await self._run("delete", job_id) == _FORGOTTEN:
+            await self._recount()
 
     async def sweep(self) -> int:
-        _candidates, due, _now = await self._run("look", "", _LOOKED_AT, self.limits.lease_ms)
-        done = await asyncio.gather(*(self._run("expire", job_id.decode(), self.limits.ttl_ms) for job_id in due))
-        return sum(done)
+        limits = self.limits
+        look = await self._run("look", "", _LOOKED_AT, limits.lease_ms, self._checked)
+        _candidates, due, _now, ids, members, uncounted = look
+        done = await asyncio.gather(*(self._run("expire", job_id.decode(), limits.ttl_ms) for job_id in due))
+        # Every job has its turn after a while.
+        self._checked = self._checked + max(len(ids), len(members)) if ids or members else 0
+        found = {job_id.decode(): b"" for job_id in ids} | {_id_of(member): member for member in members}
+        bounds = (limits.ttl_ms, limits.upload_ms, limits.lease_ms)
+        replies = await asyncio.gather(*(self._run("check", each, *bounds, member) for each, member in found.items()))
+        for job_id, reply in zip(found, replies, strict=True):
+            if reply == _ENDED:
+                self._note_torn(job_id, _TORN)
+        if uncounted or _FORGOTTEN in (*replies, *done):
+            await self._recount()
+        return sum(map(bool, done))
+
+    async def _recount(self) -> None:
+        ids = [job_id.decode() for job_id in await self._command("ZRANGE", shared_key(self.pool, "due"), 0, -1)]
+        keys = (*job_keys(self.pool, ""), *(self._key(job_id, 0) for job_id in ids))
+        # If a job came or went meanwhile nothing changes, and the next turn counts.
+        await self._send("recount", keys, "", *ids)
 
     async def close(self) -> None:
         await self._pipeline.close()
@@ -206,11 +244,17 @@ class RedisJobStore:
     def _key(self, job_id: str, number: int) -> str:
         return job_keys(self.pool, job_id)[number]
 
+    def _note_torn(self, job_id: str, reply: int) -> None:
+        if reply == _TORN:
+            _LOG.error("job.part_lost", extra={"pool": self.pool, "job": job_id})
+
     async def _run(self, name: str, job_id: str, *arguments: str | bytes | float) -> Any:
+        return await self._send(name, job_keys(self.pool, job_id), job_id, *arguments)
+
+    async def _send(self, name: str, keys: Sequence[str], *arguments: str | bytes | float) -> Any:
         script = self._scripts[name]
         now = "" if self._clock is None else self._clock.wall_ms()
-        keys = job_keys(self.pool, job_id)
-        return await self._pipeline.call(script, pack("EVALSHA", script.sha, len(keys), *keys, now, job_id, *arguments))
+        return await self._pipeline.call(script, pack("EVALSHA", script.sha, len(keys), *keys, now, *arguments))
 
     async def _command(self, *words: str | bytes | float) -> Any:
         return await self._pipeline.call(PLAIN, pack(*words))
@@ -231,6 +275,10 @@ def _member(tenant: str, cursor: JobCursor) -> str:
     return f"{tenant}\0{cursor.created_ms:016d}\0{cursor.job_id}"
 
 
+def _id_of(member: bytes) -> str:
+    return member.decode().rsplit("\0", 1)[1]
+
+
 def _record(job_id: str, flat: Sequence[bytes]) -> JobRecord | None:
     if not flat:
         return None
@@ -245,7 +293,7 @@ def _record(job_id: str, flat: Sequence[bytes]) -> JobRecord | None:
     return JobRecord(
         job_id=job_id,
         tenant=text("tenant"),
-        state=JobState(text("state")),
+        state=JobState.FAILED if text("lost") else JobState(text("state")),
         header=fields.get("header", b""),
         key=text("key"),
         digest=text("digest"),
@@ -258,6 +306,7 @@ def _record(job_id: str, flat: Sequence[bytes]) -> JobRecord | None:
         results=number("results"),
         failed=number("failed"),
         holder=text("holder"),
+        lost=text("lost"),
         usage=JobUsage(
             prompt_tokens=number("prompt"),
             output_tokens=number("output"),

@@ -41,6 +41,8 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     """Ended by CancelJob; items that had not finished have no result."""
     JOB_STATE_EXPIRED: _JobState.ValueType  # 5
     """Not finished within `run_within`; items that had not finished have no result."""
+    JOB_STATE_FAILED: _JobState.ValueType  # 6
+    """Ended because Redis lost a part of the job; `failure` says which. Items that had not finished have no result."""
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
     """State of a job."""
@@ -57,6 +59,8 @@ JOB_STATE_CANCELLED: JobState.ValueType  # 4
 """Ended by CancelJob; items that had not finished have no result."""
 JOB_STATE_EXPIRED: JobState.ValueType  # 5
 """Not finished within `run_within`; items that had not finished have no result."""
+JOB_STATE_FAILED: JobState.ValueType  # 6
+"""Ended because Redis lost a part of the job; `failure` says which. Items that had not finished have no result."""
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
 @_typing.final
@@ -233,6 +237,7 @@ class Job(_message.Message):
     FAILED_ITEMS_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     ROUTER_ID_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The cluster's id of the job."""
     model: _builtins.str
@@ -251,6 +256,8 @@ class Job(_message.Message):
     """Number of items whose result is an error."""
     router_id: _builtins.str
     """Id of the router that feeds the job; empty when none does."""
+    failure: _builtins.str
+    """Reason why the job failed, for people; empty otherwise."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """Time at which the job was stored."""
@@ -288,10 +295,11 @@ class Job(_message.Message):
         failed_items: _builtins.int = ...,
         usage: Global___JobUsage | None = ...,
         router_id: _builtins.str = ...,
+        failure: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "due_at", b"due_at", "ended_at", b"ended_at", "started_at", b"started_at", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "due_at", b"due_at", "ended_at", b"ended_at", "failed_items", b"failed_items", "idempotency_key", b"idempotency_key", "items", b"items", "job_id", b"job_id", "model", b"model", "request_class", b"request_class", "router_id", b"router_id", "started_at", b"started_at", "state", b"state", "succeeded_items", b"succeeded_items", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "due_at", b"due_at", "ended_at", b"ended_at", "failed_items", b"failed_items", "failure", b"failure", "idempotency_key", b"idempotency_key", "items", b"items", "job_id", b"job_id", "model", b"model", "request_class", b"request_class", "router_id", b"router_id", "started_at", b"started_at", "state", b"state", "succeeded_items", b"succeeded_items", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,11 +35,13 @@ class JobState(enum.StrEnum):
     """Every item has a result; some may be errors."""
     CANCELLED = "cancelled"
     EXPIRED = "expired"
+    FAILED = "failed"
+    """The cluster lost a part of the job; `Job.failure` says which."""
 
     @property
     def ended(self) -> bool:
         """Whether the state is final."""
-        return self in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.EXPIRED)
+        return self in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.EXPIRED, JobState.FAILED)
 
 
 _STATES = {
@@ -48,6 +50,7 @@ _STATES = {
     jobs_pb2.JOB_STATE_SUCCEEDED: JobState.SUCCEEDED,
     jobs_pb2.JOB_STATE_CANCELLED: JobState.CANCELLED,
     jobs_pb2.JOB_STATE_EXPIRED: JobState.EXPIRED,
+    jobs_pb2.JOB_STATE_FAILED: JobState.FAILED,
 }
 
 
@@ -114,6 +117,8 @@ class Job:
     usage: JobTotals
     router_id: str
     """Id of the router that feeds the job; empty when none does."""
+    failure: str = ""
+    """Reason why the job failed, for people."""
     existed: bool = False
     """Whether `submit_job` found this job under its idempotency key instead of storing a new one. Also after an attempt
     whose answer was lost."""
@@ -143,6 +148,7 @@ class Job:
                 usage.prompt_tokens, usage.output_tokens, usage.cached_tokens, usage.gpu_seconds, usage.cost
             ),
             router_id=wire.router_id,
+            failure=wire.failure,
             existed=existed,
         )
 

@@ -10,6 +10,7 @@ import pytest
 from cluster.clock import ManualClock
 from cluster.jobs.contract import JobLimits
 from cluster.jobs.memory.store import MemoryJobs, MemoryJobStore
+from cluster.jobs.redis.keys import JOB_KEYS, SHARED_KEYS, job_keys, shared_key
 from cluster.jobs.redis.store import RedisJobStore
 from tests.cluster.queue.backends import flush
 from tests.cluster.queue.servers import Server, running
@@ -35,6 +36,19 @@ class Backend:
             store = RedisJobStore(self.server.url, POOL, limits, 10.0, clock=self.clock)
         self.opened.append(store)
         return store
+
+    def lose(self, part: str, job_id: str = "j") -> None:
+        """Delete one key, of a job or of all jobs, as an eviction does. In memory there are only those of a job."""
+        if self.server is not None:
+            key = shared_key(POOL, part) if part in SHARED_KEYS else job_keys(POOL, job_id)[JOB_KEYS.index(part)]
+            with contextlib.closing(self.server.client()) as client:
+                assert 1 == client.delete(key)
+        elif part == "record":
+            del self.shared.jobs[job_id]
+        elif part in JOB_KEYS:
+            stored = getattr(self.shared.jobs[job_id], "blocks" if part == "items" else part)
+            assert stored
+            stored.clear()
 
     def keys(self) -> set[str]:
         """Name what is stored."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -405,8 +406,9 @@ async def test_results_that_redis_lost_are_made_again(
     feeders[0].start()
     job = shared.jobs["demo.1"]
     await until(lambda: len(job.results) == 8)
-    # What a crash does: the newest writes are gone.
+    # What a crash does: the newest writes are gone, in all keys alike.
     del job.results[3:]
+    job.record = replace(job.record, results=3)
     job.done = {result.index for result in await results(store)}
     engine.open.set()
     await finished(store)
@@ -432,6 +434,25 @@ async def test_a_result_for_which_there_is_no_room_fails_its_item(
     assert {"JOB_LIMIT"} == {error.reason for error in failed}
     assert "tenant_bytes = 1,200" in failed[0].message
     assert 60 == engine.executions.total()
+
+
+async def test_a_job_whose_bodies_are_gone_ends_and_the_feeder_goes_on_with_others(
+    store: FlakyStore, shared: MemoryJobs, engine: Engine, feeders: list[JobFeeder]
+) -> None:
+    await submit(store, 30)
+    engine.open.clear()
+    feeders.append(feeder_of(store, engine))
+    feeders[0].start()
+    await until(lambda: len(engine.running) == 4)
+    shared.jobs["demo.1"].blocks.clear()
+    await submit(store, 2, "demo.2")
+    engine.open.set()
+
+    await finished(store, "demo.2")
+
+    assert JobState.FAILED is await state(store)
+    await until(lambda: feeders[0].runs == 0)
+    assert not engine.running
 
 
 async def test_a_router_feeds_only_so_many_jobs(shared: MemoryJobs, engine: Engine, feeders: list[JobFeeder]) -> None:

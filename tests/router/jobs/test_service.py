@@ -381,6 +381,38 @@ async def test_a_job_that_takes_too_long_expires(stack: Stack) -> None:
     await until(lambda: stack.replicas[0].table.sequences == 0)
 
 
+async def test_a_job_whose_bodies_are_gone_ends_and_says_so(stack: Stack) -> None:
+    job = await submit(stack, [item(number, max_tokens=2 if number < 5 else 30_000) for number in range(60)])
+    call = stack.jobs(1).WatchJob(api.WatchJobRequest(job_id=job.job_id))
+    results: list[api.JobResult] = []
+    while len(results) < 5:
+        results.extend((await call.read()).results)
+    stack.job_stores["demo"].jobs[job.job_id].blocks.clear()
+
+    end = (await collect(call))[-1].job
+
+    assert (api.JOB_STATE_FAILED, 5) == (end.state, end.succeeded_items)
+    assert "Redis lost the job's bodies, by an eviction or a deletion" == end.failure
+    assert results == results_of(await watch(stack, job.job_id))
+    assert end == (await stack.jobs().GetJob(api.GetJobRequest(job_id=job.job_id))).job
+    await until(lambda: stack.replicas[0].table.sequences == 0)
+
+
+@pytest.mark.parametrize("left", [0, 4])
+async def test_a_watch_of_results_that_are_gone_ends_and_says_so(stack: Stack, left: int) -> None:
+    job = await submit(stack, [item(number) for number in range(10)])
+    token = (await watch(stack, job.job_id))[-1].resume_token
+    del stack.job_stores["demo"].jobs[job.job_id].results[left:]
+
+    for begin in (b"", token):
+        call = stack.jobs(1).WatchJob(api.WatchJobRequest(job_id=job.job_id, resume_token=begin))
+        error = await failure(collect(call))
+        assert (grpc.StatusCode.DATA_LOSS, "JOB_RESULTS_LOST") == (error.code, error.reason)
+        assert f"{left} of 10 are left" in str(error)
+    progress = stack.jobs().WatchJob(api.WatchJobRequest(job_id=job.job_id, progress_only=True))
+    assert api.JOB_STATE_SUCCEEDED == (await collect(progress))[-1].job.state
+
+
 async def test_jobs_are_listed_in_pages(stack: Stack) -> None:
     made = [(await submit(stack, [item(0)])).job_id for _ in range(5)]
     listed: list[str] = []

@@ -1,11 +1,17 @@
 -- Take an open job.
 --
 -- Keys: common.lua. ARGV: 3 router, 4 token, 5 lease ms, 6 1 to take over from a feeder whose lease ended, 7 jobs of a
--- tenant that may be fed at once
--- Reply: 1 taken; 0 not
+-- tenant that may be fed at once, 8 ttl ms
+-- Reply: 1 taken; 0 not; 2 not, because a part of it is lost
 
 local from = tonumber(call('ZSCORE', OPEN, ID))
-if not from or not is_due(from, tonumber(ARGV[5])) or not is_open(get('state')) then return 0 end
+if not from or not is_due(from, tonumber(ARGV[5])) then return 0 end
+if not is_open(get('state')) then
+  -- Its record is gone. It must not stand in the way of others.
+  call('ZREM', OPEN, ID)
+  return 0
+end
+if end_if_torn(tonumber(ARGV[8])) then return 2 end
 local tenant = get('tenant')
 if get('holder') ~= '' then
   if ARGV[6] ~= '1' then return 0 end

@@ -2,7 +2,8 @@
 --
 -- KEYS, all of one pool and one hash slot; redis/keys.py has their lifetimes
 --  1 HASH record   tenant key header digest state created started ended due items blocks bodies results failed bytes
---                  holder token prompt output cached gpu cost; times in ms; "bodies" and "bytes" count stored bytes
+--                  holder token prompt output cached gpu cost lost; times in ms; "bodies" and "bytes" count stored
+--                  bytes; "lost" names the part that Redis lost
 --  2 HASH items    block number -> block
 --  3 LIST sizes    items per block
 --  4 HASH results  offset -> result
@@ -37,7 +38,8 @@ local function count(what, tenant, by)
   -- Lua writes the negative of zero as "-0", which Redis does not accept as an integer.
   if by == 0 then return end
   for _, name in ipairs({what .. '\0' .. tenant, what .. '\0'}) do
-    if call('HINCRBY', USAGE, name, by) == 0 then call('HDEL', USAGE, name) end
+    -- It falls below 0 only after Redis lost the counts.
+    if call('HINCRBY', USAGE, name, by) <= 0 then call('HDEL', USAGE, name) end
   end
 end
 
@@ -68,6 +70,36 @@ local function finish(state, ttl)
   call('HSET', RECORD, 'bytes', text(number('bytes') - number('bodies')), 'bodies', 0)
 end
 
+local function index_member(tenant) return tenant .. '\0' .. string.format('%016.0f', number('created')) .. '\0' .. ID end
+
+-- Return the part of a job that Redis lost, evicted or deleted by hand; nil for none. Without it an open job can't go
+-- on: nobody knows what is left to do, or what is done.
+local function lost_part()
+  local state, results, blocks = get('state'), number('results'), number('blocks')
+  if call('HLEN', RESULTS) ~= results then return 'results' end
+  if state ~= 'uploading' and not is_open(state) then return nil end
+  if call('HLEN', ITEMS) ~= blocks then return 'bodies' end
+  if call('LLEN', SIZES) ~= blocks then return 'sizes of blocks' end
+  if results > 0 and call('EXISTS', DONE) == 0 then return 'list of finished items' end
+end
+
+-- End an open job that lacks a part; return whether it does. Stored as cancelled, because earlier versions know no other
+-- state that fits.
+local function end_if_torn(ttl)
+  local part = is_open(get('state')) and lost_part()
+  if not part then return false end
+  finish('cancelled', ttl)
+  call('HSET', RECORD, 'lost', part)
+  return true
+end
+
+-- Remove what is left of a job whose record is gone. The counts against the limits are wrong then, until `recount`.
+local function drop_rest()
+  call('ZREM', OPEN, ID)
+  call('ZREM', DUE, ID)
+  call('UNLINK', RECORD, ITEMS, SIZES, RESULTS, DONE, FAILURES)
+end
+
 local function forget()
   local tenant, key = get('tenant'), get('key')
   unhold()
@@ -75,8 +107,6 @@ local function forget()
   count('items', tenant, -number('items'))
   count('bytes', tenant, -number('bytes'))
   if key ~= '' and call('HGET', NAMES, tenant .. '\0' .. key) == ID then call('HDEL', NAMES, tenant .. '\0' .. key) end
-  call('ZREM', INDEX, tenant .. '\0' .. string.format('%016.0f', number('created')) .. '\0' .. ID)
-  call('ZREM', OPEN, ID)
-  call('ZREM', DUE, ID)
-  call('UNLINK', RECORD, ITEMS, SIZES, RESULTS, DONE, FAILURES)
+  call('ZREM', INDEX, index_member(tenant))
+  drop_rest()
 end

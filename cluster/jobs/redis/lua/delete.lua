@@ -1,7 +1,12 @@
 -- Forget a job.
 --
 -- Keys: common.lua.
+-- Reply: 1 done; 2 only what was left of a job without a record
 
 pass_when_full()
-if get('state') ~= '' then forget() end
+if get('state') == '' then
+  drop_rest()
+  return 2
+end
+forget()
 return 1

@@ -1,9 +1,10 @@
 -- End an upload and open the job.
 --
 -- Keys: common.lua. ARGV: 3 client key or "", 4 digest, 5 run within ms
--- Reply: id of the job that has the key already; ID itself if it was sealed; false: no such upload
+-- Reply: id of the job that has the key already; ID itself if it was sealed; false: no such upload, or a part of it is
+-- lost
 
-if get('state') ~= 'uploading' then return false end
+if get('state') ~= 'uploading' or lost_part() then return false end
 local tenant, key = get('tenant'), ARGV[3]
 if key ~= '' then
   local other = call('HGET', NAMES, tenant .. '\0' .. key)

@@ -2,10 +2,11 @@
 --
 -- Keys: common.lua. ARGV: 3 token, 4 item, 5 result, 6 1 for an error, 7 prompt tokens, 8 output tokens, 9 cached
 -- tokens, 10 GPU seconds, 11 cost, 12 ttl ms, 13 bytes per tenant, 14 bytes
--- Reply: 1 stored; 0 the item has one; -1 not held; {what, limit} if a limit would be exceeded (an error is always
+-- Reply: 1 stored; 0 the item has one; -1 not held; -2 a part of the job is lost, so it was ended; {what, limit} if a limit would be exceeded (an error is always
 -- stored)
 
 if get('token') ~= ARGV[3] then return -1 end
+if end_if_torn(tonumber(ARGV[12])) then return -2 end
 if call('GETBIT', DONE, ARGV[4]) == 1 then return 0 end
 if ARGV[6] ~= '1' then
   local bytes = #ARGV[5]
