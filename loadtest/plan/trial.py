@@ -1,5 +1,5 @@
-"""Simulation of a load on a number of replicas: production's queue and batch policy, the engines' scheduler, and the
-planner's step times.
+"""Simulation of a load on a number of replicas: the queue's rules, production's batch policy, the simulated engine's
+scheduler, and the planner's step times.
 """
 
 from __future__ import annotations

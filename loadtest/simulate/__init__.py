@@ -1,1 +1,3 @@
-"""A cluster on a virtual clock: the production queue and scaling policies over the simulated engine's scheduler."""
+"""A cluster on a virtual clock: the queue's rules and the production scaling policies over the simulated
+engine's scheduler.
+"""

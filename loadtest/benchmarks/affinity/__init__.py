@@ -1,1 +1,1 @@
-"""The benefit of affinity: the production queue and policy on a virtual clock, over simulated engines."""
+"""The benefit of affinity: the queue's rules and the production policy on a virtual clock, over simulated engines."""

@@ -1,8 +1,9 @@
-"""A cluster on a virtual clock: the production queue (in memory) and policy, several routers, simulated engines.
+"""A cluster on a virtual clock: the queue in memory, the production policy, several routers, simulated engines.
 
-Real: the queue's `fill` with look-ahead, skip bound and windows; the policy, per router; heartbeats, which are the only
-source of the routers' knowledge; the engine's scheduler, chunked prefill and prefix cache. Left out: the network, the
-router's own CPU time, and that a real engine also caches the tokens it produced.
+The queue has production's rules in a second implementation (`cluster/queue/memory`): `fill` with look-ahead, skip bound
+and windows. Production code: the policy, per router; the simulated engine's scheduler, chunked prefill and prefix
+cache. Routers know only what heartbeats tell. Left out: the network, the router's own CPU time, and that a real engine
+also caches the tokens it produced.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The event loop: arrivals, steps, heartbeats and policies on a virtual clock.
 
-Real are: the queue's in-memory implementation with `fill`, classes, shares, windows, preemption of batch work and time
-limits; the engine's scheduler; affinity per router where asked for; heartbeats, and what routers and policies know only
-through them; relief, and refusals by the estimated wait. Left out are: the network, the router's own CPU time, and that
-a real engine also caches the tokens it produced.
+The queue has production's rules in a second implementation (`cluster/queue/memory`): `fill`, classes, shares, windows,
+preemption of batch work and time limits. Production code are: the simulated engine's scheduler; affinity per router
+where asked for; relief, and refusals by the estimated wait. Routers and policies know only what heartbeats tell. Left
+out are: the network, the router's own CPU time, and that a real engine also caches the tokens it produced.
 """
 
 from __future__ import annotations
