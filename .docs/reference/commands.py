@@ -59,7 +59,7 @@ def _sentence(text: str) -> str:
 def _usage(parser: argparse.ArgumentParser) -> str:
     needed = [each for each in parser._actions if each.required or not each.option_strings]
     words = [f"{each.option_strings[-1]} {_value(each)}" if each.option_strings else _value(each) for each in needed]
-    return f"```text\n{' '.join([parser.prog, '[flags]', *words])}\n```"
+    return f"```text\n{' '.join([parser.prog, *words, '[flags]'])}\n```"
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> list[str]:

@@ -192,7 +192,7 @@ class NotInTimeError(RequestError):
         self.wait_s = wait_s
         self.bound_s = bound_s
         self.retry_after_s = retry_after_s
-        when = "whenever it starts" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
+        when = "it would be too late whenever it starts" if retry_after_s is None else f"retry in {retry_after_s:.1f} s"
         super().__init__(f"{bound}: {_seconds(bound_s)} is less than the estimated {_seconds(wait_s)}; {when}")
 
 

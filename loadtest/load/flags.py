@@ -116,7 +116,9 @@ def _loadtest(options: argparse.Namespace) -> int:
         with _ends_in_order():
             return run_loadtest(options)
     except GeneratorError as error:
-        if _NO_CONNECTION not in str(error) or not (why := why_unreachable(options, str(error))):
+        if not any(words in str(error) for words in _NO_CONNECTION) or not (
+            why := why_unreachable(options, str(error))
+        ):
             raise
         raise GeneratorError(f"{options.target} is not available: {why}") from error
 
@@ -142,6 +144,6 @@ def _ends_in_order() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-_NO_CONNECTION = "gRPC says"
-"""Words of the client's error for routers that it can't reach."""
+_NO_CONNECTION = ("gRPC says", "no connection")
+"""Words of errors for routers that can't be reached."""
 _ENDS = (signal.SIGTERM, signal.SIGHUP)

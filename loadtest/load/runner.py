@@ -97,6 +97,10 @@ def run_scenario(
             text = log.read_text(encoding="utf-8", errors="replace")
             if child.returncode == _REFUSED and (said := _ERROR_LINE.findall(text)):
                 raise GeneratorError(said[-1])
+            if child.returncode == 0:
+                # Locust's time was over while it still connected.
+                routers = ", ".join(run.target.routers)
+                raise GeneratorError(f"{routers}: no connection within the {scenario.duration_s:g} s of the test")
             tail = "\n".join(text.splitlines()[-_TAIL:])
             raise GeneratorError(f"Locust ended with status {child.returncode}:\n{tail}")
         figures: dict[str, Any] = json.loads(figures_file.read_text(encoding="utf-8"))

@@ -73,13 +73,14 @@ OTHERS = (
     "down --state-dir state",
     "completion bash",
     "simulate --trace trace.csv",
+    "profile --engine sim --rounds 1 --out profiles",
     "plan --model llama-3.1-8b --rate 1 --simulate 1 --draws 1 --no-store",
 )
 
 
 def named(words: Sequence[str], folder: Path) -> list[str]:
     """Return the words with the names of files in a folder."""
-    files = ("keys.toml", "trace.csv", "requests.jsonl", "new.toml", "state")
+    files = ("keys.toml", "trace.csv", "requests.jsonl", "new.toml", "state", "profiles")
     return [str(folder / word) if word in files else word for word in words]
 
 
@@ -88,6 +89,16 @@ async def test_every_call_ends_on_a_terminal(line: str, stack: Stack, folder: Pa
     words = named(line.split(), folder)
     status, said = await asyncio.to_thread(run_in_terminal, [*words, *target(stack)])
     assert 0 == status, said
+
+
+async def test_every_command_of_a_job_ends_on_a_terminal(stack: Stack, folder: Path) -> None:
+    submit = ["jobs", "submit", str(folder / "requests.jsonl"), "--detach", *target(stack)]
+    status, said = await asyncio.to_thread(run_in_terminal, submit)
+    assert 0 == status, said
+    job = said.split()[-1]
+    for action in ("watch", "results", "get", "cancel", "delete"):
+        status, said = await asyncio.to_thread(run_in_terminal, ["jobs", action, job, *target(stack)])
+        assert 0 == status, f"{action}: {said}"
 
 
 @pytest.mark.parametrize("line", OTHERS)

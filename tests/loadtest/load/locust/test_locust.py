@@ -231,6 +231,18 @@ async def test_a_model_that_nobody_serves_is_named(
     assert "model must be one of demo, got nope" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("duration", ["1", "10"])
+def test_a_router_that_is_not_there_is_said_with_its_remedy(
+    duration: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the test is shorter than the tries to connect."""
+    nobody = f"127.0.0.1:{free_port()}"
+    words = ["loadtest", "--rate", "5", "--duration", duration, "--target", nobody, "--report", str(tmp_path / "x")]
+    assert 1 == main(words)
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"penstock: {nobody} is not available: nothing listens there; `penstock up` starts a cluster here" in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
