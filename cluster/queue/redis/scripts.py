@@ -39,7 +39,7 @@ SCRIPTS = (
     "quarantine",
     "holdings",
 )
-SHARED = ("line", "orders", "fill", "preempt", "quota", "keys", "ledger", "leases")
+SHARED = ("line", "orders", "fill", "preempt", "quota", "keys", "ledger", "leases", "torn")
 _CONSTANT = re.compile(r"^([A-Z][A-Z_]+) = (\d+)", re.MULTILINE)
 _FUNCTION = re.compile(r"^function Q\.(\w+)\([^\n]*?(?: end|(?:\n(?!end$)[^\n]*)*\nend)$", re.MULTILINE)
 _USE = re.compile(r"\bQ\.(\w+)\(")

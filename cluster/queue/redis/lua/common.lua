@@ -40,7 +40,7 @@ function Q.open_pool()
     -- The fields of a pool, from P_TIME to P_BORN in names.lua. The first version is a number that no router can have
     -- seen before, even if Redis forgot everything.
     P = {0, 0, 0, 0, raw, MIDDLE, MIDDLE, 0, 0, 0, 0, 0, 0, 0, '', 0, 0, 0, 0, 0, raw}
-    Q.changed = true
+    Q.changed, Q.new = true, true
   end
   Q.raw = raw
   Q.now = raw + P[P_SKEW]

@@ -13,6 +13,13 @@ local replica, record, state, reported, stats = A[1], A[2], A[3], A[7], A[8]
 call('ZADD', K[REPLICAS], Q.now + Q.lease, replica)
 
 local l = Q.get_load(replica)
+if l and l[HELD] > 0 and call('EXISTS', K[SLOTS]) == 0 then
+  -- The slots are lost.
+  Q.forget_requests()
+  Q.tick()
+  call('ZADD', K[REPLICAS], Q.now + Q.lease, replica)
+  Q.loads, l = {}, nil
+end
 local shown = call('HGET', K[REGISTRY], replica)
 local fresh = not l
 -- The fields of a load, from W_SEQUENCES to REPORTED in names.lua.

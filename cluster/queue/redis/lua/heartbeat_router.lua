@@ -56,6 +56,8 @@ local positions, counts = {}, {}
 for _, id in ipairs(A[6]) do
   local e = Q.get(id)
   if e and e[STATE] == 'w' and e[OWNER] == A[1] then
+    -- It may be lost, and then the entry would never expire.
+    if e[START_BY] > 0 then call('ZADD', K[DEADLINES], e[START_BY], id) end
     positions[#positions + 1] = id
     positions[#positions + 1] = Q.position(id, e, counts)
   end

@@ -71,7 +71,7 @@ function Q.drop_result(field)
   local size = call('HSTRLEN', K[RESULTS], field)
   if size > 0 then
     call('HDEL', K[RESULTS], field)
-    Q.set(P_RESULTS, P[P_RESULTS] - size)
+    Q.set(P_RESULTS, math.max(0, P[P_RESULTS] - size)) -- the sum may be lost
   end
 end
 

@@ -1,8 +1,9 @@
 -- Shared: leases, which say which routers and replicas are alive. memory/leases.py mirrors it.
 
--- Note a heartbeat. After a gap in which no process could renew, a clock that ran backward or a new run id, every lease
+-- Note a heartbeat. If a key of the pool is lost the rest of it goes too. After a gap in which no process could renew, a clock that ran backward or a new run id, every lease
 -- counts as live for one full lease.
 function Q.tick()
+  if Q.new or Q.torn() then Q.forget_requests() end
   local run = ARGV[2]
   if run == '' then run = string.match(call('INFO', 'server'), 'run_id:(%w+)') end
   if Q.backward or Q.now - P[P_TICK] > Q.lease / 2 or run ~= P[P_RUN] then Q.set(P_AMNESTY, Q.now + Q.lease) end
@@ -52,9 +53,13 @@ end
 function Q.list_replicas(names)
   local list = {}
   for _, name in ipairs(names) do
-    local l, shown = Q.get_load(name), cmsgpack.unpack(call('HGET', K[REGISTRY], name))
-    list[#list + 1] = {name, shown[1], l[R_STATE], l[W_SEQUENCES], l[W_KV], l[W_PREFILL], l[HELD] + l[EXTRA],
-      l[USED_KV], l[USED_PREFILL], Q.now - l[BEAT], shown[2]}
+    local l, packed = Q.get_load(name), call('HGET', K[REGISTRY], name)
+    -- If either is lost, the replica's next heartbeat brings it back.
+    if l and packed then
+      local shown = cmsgpack.unpack(packed)
+      list[#list + 1] = {name, shown[1], l[R_STATE], l[W_SEQUENCES], l[W_KV], l[W_PREFILL], l[HELD] + l[EXTRA],
+        l[USED_KV], l[USED_PREFILL], Q.now - l[BEAT], shown[2]}
+    end
   end
   return list
 end
@@ -183,6 +188,7 @@ function Q.reap()
     freed = freed + 1
   end
   if freed + moved > 0 then Q.want_free(8) end
+  Q.mend_lists()
   Q.tidy_keys()
   Q.tidy_tenants()
   Q.tidy_ledger()

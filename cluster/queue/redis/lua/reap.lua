@@ -6,6 +6,7 @@
 
 Q.pass_when_full()
 Q.open_pool()
+if Q.torn() then Q.forget_requests() end
 local freed = Q.reap()
 Q.run_fills()
 Q.close_pool()
