@@ -6,12 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock.batch.unsupported import Unsupported
+from penstock.values.unsupported import UNKNOWN, Unsupported
 
 UINT32 = (0, (1 << 32) - 1)
 INT64 = (-(1 << 63), (1 << 63) - 1)
-_UNKNOWN = Unsupported(changes_answers=False)
-"""What a name that nobody knows does can't be told; the caller decides."""
 _NONE: Mapping[str, Unsupported] = {}
 
 
@@ -110,9 +108,11 @@ class Fields:
         Raises:
             BatchFileError: a field is left and may not be ignored.
         """
-        left = [name for name, value in self._left.items() if not known.get(name, _UNKNOWN).accepts(value)]
+        left = [name for name, value in self._left.items() if not known.get(name, UNKNOWN).accepts(value)]
         for name in left:
-            field = known.get(name, _UNKNOWN)
+            field = known.get(name, UNKNOWN)
+            if field.left_out:
+                continue
             problem = "is not supported"
             if field.neutral:
                 neutral = " or ".join(json.dumps(value) for value in field.neutral)

@@ -15,12 +15,12 @@ from typing import Any
 
 from penstock.batch.encoding import encoding_problem, is_unicode
 from penstock.batch.fields import INT64, UINT32, BatchFileError, Fields, is_int, is_number, shown, within
-from penstock.batch.unsupported import CHAT, COMPLETION, MESSAGE, STRUCTURED_OUTPUTS, TEXT_PART
 from penstock.models import StructuredOutput
 from penstock.values.jobs import JobItem
 from penstock.values.messages import Message
 from penstock.values.requests import Prompt, grammar, json_schema, one_of, regex
 from penstock.values.sampling import Sampling
+from penstock.values.unsupported import CHAT, COMPLETION, MESSAGE, STRUCTURED_OUTPUTS, TEXT_PART
 
 CHAT_URL = "/v1/chat/completions"
 COMPLETIONS_URL = "/v1/completions"
@@ -42,7 +42,7 @@ class BatchLine:
     model: str
     item: JobItem
     ignored: tuple[str, ...]
-    """Paths of unsupported fields that were ignored at the caller's wish."""
+    """Paths of unsupported fields that were left out: at the caller's wish, or names of messages."""
 
 
 @dataclass(frozen=True, slots=True)

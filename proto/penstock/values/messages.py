@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.v1 import types_pb2
 from penstock.values.fields import build, shown, unfit
+from penstock.values.unsupported import MESSAGE, TEXT_PART, UNKNOWN
 
 _FIELDS = ("role", "content")
 _TEXT_PARTS = ("text", "input_text", "output_text")
@@ -26,7 +27,7 @@ def message_to_proto(message: Message | Mapping[str, Any], where: str) -> types_
     """Convert a message, also from a dictionary: {"role": "user", "content": "Hi"}.
 
     Content of a dictionary may be a list of text parts, which are joined by line ends, as vLLM's server does. Fields
-    other than role and content may only be None, false or empty; `id` may have any value.
+    other than role and content may only have values that change nothing, such as None, false or empty ones.
 
     Args:
         message: the message or dictionary.
@@ -42,7 +43,7 @@ def message_to_proto(message: Message | Mapping[str, Any], where: str) -> types_
 
 def _fields_of(message: Mapping[str, Any], where: str) -> tuple[Any, Any]:
     for name, value in message.items():
-        if name not in (*_FIELDS, "id") and value:
+        if name not in _FIELDS and value and not MESSAGE.get(name, UNKNOWN).accepts(value):
             near = difflib.get_close_matches(str(name), _FIELDS, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"{where}.{name}: is not supported; a message has role and content{hint}")
@@ -59,5 +60,8 @@ def _text_of(part: object, where: str) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS and isinstance(part.get("text"), str):
+        for name, value in part.items():
+            if name not in ("type", "text") and value and not TEXT_PART.get(name, UNKNOWN).accepts(value):
+                raise ValueError(f"{where}.{name}: is not supported, got {shown(value)}")
         return str(part["text"])
     raise unfit(where, 'text or {"type": "text", "text": ...}', part)

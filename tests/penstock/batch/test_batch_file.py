@@ -141,7 +141,7 @@ def test_text_parts_are_joined_by_line_ends_as_vllm_joins_them() -> None:
         (line(messages=[{"content": "x"}]), "body.messages[0].role", "is required"),
         (line(messages=[{"role": "user", "content": None}]), "body.messages[0].content", "must be text or a list"),
         (line(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "body.messages[0].content[0]", "must"),
-        (line(messages=[{"role": "user", "content": "x", "name": "n"}]), "body.messages[0].name", "is not supported"),
+        (line(messages=[{"role": "user", "content": "x", "nam": "n"}]), "body.messages[0].nam", "is not supported"),
         (line(url=TEXT, prompt=["a", "b"]), "body.prompt", "must be one text or one list of token ids"),
         (line(url=TEXT, prompt=[-1]), "body.prompt", "must be at least 0 and at most 4294967295, got -1"),
         (line(temperature="hot"), "body.temperature", 'must be a number, got "hot"'),
@@ -197,12 +197,12 @@ def test_no_depth_is_worse_than_an_error() -> None:
 
 
 def test_unknown_fields_are_ignored_only_on_request_and_then_listed() -> None:
-    messages = [{"role": "user", "content": "x", "name": "n"}]
+    messages = [{"role": "user", "content": "x", "nam": "n"}]
     texts = [line("a", x="me", messages=messages), line("b", x="me", response_format={"type": "text", "x": 1})]
-    with pytest.raises(BatchFileError, match=r"^line 1: body\.messages\[0\]\.name: is not supported$"):
+    with pytest.raises(BatchFileError, match=r"^line 1: body\.messages\[0\]\.nam: is not supported$"):
         read_batch(texts)
     batch = read_batch(texts, ignore_unknown=True)
-    assert {"body.messages[0].name": 1, "body.x": 2, "body.response_format.x": 1} == batch.ignored
+    assert {"body.messages[0].nam": 1, "body.x": 2, "body.response_format.x": 1} == batch.ignored
 
 
 def test_a_file_has_one_model_and_unique_ids() -> None:

@@ -120,6 +120,16 @@ INT64 = "a whole number, at least -9223372036854775808 and at most 9223372036854
         (generate(prompt=[1, -2]), ValueError, f"prompt.tokens.ids[1]: must be {UINT32}, got -2"),
         (generate(prompt=[1, True]), TypeError, f"prompt.tokens.ids[1]: must be {UINT32}, got True"),
         (generate(prompt=[Message("user", 5)]), TypeError, "prompt.chat.messages[0].content: must be text, got 5"),
+        (
+            generate(prompt=[{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"t": 1}}]}]),
+            ValueError,
+            "prompt.chat.messages[0].content[0].cache_control: is not supported, got {'t': 1}",
+        ),
+        (
+            generate(prompt=[{"role": "user", "content": "a", "tool_calls": [1]}]),
+            ValueError,
+            "prompt.chat.messages[0].tool_calls: is not supported",
+        ),
         (generate(model=5), TypeError, "model: must be text, got 5"),
         (generate(options={"session_id": "a"}), TypeError, "options: must be GenerateOptions, got {'session_id': 'a'}"),
         (generate(timeout="5"), TypeError, "timeout: must be seconds, got '5'"),
@@ -218,3 +228,10 @@ def test_a_policy_and_certificates_name_the_wrong_field():
 def test_a_schema_that_is_no_json_is_refused():
     with pytest.raises(ValueError, match="json_schema: must be JSON, as text or as a mapping: Object of type set"):
         api.json_schema({"enum": {1, 2}})
+
+
+async def test_fields_of_a_message_that_change_nothing_are_accepted(connect, port, fake):
+    message = {"role": "user", "content": "hi", "tool_calls": [], "annotations": [], "id": "m1", "refusal": None}
+    await connect(f"127.0.0.1:{port}").generate("demo", [message])
+
+    assert ["hi"] == [sent.content for sent in fake.requests[0].prompt.chat.messages]

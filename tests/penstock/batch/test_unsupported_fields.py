@@ -126,6 +126,12 @@ def test_what_changes_no_answer_is_refused_and_left_out_on_request(text: str, fi
     assert (JobItem("a", [Message("user", "Hi")], Sampling()), (field,)) == (read.item, read.ignored)
 
 
+def test_a_name_of_a_message_is_left_out_and_listed_because_few_templates_show_it() -> None:
+    read = read_line(said(name="alice"), 1)
+
+    assert ([Message("user", "Hi")], ("body.messages[0].name",)) == (read.item.prompt, read.ignored)
+
+
 def test_a_session_and_a_message_to_continue_are_what_they_are_on_vllm() -> None:
     chat = read_line(line(session_id="s", continue_final_message=True, add_generation_prompt=False), 1).item
 

@@ -20,6 +20,8 @@ class Unsupported:
     """Whether no value changes anything."""
     changes_answers: bool = True
     """Whether other values change answers. Then the field is never left out."""
+    left_out: bool = False
+    """Whether other values are left out of a batch file without being asked, and listed."""
 
     def accepts(self, value: object) -> bool:
         """Return whether a value changes nothing."""
@@ -35,6 +37,8 @@ def _when(*neutral: object, changes_answers: bool = True) -> Unsupported:
     return Unsupported(neutral, changes_answers=changes_answers)
 
 
+UNKNOWN = Unsupported(changes_answers=False)
+"""A field that nobody knows. What it does can't be told, so the caller decides."""
 _NEVER = Unsupported(always_neutral=True)
 _ALWAYS = Unsupported()
 _OFF = _when(False)
@@ -131,7 +135,8 @@ MESSAGE: Mapping[str, Unsupported] = {
     "reasoning_content": _when(""),
     "prefix": _OFF,
     "partial": _OFF,
-    "name": Unsupported(changes_answers=False),
+    # Hardly any template shows it, but some do.
+    "name": Unsupported(changes_answers=False, left_out=True),
 }
 """Fields of a message."""
 
